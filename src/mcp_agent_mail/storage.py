@@ -1,0 +1,79 @@
+"""The archive under its import names: profiles and letters written straight into a project's repository."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from postroom.app.config import Settings
+from postroom.contracts.clock import SystemClock
+from postroom.mail.archive import layout
+from postroom.mail.archive.repository import ArchiveRepository
+from postroom.mail.archive.foreign import foreign_message, foreign_profile
+
+__all__ = ["ProjectArchive", "clear_repo_cache", "ensure_archive", "write_agent_profile", "write_message_bundle"]
+
+_repositories: dict[Path, ArchiveRepository] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectArchive:
+    """One project's archive."""
+
+    slug: str
+    repository: ArchiveRepository
+
+
+async def ensure_archive(settings: Settings, slug: str) -> ProjectArchive:
+    """Open the repository of a project, made if need be."""
+    path = settings.storage_root / f"{slug}.git"
+    if path not in _repositories:
+        _repositories[path] = await asyncio.to_thread(
+            ArchiveRepository.open,
+            path,
+            author_name=settings.git_author_name,
+            author_email=settings.git_author_email,
+        )
+    return ProjectArchive(slug=slug, repository=_repositories[path])
+
+
+async def write_agent_profile(archive: ProjectArchive, profile: Mapping[str, Any]) -> None:
+    """Write an agent's profile.
+
+    Raises:
+        InvalidName: the profile's name is no name for an agent.
+        ArchiveUnavailable: Git could not write it.
+    """
+    name, content = foreign_profile(profile)
+    await _commit(archive, {layout.agent_path(name): content}, f"mail: profile of {name}")
+
+
+async def write_message_bundle(
+    archive: ProjectArchive,
+    *,
+    message: Mapping[str, Any],
+    body_md: str,
+    sender: str,
+    recipients: Sequence[str],
+) -> None:
+    """Write a letter.
+
+    Raises:
+        InvalidArgument: the message has no integer `id`.
+        ArchiveUnavailable: Git could not write it.
+    """
+    path, content = foreign_message(
+        archive.slug, message, body_md=body_md, sender=sender, recipients=recipients, now=SystemClock().now()
+    )
+    await _commit(archive, {path: content}, f"mail: 1 message, {message.get('subject', '')}")
+
+
+def clear_repo_cache() -> None:
+    """Forget opened repositories."""
+    _repositories.clear()
+
+
+async def _commit(archive: ProjectArchive, files: Mapping[str, bytes], subject: str) -> None:
+    now = SystemClock().now()
+    await asyncio.to_thread(lambda: archive.repository.write(files, subject=subject, now=now))

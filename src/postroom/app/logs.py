@@ -1,0 +1,102 @@
+"""Logs: structured events on standard error, ours and the libraries' in one form, with secrets masked.
+
+Standard output belongs to the stdio transport and to commands' answers; nothing is logged there. Events hold
+names, ids and counts, never the text of a letter.
+"""
+
+import logging
+import re
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence, Sized
+from typing import Any, Final, TextIO
+
+import structlog
+from structlog.stdlib import ProcessorFormatter
+from structlog.typing import Processor
+
+from postroom.app.config import Settings
+from postroom.app.places import environment
+from postroom.app.tokens import redact
+
+_SECRET_KEYS: Final = re.compile(
+    r"(.*[_-])?(token|secret|password|passwd|authorization|cookie|api[_-]?key|credentials?)", re.IGNORECASE
+)
+_LETTER_KEYS: Final = frozenset({"body", "body_md", "markdown", "snippet"})
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
+_DEEPEST: Final = 6
+_CHATTY: Final = ("asyncio", "mcp", "sse_starlette")
+_SERVER_LOGGERS: Final = ("uvicorn", "uvicorn.access", "uvicorn.error")
+
+
+def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
+    """Send every log of this process to `stream` (standard error) in the configured form; repeatable."""
+    target = sys.stderr if stream is None else stream
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    structlog.configure(
+        processors=[*_shared(), ProcessorFormatter.wrap_for_formatter],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(
+        ProcessorFormatter(foreign_pre_chain=_shared(), processors=_last(settings.log_format, target))
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level)
+    for name in _SERVER_LOGGERS:  # its own handlers would write a second, unmasked line
+        logger = logging.getLogger(name)
+        logger.handlers = []
+        logger.propagate = True
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))
+
+
+def mask(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Mask what must not be in a log; a structlog processor, the last before an event becomes text."""
+    trace = event.pop("exception", None)
+    masked: dict[str, Any] = {key: _masked(key, value, 0) for key, value in event.items()}
+    if trace is not None:
+        masked["exception"] = redact(str(trace))  # the one value that keeps its line breaks
+    return masked
+
+
+def _masked(key: str, value: object, depth: int) -> object:
+    if _SECRET_KEYS.fullmatch(key) and value:
+        return "***"
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if key in _LETTER_KEYS:
+        return f"<{len(value)} long>" if isinstance(value, Sized) else "<left out>"
+    if depth >= _DEEPEST:
+        return "..."
+    if isinstance(value, Mapping):
+        return {str(inner): _masked(str(inner), found, depth + 1) for inner, found in value.items()}
+    if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes | bytearray):
+        return [_masked("", found, depth + 1) for found in value]
+    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", redact(str(value)))
+
+
+def _shared() -> list[Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+
+
+def _last(form: str, stream: TextIO) -> list[Processor]:
+    return [
+        ProcessorFormatter.remove_processors_meta,
+        structlog.processors.format_exc_info,
+        mask,
+        structlog.processors.JSONRenderer() if form == "json" else _console(stream),
+    ]
+
+
+def _console(stream: TextIO) -> Processor:
+    colors = stream.isatty() and "NO_COLOR" not in environment()
+    # Tracebacks are text before they are masked, so that the renderer must not make its own.
+    return structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)

@@ -1,0 +1,77 @@
+"""Prometheus metrics: names, and where each number comes from. Labels are bounded; no names of people or agents."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from postroom.contracts.clock import Clock
+from postroom.contracts.mail import Backlog
+from postroom.stores.sqlite import SqliteStore
+from postroom.version import __version__
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Metrics:
+    """The numbers of one house in a registry of its own."""
+
+    def __init__(self, store: SqliteStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self.registry = CollectorRegistry()
+        self._calls = Counter(
+            "postroom_tool_calls",
+            "Tool calls by tool and outcome.",
+            ["tool", "outcome"],
+            registry=self.registry,
+        )
+        self._seconds = Histogram(
+            "postroom_tool_seconds",
+            "Time a tool call took.",
+            ["tool"],
+            buckets=BUCKETS,
+            registry=self.registry,
+        )
+        self._waiting = Gauge(
+            "postroom_archive_backlog", "Records that wait for the archive.", registry=self.registry
+        )
+        self._age = Gauge(
+            "postroom_archive_backlog_age_seconds",
+            "Age of the oldest record that waits.",
+            registry=self.registry,
+        )
+        self._rows = Gauge("postroom_records", "Records by kind.", ["kind"], registry=self.registry)
+        self._lag = Gauge(
+            "postroom_loop_lag_seconds", "Longest stall of the event loop lately.", registry=self.registry
+        )
+        Gauge("postroom_info", "The version.", ["version"], registry=self.registry).labels(__version__).set(1)
+        self.registry.register(_Grouping(store))
+
+    def observe_call(self, tool: str, outcome: str, seconds: float) -> None:
+        """Count one tool call; `tool` is a name of the table and `outcome` a code, so that labels stay few."""
+        self._calls.labels(tool, outcome).inc()
+        self._seconds.labels(tool).observe(seconds)
+
+    def show_state(self, backlog: Backlog, counts: dict[str, int], lag_seconds: float) -> None:
+        """Set the gauges to what was just read."""
+        self._waiting.set(backlog.waiting)
+        oldest = backlog.oldest_at
+        self._age.set(0 if oldest is None else max(0, self._clock.now() - oldest) / 1000)
+        for kind, count in counts.items():
+            self._rows.labels(kind).set(count)
+        self._lag.set(lag_seconds)
+
+
+class _Grouping(Collector):
+    """How many commits the writer made and how many changes they held, read when asked."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    def collect(self) -> list[Metric]:
+        """Return the two numbers."""
+        commits, changes = self._store.grouping
+        return [
+            GaugeMetricFamily("postroom_db_commits", "Commits since start.", value=commits),
+            GaugeMetricFamily("postroom_db_changes", "Changes since start.", value=changes),
+        ]

@@ -1,0 +1,154 @@
+"""Where things are on this machine: data, configuration, the server's token and its note for clients.
+
+Standard library only: the stdio proxy and the hooks import this module and must stay small. They read no
+configuration file, so that what they need to find (`data_dir`) comes from the environment alone.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from postroom.contracts.errors import ConfigError
+
+PREFIX: Final = "POSTROOM_"
+CONFIG_NAME: Final = "POSTROOM_CONFIG"
+DATA_DIR_NAME: Final = "POSTROOM_DATA_DIR"
+CLIENT_NAMES: Final = ("POSTROOM_AGENT_TOKEN", "POSTROOM_CONFIG", "POSTROOM_TOKEN", "POSTROOM_URL")
+"""Names with our prefix that are no settings of the server."""
+
+_LARGEST_NOTE: Final = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerNote:
+    """What a running server tells clients of this machine."""
+
+    url: str
+    pid: int
+    version: str
+    started_at: int
+    """Milliseconds since the epoch."""
+
+
+def environment() -> Mapping[str, str]:
+    """Return the environment of this process; callers pass it on as a value."""
+    return os.environ
+
+
+def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
+    """Return the folder of the database, the archive and the token; absolute, perhaps not made yet."""
+    if chosen := environment.get(DATA_DIR_NAME):
+        return absolute(chosen, environment)
+    if platform == "darwin":
+        return home(environment) / "Library" / "Application Support" / "postroom"
+    if platform == "win32":
+        return _based(environment, "LOCALAPPDATA", home(environment) / "AppData" / "Local")
+    return _based(environment, "XDG_DATA_HOME", home(environment) / ".local" / "share")
+
+
+def config_file(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
+    """Return the configuration file; absolute, perhaps not there."""
+    if chosen := environment.get(CONFIG_NAME):
+        return absolute(chosen, environment)
+    if platform == "darwin":
+        return home(environment) / "Library" / "Application Support" / "postroom" / "config.toml"
+    if platform == "win32":
+        return _based(environment, "APPDATA", home(environment) / "AppData" / "Roaming") / "config.toml"
+    return _based(environment, "XDG_CONFIG_HOME", home(environment) / ".config") / "config.toml"
+
+
+def token_file(data_dir: Path) -> Path:
+    """Return the file that holds the server's token."""
+    return data_dir / "token"
+
+
+def agent_token_dir(data_dir: Path) -> Path:
+    """Return the folder for the tokens of agents that were set up on this machine."""
+    return data_dir / "agent-tokens"
+
+
+def server_note(data_dir: Path) -> Path:
+    """Return the file in which a running server says how to reach it."""
+    return data_dir / "server.json"
+
+
+def write_server_note(data_dir: Path, note: ServerNote) -> None:
+    """Leave the note, readable by this user alone; a reader sees the old one or the new one, whole.
+
+    Raises:
+        OSError: the folder cannot be made or written.
+    """
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    target = server_note(data_dir)
+    draft = target.with_name(f".{target.name}.{note.pid}")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a Path cannot open a descriptor
+            json.dump(asdict(note), file)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def read_server_note(data_dir: Path) -> ServerNote | None:
+    """Return the note of the last server that started here, or None when there is none.
+
+    The server may be gone without having removed it: only an answer at its address says that it runs.
+
+    Raises:
+        ConfigError: the file cannot be read as a note.
+    """
+    target = server_note(data_dir)
+    try:
+        with target.open("rb") as file:
+            text = file.read(_LARGEST_NOTE)
+        found = json.loads(text)
+        return ServerNote(
+            url=str(found["url"]),
+            pid=int(found["pid"]),
+            version=str(found["version"]),
+            started_at=int(found["started_at"]),
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(
+            f"{target} is no note of a server: {type(error).__name__}",
+            value=str(target),
+            remedy="remove the file and start the server again with `postroom up`",
+        ) from error
+
+
+def remove_server_note(data_dir: Path, *, pid: int) -> None:
+    """Take the note away if the server with this process id left it; another server's stays."""
+    note = read_server_note(data_dir)
+    if note is not None and note.pid == pid:
+        server_note(data_dir).unlink(missing_ok=True)
+
+
+def home(environment: Mapping[str, str]) -> Path:
+    """Return the user's home folder."""
+    chosen = environment.get("HOME") or environment.get("USERPROFILE")
+    return Path(chosen) if chosen else Path.home()
+
+
+def absolute(text: str, environment: Mapping[str, str], *, base: Path | None = None) -> Path:
+    """Return a path that somebody wrote as an absolute one: `~` is home, a relative one begins at `base`.
+
+    `base` is the present folder unless given. Links are left as they are.
+    """
+    if text == "~" or text.startswith(("~/", "~\\")):
+        return home(environment) / text[2:]
+    return Path(os.path.abspath((base or Path.cwd()) / text))  # noqa: PTH100 - resolve() would follow links
+
+
+def _based(environment: Mapping[str, str], name: str, default: Path) -> Path:
+    chosen = environment.get(name, "")
+    base = Path(chosen)
+    # The XDG rules say that a relative path there is to be ignored.
+    return (base if base.is_absolute() else default) / "postroom"

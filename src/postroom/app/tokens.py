@@ -1,0 +1,137 @@
+"""Tokens: made at random, kept in a private file or as a hash, compared in constant time, never shown again.
+
+A token is 256 random bits, so that its plain SHA-256 is as good as a slow password hash: there is nothing to
+guess from. The prefix lets people, secret scanners and our own logs recognise one.
+"""
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from postroom.contracts.errors import ConfigError
+
+SERVER_PREFIX: Final = "prm_"
+AGENT_PREFIX: Final = "pra_"
+
+_FORM: Final = re.compile(r"prm_[A-Za-z0-9_-]{43}")
+_SECRETS: Final = re.compile(r"(pr[aml]_)[A-Za-z0-9_-]{8,}|\b(bearer\s+)[^\s\"',]{8,}", re.IGNORECASE)
+_LARGEST_FILE: Final = 4096
+_SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+def load_or_make_token(path: Path) -> str:
+    """Return the server's token; the first call on a machine makes it, and racing callers get the same one.
+
+    A made one is complete and on the disk before it appears under its name, in a file of mode 0600.
+
+    Raises:
+        ConfigError: the file can be read by other users, belongs to another one, holds no token, or the
+            folder cannot be written.
+    """
+    try:
+        found = _read(path)
+        if found is None:
+            _publish(path, SERVER_PREFIX + secrets.token_urlsafe(32))
+            found = _read(path)
+    except OSError as error:
+        raise ConfigError(
+            f"the token file {path} cannot be read or made: {error.strerror}",
+            value=str(path),
+            remedy="mend the rights of the folder, or set POSTROOM_DATA_DIR to one of the server's user",
+        ) from error
+    if found is None:
+        raise ConfigError(f"the token file {path} was removed while the server started", value=str(path))
+    return found
+
+
+def new_agent_token() -> str:
+    """Return a new token for an agent; only its hash is to be stored."""
+    return AGENT_PREFIX + secrets.token_urlsafe(32)
+
+
+def token_hash(token: str) -> str:
+    """Return the SHA-256 of a token in hexadecimal, the form in which it is stored."""
+    return _digest(token).hex()
+
+
+def same_token(given: str, expected: str) -> bool:
+    """Return whether two tokens are equal, in a time that tells nothing of either."""
+    return hmac.compare_digest(_digest(given), _digest(expected))
+
+
+def token_check(expected: str) -> Callable[[str], bool]:
+    """Return a function that recognises a token and cannot show it."""
+    digest = _digest(expected)
+    return lambda given: hmac.compare_digest(_digest(given), digest)
+
+
+def derived_key(token: str, purpose: str) -> bytes:
+    """Return 32 bytes that only who has the token can make, different for each purpose."""
+    return hmac.digest(token.encode(), purpose.encode(), "sha256")
+
+
+def redact(text: str) -> str:
+    """Return `text` with everything that looks like a token or a bearer header masked."""
+    return _SECRETS.sub(lambda match: f"{match[1] or match[2]}***", text)
+
+
+def _digest(token: str) -> bytes:
+    # An environment or a header can hold lone surrogates, which plain UTF-8 refuses.
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+def _read(path: Path) -> str | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - the checks below need this very descriptor
+        _check_private(path, os.fstat(descriptor))
+        text = file.read(_LARGEST_FILE).decode("ascii", "replace").strip()
+    if not _FORM.fullmatch(text):
+        raise ConfigError(
+            f"the file {path} holds no token of this server",
+            value=str(path),
+            remedy="remove the file; the next start makes a new token, which clients then need",
+        )
+    return text
+
+
+def _check_private(path: Path, found: os.stat_result) -> None:
+    if os.name == "nt":  # no such bits there; the folder's access list protects the file
+        return
+    if found.st_mode & _SHARED:
+        raise ConfigError(
+            f"the token file {path} can be used by other users (mode {stat.S_IMODE(found.st_mode):04o})",
+            value=str(path),
+            remedy=f"chmod 600 {path}; if others may have read it, remove it instead to get a new token",
+        )
+    if found.st_uid != os.geteuid():
+        raise ConfigError(
+            f"the token file {path} belongs to user {found.st_uid}, not to the server's user {os.geteuid()}",
+            value=str(path),
+            remedy=f"chown {os.geteuid()} {path}, or remove it to get a new token",
+        )
+
+
+def _publish(path: Path, token: str) -> None:
+    """Write the token beside its place and link it there: only one of several racers succeeds, none half."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - a Path cannot open a descriptor
+            file.write(token.encode() + b"\n")
+            file.flush()
+            os.fsync(descriptor)
+        path.hardlink_to(draft)
+    except FileExistsError:
+        return  # another process was first, and its token is the one
+    finally:
+        draft.unlink()

@@ -1,0 +1,113 @@
+"""The one place where objects are made and put together."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from postroom.app.config import Settings
+from postroom.app.metrics import Metrics
+from postroom.contracts.clock import Clock, SystemClock
+from postroom.mail.archive.archive import Archive, Author
+from postroom.mail.archive.relay import ArchiveRelay
+from postroom.mail.desk import Rules
+from postroom.mail.service import Mail
+from postroom.mcp_server import PostroomMcpServer
+from postroom.mcp_server.subscriptions import Subscriptions
+from postroom.stores.sqlite import SqliteStore
+
+
+class House:
+    """A running installation: the store, the services over it, and what works in the background."""
+
+    def __init__(self, settings: Settings, store: SqliteStore, clock: Clock) -> None:
+        self.settings = settings
+        self.store = store
+        self.clock = clock
+        self.metrics = Metrics(store, clock)
+        self.mail = Mail(store, clock, rules_of(settings))
+        self.news = Subscriptions()
+        self.archive = Archive(
+            settings.storage_root,
+            store,
+            clock,
+            Author(name=settings.git_author_name, email=settings.git_author_email),
+        )
+        self._turn = asyncio.Lock()
+        self._relay: ArchiveRelay | None = None
+
+    @classmethod
+    def open(cls, settings: Settings, *, clock: Clock | None = None, purpose: str = "server") -> "House":
+        """Own the database and put everything together; nothing runs yet.
+
+        Raises:
+            StoreHeld, SchemaTooNew, StoreReadOnly: the database cannot be used by this process.
+        """
+        clock = clock or SystemClock()
+        return cls(settings, SqliteStore.open(settings.database, clock=clock, purpose=purpose), clock)
+
+    def mcp_server(self) -> PostroomMcpServer:
+        """Make an MCP server over this house; several may stand side by side."""
+
+        @asynccontextmanager
+        async def lifespan(_: object) -> AsyncIterator[dict[str, object]]:
+            async with self.at_work():
+                yield {}
+
+        return PostroomMcpServer(
+            self.mail,
+            profile=self.settings.profile,
+            subscriptions=self.news,
+            observe=self.metrics.observe_call,
+            lifespan=lifespan,
+        )
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        """Have the background work done while anybody is inside.
+
+        Of all who are inside one does it; when that one leaves, the next takes over.
+        """
+        if not self.settings.archive_enabled:
+            yield
+            return
+        relay = ArchiveRelay(self.archive, self.store, self.clock, batch=self.settings.archive_batch)
+        async with asyncio.TaskGroup() as group:
+            turn = group.create_task(self._relay_in_turn(relay), name="archive relay")
+            try:
+                yield
+            finally:
+                relay.stop()
+                if self._relay is not relay:
+                    turn.cancel()
+
+    async def _relay_in_turn(self, relay: ArchiveRelay) -> None:
+        async with self._turn:
+            self._relay = relay
+            self.mail.on_change = relay.wake
+            try:
+                await relay.serve()
+            finally:
+                self._relay = None
+                self.mail.on_change = None
+
+    def close(self) -> None:
+        """Finish what was handed in and give the database back; harmless when done twice."""
+        self.store.close()
+
+
+def rules_of(settings: Settings) -> Rules:
+    """Return the mail room's rules as the settings have them."""
+    return Rules(
+        verified=settings.verified,
+        owner=settings.owner,
+        max_subject_chars=settings.max_subject_chars,
+        max_body_bytes=settings.max_body_bytes,
+        max_attachment_bytes=settings.max_attachment_bytes,
+        max_attachments_bytes=settings.max_attachments_bytes,
+        max_attachments=settings.max_attachments,
+        inline_image_max_bytes=settings.inline_image_max_bytes,
+        max_recipients=settings.max_recipients,
+        max_reservation_ttl=settings.max_reservation_ttl,
+        answer_retention=settings.answer_retention,
+        case_sensitive_paths=settings.case_sensitive_paths,
+    )

@@ -1,0 +1,76 @@
+"""What a command sends along: the letter's text and its attachments."""
+
+import base64
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from postroom.contracts.errors import InvalidArgument, InvalidPath, TooLarge
+
+STDIN: Final = "-"
+LARGEST_BODY: Final = 16 * 1024 * 1024
+LARGEST_ATTACHMENT: Final = 256 * 1024 * 1024
+"""Bytes that are not read at all, so that a wrong file name fills no memory; the server's own limits are lower."""
+
+
+def letter_text(argument: str | None, file: str | None) -> str:
+    """Return the text of a letter: the argument, a file's content, or with `-` what stdin holds.
+
+    Raises:
+        InvalidArgument: none or two are given, or the text is not UTF-8.
+        InvalidPath: the file cannot be read.
+        TooLarge: it is over `LARGEST_BODY`.
+    """
+    if (argument is None) == (file is None):
+        raise InvalidArgument(
+            "a letter needs its text once",
+            value=argument if file is None else file,
+            remedy="give it as the argument, with --body-file FILE, or as - to read it from stdin",
+        )
+    source = file if file is not None else argument
+    if source == STDIN:
+        content = sys.stdin.buffer.read(LARGEST_BODY + 1)
+    elif file is not None:
+        content = _read(Path(file), LARGEST_BODY)
+    else:
+        return str(argument)
+    if len(content) > LARGEST_BODY:
+        raise _too_large(str(source), LARGEST_BODY)
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(
+            f"the text in {source!r} is not UTF-8: {error}", value=source, remedy="send it with --attach instead"
+        ) from error
+
+
+def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
+    """Return files as a call carries them; None for none.
+
+    Raises:
+        InvalidPath: one cannot be read.
+        TooLarge: they are over `LARGEST_ATTACHMENT` together.
+    """
+    found = []
+    left = LARGEST_ATTACHMENT
+    for file in files:
+        content = _read(file, left)
+        left -= len(content)
+        found.append({"name": file.name, "content_base64": base64.b64encode(content).decode("ascii")})
+    return found or None
+
+
+def _read(file: Path, limit: int) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(limit + 1)
+    except OSError as error:
+        raise InvalidPath(f"{str(file)!r} cannot be read: {error.strerror}", value=str(file)) from error
+    if len(content) > limit:
+        raise _too_large(str(file), limit)
+    return content
+
+
+def _too_large(name: str, limit: int) -> TooLarge:
+    return TooLarge(f"{name!r} is over {limit} bytes", value=name, remedy="send a link to it, or a smaller part")

@@ -1,0 +1,45 @@
+"""What the process says to its caller when it ends: one table from the kind of failure to the exit code.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | failed; somebody has to look |
+| 2 | usage, or the server refused the call as it stands |
+| 75 | temporary: the same command may succeed later |
+| 78 | configuration: a supervisor that starts it again changes nothing |
+| 130, 141 | ended by Ctrl-C; the reader of the output went away |
+"""
+
+from typing import Final
+
+from postroom.contracts import errors
+
+DONE: Final = 0
+FAILED: Final = 1
+REFUSED: Final = 2
+TEMPORARY: Final = 75
+CONFIGURATION: Final = 78
+INTERRUPTED: Final = 130
+READER_GONE: Final = 141
+
+CODES: Final[dict[type[errors.PostroomError], int]] = {
+    errors.PostroomError: FAILED,
+    errors.InputError: REFUSED,
+    errors.StateError: REFUSED,
+    errors.AccessError: REFUSED,
+    errors.StoreError: FAILED,
+    errors.StoreUnavailable: TEMPORARY,
+    errors.StoreFull: TEMPORARY,
+    errors.StoreHeld: CONFIGURATION,
+    errors.SchemaTooNew: CONFIGURATION,
+    errors.ArchiveUnavailable: TEMPORARY,
+    errors.ServerUnavailable: TEMPORARY,
+    errors.MissingExtra: CONFIGURATION,
+    errors.ConfigError: CONFIGURATION,
+}
+"""The nearest class a failure descends from decides."""
+
+
+def exit_code(error: errors.PostroomError) -> int:
+    """Return the exit code for a failure."""
+    return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)

@@ -1,0 +1,42 @@
+"""The options that many commands share, and what they mean."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from postroom.contracts.errors import InvalidPath
+
+Project = Annotated[
+    str,
+    typer.Option("--project", "-p", metavar="PATH|SLUG", help="The project.", show_default="the current folder"),
+]
+Acting = Annotated[str, typer.Option("--as", metavar="NAME", help="The agent that acts.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Key = Annotated[
+    str | None,
+    typer.Option("--idempotency-key", metavar="KEY", help="Repeat the call under this key and it is done once."),
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option("--data-dir", metavar="DIR", help="The folder of database and token.", show_default=False),
+]
+
+HERE: Final = "."
+
+
+def project_key(text: str) -> str:
+    """Return the key of a project: a path made absolute, or a slug as it is.
+
+    Whatever holds a slash or begins with a dot is a path; a slug never does.
+
+    Raises:
+        InvalidPath: the current folder is gone.
+    """
+    if Path(text).is_absolute() or not (text.startswith((".", "~")) or set(text) & {"/", os.sep}):
+        return text
+    try:
+        return os.path.abspath(Path(text).expanduser())  # noqa: PTH100 - resolve() would follow links
+    except (OSError, RuntimeError) as error:
+        raise InvalidPath(f"{text!r} cannot be made absolute: {error}", value=text) from error

@@ -1,0 +1,151 @@
+"""Reads a client's line on stdio and says how it travels over HTTP. No I/O.
+
+Two eras of the protocol share the wire. Up to 2025-11-25 a client begins with `initialize`, and the revision
+agreed on goes out as a header with everything after it. From 2026-07-28 each request names its revision in
+`_meta`, and the headers repeat revision, method and the name of what is called, which the server compares.
+"""
+
+import base64
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+RequestId = str | int | float | None
+
+PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
+SERVER_FAILURE: Final = -32000
+
+_VERSION_KEY: Final = "io.modelcontextprotocol/protocolVersion"
+_NAMED_BY: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
+_PLAIN: Final = re.compile(r"[\x20-\x7e]*")
+_WRAPPED: Final = re.compile(r"=\?base64\?.*\?=")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One line of the client, ready to be forwarded."""
+
+    body: bytes
+    awaits: tuple[RequestId, ...] = ()
+    """The ids that want an answer; none for a notification."""
+    method: str = ""
+    batch: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+    version: str = ""
+    """The revision that the line itself names; empty when it names none."""
+    cancels: RequestId = None
+    """The request that the client takes back."""
+
+
+class UnreadableLine(Exception):
+    """The line is no message; `answer` tells the client so."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__("the line is no JSON-RPC message")
+        self.answer = answer
+
+
+def read_line(line: bytes) -> Message:
+    """Return the message on a line.
+
+    Raises:
+        UnreadableLine: it is no JSON, or no JSON-RPC.
+    """
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableLine(failure(None, PARSE_ERROR, f"not JSON: {error}")) from error
+    body = line.strip()
+    if isinstance(found, list) and found:
+        awaited = tuple(_id(part["id"]) for part in found if _is_request(part))
+        return Message(body=body, awaits=awaited, batch=True)
+    if isinstance(found, dict):
+        return _single(body, found)
+    raise UnreadableLine(failure(None, INVALID_REQUEST, "a message is an object, or an array of them"))
+
+
+def _is_request(part: object) -> bool:
+    return isinstance(part, dict) and "id" in part and "method" in part
+
+
+def _single(body: bytes, found: dict[str, object]) -> Message:
+    method = found.get("method", "")
+    named = _id(found.get("id"))
+    is_answer = "result" in found or "error" in found
+    if not isinstance(method, str) or not _PLAIN.fullmatch(method) or not (method or is_answer):
+        raise UnreadableLine(
+            failure(named, INVALID_REQUEST, "a request names its method in plain characters")
+        )
+    parameters = found.get("params")
+    given = parameters if isinstance(parameters, dict) else {}
+    version = _version(given)
+    return Message(
+        body=body,
+        awaits=(named,) if method and "id" in found else (),
+        method=method,
+        headers=_routing(method, given, version) if version else {},
+        version=version,
+        cancels=_id(given.get("requestId")) if method == "notifications/cancelled" else None,
+    )
+
+
+def _version(parameters: dict[str, object]) -> str:
+    meta = parameters.get("_meta")
+    version = meta.get(_VERSION_KEY) if isinstance(meta, dict) else None
+    return version if isinstance(version, str) and _PLAIN.fullmatch(version) else ""
+
+
+def _routing(method: str, parameters: dict[str, object], version: str) -> dict[str, str]:
+    headers = {"MCP-Protocol-Version": version, "Mcp-Method": method}
+    name = parameters.get(_NAMED_BY.get(method, ""))
+    if isinstance(name, str):
+        headers["Mcp-Name"] = header_value(name)
+    return headers
+
+
+def header_value(text: str) -> str:
+    """Return `text` as it can stand in a header: plain, or as base64 between the protocol's marks."""
+    if _PLAIN.fullmatch(text) and text == text.strip() and not _WRAPPED.fullmatch(text):
+        return text
+    return f"=?base64?{base64.b64encode(text.encode(errors='surrogatepass')).decode('ascii')}?="
+
+
+def _id(value: object) -> RequestId:
+    return value if isinstance(value, str | int | float) else None
+
+
+def failure(named: RequestId, code: int, message: str, data: Mapping[str, object] | None = None) -> bytes:
+    """Return a JSON-RPC error as one line without its end."""
+    error: dict[str, object] = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = dict(data)
+    return compact({"jsonrpc": "2.0", "id": named, "error": error})
+
+
+def failures(message: Message, code: int, text: str, data: Mapping[str, object] | None = None) -> bytes:
+    """Return the same error for every request of a message; a batch gets a batch."""
+    each = [failure(named, code, text, data) for named in message.awaits]
+    return b"[" + b",".join(each) + b"]" if message.batch else each[0]
+
+
+def compact(document: object) -> bytes:
+    """Return a document as JSON on one line."""
+    return json.dumps(document, separators=(",", ":"), default=str).encode()
+
+
+def answered(document: object) -> list[RequestId]:
+    """Return the ids that a document of the server answers."""
+    found = document if isinstance(document, list) else [document]
+    return [
+        _id(part.get("id"))
+        for part in found
+        if isinstance(part, dict) and "method" not in part and ("result" in part or "error" in part)
+    ]
+
+
+def key_of(named: RequestId) -> tuple[str, RequestId]:
+    """Return an id as it is compared: `1` and `"1"` are two requests."""
+    return type(named).__name__, named

@@ -1,0 +1,282 @@
+"""`postroom mcp`: carries MCP messages between a client's pipe and the one shared server.
+
+It holds no mail, no database and no session, so that fifty clients cost fifty small processes and one server:
+
+    stdin line ──▶ waiting ──▶ running (at most 64, a thread and an HTTP stream each) ──▶ stdout line(s)
+
+Messages travel side by side and are answered as they finish. Only `initialize` travels alone: the revision it
+settles goes out with everything after it. A request that the client cancels loses its stream and its answer.
+stdout carries protocol lines and nothing else.
+"""
+
+import http.client
+import json
+import os
+import sys
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from typing import Final
+
+from postroom.cli import protocol
+from postroom.cli.answers import events, refused
+from postroom.cli.protocol import Message
+from postroom.cli.wire import Call, Endpoint, Exchange, Reply, content_type, unavailable, whole_body
+from postroom.contracts.errors import PostroomError, ServerUnavailable
+
+IN_FLIGHT: Final = 64
+SILENCE: Final = timedelta(minutes=5)
+"""How long the server may say nothing on one request; an open stream carries a sign of life every 15 s."""
+GRACE: Final = timedelta(milliseconds=500)
+"""How long requests may still be answered once stdin has closed, for `echo ... | postroom mcp`."""
+UNWIND: Final = timedelta(seconds=2)
+
+
+class _Errand:
+    """One message on its way, with what is still owed for it."""
+
+    def __init__(self, message: Message) -> None:
+        self.message = message
+        self.owed = {protocol.key_of(named) for named in message.awaits}
+        self.exchange: Exchange | None = None
+        self.streams = False
+        self.dropped = False
+
+    def drop(self) -> None:
+        """Break it off; nothing more is written for it."""
+        self.dropped = True
+        if self.exchange is not None:
+            self.exchange.break_off()
+
+
+class Proxy:
+    """Forwards lines to the server that `locate` finds, afresh for each, and hands its lines to `write`."""
+
+    def __init__(
+        self,
+        locate: Callable[[], Endpoint],
+        write: Callable[[bytes], None],
+        log: Callable[[str], None],
+        *,
+        limit: int = IN_FLIGHT,
+    ) -> None:
+        self._locate = locate
+        self._write = write
+        self._log = log
+        self._limit = limit
+        self._changed = threading.Condition()
+        self._waiting: deque[_Errand] = deque()
+        self._running: list[_Errand] = []
+        self._handshake = False
+        self._version = ""
+        self._modern = False
+
+    def take(self, line: bytes) -> None:
+        """Accept one line of the client; never waits for the server."""
+        if not line.strip():
+            return
+        try:
+            message = protocol.read_line(line)
+        except protocol.UnreadableLine as unreadable:
+            self._write(unreadable.answer)
+            return
+        if message.method == "notifications/cancelled" and self._cancel(message):
+            return
+        with self._changed:
+            if message.version:
+                self._version, self._modern = message.version, True
+            self._waiting.append(_Errand(message))
+            self._start_what_fits()
+
+    def finish(self, *, grace: timedelta = GRACE) -> None:
+        """Break off what is open and return when it is gone; plain requests are given `grace`."""
+        with self._changed:
+            for errand in self._running:
+                if errand.streams:
+                    errand.drop()
+            self._changed.wait_for(self._is_idle, grace.total_seconds())
+            self._waiting.clear()
+            for errand in self._running:
+                errand.drop()
+            self._changed.wait_for(self._is_idle, UNWIND.total_seconds())
+
+    def _is_idle(self) -> bool:
+        return not self._running and not self._waiting
+
+    def _start_what_fits(self) -> None:
+        while self._waiting and len(self._running) < self._limit and not self._handshake:
+            errand = self._waiting.popleft()
+            self._handshake = errand.message.method == "initialize"
+            self._running.append(errand)
+            threading.Thread(target=self._run, args=(errand,), daemon=True).start()
+
+    def _cancel(self, message: Message) -> bool:
+        """Drop the request that is named; say whether nothing is left to forward.
+
+        From 2026-07-28 closing the stream says it all; a server of an older revision gets the line as well.
+        """
+        wanted = protocol.key_of(message.cancels)
+        with self._changed:
+            errand = next((one for one in [*self._waiting, *self._running] if wanted in one.owed), None)
+            if errand is None:
+                return self._modern
+            errand.drop()
+            if errand in self._waiting:
+                self._waiting.remove(errand)
+                return True
+            return bool(errand.message.version)
+
+    def _run(self, errand: _Errand) -> None:
+        try:
+            self._forward(errand)
+        except PostroomError as error:
+            self._fail(errand, error)
+        except Exception as error:  # the edge around one request: the client is answered, the proxy stays
+            self._log(traceback.format_exc())
+            self._fail(errand, PostroomError(f"the proxy failed: {error!r}"))
+        finally:
+            with self._changed:
+                self._running.remove(errand)
+                if errand.message.method == "initialize":
+                    self._handshake = False
+                self._start_what_fits()
+                self._changed.notify_all()
+
+    def _forward(self, errand: _Errand) -> None:
+        endpoint = self._locate()
+        errand.exchange = exchange = Exchange(endpoint, timeout=SILENCE)
+        if errand.dropped:
+            return
+        try:
+            response = exchange.send(
+                Call(path="/mcp", body=errand.message.body, headers=self._headers(errand.message))
+            )
+            if response.status == 200 and content_type(response) == "text/event-stream":
+                self._stream(errand, endpoint, response)
+            else:
+                self._whole(errand, endpoint, response)
+        finally:
+            exchange.close()
+
+    def _headers(self, message: Message) -> dict[str, str]:
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            **message.headers,
+        }
+        if self._version and not message.version and message.method != "initialize":
+            headers["MCP-Protocol-Version"] = self._version
+        return headers
+
+    def _stream(self, errand: _Errand, endpoint: Endpoint, response: http.client.HTTPResponse) -> None:
+        errand.streams = True
+        try:
+            for data in events(response.read1):
+                self._deliver(errand, json.loads(data), data.encode())
+                if errand.message.awaits and not errand.owed:
+                    return
+        except ValueError as error:
+            raise PostroomError("the server sent an event that is not JSON") from error
+        except (OSError, http.client.HTTPException) as error:
+            raise unavailable(endpoint, error) from error
+        if errand.owed:
+            raise ServerUnavailable("the server ended the stream before its answer", value=endpoint.url)
+
+    def _whole(self, errand: _Errand, endpoint: Endpoint, response: http.client.HTTPResponse) -> None:
+        kind = content_type(response)
+        reply = Reply(status=response.status, content_type=kind, body=whole_body(endpoint, response))
+        document = reply.json()
+        if errand.owed and protocol.answered(document):
+            self._deliver(errand, document, reply.body)
+        elif not 200 <= reply.status < 300:
+            raise refused(reply)
+        if errand.owed:
+            raise PostroomError(
+                f"the server took the request with status {reply.status} and did not answer it"
+            )
+
+    def _deliver(self, errand: _Errand, document: object, raw: bytes) -> None:
+        """Write one document of the server as one line, and strike off what it answers."""
+        if _lacks_id(document) and len(errand.message.awaits) == 1 and isinstance(document, dict):
+            document = {**document, "id": errand.message.awaits[0]}
+            raw = protocol.compact(document)
+        if errand.message.method == "initialize":
+            self._settle(document)
+        errand.owed -= {protocol.key_of(named) for named in protocol.answered(document)}
+        if not errand.dropped:
+            self._write(protocol.compact(document) if b"\n" in raw or b"\r" in raw else raw)
+
+    def _settle(self, document: object) -> None:
+        result = document.get("result") if isinstance(document, dict) else None
+        version = result.get("protocolVersion") if isinstance(result, dict) else None
+        if isinstance(version, str):
+            self._version, self._modern = protocol.header_value(version), False
+
+    def _fail(self, errand: _Errand, error: PostroomError) -> None:
+        if errand.dropped:
+            return
+        if not errand.owed:
+            self._log(f"{errand.message.method or 'message'} was not delivered: {error.message}")
+            return
+        owed = tuple(named for named in errand.message.awaits if protocol.key_of(named) in errand.owed)
+        text = f"{error.message}; {error.remedy}" if error.remedy else error.message
+        left = Message(body=b"", awaits=owed, batch=errand.message.batch)
+        self._write(protocol.failures(left, protocol.SERVER_FAILURE, text, error.as_dict()))
+
+
+def _lacks_id(document: object) -> bool:
+    return isinstance(document, dict) and document.get("id") is None and "error" in document
+
+
+class LineWriter:
+    """Writes whole lines to a file descriptor, one thread at a time; goes quiet when the reader is gone.
+
+    It goes round the interpreter's buffer: a thread that held that one at exit would abort the process.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._lock = threading.Lock()
+        self.is_open = True
+
+    def write(self, line: bytes) -> None:
+        """Write one line, whole."""
+        left = memoryview(line + b"\n")
+        with self._lock:
+            try:
+                while left and self.is_open:
+                    left = left[os.write(self._descriptor, left) :]
+            except OSError:
+                self.is_open = (
+                    False  # the client went away; the next line from it, or its end, ends the proxy
+                )
+
+
+def carry(locate: Callable[[], Endpoint], *, prepare: Callable[[], None] | None = None) -> int:
+    """Serve this process's stdin and stdout until stdin closes; return the exit code.
+
+    `prepare` runs once before the first line is read.
+    """
+    writer = LineWriter(_take_stdout())
+    log = partial(print, file=sys.stderr, flush=True)
+    proxy = Proxy(locate, writer.write, log)
+    try:
+        if prepare is not None:
+            prepare()
+        while writer.is_open and (line := sys.stdin.buffer.readline()):
+            proxy.take(line)
+        proxy.finish()
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _take_stdout() -> int:
+    """Keep stdout for the protocol; whatever else this process prints goes to stderr."""
+    sys.stdout.flush()
+    kept = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return kept

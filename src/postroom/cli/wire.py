@@ -1,0 +1,195 @@
+"""One HTTP exchange with the server, on the standard library alone: `postroom mcp` must stay small.
+
+A connection carries one request. On one machine a new one costs a tenth of a millisecond, and a kept one
+could be closed by the server just as a call goes out, when nobody can say whether the call was done.
+"""
+
+import http.client
+import json
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavailable, TooLarge
+
+CONNECT_TIMEOUT: Final = timedelta(seconds=5)
+ANSWER_TIMEOUT: Final = timedelta(seconds=60)
+LARGEST_ANSWER: Final = 64 * 1024 * 1024
+"""Bytes of one answer, or of one event of a stream; more than that is no answer of this server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where the server is, and what proves who the caller is."""
+
+    url: str
+    """Without a path of its own, or with the prefix a proxy adds; never ends with a slash."""
+    token: str = field(default="", repr=False)
+    agent_token: str = field(default="", repr=False)
+
+    def headers(self) -> dict[str, str]:
+        """Return the headers that go with every request."""
+        found = {"User-Agent": "postroom-cli"}
+        if self.token:
+            found["Authorization"] = f"Bearer {self.token}"
+        if self.agent_token:
+            found["Postroom-Agent-Token"] = self.agent_token
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One request to be made."""
+
+    path: str
+    method: str = "POST"
+    body: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """What the server answered."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+    def json(self) -> object:
+        """Return the body as data, or None when it is not JSON."""
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            return None
+
+
+class Exchange:
+    """One request and its answer, which another thread may break off at any time."""
+
+    def __init__(self, endpoint: Endpoint, *, timeout: timedelta = ANSWER_TIMEOUT) -> None:
+        self._endpoint = endpoint
+        self._timeout = timeout
+        self._parts = parts(endpoint.url)
+        self._connection = _connection(self._parts)
+        self._socket: socket.socket | None = None
+        self._broken_off = False
+
+    def send(self, call: Call) -> http.client.HTTPResponse:
+        """Send and return the answer as soon as its head is there; the body is read from it.
+
+        Raises:
+            ServerUnavailable: nobody answers there, or not in time.
+        """
+        headers = {**self._endpoint.headers(), **call.headers}
+        try:
+            self._connect()
+            self._connection.request(
+                call.method, self._parts.path + call.path, body=call.body, headers=headers
+            )
+            return self._connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise unavailable(self._endpoint, error) from error
+
+    def break_off(self) -> None:
+        """Close the stream now; the server takes that as the end of its caller's interest."""
+        self._broken_off = True
+        held = self._socket
+        if held is not None:
+            _shut(held)
+
+    def close(self) -> None:
+        """Give the connection back; harmless when done twice."""
+        self._connection.close()
+
+    def _connect(self) -> None:
+        self._connection.connect()
+        held = self._connection.sock
+        if held is None:
+            raise ConnectionError("the connection was closed while it was made")
+        held.settimeout(self._timeout.total_seconds())
+        self._socket = held
+        if self._broken_off:
+            raise ConnectionAbortedError("the call was broken off")
+
+
+def exchange(endpoint: Endpoint, call: Call, *, timeout: timedelta = ANSWER_TIMEOUT) -> Reply:
+    """Make one request and return the whole answer.
+
+    Raises:
+        ServerUnavailable: nobody answers there, not in time, or not to the end.
+        TooLarge: the answer is over `LARGEST_ANSWER`.
+    """
+    line = Exchange(endpoint, timeout=timeout)
+    try:
+        response = line.send(call)
+        body = whole_body(endpoint, response)
+    finally:
+        line.close()
+    return Reply(status=response.status, content_type=content_type(response), body=body)
+
+
+def whole_body(endpoint: Endpoint, response: http.client.HTTPResponse) -> bytes:
+    """Read the rest of an answer.
+
+    Raises:
+        ServerUnavailable: it broke off.
+        TooLarge: it is over `LARGEST_ANSWER`.
+    """
+    try:
+        body = response.read(LARGEST_ANSWER + 1)
+    except (OSError, http.client.HTTPException) as error:
+        raise unavailable(endpoint, error) from error
+    if len(body) > LARGEST_ANSWER:
+        raise TooLarge(
+            f"the answer is over {LARGEST_ANSWER} bytes", remedy="ask for less, with a smaller limit"
+        )
+    if response.length:  # http.client tells of a short body only when it is read without a limit
+        raise unavailable(endpoint, ConnectionError(f"the answer broke off {response.length} bytes early"))
+    return body
+
+
+def content_type(response: http.client.HTTPResponse) -> str:
+    """Return the media type of an answer, without its parameters."""
+    return (response.getheader("Content-Type") or "").split(";", 1)[0].strip().lower()
+
+
+def unavailable(endpoint: Endpoint, error: Exception) -> PostroomError:
+    """Return the house's error for a failed exchange."""
+    if isinstance(error, TimeoutError):
+        return ServerUnavailable(
+            f"the server at {endpoint.url} did not answer in time; the call may have been done",
+            value=endpoint.url,
+            remedy="look with `postroom status`; a call with an idempotency key may be repeated as it is",
+        )
+    return ServerUnavailable(f"no server answers at {endpoint.url}: {error}", value=endpoint.url)
+
+
+def parts(url: str) -> SplitResult:
+    """Take a server's address apart.
+
+    Raises:
+        ConfigError: it is not an http or https address with a host.
+    """
+    try:
+        found = urlsplit(url.rstrip("/"))
+        port = found.port
+    except ValueError as error:
+        raise ConfigError(f"{url!r} is not an address: {error}", value=url) from error
+    if found.scheme not in {"http", "https"} or not found.hostname or port == 0:
+        raise ConfigError(f"{url!r} is not an http or https address", value=url, remedy="set POSTROOM_URL")
+    return found
+
+
+def _connection(found: SplitResult) -> http.client.HTTPConnection:
+    kind = http.client.HTTPSConnection if found.scheme == "https" else http.client.HTTPConnection
+    return kind(found.hostname or "", found.port, timeout=CONNECT_TIMEOUT.total_seconds())
+
+
+def _shut(held: socket.socket) -> None:
+    try:
+        held.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return  # it is closed already, which is what was asked

@@ -1,0 +1,235 @@
+"""The records of agent mail: what is stored, and what services answer with.
+
+Records are frozen; instants are milliseconds since the epoch. Which transitions a record may take is
+decided in the mail room; the tables repeat the invariants.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Importance = Literal["low", "normal", "high", "urgent"]
+RecipientKind = Literal["to", "cc", "bcc"]
+ContactPolicy = Literal["open", "same_owner", "approval", "closed"]
+ContactStatus = Literal["pending", "approved", "blocked"]
+SearchOrder = Literal["newest", "best"]
+
+URGENT: tuple[Importance, ...] = ("high", "urgent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """A shared workspace, named by its absolute path and its slug."""
+
+    id: int
+    slug: str
+    human_key: str
+    created_at: int
+    spelling: str
+    """The path in the one spelling under which WSL, UNC and drive forms of a folder compare equal."""
+    git_identity: str = ""
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agent:
+    """A named identity in a project."""
+
+    id: int
+    project_id: int
+    name: str
+    program: str
+    model: str
+    task_description: str
+    created_at: int
+    last_active_at: int
+    contact_policy: ContactPolicy = "open"
+    retired_at: int | None = None
+    token_hash: str | None = None
+    inbox_seq: int = 0
+    """The newest sequence number of this agent's inbox; 0 while it is empty."""
+    inbox_floor: int = 0
+    """Entries up to this number were purged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A letter; immutable once sent, except that it may be recalled while nobody has read it."""
+
+    id: int
+    project_id: int
+    sender_id: int
+    sender_name: str
+    thread_id: str
+    subject: str
+    body_md: str
+    importance: Importance
+    ack_required: bool
+    created_at: int
+    topic: str = ""
+    broadcast: bool = False
+    reply_to: int | None = None
+    recalled_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipient:
+    """One reader of one message, and what is known of the delivery."""
+
+    message_id: int
+    agent_id: int
+    name: str
+    project_slug: str
+    kind: RecipientKind
+    seq: int
+    read_at: int | None = None
+    acked_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxEntry:
+    """A message as one recipient sees it."""
+
+    message: Message
+    kind: RecipientKind
+    seq: int
+    read_at: int | None
+    acked_at: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """A file that came with a message; its bytes are stored once under their SHA-256."""
+
+    sha256: str
+    name: str
+    media_type: str
+    size: int
+    preview_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """A lease on a path or glob of a project; live until `expires_at` or `released_at`, whichever is first."""
+
+    id: int
+    project_id: int
+    agent_id: int
+    holder: str
+    pattern: str
+    prefix: str
+    exclusive: bool
+    reason: str
+    created_at: int
+    expires_at: int
+    ttl: int
+    """How long a renewal or the holder's activity keeps it, in milliseconds."""
+    released_at: int | None = None
+    released_by: str = ""
+    release_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContactLink:
+    """What one agent has asked of, or granted to, another."""
+
+    from_id: int
+    to_id: int
+    status: ContactStatus
+    reason: str
+    created_at: int
+    decided_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadHead:
+    """A thread as a list shows it."""
+
+    thread_id: str
+    subject: str
+    messages: int
+    first_id: int
+    last_id: int
+    last_at: int
+    last_sender: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchHit:
+    """A message that a search found, with the place where."""
+
+    message: Message
+    snippet: str
+    rank: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxRow:
+    """An effect stored with the change that causes it; performed at least once, keyed."""
+
+    id: int
+    topic: str
+    key: str
+    project_id: int
+    created_at: int
+    attempts: int = 0
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """How much of an outbox topic waits, and since when."""
+
+    waiting: int
+    oldest_at: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAnswer:
+    """The first answer given under an idempotency key."""
+
+    digest: str
+    answer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A word or, when `prefix`, the beginning of one; `field` narrows it to one column."""
+
+    text: str
+    prefix: bool = False
+    field: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """Words in this order, side by side."""
+
+    words: tuple[str, ...]
+    field: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """Whatever `left` finds and `right` does not."""
+
+    left: "Query"
+    right: "Query"
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Every one of the parts."""
+
+    parts: tuple["Query", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnyOf:
+    """At least one of the parts."""
+
+    parts: tuple["Query", ...]
+
+
+Query = Term | Phrase | Not | All | AnyOf
+
+SEARCH_FIELDS = ("subject", "body", "sender", "topic")

@@ -1,0 +1,358 @@
+"""The port behind which mail is stored.
+
+A change is one function over `MailWrites`, run as one transaction: all of it is durable when `write`
+returns, or none of it is there. The function is synchronous, quick, free of I/O and may be run again
+after a failure, so that it must not touch anything but the transaction. That keeps every rule of the
+mail room in one place and gives every store the same atomicity.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from postroom.contracts.mail import (
+    Agent,
+    Attachment,
+    Backlog,
+    ContactLink,
+    ContactPolicy,
+    ContactStatus,
+    Importance,
+    InboxEntry,
+    Message,
+    OutboxRow,
+    Project,
+    Query,
+    Recipient,
+    RecipientKind,
+    Reservation,
+    SearchHit,
+    SearchOrder,
+    StoredAnswer,
+    ThreadHead,
+)
+
+T = TypeVar("T")
+
+
+class MailReads(Protocol):
+    """Look-ups within one consistent view. Absence is None or an empty list."""
+
+    def project(self, key: str) -> Project | None:
+        """Return the project with this path, alias or slug."""
+        ...
+
+    def project_by_id(self, project_id: int) -> Project | None:
+        """Return the project with this id."""
+        ...
+
+    def projects_spelled(self, spelling: str) -> list[Project]:
+        """Return the projects whose path has this spelling, oldest first."""
+        ...
+
+    def projects(self, *, limit: int, after: int = 0) -> list[Project]:
+        """Return projects by id, those after `after`."""
+        ...
+
+    def agent(self, project_id: int, name: str) -> Agent | None:
+        """Return the agent with this name, compared without regard to case."""
+        ...
+
+    def agents_named(self, project_id: int, names: Sequence[str]) -> list[Agent]:
+        """Return those agents whose names are among `names`, compared without regard to case."""
+        ...
+
+    def agents_by_id(self, agent_ids: Sequence[int]) -> dict[int, Agent]:
+        """Return the agents with these ids; unknown ids are left out."""
+        ...
+
+    def agents(self, project_id: int, *, include_retired: bool, limit: int, after: int = 0) -> list[Agent]:
+        """Return a project's agents by id, those after `after`."""
+        ...
+
+    def agent_by_token(self, token_hash: str) -> Agent | None:
+        """Return the agent that this token's hash belongs to."""
+        ...
+
+    def message(self, message_id: int) -> Message | None:
+        """Return one message."""
+        ...
+
+    def messages(self, message_ids: Sequence[int]) -> dict[int, Message]:
+        """Return the messages with these ids; unknown ids are left out."""
+        ...
+
+    def recipients(self, message_ids: Sequence[int]) -> dict[int, list[Recipient]]:
+        """Return every recipient of each message, in the order in which they were named."""
+        ...
+
+    def inbox(  # noqa: PLR0913 - one filter an argument; a record for them would only rename this list
+        self,
+        agent_id: int,
+        *,
+        limit: int,
+        after: int | None = None,
+        since: int | None = None,
+        unread_only: bool = False,
+        importance: Sequence[Importance] = (),
+    ) -> list[InboxEntry]:
+        """Return an agent's letters, recalled ones left out.
+
+        With `after` they are those with a greater sequence number, oldest first; without it the newest
+        first. `since` keeps letters sent at or after an instant.
+        """
+        ...
+
+    def inbox_events(self, agent_id: int, *, after: int, limit: int) -> list[InboxEntry]:
+        """Return every entry after a sequence number, recalled ones included, oldest first."""
+        ...
+
+    def unread_count(self, agent_id: int) -> int:
+        """Return how many letters of the agent are neither read nor recalled."""
+        ...
+
+    def thread(self, project_id: int, thread_id: str, *, limit: int, after: int = 0) -> list[Message]:
+        """Return a thread's messages in order, those after message id `after`."""
+        ...
+
+    def thread_tail(self, project_id: int, thread_id: str, *, limit: int) -> list[Message]:
+        """Return the newest messages of a thread, in order."""
+        ...
+
+    def thread_size(self, project_id: int, thread_id: str) -> int:
+        """Return how many messages a thread holds."""
+        ...
+
+    def threads(self, project_id: int, *, limit: int, before: int | None = None) -> list[ThreadHead]:
+        """Return threads by their newest message, newest first, those older than message id `before`."""
+        ...
+
+    def project_messages(self, project_id: int, *, limit: int, after: int = 0) -> list[Message]:
+        """Return a project's messages by id, those after `after`."""
+        ...
+
+    def search(
+        self, project_id: int, query: Query, *, order: SearchOrder, limit: int, cursor: int = 0
+    ) -> list[SearchHit]:
+        """Return messages that match, recalled ones left out.
+
+        `newest`: by id descending, `cursor` is the id to go below (0: from the top). `best`: by rank, then
+        newest; `cursor` is how many to leave out.
+        """
+        ...
+
+    def attachments(self, message_ids: Sequence[int]) -> dict[int, list[Attachment]]:
+        """Return the attachments of each message, in order."""
+        ...
+
+    def blob(self, sha256: str) -> bytes | None:
+        """Return stored bytes by their SHA-256."""
+        ...
+
+    def reservation(self, reservation_id: int) -> Reservation | None:
+        """Return one reservation, live or not."""
+        ...
+
+    def live_reservations(
+        self, project_id: int, *, now: int, near: str | None = None, agent_id: int | None = None, limit: int | None = None
+    ) -> list[Reservation]:
+        """Return live reservations by id.
+
+        `near` keeps those whose prefix is a whole-segment prefix of it, or that it is a whole-segment
+        prefix of: the only ones whose pattern can overlap one with that prefix.
+        """
+        ...
+
+    def reservations(self, project_id: int, *, limit: int, after: int = 0) -> list[Reservation]:
+        """Return every reservation of a project by id, live or not, those after `after`."""
+        ...
+
+    def contact(self, from_id: int, to_id: int) -> ContactLink | None:
+        """Return what `from_id` has asked of `to_id`."""
+        ...
+
+    def contacts(self, agent_id: int) -> list[ContactLink]:
+        """Return every link from or to an agent, oldest first."""
+        ...
+
+    def answer(self, scope: str, key: str) -> StoredAnswer | None:
+        """Return the first answer given under an idempotency key."""
+        ...
+
+    def outbox(self, topic: str, *, limit: int) -> list[OutboxRow]:
+        """Return the rows of a topic that wait, oldest first."""
+        ...
+
+    def backlog(self, topic: str) -> Backlog:
+        """Return how many rows of a topic wait, and since when."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """Return how many rows each kind of record has, for pages and metrics; may be slow, may be rounded."""
+        ...
+
+
+class MailWrites(MailReads, Protocol):
+    """Look-ups and changes within one transaction."""
+
+    def insert_project(
+        self, *, slug: str, human_key: str, spelling: str, git_identity: str, owner: str, now: int
+    ) -> Project:
+        """Store a project whose path and slug nobody has."""
+        ...
+
+    def add_project_alias(self, project_id: int, human_key: str) -> None:
+        """Let another spelling of the path name the project."""
+        ...
+
+    def set_git_identity(self, project_id: int, git_identity: str) -> None:
+        """Record the remote and root commit by which the project's folder is known."""
+        ...
+
+    def insert_agent(
+        self, project_id: int, *, name: str, program: str, model: str, task_description: str, now: int
+    ) -> Agent:
+        """Store an agent whose name nobody has in the project."""
+        ...
+
+    def update_agent(self, agent_id: int, *, program: str, model: str, task_description: str, now: int) -> Agent:
+        """Replace what an agent says of itself, and note its activity."""
+        ...
+
+    def set_agent_retired(self, agent_id: int, retired_at: int | None) -> None:
+        """Retire an agent at an instant, or bring it back with None."""
+        ...
+
+    def set_agent_token(self, agent_id: int, token_hash: str | None) -> None:
+        """Replace an agent's token; None revokes it."""
+        ...
+
+    def set_contact_policy(self, agent_id: int, policy: ContactPolicy) -> None:
+        """Say whose mail an agent takes."""
+        ...
+
+    def touch_agent(self, agent_id: int, now: int) -> None:
+        """Note an agent's activity and extend its live reservations by their own length."""
+        ...
+
+    def insert_message(  # noqa: PLR0913 - one column an argument
+        self,
+        *,
+        project_id: int,
+        sender: Agent,
+        thread_id: str | None,
+        subject: str,
+        body_md: str,
+        importance: Importance,
+        ack_required: bool,
+        topic: str,
+        broadcast: bool,
+        reply_to: int | None,
+        now: int,
+    ) -> Message:
+        """Store a message; without a thread it begins one named after its id (`msg-<id>`)."""
+        ...
+
+    def insert_recipient(self, message_id: int, agent: Agent, kind: RecipientKind) -> int:
+        """Store a recipient and return the letter's sequence number in that inbox."""
+        ...
+
+    def mark_read(self, message_id: int, agent_id: int, now: int) -> int | None:
+        """Set the read mark unless it is set; return it, or None when the agent is no recipient."""
+        ...
+
+    def mark_acked(self, message_id: int, agent_id: int, now: int) -> int | None:
+        """Set the acknowledgement (and the read mark) unless set; return it, or None for no recipient."""
+        ...
+
+    def mark_recalled(self, message_id: int, now: int) -> None:
+        """Recall a message: its text is erased here and from search; the entry stays."""
+        ...
+
+    def insert_blob(self, sha256: str, content: bytes) -> None:
+        """Store bytes under their SHA-256; harmless when they are there."""
+        ...
+
+    def insert_attachment(self, message_id: int, attachment: Attachment) -> None:
+        """Attach stored bytes to a message."""
+        ...
+
+    def insert_reservation(
+        self, agent: Agent, *, pattern: str, prefix: str, exclusive: bool, reason: str, ttl: int, now: int
+    ) -> Reservation:
+        """Store a live reservation of `ttl` milliseconds."""
+        ...
+
+    def extend_reservation(
+        self, reservation_id: int, *, expires_at: int, ttl: int, exclusive: bool, reason: str
+    ) -> Reservation:
+        """Move the end of a reservation and replace its terms."""
+        ...
+
+    def release_reservation(self, reservation_id: int, *, now: int, by: str, reason: str) -> Reservation:
+        """End a reservation that is live."""
+        ...
+
+    def expire_reservations(self, project_id: int, now: int) -> list[Reservation]:
+        """End those whose time is over and return them, oldest first, a bounded number a call."""
+        ...
+
+    def put_contact(
+        self, from_id: int, to_id: int, *, status: ContactStatus, reason: str, now: int
+    ) -> ContactLink:
+        """Store or replace what `from_id` asks of, or is granted by, `to_id`."""
+        ...
+
+    def insert_answer(self, scope: str, key: str, digest: str, answer: bytes, now: int) -> None:
+        """Keep the first answer given under an idempotency key."""
+        ...
+
+    def purge_answers(self, before: int, *, limit: int) -> int:
+        """Forget answers older than an instant; return how many."""
+        ...
+
+    def insert_outbox(self, topic: str, key: str, project_id: int, now: int) -> None:
+        """Store an effect to be performed after this transaction."""
+        ...
+
+    def finish_outbox(self, row_ids: Sequence[int]) -> None:
+        """Remove rows whose effects were performed; harmless when they are gone."""
+        ...
+
+    def fail_outbox(self, row_ids: Sequence[int], error: str) -> None:
+        """Count one failed attempt on each row and keep the reason."""
+        ...
+
+    def restore_rows(self, rows: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
+        """Store whole rows by table with their ids, for rebuilding from an archive.
+
+        Raises:
+            StateError: the store already holds some.
+        """
+        ...
+
+
+class MailStore(Protocol):
+    """Transactions over the mail tables."""
+
+    async def read(self, look: Callable[[MailReads], T]) -> T:
+        """Run `look` in one consistent view and return what it returns.
+
+        Raises:
+            StoreUnavailable: closed, or not answering in time.
+        """
+        ...
+
+    async def write(self, change: Callable[[MailWrites], T]) -> T:
+        """Run `change` as one transaction; when this returns, it survives a power cut.
+
+        An exception from `change` undoes it and is raised here. Changes are run one after another.
+        A cancelled caller does not learn the outcome: the change may have happened.
+
+        Raises:
+            StoreFull, StoreReadOnly, StoreUnavailable: nothing was written.
+        """
+        ...
+
+    async def probe(self) -> None:
+        """Write and read back one row; raise what is wrong."""
+        ...

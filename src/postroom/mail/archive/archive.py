@@ -1,0 +1,130 @@
+"""The archive of an installation: one Git repository a project, written in batches by the relay.
+
+The database is the truth and the archive an export: replayable, idempotent by id, never in the way of
+mail. What waits for it stays in the outbox.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from postroom.contracts.clock import Clock
+from postroom.contracts.mail import Message, OutboxRow, Project
+from postroom.contracts.store import MailReads, MailStore
+from postroom.mail.archive import layout
+from postroom.mail.archive.batch import Batch, gather
+from postroom.mail.archive.repository import ArchiveRepository
+from postroom.mail.outgoing import ARCHIVE
+
+TIDY_EVERY = 200
+"""Commits to one repository between two looks at whether it wants repacking."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Author:
+    """In whose name the archive is committed."""
+
+    name: str
+    email: str
+
+
+class Archive:
+    """Writes projects' records into their repositories under `root`."""
+
+    def __init__(
+        self,
+        root: Path,
+        store: MailStore,
+        clock: Clock,
+        author: Author,
+        *,
+        timeout: timedelta = timedelta(seconds=60),
+    ) -> None:
+        self.root = root
+        self._store = store
+        self._clock = clock
+        self._author = author
+        self._timeout = timeout
+        self._commits: dict[int, int] = {}
+
+    def repository(self, slug: str) -> ArchiveRepository:
+        """Open a project's repository; it is made when it is missing.
+
+        Raises:
+            ArchiveUnavailable: Git is missing or the folder cannot be written.
+        """
+        return ArchiveRepository.open(
+            self.root / f"{slug}.git",
+            author_name=self._author.name,
+            author_email=self._author.email,
+            timeout=self._timeout,
+        )
+
+    async def write_rows(self, project: Project, rows: Sequence[OutboxRow]) -> None:
+        """Write the records of some outbox rows as one commit, then take the rows from the outbox.
+
+        A crash between the two writes the same files again, which changes nothing.
+
+        Raises:
+            ArchiveUnavailable: nothing was written; the rows wait on.
+        """
+        batch = await self._store.read(lambda tx: gather(tx, project, rows))
+        await asyncio.to_thread(self._commit, batch)
+        ids = [row.id for row in rows]
+        await self._store.write(lambda tx: tx.finish_outbox(ids))
+
+    def _commit(self, batch: Batch) -> None:
+        repository = self.repository(batch.project.slug)
+        for message, content in batch.recalled:
+            batch.files[_place(repository, message)] = content
+        repository.write(batch.files, subject=batch.subject, trailers=batch.trailers, now=self._clock.now())
+        count = self._commits[batch.project.id] = self._commits.get(batch.project.id, 0) + 1
+        if count % TIDY_EVERY == 0:
+            repository.tidy(self._clock.now())
+
+    async def rebuild(self, project: Project, *, page: int = 200) -> int:
+        """Write everything the database holds of a project; return how many records that was.
+
+        What is there already is left as it is, so it may be run again at any time.
+
+        Raises:
+            ArchiveUnavailable: some was written; run it again.
+        """
+        written = 0
+        for kind in ("agent", "message", "reservation"):
+            after = 0
+            while ids := await self._store.read(
+                lambda tx, kind=kind, after=after: _ids(tx, project, kind, after, page)
+            ):
+                rows = [
+                    OutboxRow(
+                        id=0, topic=ARCHIVE, key=f"{kind}:{number}", project_id=project.id, created_at=0
+                    )
+                    for number in ids
+                ]
+                batch = await self._store.read(lambda tx, rows=rows: gather(tx, project, rows))
+                await asyncio.to_thread(self._commit, batch)
+                written += len(ids)
+                after = ids[-1]
+        return written
+
+
+def _place(repository: ArchiveRepository, message: Message) -> str:
+    """Return where a recalled letter lies: its path was made of a subject that is erased."""
+    folder = layout.message_folder(message)
+    for path in repository.paths(f"{folder}/"):
+        if layout.message_id_of(path) == message.id:
+            return path
+    return layout.message_path(message)
+
+
+def _ids(tx: MailReads, project: Project, kind: str, after: int, limit: int) -> list[int]:
+    match kind:
+        case "agent":
+            return [one.id for one in tx.agents(project.id, include_retired=True, limit=limit, after=after)]
+        case "message":
+            return [one.id for one in tx.project_messages(project.id, limit=limit, after=after)]
+        case _:
+            return [one.id for one in tx.reservations(project.id, limit=limit, after=after)]

@@ -1,0 +1,70 @@
+"""Gathers the files of waiting outbox rows, in one consistent view, as they stand now."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from postroom.contracts.mail import Message, OutboxRow, Project
+from postroom.contracts.store import MailReads
+from postroom.mail.archive import layout
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """One commit to be: files by path, and the letters it brings."""
+
+    project: Project
+    files: dict[str, bytes] = field(default_factory=dict)
+    letters: list[Message] = field(default_factory=list)
+    recalled: list[tuple[Message, bytes]] = field(default_factory=list)
+    """Letters whose text is gone: their file lies under the subject they once had."""
+
+    @property
+    def subject(self) -> str:
+        """The commit's subject line."""
+        if not self.letters:
+            return "mail: agents and reservations"
+        noun = "message" if len(self.letters) == 1 else "messages"
+        return f"mail: {len(self.letters)} {noun}, {self.letters[0].subject}"
+
+    @property
+    def trailers(self) -> list[tuple[str, str]]:
+        """The ids of the letters, one a line."""
+        return [("Message-Id", str(letter.id)) for letter in self.letters]
+
+
+def gather(tx: MailReads, project: Project, rows: Sequence[OutboxRow]) -> Batch:
+    """Return the files of the rows' records; a record that is gone has none."""
+    batch = Batch(project=project)
+    batch.files[layout.PROJECT_FILE] = layout.project_file(project)
+    wanted: dict[str, list[int]] = {"agent": [], "message": [], "reservation": []}
+    for row in rows:
+        kind, _, number = row.key.partition(":")
+        wanted[kind].append(int(number))
+    for agent in tx.agents_by_id(wanted["agent"]).values():
+        batch.files[layout.agent_path(agent.name)] = layout.agent_file(agent)
+    for reservation_id in dict.fromkeys(wanted["reservation"]):
+        if reservation := tx.reservation(reservation_id):
+            batch.files[layout.reservation_path(reservation.id)] = layout.reservation_file(reservation)
+    _gather_messages(tx, batch, sorted(set(wanted["message"])))
+    return batch
+
+
+def _gather_messages(tx: MailReads, batch: Batch, ids: Sequence[int]) -> None:
+    if not ids:
+        return
+    messages, recipients, attachments = tx.messages(ids), tx.recipients(ids), tx.attachments(ids)
+    for message in messages.values():
+        content = layout.message_file(message, batch.project, recipients[message.id], attachments[message.id])
+        if message.recalled_at is not None:
+            batch.recalled.append((message, content))
+            continue
+        batch.letters.append(message)
+        batch.files[layout.message_path(message)] = content
+        for one in attachments[message.id]:
+            for sha256 in filter(None, (one.sha256, one.preview_sha256)):
+                if (blob := tx.blob(sha256)) is not None:
+                    batch.files[layout.attachment_path(sha256)] = blob
+    for thread_id in dict.fromkeys(message.thread_id for message in messages.values()):
+        newest = tx.thread_tail(batch.project.id, thread_id, limit=layout.DIGEST_MESSAGES)
+        left_out = tx.thread_size(batch.project.id, thread_id) - len(newest)
+        batch.files[layout.thread_path(thread_id)] = layout.thread_file(thread_id, newest, left_out)

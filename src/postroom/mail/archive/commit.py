@@ -1,0 +1,155 @@
+"""What one commit is made of: which paths it may hold, its message, and the stream Git builds it from.
+
+Pure text. Every byte that reaches `git fast-import` is put together here, so this is where hostile names
+and hostile texts lose their power.
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping, Sequence
+
+from postroom.contracts.errors import InvalidArgument, InvalidPath
+
+SUBJECT_LIMIT = 72
+SEGMENT_LIMIT = 255
+"""Bytes in one name: more cannot be checked out on common file systems."""
+PATH_LIMIT = 4096
+"""Bytes in one path: more is a finding of `git fsck --strict` in newer Git."""
+NO_SUBJECT = "(no subject)"
+
+# Names that Git takes for its own, here or when the archive is checked out on macOS or Windows, where case,
+# trailing dots and blanks, a stream name after a colon and invisible characters do not count. "gi....~1" is
+# how Windows shortens them. All of them are also findings of `git fsck --strict`.
+_RESERVED = re.compile(r"\.git(modules)?|gi[^~.]{0,4}~\d+")
+_INVISIBLE = dict.fromkeys(
+    [*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF], None
+)
+_ESCAPED = re.compile(rb'[\x00-\x1f\x7f"\\]')
+_TRAILER_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*")
+_IDENTITY = re.compile(r"[^<>\x00-\x1f\x7f]+")
+
+
+def checked_path(path: str) -> str:
+    """Return a path that is safe in the archive's tree and in any checkout of it.
+
+    Raises:
+        InvalidPath: it is empty, absolute, leaves the tree, names something of Git's own, or is too long.
+    """
+    if fault := _fault(path):
+        raise InvalidPath(
+            f"{path!r} cannot be archived: {fault}",
+            value=path,
+            remedy="give a relative path of plain names with / between them",
+        )
+    return path
+
+
+def checked_identity(name: str, email: str) -> str:
+    """Return `Name <email>` as a commit carries it.
+
+    Raises:
+        InvalidArgument: one of them is blank or holds angle brackets or control characters.
+    """
+    for text in (name, email):
+        if not _IDENTITY.fullmatch(text.strip()):
+            raise InvalidArgument(
+                f"{text!r} cannot stand in a commit: it is blank or holds <, > or control characters",
+                value=text,
+            )
+    return f"{name.strip()} <{email.strip()}>"
+
+
+def message(subject: str, body: str, trailers: Sequence[tuple[str, str]]) -> str:
+    """Return a commit message: a subject of one short line, the body, the trailers.
+
+    Raises:
+        InvalidArgument: a trailer's key is not made of letters, digits and hyphens.
+    """
+    for key, _ in trailers:
+        if not _TRAILER_KEY.fullmatch(key):
+            raise InvalidArgument(f"{key!r} is no key of a trailer: letters, digits and hyphens", value=key)
+    parts = [
+        _one_line(subject)[:SUBJECT_LIMIT].rstrip() or NO_SUBJECT,
+        _without_controls("\n".join(body.splitlines())).strip(),
+        "\n".join(f"{key}: {_one_line(value)}".rstrip() for key, value in trailers),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def file_changes(files: Mapping[str, bytes]) -> bytes:
+    """Return the stream's lines that add or replace `files`.
+
+    Raises:
+        InvalidPath: a path is not safe, or one is a file and the folder of another at once.
+    """
+    for path in files:
+        segments = checked_path(path).split("/")
+        for depth in range(1, len(segments)):
+            if (folder := "/".join(segments[:depth])) in files:
+                raise InvalidPath(f"{folder!r} is given as a file and as the folder of {path!r}", value=path)
+    parts: list[bytes] = []
+    for path, content in files.items():
+        parts += [b"M 100644 inline ", _quoted(path), b"\n", _data(content)]
+    return b"".join(parts)
+
+
+def commit_stream(
+    *, ref: str, identity: str, now: int, text: str, changes: bytes, parent: str | None
+) -> bytes:
+    """Return the whole stream for one commit; Git answers it with the commit's id.
+
+    `ref` is a name for this stream only: the reset takes it back before Git writes any ref, so neither a
+    failure nor a kill can leave it behind.
+    """
+    who = f"{identity} {now // 1000} +0000"
+    head = f"commit {ref}\nmark :1\nauthor {who}\ncommitter {who}\n".encode()
+    origin = f"from {parent}\n".encode() if parent else b""
+    tail = f"\nget-mark :1\nreset {ref}\n\ndone\n".encode()
+    return b"".join([head, _data(text.encode("utf-8", "replace")), origin, changes, tail])
+
+
+def _data(content: bytes) -> bytes:
+    return b"data %d\n%b\n" % (len(content), content)
+
+
+def _quoted(path: str) -> bytes:
+    escaped = _ESCAPED.sub(lambda found: b"\\%03o" % found[0][0], path.encode())
+    return b'"%b"' % escaped
+
+
+def _one_line(text: str) -> str:
+    return _without_controls(" ".join(text.split()))
+
+
+def _without_controls(text: str) -> str:
+    """Drop what could move a terminal's cursor or end a message early; keep lines and tabs."""
+    return "".join(sign for sign in text if sign in "\n\t" or unicodedata.category(sign) != "Cc")
+
+
+def _fault(path: str) -> str | None:
+    """Say what is wrong with a path, or None."""
+    try:
+        encoded = path.encode()
+    except UnicodeEncodeError:
+        return "it is not text"
+    if not path or "\0" in path:
+        return "it is empty or holds a NUL"
+    if len(encoded) > PATH_LIMIT:
+        return f"it is longer than {PATH_LIMIT} bytes"
+    faults = (_segment_fault(segment) for segment in path.split("/"))
+    return next((fault for fault in faults if fault), None)
+
+
+def _segment_fault(segment: str) -> str | None:
+    if not segment:
+        return "it is absolute, or a name in it is empty"
+    if len(segment.encode()) > SEGMENT_LIMIT:
+        return f"a name in it is longer than {SEGMENT_LIMIT} bytes"
+    # Where a backslash separates too, each part counts as a name of its own.
+    for name in segment.split("\\"):
+        if name in {".", ".."}:
+            return "it leaves its folder"
+        plain = name.translate(_INVISIBLE).partition(":")[0].rstrip(" .").lower()
+        if _RESERVED.fullmatch(plain):
+            return f"{name!r} is a name of Git's own"
+    return None

@@ -1,0 +1,167 @@
+"""The `git` program as this room runs it: one repository, a clean environment, a bound on every call.
+
+Owns how Git is started and stopped and how its failures are named. Knows nothing of what is written.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from postroom.contracts.errors import ArchiveUnavailable
+
+SETTINGS = (
+    "core.fsync=objects,derived-metadata,reference",  # a power cut leaves no branch that names half an object
+    "core.filesRefLockTimeout=500",  # another writer holds the branch for milliseconds; a dead one for ever
+    "fastimport.unpackLimit=0",  # a batch is one pack with one fsync, never a loose file an object
+    "gc.auto=0",  # tidying is the worker's, never a surprise in the middle of a write
+    "pack.threads=1",  # tidying runs beside a server: one core is enough
+)
+GRACE_SECONDS = 1.0
+"""What a Git that is ended may take to remove its lock files; one that is killed leaves them behind."""
+STDERR_SHOWN = 300
+"""Characters of Git's own words that an error carries."""
+
+INSTALL = "install Git 2.32 or newer where the server can find it, or switch the archive off"
+_FREE_SPACE = "free space on the disk that holds the archive; no restart is needed"
+_GIVE_ACCESS = "give the server's user write access to the archive's folder"
+_RESTORE = "run `postroom doctor`: the archive can be written anew from the database"
+
+# Git tells its failures in words only. LC_ALL=C keeps them in English; the first match names the remedy.
+_REMEDIES = (
+    (".lock': File exists", "wait for the other Git process; if none runs, remove the lock file it names"),
+    ("No space left on device", _FREE_SPACE),
+    ("Disk quota exceeded", _FREE_SPACE),
+    ("Permission denied", _GIVE_ACCESS),
+    ("Read-only file system", _GIVE_ACCESS),
+    ("insufficient permission", _GIVE_ACCESS),
+    ("not a git repository", "move aside what lies there, or point the archive at another folder"),
+    ("unknown option", INSTALL),
+    ("corrupt", _RESTORE),
+    ("broken", _RESTORE),
+    ("bad object", _RESTORE),
+    ("not a valid object", _RESTORE),
+    ("unable to read", _RESTORE),
+    ("missing", _RESTORE),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """How one call ended: its exit code, its output and its complaints."""
+
+    code: int
+    out: bytes
+    complaint: str
+
+
+class GitProgram:
+    """Runs `git` on one bare repository; every call ends within the time-out, or is ended."""
+
+    def __init__(self, program: str, folder: Path, timeout: timedelta) -> None:
+        """Find the program once.
+
+        Raises:
+            ArchiveUnavailable: there is no such program.
+        """
+        found = shutil.which(program)
+        if found is None:
+            raise ArchiveUnavailable(f"the program {program!r} was not found", value=program, remedy=INSTALL)
+        self.program = str(Path(found).absolute())
+        self.folder = folder
+        self.timeout = timeout
+        self._environment = {
+            "PATH": f"{Path(self.program).parent}{os.pathsep}{os.defpath}",
+            "LC_ALL": "C",
+            "GIT_DIR": str(folder),
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_LITERAL_PATHSPECS": "1",
+            "GIT_NO_REPLACE_OBJECTS": "1",
+            "GIT_OPTIONAL_LOCKS": "0",
+            "GIT_TERMINAL_PROMPT": "0",
+        }
+
+    def run(self, *arguments: str, stdin: bytes = b"", patience: int = 1) -> bytes:
+        """Run one command that must succeed and return its output.
+
+        Raises:
+            ArchiveUnavailable: it failed, could not be started, or was not done within `patience` time-outs.
+        """
+        answer = self.ask(*arguments, stdin=stdin, patience=patience)
+        if answer.code != 0:
+            raise self.failure(arguments[0], answer)
+        return answer.out
+
+    def ask(self, *arguments: str, stdin: bytes = b"", patience: int = 1) -> Answer:
+        """Run one command that may fail and return how it ended.
+
+        Raises:
+            ArchiveUnavailable: it could not be started, or was not done within `patience` time-outs.
+        """
+        settings = [word for setting in SETTINGS for word in ("-c", setting)]
+        bound = self.timeout * patience
+        try:
+            with self._start([*settings, *arguments]) as process:
+                out, complaint = _exchange(process, stdin, bound)
+        except subprocess.TimeoutExpired:
+            raise ArchiveUnavailable(
+                f"git {arguments[0]} was not done after {bound.total_seconds():g} s and was ended",
+                value=str(self.folder),
+                remedy="look at the load and the disk of the machine; the write is tried again",
+            ) from None
+        except OSError as error:
+            raise ArchiveUnavailable(
+                f"git {arguments[0]} could not be run: {error}", value=self.program, remedy=INSTALL
+            ) from error
+        return Answer(code=process.returncode, out=out, complaint=complaint.decode("utf-8", "replace"))
+
+    def failure(self, command: str, answer: Answer) -> ArchiveUnavailable:
+        """Name a failure by what Git said of it."""
+        said = " ".join(answer.complaint.split())
+        shown = said[:STDERR_SHOWN] or f"it ended with {answer.code} and said nothing"
+        remedy = next((remedy for words, remedy in _REMEDIES if words in said), None)
+        return ArchiveUnavailable(
+            f"git {command} failed: {shown}",
+            value=str(self.folder),
+            remedy=remedy,
+            details={"command": command, "exit_code": answer.code},
+        )
+
+    def _start(self, arguments: list[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603 - no shell; the program is fixed and paths follow "--" or go by stdin
+            [self.program, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._environment,
+            cwd=self.folder.anchor,  # always there, unlike the caller's folder
+            start_new_session=True,  # Git starts children of its own; a time-out ends them all
+        )
+
+
+def _exchange(process: subprocess.Popen[bytes], stdin: bytes, bound: timedelta) -> tuple[bytes, bytes]:
+    try:
+        return process.communicate(stdin, timeout=bound.total_seconds())
+    except BaseException:  # whatever ended the wait, no Git process outlives it
+        _end(process)
+        raise
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the process and its children: asked first, killed after the grace."""
+    if sys.platform == "win32":
+        process.kill()
+        return
+    for wish in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, wish)
+            process.wait(GRACE_SECONDS)
+        except (ProcessLookupError, PermissionError):  # none of them is left; macOS says the latter
+            return
+        except subprocess.TimeoutExpired:  # it did not listen
+            continue

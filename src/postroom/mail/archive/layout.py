@@ -1,0 +1,201 @@
+"""How records look as files: the layout that people read, and from which a database can be rebuilt.
+
+    project.json
+    agents/<name>/profile.json
+    messages/<yyyy>/<mm>/<id>-<slug>.md      front matter, then the body as it was given
+    threads/<id>.md                          a digest of the newest letters, in order
+    reservations/<id>.json
+    attachments/<first two>/<sha256>
+
+Front matter holds one `name: <JSON>` a line, which YAML readers understand too. Hidden recipients are
+never written: who was sent a blind copy is known to the database alone.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from postroom.contracts.clock import from_iso, iso
+from postroom.contracts.mail import Agent, Attachment, Message, Project, Recipient, Reservation
+from postroom.mail.views import attachment_view
+
+PROJECT_FILE = "project.json"
+DIGEST_MESSAGES = 500
+_SLUG_CHARS = 40
+_FENCE = "---"
+_FILE = re.compile(r"^messages/\d{4}/\d{2}/(\d+)-[a-z0-9-]*\.md$")
+
+
+def agent_path(name: str) -> str:
+    """Return where an agent's profile lies."""
+    return f"agents/{name}/profile.json"
+
+
+def message_folder(message: Message) -> str:
+    """Return the folder of the month in which a letter was sent."""
+    moment = datetime.fromtimestamp(message.created_at / 1000, tz=UTC)
+    return f"messages/{moment:%Y}/{moment:%m}"
+
+
+def message_path(message: Message) -> str:
+    """Return where a letter lies; the id makes it unique, the subject only helps the eye."""
+    slug = re.sub(r"[^a-z0-9]+", "-", message.subject.casefold()).strip("-")[:_SLUG_CHARS].strip("-")
+    return f"{message_folder(message)}/{message.id}-{slug or 'letter'}.md"
+
+
+def thread_path(thread_id: str) -> str:
+    """Return where a thread's digest lies; a colon is escaped, for some file systems refuse it."""
+    return f"threads/{thread_id.replace('%', '%25').replace(':', '%3A')}.md"
+
+
+def reservation_path(reservation_id: int) -> str:
+    """Return where a reservation lies."""
+    return f"reservations/{reservation_id}.json"
+
+
+def attachment_path(sha256: str) -> str:
+    """Return where an attachment's bytes lie."""
+    return f"attachments/{sha256[:2]}/{sha256}"
+
+
+def message_id_of(path: str) -> int | None:
+    """Return the id of the letter at a path, or None when no letter lies there."""
+    match = _FILE.match(path)
+    return int(match[1]) if match else None
+
+
+def project_file(project: Project) -> bytes:
+    """Render a project."""
+    return _json(
+        {
+            "id": project.id,
+            "slug": project.slug,
+            "human_key": project.human_key,
+            "created_at": iso(project.created_at),
+            "spelling": project.spelling,
+            "git_identity": project.git_identity,
+            "owner": project.owner,
+        }
+    )
+
+
+def agent_file(agent: Agent) -> bytes:
+    """Render an agent's profile; tokens are never written."""
+    return _json(
+        {
+            "id": agent.id,
+            "name": agent.name,
+            "program": agent.program,
+            "model": agent.model,
+            "task_description": agent.task_description,
+            "contact_policy": agent.contact_policy,
+            "created_at": iso(agent.created_at),
+            "retired_at": iso(agent.retired_at) if agent.retired_at is not None else None,
+        }
+    )
+
+
+def reservation_file(reservation: Reservation) -> bytes:
+    """Render a reservation."""
+    ended = reservation.released_at
+    return _json(
+        {
+            "id": reservation.id,
+            "agent": reservation.holder,
+            "pattern": reservation.pattern,
+            "prefix": reservation.prefix,
+            "exclusive": reservation.exclusive,
+            "reason": reservation.reason,
+            "created_at": iso(reservation.created_at),
+            "expires_at": iso(reservation.expires_at),
+            "ttl_ms": reservation.ttl,
+            "released_at": iso(ended) if ended is not None else None,
+            "released_by": reservation.released_by,
+            "release_reason": reservation.release_reason,
+        }
+    )
+
+
+def message_file(
+    message: Message, project: Project, recipients: Sequence[Recipient], attachments: Sequence[Attachment]
+) -> bytes:
+    """Render a letter."""
+    fields: dict[str, Any] = {
+        "id": message.id,
+        "project": project.slug,
+        "from": message.sender_name,
+        "to": _names(recipients, "to", project),
+        "cc": _names(recipients, "cc", project),
+        "subject": message.subject,
+        "thread": message.thread_id,
+        "importance": message.importance,
+        "ack_required": message.ack_required,
+        "created": iso(message.created_at),
+        "attachments": [attachment_view(one) for one in attachments],
+    }
+    if message.topic:
+        fields["topic"] = message.topic
+    if message.reply_to is not None:
+        fields["reply_to"] = message.reply_to
+    if message.broadcast:
+        fields["broadcast"] = True
+    if message.recalled_at is not None:
+        fields["recalled"] = iso(message.recalled_at)
+    lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
+    return "\n".join([_FENCE, *lines, _FENCE, "", message.body_md]).encode()
+
+
+def read_message_file(content: bytes) -> tuple[dict[str, Any], str]:
+    """Return the front matter and the body of a letter's file.
+
+    Raises:
+        ValueError: it is no such file.
+    """
+    text = content.decode()
+    if not text.startswith(f"{_FENCE}\n"):
+        raise ValueError("the file has no front matter")
+    head, fence, body = text[len(_FENCE) + 1 :].partition(f"\n{_FENCE}\n\n")
+    if not fence:
+        raise ValueError("the front matter has no end")
+    fields = {}
+    for line in head.split("\n"):  # not splitlines: JSON may hold other line separators
+        name, _, value = line.partition(": ")
+        fields[name] = json.loads(value)
+    return fields, body
+
+
+def thread_file(thread_id: str, messages: Sequence[Message], left_out: int) -> bytes:
+    """Render the digest of a thread."""
+    lines = [f"# {_one_line(messages[0].subject) or 'Thread'}", "", f"Thread `{thread_id}`"]
+    if left_out:
+        lines.append(f"\n{left_out} earlier letters are left out here.")
+    lines.append("")
+    for one in messages:
+        subject = "(recalled)" if one.recalled_at is not None else _one_line(one.subject)
+        link = f"../{message_path(one)}" if one.recalled_at is None else ""
+        shown = f"[#{one.id}]({link})" if link else f"#{one.id}"
+        lines.append(f"- {shown} {iso(one.created_at)} **{one.sender_name or 'unknown'}**: {subject}")
+    return ("\n".join(lines) + "\n").encode()
+
+
+def instant_of(value: object) -> int | None:
+    """Return the instant of a moment in a file, or None where none is given."""
+    return from_iso(value) if isinstance(value, str) else None
+
+
+def _names(recipients: Sequence[Recipient], kind: str, home: Project) -> list[str]:
+    return [
+        one.name if one.project_slug == home.slug else f"{one.name}@{one.project_slug}"
+        for one in recipients
+        if one.kind == kind
+    ]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return (json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode()

@@ -1,0 +1,201 @@
+"""Rebuilds an empty database from the archive.
+
+What the archive does not hold cannot come back: hidden recipients, read and acknowledgement marks,
+contacts, tokens and idempotency keys. Every letter is unread afterwards.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from postroom.contracts.errors import StoreCorrupt
+from postroom.contracts.store import MailStore
+from postroom.mail.archive import layout
+from postroom.mail.archive.repository import ArchiveRepository
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Found:
+    """Rows by table, and what is needed to tie them together."""
+
+    rows: dict[str, list[Row]] = field(default_factory=dict)
+    agents: dict[str, int] = field(default_factory=dict)
+    """Agent ids by `<name key>@<slug>`."""
+    blobs: set[str] = field(default_factory=set)
+    letters: list[tuple[Row, Mapping[str, Any], str]] = field(default_factory=list)
+
+    def add(self, table: str, row: Row) -> None:
+        self.rows.setdefault(table, []).append(row)
+
+
+def read_archive(repositories: Mapping[str, ArchiveRepository]) -> dict[str, list[Row]]:
+    """Return every row that the repositories (by slug) hold, in an order that can be inserted.
+
+    Raises:
+        StoreCorrupt: a file does not read as what it should be; names it.
+    """
+    found = _Found()
+    for slug, repository in sorted(repositories.items()):
+        _read_project(found, slug, repository)
+    _tie_letters(found)
+    order = ("projects", "agents", "messages", "recipients", "blobs", "attachments", "file_reservations")
+    return {table: found.rows.get(table, []) for table in order}
+
+
+async def rebuild_database(root: Path, store: MailStore, *, author: tuple[str, str]) -> dict[str, int]:
+    """Fill an empty store from the repositories under `root`; return how many rows each table got.
+
+    Raises:
+        StateError: the store already holds mail; nothing was changed.
+        StoreCorrupt: a file of the archive does not read; nothing was changed.
+    """
+    repositories = {
+        path.stem: ArchiveRepository.open(path, author_name=author[0], author_email=author[1])
+        for path in sorted(root.glob("*.git"))
+    }
+    rows = read_archive(repositories)
+    await store.write(lambda tx: tx.restore_rows(rows))
+    return {table: len(records) for table, records in rows.items()}
+
+
+def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> None:
+    head = repository.read(layout.PROJECT_FILE)
+    if head is None:
+        return
+    project = _parsed(slug, layout.PROJECT_FILE, head)
+    found.add(
+        "projects",
+        {
+            "id": project["id"],
+            "slug": project["slug"],
+            "human_key": project["human_key"],
+            "created_at": layout.instant_of(project["created_at"]),
+            "spelling": project["spelling"],
+            "git_identity": project["git_identity"],
+            "owner": project["owner"],
+        },
+    )
+    for path, content in repository.walk("agents/"):
+        _read_agent(found, project, _parsed(slug, path, content))
+    for path, content in repository.walk("reservations/"):
+        _read_reservation(found, project, _parsed(slug, path, content))
+    for path, content in repository.walk("messages/"):
+        if layout.message_id_of(path) is not None:
+            _read_letter(found, project, f"{slug}:{path}", content)
+    for path, content in repository.walk("attachments/"):
+        sha256 = path.rsplit("/", 1)[-1]
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise StoreCorrupt(f"{slug}:{path} does not have the contents of its name", value=path)
+        if sha256 not in found.blobs:
+            found.blobs.add(sha256)
+            found.add("blobs", {"sha256": sha256, "content": content})
+
+
+def _parsed(slug: str, path: str, content: bytes) -> Row:
+    try:
+        value = json.loads(content)
+    except ValueError as error:
+        raise StoreCorrupt(f"{slug}:{path} is not JSON: {error}", value=path) from error
+    if not isinstance(value, dict):
+        raise StoreCorrupt(f"{slug}:{path} is not a JSON object", value=path)
+    return value
+
+
+def _read_agent(found: _Found, project: Row, profile: Row) -> None:
+    key = profile["name"].casefold()
+    found.agents[f"{key}@{project['slug']}"] = profile["id"]
+    created = layout.instant_of(profile["created_at"])
+    found.add(
+        "agents",
+        {
+            "id": profile["id"],
+            "project_id": project["id"],
+            "name": profile["name"],
+            "name_key": key,
+            "program": profile["program"],
+            "model": profile["model"],
+            "task_description": profile["task_description"],
+            "contact_policy": profile["contact_policy"],
+            "created_at": created,
+            "last_active_at": created,
+            "retired_at": layout.instant_of(profile["retired_at"]),
+        },
+    )
+
+
+def _read_reservation(found: _Found, project: Row, record: Row) -> None:
+    found.add(
+        "file_reservations",
+        {
+            "id": record["id"],
+            "project_id": project["id"],
+            "agent_id": found.agents[f"{record['agent'].casefold()}@{project['slug']}"],
+            "pattern": record["pattern"],
+            "prefix": record["prefix"],
+            "exclusive": record["exclusive"],
+            "reason": record["reason"],
+            "created_at": layout.instant_of(record["created_at"]),
+            "expires_at": layout.instant_of(record["expires_at"]),
+            "ttl": record["ttl_ms"],
+            "released_at": layout.instant_of(record["released_at"]),
+            "released_by": record["released_by"],
+            "release_reason": record["release_reason"],
+        },
+    )
+
+
+def _read_letter(found: _Found, project: Row, where: str, content: bytes) -> None:
+    try:
+        head, body = layout.read_message_file(content)
+    except ValueError as error:
+        raise StoreCorrupt(f"{where} does not read: {error}", value=where) from error
+    row = {
+        "id": head["id"],
+        "project_id": project["id"],
+        "sender_id": found.agents.get(f"{head['from'].casefold()}@{project['slug']}", 0),
+        "subject": head["subject"],
+        "body_md": body,
+        "importance": head["importance"],
+        "ack_required": head["ack_required"],
+        "created_ts": layout.instant_of(head["created"]),
+        "sender_name": head["from"],
+        "thread_id": head["thread"],
+        "topic": head.get("topic", ""),
+        "broadcast": head.get("broadcast", False),
+        "reply_to": head.get("reply_to"),
+        "recalled_at": layout.instant_of(head.get("recalled")),
+    }
+    found.letters.append((row, head, str(project["slug"])))
+
+
+def _tie_letters(found: _Found) -> None:
+    """Number each inbox in the order in which letters were written."""
+    seqs: dict[int, int] = {}
+    for row, head, slug in sorted(found.letters, key=lambda letter: letter[0]["id"]):
+        found.add("messages", row)
+        for agent_id, kind in _recipients(found, head, slug):
+            seqs[agent_id] = seqs.get(agent_id, 0) + 1
+            found.add(
+                "recipients",
+                {"message_id": row["id"], "agent_id": agent_id, "kind": kind, "seq": seqs[agent_id]},
+            )
+        for position, one in enumerate(head["attachments"]):
+            found.add("attachments", {"message_id": row["id"], "position": position, **one})
+    for agent in found.rows.get("agents", []):
+        agent["inbox_seq"] = seqs.get(agent["id"], 0)
+
+
+def _recipients(found: _Found, head: Mapping[str, Any], slug: str) -> Iterator[tuple[int, str]]:
+    seen: set[int] = set()
+    for kind in ("to", "cc"):
+        for address in head[kind]:
+            name, _, away = address.partition("@")
+            agent_id = found.agents.get(f"{name.casefold()}@{away or slug}")
+            if agent_id is not None and agent_id not in seen:
+                seen.add(agent_id)
+                yield agent_id, kind

@@ -1,0 +1,359 @@
+"""The archive's repository: batches of files in, files out, through Git's own program.
+
+Owns one bare repository and its branch `main`. Uses neither the index nor a work tree, so there is no
+`index.lock` and the cost of a batch does not grow with the number of files. Knows nothing of mail.
+
+    tip ──▶ fast-import (one pack, one fsync) ──▶ what changed? ──▶ compare and set of the branch
+     ▲                                                                        │
+     └───────────────── another writer came between ◀─────────────────────────┘
+"""
+
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.errors import ArchiveUnavailable, InvalidArgument, InvalidPath
+from postroom.mail.archive import commit
+from postroom.mail.archive.git import GitProgram
+
+BRANCH = "refs/heads/main"
+UNBORN = "0" * 40
+"""What Git calls the value of a branch that does not exist yet."""
+ATTEMPTS = 20
+"""How often one write starts again because another writer moved the branch."""
+LONG = 10
+"""Time-outs that a look at the whole repository may take."""
+PACKS_KEPT = 50
+LOOSE_KEPT = 2_000
+LEFTOVER_AFTER = timedelta(hours=1)
+"""A temporary file that nobody wrote to for so long belongs to a process that died."""
+LEFTOVERS = ("objects/pack/tmp_*", "objects/pack/.tmp-*", "fast_import_crash_*")
+ARGUMENTS_LIMIT = 24_000
+"""Bytes of paths handed to one call; the shortest limit of the systems we run on is 32 kB."""
+GROUP_FILES = 1_000
+GROUP_BYTES = 8 * 1024 * 1024
+"""What `walk` holds at once; one file may be larger."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """One file of a tree."""
+
+    path: str
+    blob: str
+    size: int
+
+
+class ArchiveRepository:
+    """One bare Git repository that is only ever added to.
+
+    Several writers, in threads or processes, may share it: the branch moves by compare and set, and who
+    comes second builds again on what the first one wrote. Every Git call is bounded by the time-out, and
+    calls that look at the whole repository by ten of them. Blocks: run it in a worker thread.
+    """
+
+    def __init__(self, git: GitProgram, identity: str) -> None:
+        self._git = git
+        self._identity = identity
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        author_name: str,
+        author_email: str,
+        timeout: timedelta = timedelta(seconds=60),
+        program: str = "git",
+    ) -> "ArchiveRepository":
+        """Open the repository at `path` and make it first if nothing is there; safe beside other openers.
+
+        Raises:
+            InvalidArgument: the author cannot stand in a commit.
+            ArchiveUnavailable: Git is missing, the folder cannot be made, or holds something else.
+        """
+        identity = commit.checked_identity(author_name, author_email)
+        git = GitProgram(program, path.absolute(), timeout)
+        if not (git.folder / "HEAD").exists():
+            _create(git)
+        git.run("rev-parse", "--git-dir")
+        return cls(git, identity)
+
+    def write(
+        self,
+        files: Mapping[str, bytes],
+        *,
+        subject: str,
+        body: str = "",
+        trailers: Sequence[tuple[str, str]] = (),
+        now: int,
+    ) -> str | None:
+        """Add or replace `files` in one commit on the branch, dated `now`, and return the commit's id.
+
+        None when the archive holds exactly these files already: a batch may be repeated without harm, also
+        after a failure that left open whether it was written. Nothing is ever removed. The subject is folded
+        to one line of at most 72 characters, each trailer's value to one line.
+
+        Raises:
+            InvalidPath: a path is not safe, or a file would take the place of a folder or a folder of a file.
+            InvalidArgument: `now` lies before 1970, or a trailer's key is not letters, digits and hyphens.
+            ArchiveUnavailable: Git could not do it now; the branch is as it was, or holds the batch in full.
+        """
+        if now < 0:
+            raise InvalidArgument(f"{now} is no instant a commit can carry", value=now)
+        text = commit.message(subject, body, trailers)
+        changes = commit.file_changes(files)
+        if not files:
+            return None
+        for _ in range(ATTEMPTS):
+            parent = self.tip()
+            built = self._build(parent, text, changes, now)
+            if not self._adds_something(parent, built):
+                return None
+            if self._move_branch(parent, built):
+                return built
+        raise ArchiveUnavailable(
+            f"other writers moved {BRANCH} {ATTEMPTS} times while one batch was written",
+            value=str(self._git.folder),
+            remedy="let one process write the archive; the batch is tried again",
+        )
+
+    def tip(self) -> str | None:
+        """Return the id of the newest commit, or None before the first one."""
+        answer = self._git.ask("for-each-ref", "--format=%(objectname)", BRANCH)
+        # A branch file that Git cannot read is only a complaint here; taking it for no branch would hide it.
+        if answer.code != 0 or answer.complaint:
+            raise self._git.failure("for-each-ref", answer)
+        return answer.out.decode().strip() or None
+
+    def existing(self, paths: Iterable[str]) -> set[str]:
+        """Return those of `paths` that are files of the newest commit.
+
+        Raises:
+            InvalidPath: a path is not safe.
+        """
+        asked = sorted({commit.checked_path(path) for path in paths})
+        tip = self.tip()
+        if tip is None:
+            return set()
+        return {entry.path for some in _argument_groups(asked) for entry in self._list(tip, some)}
+
+    def read(self, path: str) -> bytes | None:
+        """Return a file of the newest commit, or None when it holds no such file.
+
+        Raises:
+            InvalidPath: the path is not safe.
+        """
+        asked = commit.checked_path(path)
+        tip = self.tip()
+        if tip is None:
+            return None
+        entries = [entry for entry in self._list(tip, [asked]) if entry.path == asked]
+        return next((content for _, content in self._contents(entries)), None)
+
+    def walk(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        """Yield every file of the newest commit below the folder `prefix` (all of them without one), by path.
+
+        One commit is shown from beginning to end, whatever is written meanwhile. Paths are held in memory,
+        contents some at a time; no process is kept between two of them, so the reader may take its time.
+
+        Raises:
+            InvalidPath: the prefix is not safe.
+        """
+        return self._walk(_folder(prefix))
+
+    def paths(self, prefix: str = "") -> list[str]:
+        """Return the paths of all files of the newest commit below the folder `prefix`, in order.
+
+        Raises:
+            InvalidPath: the prefix is not safe.
+        """
+        return [entry.path for entry in self._below(_folder(prefix))]
+
+    def commit_count(self) -> int:
+        """Return how many commits the branch has."""
+        tip = self.tip()
+        return 0 if tip is None else int(self._git.run("rev-list", "--count", tip, patience=LONG))
+
+    def check(self) -> list[str]:
+        """Return what `git fsck --strict` finds; empty when the repository is sound.
+
+        Objects that no commit names are no findings: a repeated or an interrupted batch leaves some.
+
+        Raises:
+            ArchiveUnavailable: the check itself could not be done.
+        """
+        answer = self._git.ask("fsck", "--strict", "--no-dangling", "--no-progress", patience=LONG)
+        lines = f"{answer.out.decode('utf-8', 'replace')}\n{answer.complaint}".splitlines()
+        findings = [line for line in lines if line.strip() and not line.startswith(("notice: ", "dangling "))]
+        if answer.code != 0 and not findings:
+            findings = [f"git fsck ended with {answer.code}"]
+        return findings
+
+    def tidy(self, now: int) -> bool:
+        """Join small packs when there are over 50, or over 2,000 loose objects, and tell whether it did.
+
+        Also removes temporary files of processes that died more than an hour before `now`. Drops no object,
+        so it is safe beside a writer; readers never wait for it.
+
+        Raises:
+            ArchiveUnavailable: Git could not do it now; nothing is lost.
+        """
+        self._sweep(now)
+        counted = self._git.run("count-objects", "-v").decode().splitlines()
+        counts = dict(line.split(": ", 1) for line in counted)
+        if int(counts["packs"]) <= PACKS_KEPT and int(counts["count"]) <= LOOSE_KEPT:
+            return False
+        # Geometric: packs of like size are joined, so the work stays in proportion to what was added, and
+        # what no branch names yet, a batch that is just being written, is kept too.
+        self._git.run("repack", "--geometric=2", "-d", "-l", "-q", "-n", patience=LONG)
+        return True
+
+    def _build(self, parent: str | None, text: str, changes: bytes, now: int) -> str:
+        """Write the batch's objects and return its commit, which no branch names yet."""
+        stream = commit.commit_stream(
+            ref=f"refs/postroom/{uuid.uuid4().hex}",
+            identity=self._identity,
+            now=now,
+            text=text,
+            changes=changes,
+            parent=parent,
+        )
+        answered = self._git.run("fast-import", "--quiet", "--done", "--date-format=raw", stdin=stream)
+        return answered.decode().strip()
+
+    def _adds_something(self, parent: str | None, built: str) -> bool:
+        """Tell whether the new tree differs from its parent's, and refuse one that lost a file."""
+        if parent is None:
+            return True
+        changed = self._git.run("diff-tree", "-r", "-z", "--name-status", "--no-renames", parent, built)
+        words = changed.decode("utf-8", "surrogateescape").split("\0")
+        for status, path in zip(words[::2], words[1::2], strict=False):
+            if status == "D":
+                raise InvalidPath(
+                    f"the archive has {path!r}, which cannot be a file and a folder at once",
+                    value=path,
+                    remedy="give the new file another name",
+                )
+        return bool(changed)
+
+    def _move_branch(self, parent: str | None, built: str) -> bool:
+        """Set the branch to `built` if it still is at `parent`; False when another writer came between."""
+        answer = self._git.ask("update-ref", BRANCH, built, parent or UNBORN)
+        if answer.code == 0:
+            return True
+        if self.tip() != parent:
+            return False
+        raise self._git.failure("update-ref", answer)
+
+    def _list(self, tip: str, paths: Sequence[str], *, below: bool = False) -> list[_Entry]:
+        """Return the files at `paths` in a commit, or with `below` all in and under them."""
+        options = ["-r"] if below else []
+        listed = self._git.run("ls-tree", "-z", "-l", *options, "--", tip, *paths)
+        return [entry for line in listed.split(b"\0") if (entry := _entry(line)) is not None]
+
+    def _below(self, folder: Sequence[str]) -> list[_Entry]:
+        tip = self.tip()
+        return [] if tip is None else self._list(tip, folder, below=True)
+
+    def _walk(self, folder: Sequence[str]) -> Iterator[tuple[str, bytes]]:
+        for group in _content_groups(self._below(folder)):
+            yield from self._contents(group)
+
+    def _contents(self, entries: Sequence[_Entry]) -> Iterator[tuple[str, bytes]]:
+        """Yield each entry's path and content, all read by one process that has ended by then."""
+        if not entries:
+            return
+        asked = "".join(f"{entry.blob}\n" for entry in entries).encode()
+        replies = memoryview(self._git.run("cat-file", "--batch", stdin=asked))
+        at = 0
+        for entry in entries:
+            heading = f"{entry.blob} blob {entry.size}\n".encode()
+            start = at + len(heading)
+            if replies[at:start] != heading:
+                raise ArchiveUnavailable(
+                    f"{entry.path!r} cannot be read back: object {entry.blob} is missing or damaged",
+                    value=entry.path,
+                )
+            yield entry.path, bytes(replies[start : start + entry.size])
+            at = start + entry.size + 1
+
+    def _sweep(self, now: int) -> None:
+        since = now - milliseconds(LEFTOVER_AFTER)
+        for pattern in LEFTOVERS:
+            for path in self._git.folder.glob(pattern):
+                try:
+                    if path.stat().st_mtime_ns // 1_000_000 < since:
+                        path.unlink()
+                except FileNotFoundError:  # its process finished it meanwhile, or another tidy was first
+                    continue
+                except OSError as error:
+                    raise ArchiveUnavailable(
+                        f"a leftover cannot be removed: {error}", value=str(path)
+                    ) from error
+
+
+def _create(git: GitProgram) -> None:
+    """Make the repository beside its place and move it there whole; who comes second finds it made."""
+    folder = git.folder
+    fresh = GitProgram(git.program, folder.with_name(f".{folder.name}-{uuid.uuid4().hex}"), git.timeout)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        fresh.run("init", "--bare", "--quiet", "--template=", "--initial-branch=main")
+        fresh.run("config", "gc.auto", "0")
+        fresh.run("config", "core.logAllRefUpdates", "false")
+        fresh.folder.rename(folder)
+    except OSError as error:
+        if not (folder / "HEAD").exists():
+            raise ArchiveUnavailable(
+                f"no repository can be made at {folder}: {error}",
+                value=str(folder),
+                remedy="give the server's user a writable folder that is empty or does not exist",
+            ) from error
+    finally:
+        shutil.rmtree(fresh.folder, ignore_errors=True)
+
+
+def _folder(prefix: str) -> list[str]:
+    """Return the one folder to list; none stands for the whole tree."""
+    return [commit.checked_path(prefix.removesuffix("/"))] if prefix else []
+
+
+def _entry(line: bytes) -> _Entry | None:
+    """Read a line of `ls-tree -l`; None for what is no regular file."""
+    facts, _, path = line.partition(b"\t")
+    if not facts.startswith(b"100"):
+        return None
+    _, _, blob, size = facts.split()
+    return _Entry(path=path.decode("utf-8", "surrogateescape"), blob=blob.decode(), size=int(size))
+
+
+def _argument_groups(paths: Iterable[str]) -> Iterator[list[str]]:
+    group: list[str] = []
+    held = 0
+    for path in paths:
+        size = len(path.encode())
+        if group and held + size > ARGUMENTS_LIMIT:
+            yield group
+            group, held = [], 0
+        group.append(path)
+        held += size
+    if group:
+        yield group
+
+
+def _content_groups(entries: Iterable[_Entry]) -> Iterator[list[_Entry]]:
+    group: list[_Entry] = []
+    held = 0
+    for entry in entries:
+        if group and (held + entry.size > GROUP_BYTES or len(group) == GROUP_FILES):
+            yield group
+            group, held = [], 0
+        group.append(entry)
+        held += entry.size
+    if group:
+        yield group

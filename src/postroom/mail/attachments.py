@@ -1,0 +1,155 @@
+"""Reads and checks attachments before a letter is written; never from outside the project's folder.
+
+Runs in a worker thread, before the transaction: files and images are slow and may be hostile.
+"""
+
+import base64
+import binascii
+import hashlib
+import io
+import mimetypes
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from PIL import Image
+
+from postroom.contracts.errors import InputError, InvalidArgument, InvalidPath, TooLarge
+from postroom.contracts.mail import Attachment
+from postroom.mail.commands import AttachmentIn
+from postroom.mail.desk import LoadedAttachment, Rules
+
+PREVIEW_PIXELS = 512
+MAX_IMAGE_PIXELS = 40_000_000
+"""A picture that would unpack to more is kept without a preview."""
+
+
+def load_attachments(asked: Sequence[AttachmentIn], *, root: str, rules: Rules) -> list[LoadedAttachment]:
+    """Read every file asked for.
+
+    Raises:
+        TooLarge: one file, or all of them together, or their number is over its limit.
+        InvalidPath: a file lies outside of the project's folder, is no plain file or cannot be read.
+        InvalidArgument: neither path nor content is given, or the content is not base64.
+    """
+    if len(asked) > rules.max_attachments:
+        raise TooLarge(
+            f"{len(asked)} attachments, the limit is {rules.max_attachments}",
+            value=len(asked),
+            remedy="send them with several letters",
+        )
+    loaded = []
+    total = 0
+    for one in asked:
+        name, content = _content(one, root, rules)
+        total += len(content)
+        if total > rules.max_attachments_bytes:
+            raise TooLarge(
+                f"the attachments have over {rules.max_attachments_bytes} bytes together",
+                value=total,
+                remedy="send them with several letters",
+            )
+        loaded.append(_loaded(name, content, rules))
+    return loaded
+
+
+def _content(one: AttachmentIn, root: str, rules: Rules) -> tuple[str, bytes]:
+    if one.path is not None and one.content_base64 is None:
+        return one.name or Path(one.path).name, _read_inside(Path(root), one.path, rules)
+    if one.content_base64 is not None and one.path is None and one.name:
+        return one.name, _decoded(one.name, one.content_base64, rules)
+    raise InvalidArgument(
+        "an attachment is a `path`, or a `name` with `content_base64`",
+        value=one.path or one.name,
+        remedy="give exactly one of the two forms",
+    )
+
+
+def _decoded(name: str, text: str, rules: Rules) -> bytes:
+    if len(text) > rules.max_attachment_bytes * 4 // 3 + 4:
+        raise _too_large(name, len(text) * 3 // 4, rules)
+    try:
+        content = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidArgument(
+            f"the content of {name!r} is not base64", value=name, remedy="encode it with standard base64"
+        ) from error
+    if len(content) > rules.max_attachment_bytes:
+        raise _too_large(name, len(content), rules)
+    return content
+
+
+def _read_inside(root: Path, asked: str, rules: Rules) -> bytes:
+    """Open without following a last link, then check where the opened file really lies."""
+    try:
+        real_root = root.resolve(strict=True)
+        path = (real_root / asked).resolve(strict=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _unreadable(asked, "is not a file that the server can read") from error
+    if not path.is_relative_to(real_root):
+        raise _unreadable(asked, "lies outside of the project's folder")
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError as error:
+        raise _unreadable(asked, "is not a file that the server can read") from error
+    with os.fdopen(handle, "rb") as file:
+        facts = os.fstat(file.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise _unreadable(asked, "is not a plain file")
+        if facts.st_size > rules.max_attachment_bytes:
+            raise _too_large(asked, facts.st_size, rules)
+        content = file.read(rules.max_attachment_bytes + 1)
+    if len(content) > rules.max_attachment_bytes:
+        raise _too_large(asked, len(content), rules)
+    return content
+
+
+def _unreadable(asked: str, why: str) -> InputError:
+    return InvalidPath(
+        f"attachment {asked[:200]!r} {why}",
+        value=asked[:200],
+        remedy="name a plain file inside the project's folder, or send its content as content_base64",
+    )
+
+
+def _too_large(name: str, size: int, rules: Rules) -> TooLarge:
+    return TooLarge(
+        f"attachment {name[:200]!r} has {size} bytes, the limit is {rules.max_attachment_bytes}",
+        value=size,
+        remedy="send a smaller file, or the path where others find it",
+    )
+
+
+def _loaded(name: str, content: bytes, rules: Rules) -> LoadedAttachment:
+    plain = "".join(character for character in Path(name.replace("\\", "/")).name if character.isprintable())
+    media_type = mimetypes.guess_type(plain)[0] or "application/octet-stream"
+    preview = None
+    if media_type.startswith("image/") and len(content) > rules.inline_image_max_bytes:
+        preview = preview_of(content)
+    return LoadedAttachment(
+        attachment=Attachment(
+            sha256=hashlib.sha256(content).hexdigest(),
+            name=plain[:255] or "attachment",
+            media_type=media_type,
+            size=len(content),
+            preview_sha256=hashlib.sha256(preview).hexdigest() if preview else None,
+        ),
+        content=content,
+        preview=preview,
+    )
+
+
+def preview_of(content: bytes) -> bytes | None:
+    """Return a WebP of at most 512 x 512 pixels, or None for what is no picture that can be shown."""
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            if image.width * image.height > MAX_IMAGE_PIXELS:
+                return None
+            image.thumbnail((PREVIEW_PIXELS, PREVIEW_PIXELS))
+            shown = image if image.mode in ("RGB", "RGBA") else image.convert("RGBA")
+            out = io.BytesIO()
+            shown.save(out, format="WEBP", quality=80)
+            return out.getvalue()
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None  # not a picture, or a broken one: it is kept as it came, without a preview

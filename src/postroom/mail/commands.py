@@ -1,0 +1,406 @@
+"""What a caller may ask, as typed and documented values; every edge reads its arguments through these."""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.mail import ContactPolicy, Importance, SearchOrder
+
+ProjectKey = Annotated[str, Meta(description="absolute path or slug", min_length=1, max_length=4096)]
+AgentName = Annotated[str, Meta(description="who acts", min_length=1, max_length=200)]
+OtherAgent = Annotated[str, Meta(description="agent name, or name@project", min_length=1, max_length=400)]
+MessageId = Annotated[int, Meta(ge=1, le=2**53)]
+ShortText = Annotated[str, Meta(max_length=4096)]
+Word = Annotated[str, Meta(max_length=200)]
+Names = Annotated[list[Annotated[str, Meta(max_length=400)]], Meta(max_length=10_000)]
+Paths = Annotated[list[Annotated[str, Meta(max_length=4096)]], Meta(max_length=1_000)]
+Ids = Annotated[list[MessageId], Meta(max_length=1_000)]
+Limit = Annotated[int, Meta(ge=1, le=1000)]
+ThreadId = Annotated[
+    str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$", description="letters, digits, . _ : -")
+]
+Topic = Annotated[str, Meta(pattern="^([A-Za-z0-9][A-Za-z0-9._/-]{0,63})?$")]
+Seconds = Annotated[int, Meta(ge=1, le=31_536_000)]
+Cursor = Annotated[int, Meta(ge=0, le=2**53)]
+Key = Annotated[
+    str, Meta(min_length=1, max_length=200)
+]
+When = Annotated[str, Meta(max_length=64, description="ISO 8601 moment")]
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every command is: frozen, named fields only, nothing unknown let through."""
+
+
+class Change(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command that changes something and may be repeated under its key."""
+
+    idempotency_key: Key | None = None
+
+
+class EnsureProject(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Make the project of a folder, or return the one that is there."""
+
+    human_key: Annotated[str, Meta(description="absolute path of the project's folder")]
+    git_identity: Annotated[str, Meta(max_length=1000, description="<remote>#<root commit>, if known")] = ""
+
+
+class RegisterAgent(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Register an agent, or update the one of that name; without a name one is generated."""
+
+    project_key: ProjectKey
+    program: Word
+    model: Word
+    name: Annotated[str, Meta(max_length=200, description="kept exactly; omit to have one made")] | None = None
+    task_description: ShortText = ""
+
+
+class CreateAgentIdentity(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Make a new agent with a generated name, always."""
+
+    project_key: ProjectKey
+    program: Word
+    model: Word
+    task_description: ShortText = ""
+
+
+class StartSession(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Begin work: make project and agent if need be, reserve paths, and see the inbox, in one call."""
+
+    project_key: ProjectKey
+    program: Word
+    model: Word
+    name: Annotated[str, Meta(max_length=200)] | None = None
+    task_description: ShortText = ""
+    reserve_paths: Paths = []
+    ttl_seconds: Seconds = 3600
+    inbox_limit: Annotated[int, Meta(ge=0, le=100)] = 10
+
+
+class ShowProject(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Show a project: its agents, newest threads and live reservations."""
+
+    project_key: ProjectKey
+
+
+class Whois(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Say who an agent is and what it is doing."""
+
+    project_key: ProjectKey
+    agent_name: OtherAgent
+
+
+class ListAgents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List the agents of a project."""
+
+    project_key: ProjectKey
+    include_retired: bool = False
+    limit: Limit = 200
+    after: Cursor = 0
+
+
+class RetireAgent(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Retire an agent: it neither sends nor receives, and its reservations end."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+
+
+class UnretireAgent(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bring a retired agent back."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+
+
+class RotateAgentToken(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Replace the agent's token; the new one is written to a file on the server, never answered."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+
+
+class AttachmentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file to attach: a path inside the project's folder, or a name with its content."""
+
+    path: Annotated[str, Meta(max_length=4096)] | None = None
+    name: Annotated[str, Meta(max_length=255)] | None = None
+    content_base64: str | None = None
+
+
+class SendMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Send one letter; every recipient is valid or nothing is sent."""
+
+    project_key: ProjectKey
+    sender_name: AgentName
+    to: Names = []
+    subject: str
+    body_md: Annotated[str, Meta(description="Markdown")]
+    cc: Names = []
+    bcc: Names = []
+    thread_id: ThreadId | None = None
+    importance: Importance = "normal"
+    ack_required: bool = False
+    topic: Topic = ""
+    broadcast: Annotated[bool, Meta(description="to every active agent of the project")] = False
+    attachments: Annotated[list[AttachmentIn], Meta(max_length=100)] = []
+
+
+class ReplyMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Answer a letter on its thread."""
+
+    project_key: ProjectKey
+    sender_name: AgentName
+    message_id: MessageId
+    body_md: Annotated[str, Meta(description="Markdown")]
+    reply_all: bool = False
+    importance: Importance = "normal"
+    ack_required: bool = False
+    attachments: Annotated[list[AttachmentIn], Meta(max_length=100)] = []
+
+
+class FetchInbox(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Return an agent's letters: newest first, or oldest first after a cursor."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    limit: Limit = 20
+    include_bodies: bool = True
+    unread_only: bool = False
+    urgent_only: Annotated[bool, Meta(description="high and urgent only")] = False
+    since: When | None = None
+    after: Annotated[int, Meta(ge=0, le=2**53, description="seq of the last letter seen")] | None = None
+
+
+class FetchInboxEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Follow an inbox by a cursor that survives restarts; every letter comes once, in order."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    after: Cursor = 0
+    limit: Limit = 100
+
+
+class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Return one letter."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    message_id: MessageId
+
+
+class DeliveryStatus(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Say for each recipient whether a letter is stored, read or acknowledged."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    message_id: MessageId
+
+
+class MarkMessageRead(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Mark a letter as read; the first mark stands."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    message_id: MessageId
+
+
+class AcknowledgeMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Acknowledge a letter (and mark it read); the first acknowledgement stands."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    message_id: MessageId
+
+
+class RecallMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Take back a letter that nobody has read; its text is erased."""
+
+    project_key: ProjectKey
+    sender_name: AgentName
+    message_id: MessageId
+
+
+class SearchMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Search letters: words, "phrases", prefix*, AND OR NOT, field:word (subject, body, sender, topic)."""
+
+    project_key: ProjectKey
+    query: Annotated[str, Meta(max_length=1000)]
+    limit: Annotated[int, Meta(ge=1, le=200)] = 20
+    order: SearchOrder = "newest"
+    cursor: Cursor = 0
+
+
+class SummarizeThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Say who takes part in a thread, what is asked, what is not acknowledged and what is reserved."""
+
+    project_key: ProjectKey
+    thread_id: Annotated[str, Meta(min_length=1, max_length=128)]
+
+
+class RequestContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ask an agent to take your mail."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    to: OtherAgent
+    reason: ShortText = ""
+
+
+class RespondContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Grant or refuse what another agent asked."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    requester: OtherAgent
+    accept: bool
+    reason: ShortText = ""
+
+
+class ListContacts(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List what an agent has asked of others, and others of it."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+
+
+class SetContactPolicy(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Say whose mail the agent takes: open, same_owner, approval (contacts only) or closed (nobody's)."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    policy: ContactPolicy
+
+
+class ReservePaths(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Reserve paths or globs before editing; granted even on conflict, so read `conflicts` and `enforced_by`."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    paths: Annotated[
+        list[Annotated[str, Meta(max_length=4096)]],
+        Meta(min_length=1, max_length=1000, description="relative to the project: src/app.py, src/**, port:8080"),
+    ]
+    ttl_seconds: Seconds = 3600
+    exclusive: bool = True
+    reason: ShortText = ""
+
+
+class CheckReservations(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Say who would conflict with these paths, and reserve nothing."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    paths: Annotated[list[Annotated[str, Meta(max_length=4096)]], Meta(min_length=1, max_length=1000)]
+    exclusive: bool = True
+
+
+class ReleaseReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """End own reservations: those of the paths or ids given, or all of them."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    paths: Paths | None = None
+    ids: Ids | None = None
+
+
+class RenewReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Let own reservations run from now for `ttl_seconds`: those given, or all of them."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    ttl_seconds: Seconds = 3600
+    paths: Paths | None = None
+    ids: Ids | None = None
+
+
+class ForceReleaseReservation(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """End another agent's reservation; the reason is kept and the holder is told by letter."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    reservation_id: MessageId
+    reason: Annotated[str, Meta(min_length=1, max_length=2000)]
+
+
+class ListReservations(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List the live reservations of a project."""
+
+    project_key: ProjectKey
+    agent_name: Annotated[str, Meta(max_length=200, description="only those of this agent")] | None = None
+    limit: Limit = 500
+
+
+class HealthCheck(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Say whether the server works, by a read of the database."""
+
+
+C = TypeVar("C", bound=Command)
+_BROKEN_TEXT: Literal["text that is not valid Unicode"] = "text that is not valid Unicode"
+
+
+def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
+    """Return the command that plain arguments mean; numbers may come as text.
+
+    Raises:
+        InvalidArgument: one is missing, unknown, of another type, out of range or not valid text.
+    """
+    _refuse_broken_text(arguments, "$")
+    try:
+        return msgspec.convert(arguments, kind, strict=False)
+    except msgspec.ValidationError as error:
+        reason, _, path = str(error).partition(" - at `")
+        where = path.rstrip("`")
+        raise InvalidArgument(
+            f"{reason}" + (f" (at {where})" if where else ""),
+            value=_value_at(arguments, where),
+            remedy=f"the arguments are: {', '.join(_signature(kind))}",
+        ) from error
+
+
+def _refuse_broken_text(value: object, where: str) -> None:
+    """Lone surrogates cannot be stored as UTF-8, and NUL ends text early in too many places."""
+    if isinstance(value, str):
+        if "\x00" in value or not _encodes(value):
+            shown = value[:200].encode("ascii", "backslashreplace").decode()
+            raise InvalidArgument(f"{where} holds {_BROKEN_TEXT} or NUL", value=shown, remedy="send valid UTF-8 text")
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            _refuse_broken_text(key, f"a key of {where}")
+            _refuse_broken_text(inner, f"{where}.{key}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            _refuse_broken_text(inner, f"{where}[{index}]")
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _signature(kind: type[Command]) -> list[str]:
+    fields = msgspec.structs.fields(kind)
+    required = [field.name for field in fields if field.required]
+    return required + [f"{field.name}?" for field in fields if not field.required]
+
+
+def _value_at(arguments: object, where: str) -> object:
+    """Return what stands at a path such as `$.to[2]`, short enough for an answer; None when nothing does."""
+    found = arguments
+    for step in where.removeprefix("$").replace("[", ".").replace("]", "").split("."):
+        if not step:
+            continue
+        if isinstance(found, dict):
+            found = found.get(step)
+        elif isinstance(found, list) and step.isdigit() and int(step) < len(found):
+            found = found[int(step)]
+        else:
+            return None
+    if isinstance(found, str):
+        return found[:200]
+    return found if isinstance(found, int | float | bool | None) else type(found).__name__

@@ -1,0 +1,107 @@
+"""Who acts: the agent that a call names, checked against the token that it carries."""
+
+
+from postroom.contracts.errors import (
+    AgentRetired,
+    IdentityMismatch,
+    PostroomError,
+    TokenRequired,
+    UnknownAgent,
+    WrongToken,
+)
+from postroom.contracts.mail import Agent, Project
+from postroom.contracts.store import MailReads
+from postroom.mail.desk import Reading, Writing, token_hash
+from postroom.mail.names import nearest, shown
+from postroom.mail.projects import find_project
+
+ACTIVITY_INTERVAL = 30_000
+"""Milliseconds within which a second sign of life is not written again."""
+
+
+def find_agent(tx: MailReads, project: Project, name: str) -> Agent:
+    """Return the project's agent of this name.
+
+    Raises:
+        UnknownAgent: there is none; says which come nearest.
+    """
+    if agent := tx.agent(project.id, name):
+        return agent
+    raise unknown_agent(tx, project, name)
+
+
+def unknown_agent(tx: MailReads, project: Project, name: str) -> UnknownAgent:
+    """Return the error for a name that no agent of the project has."""
+    close = nearest(name, (agent.name for agent in tx.agents(project.id, include_retired=False, limit=1_000)))
+    hint = f"; the nearest are {', '.join(close)}" if close else ""
+    return UnknownAgent(
+        f"project {project.slug} has no agent {shown(name)}{hint}",
+        value=name,
+        details={"nearest": close, "project": project.slug},
+    )
+
+
+def find_address(tx: MailReads, home: Project, address: str) -> tuple[Project, Agent]:
+    """Return project and agent of a `name` or a `name@project`."""
+    name, at, key = address.rpartition("@")
+    if not at:
+        return home, find_agent(tx, home, address)
+    project = find_project(tx, key)
+    return project, find_agent(tx, project, name)
+
+
+def check_token(desk: Reading | Writing, agent: Agent) -> None:
+    """Let the caller act as `agent`, or say why not.
+
+    A token that is given is checked in every mode; only a verified installation demands one.
+
+    Raises:
+        TokenRequired, WrongToken, IdentityMismatch: the caller is not shown to be the agent.
+    """
+    token = desk.caller.agent_token
+    if token is None:
+        if desk.rules.verified:
+            raise TokenRequired(f"this server asks for the token of {agent.name}", value=agent.name)
+        return
+    owner = desk.tx.agent_by_token(token_hash(token))
+    if owner is None:
+        raise WrongToken("the agent token is not one that this server knows")
+    if owner.id != agent.id:
+        raise IdentityMismatch(f"the token does not belong to {shown(agent.name)}", value=agent.name)
+
+
+def acting(desk: Reading | Writing, project_key: str, name: str) -> tuple[Project, Agent]:
+    """Return the project and the agent that a call acts as, its identity checked."""
+    project = find_project(desk.tx, project_key)
+    agent = find_agent(desk.tx, project, name)
+    check_token(desk, agent)
+    return project, agent
+
+
+def acting_active(desk: Writing, project_key: str, name: str) -> tuple[Project, Agent]:
+    """Return project and agent of a call that changes something, and note the agent's activity.
+
+    Raises:
+        AgentRetired: the agent is retired.
+    """
+    project, agent = acting(desk, project_key, name)
+    refuse_retired(agent)
+    note_activity(desk, agent)
+    return project, agent
+
+
+def refuse_retired(agent: Agent) -> None:
+    """Raise unless the agent is active."""
+    if agent.retired_at is not None:
+        raise AgentRetired(f"agent {agent.name} is retired", value=agent.name)
+
+
+def note_activity(desk: Writing, agent: Agent) -> None:
+    """Write a sign of life, which keeps the agent's reservations, at most once in the interval."""
+    if desk.now - agent.last_active_at >= ACTIVITY_INTERVAL:
+        desk.tx.touch_agent(agent.id, desk.now)
+
+
+def as_reason(error: PostroomError) -> dict[str, object]:
+    """Return a refusal as one entry of a list of them."""
+    return {"code": error.code, "value": error.value, "message": error.message, "remedy": error.remedy}

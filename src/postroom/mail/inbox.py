@@ -1,0 +1,244 @@
+"""Operations on what an agent received: the inbox, its cursor, marks, one letter, its delivery."""
+
+from collections.abc import Iterable, Sequence
+from typing import TypedDict
+
+from postroom.contracts.clock import from_iso, iso
+from postroom.contracts.errors import (
+    CursorAhead,
+    CursorExpired,
+    InvalidArgument,
+    UnknownMessage,
+)
+from postroom.contracts.mail import URGENT, Agent, InboxEntry, Message, Project, Recipient
+from postroom.contracts.store import MailReads
+from postroom.mail.commands import (
+    AcknowledgeMessage,
+    DeliveryStatus,
+    FetchInbox,
+    FetchInboxEvents,
+    GetMessage,
+    MarkMessageRead,
+)
+from postroom.mail.desk import Reading, Writing
+from postroom.mail.identity import acting, note_activity
+from postroom.mail.views import InboxView, MessageView, inbox_view, maybe_iso, message_view, visible_hidden
+
+
+class InboxEvents(TypedDict):
+    """Letters in order of arrival; give `next` as `after` of the next call."""
+
+    events: list[InboxView]
+    next: int
+    newest: int
+    oldest: int
+
+
+class MarkView(TypedDict):
+    """A read mark."""
+
+    message_id: int
+    read: bool
+    read_at: str | None
+
+
+class AckView(MarkView):
+    """An acknowledgement."""
+
+    acknowledged: bool
+    acknowledged_at: str | None
+
+
+class RecipientStatus(TypedDict):
+    """How far a letter came with one recipient."""
+
+    name: str
+    kind: str
+    state: str
+    read_at: str | None
+    acked_at: str | None
+
+
+class DeliveryView(TypedDict):
+    """How far a letter came: stored is not read, and neither is acknowledged."""
+
+    message_id: int
+    subject: str
+    recalled_at: str | None
+    recipients: list[RecipientStatus]
+
+
+def inbox_views(
+    desk: Reading | Writing, project: Project, reader: Agent, entries: Sequence[InboxEntry], *, bodies: bool
+) -> list[InboxView]:
+    """Show letters to their reader, with two look-ups for all of them together."""
+    ids = [entry.message.id for entry in entries]
+    recipients = desk.tx.recipients(ids) if ids else {}
+    attachments = desk.tx.attachments(ids) if ids else {}
+    slugs = _slugs(desk.tx, project, (entry.message for entry in entries))
+    return [
+        inbox_view(
+            entry,
+            message_view(
+                entry.message,
+                recipients[entry.message.id],
+                attachments[entry.message.id],
+                viewer=reader,
+                home_slug=project.slug,
+                sender_slug=slugs[entry.message.project_id],
+                bodies=bodies,
+            ),
+        )
+        for entry in entries
+    ]
+
+
+def _slugs(tx: MailReads, home: Project, messages: Iterable[Message]) -> dict[int, str]:
+    slugs = {home.id: home.slug}
+    for message in messages:
+        if message.project_id not in slugs:
+            found = tx.project_by_id(message.project_id)
+            slugs[message.project_id] = found.slug if found else "?"
+    return slugs
+
+
+def fetch_inbox(desk: Reading, asked: FetchInbox) -> list[InboxView]:
+    """Return an agent's letters; reading marks nothing."""
+    since = _moment(asked.since)
+    project, reader = acting(desk, asked.project_key, asked.agent_name)
+    entries = desk.tx.inbox(
+        reader.id,
+        limit=asked.limit,
+        after=asked.after,
+        since=since,
+        unread_only=asked.unread_only,
+        importance=URGENT if asked.urgent_only else (),
+    )
+    return inbox_views(desk, project, reader, entries, bodies=asked.include_bodies)
+
+
+def _moment(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return from_iso(text)
+    except (ValueError, OverflowError) as error:
+        raise InvalidArgument(
+            f"{text!r} is no moment: {error}", value=text, remedy="use ISO 8601, for example 2026-11-21T09:30:00Z"
+        ) from error
+
+
+def fetch_inbox_events(desk: Reading, asked: FetchInboxEvents) -> InboxEvents:
+    """Return what arrived after a cursor, recalled letters included, each once and in order.
+
+    Raises:
+        CursorExpired: entries after the cursor were purged.
+        CursorAhead: the cursor is beyond the newest entry.
+    """
+    project, reader = acting(desk, asked.project_key, asked.agent_name)
+    bounds = {"oldest": reader.inbox_floor, "newest": reader.inbox_seq}
+    if asked.after < reader.inbox_floor:
+        raise CursorExpired(
+            f"entries up to {reader.inbox_floor} were purged", value=asked.after, details=bounds
+        )
+    if asked.after > reader.inbox_seq:
+        raise CursorAhead(
+            f"the newest entry is {reader.inbox_seq}", value=asked.after, details=bounds
+        )
+    entries = desk.tx.inbox_events(reader.id, after=asked.after, limit=asked.limit)
+    return {
+        "events": inbox_views(desk, project, reader, entries, bodies=False),
+        "next": entries[-1].seq if entries else asked.after,
+        **bounds,
+    }
+
+
+def visible_message(desk: Reading | Writing, project: Project, agent: Agent, message_id: int) -> tuple[Message, list[Recipient]]:
+    """Return a letter of the agent's project, or one that came to the agent, with its recipients.
+
+    Raises:
+        UnknownMessage: there is none that the agent may see.
+    """
+    message = desk.tx.message(message_id)
+    recipients = desk.tx.recipients([message_id])[message_id]
+    if message is not None:
+        received = any(one.agent_id == agent.id for one in recipients)
+        if message.project_id == project.id or received:
+            return message, recipients
+    raise UnknownMessage(f"{agent.name} has no message {message_id}", value=message_id)
+
+
+def get_message(desk: Reading, asked: GetMessage) -> MessageView:
+    """Return one letter."""
+    project, agent = acting(desk, asked.project_key, asked.agent_name)
+    message, recipients = visible_message(desk, project, agent, asked.message_id)
+    attachments = desk.tx.attachments([message.id])[message.id]
+    slug = _slugs(desk.tx, project, [message])[message.project_id]
+    return message_view(
+        message, recipients, attachments, viewer=agent, home_slug=project.slug, sender_slug=slug
+    )
+
+
+def mark_message_read(desk: Writing, asked: MarkMessageRead) -> MarkView:
+    """Mark a letter as read by its recipient; the first mark stands."""
+    agent = _recipient(desk, asked.project_key, asked.agent_name)
+    read_at = desk.tx.mark_read(asked.message_id, agent.id, desk.now)
+    if read_at is None:
+        raise _not_received(agent, asked.message_id)
+    return {"message_id": asked.message_id, "read": True, "read_at": iso(read_at)}
+
+
+def acknowledge_message(desk: Writing, asked: AcknowledgeMessage) -> AckView:
+    """Acknowledge a letter for its recipient; the first acknowledgement stands."""
+    agent = _recipient(desk, asked.project_key, asked.agent_name)
+    acked_at = desk.tx.mark_acked(asked.message_id, agent.id, desk.now)
+    read_at = desk.tx.mark_read(asked.message_id, agent.id, desk.now)
+    if acked_at is None or read_at is None:
+        raise _not_received(agent, asked.message_id)
+    return {
+        "message_id": asked.message_id,
+        "acknowledged": True,
+        "acknowledged_at": iso(acked_at),
+        "read": True,
+        "read_at": iso(read_at),
+    }
+
+
+def _recipient(desk: Writing, project_key: str, name: str) -> Agent:
+    _, agent = acting(desk, project_key, name)
+    note_activity(desk, agent)
+    return agent
+
+
+def _not_received(agent: Agent, message_id: int) -> UnknownMessage:
+    return UnknownMessage(f"message {message_id} was not sent to {agent.name}", value=message_id)
+
+
+def delivery_status(desk: Reading, asked: DeliveryStatus) -> DeliveryView:
+    """Say for each recipient how far a letter came."""
+    project, agent = acting(desk, asked.project_key, asked.agent_name)
+    message, recipients = visible_message(desk, project, agent, asked.message_id)
+    hidden = {one.agent_id for one in visible_hidden(message, recipients, agent)}
+    shown = [one for one in recipients if one.kind != "bcc" or one.agent_id in hidden]
+    return {
+        "message_id": message.id,
+        "subject": message.subject,
+        "recalled_at": maybe_iso(message.recalled_at),
+        "recipients": [_status(one, project, recalled=message.recalled_at is not None) for one in shown],
+    }
+
+
+def _status(one: Recipient, home: Project, *, recalled: bool) -> RecipientStatus:
+    if recalled:
+        state = "recalled"
+    elif one.acked_at is not None:
+        state = "acknowledged"
+    else:
+        state = "stored" if one.read_at is None else "read"
+    return {
+        "name": one.name if one.project_slug == home.slug else f"{one.name}@{one.project_slug}",
+        "kind": one.kind,
+        "state": state,
+        "read_at": maybe_iso(one.read_at),
+        "acked_at": maybe_iso(one.acked_at),
+    }

@@ -1,0 +1,103 @@
+"""Projects: which paths may name one, their slugs, and the spellings that mean the same folder."""
+
+import hashlib
+import re
+
+from postroom.contracts.errors import InvalidPath, UnknownProject
+from postroom.contracts.mail import Project
+from postroom.contracts.store import MailReads
+from postroom.mail.names import nearest, shown
+
+_DRIVE = re.compile(r"^([A-Za-z]):[\\/]")
+_MOUNTED_DRIVE = re.compile(r"^/mnt/([A-Za-z])(/|$)")
+_WSL_SHARE = re.compile(r"^//wsl(?:\.localhost|\$)/[^/]+(/.*)$", re.IGNORECASE)
+_PLACEHOLDER = re.compile(r"<[^<>/]*>|\bYOUR[_-]|\bPROJECT[_-]?(PATH|KEY|NAME)\b|\{[^{}/]*\}|\$\{?[A-Z_]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+MAX_PATH = 4_096
+
+
+def checked_path(human_key: str) -> str:
+    """Return an absolute path without doubled or trailing separators.
+
+    Raises:
+        InvalidPath: it is relative, a placeholder, has `..` in it, or holds control characters.
+    """
+    if not human_key.strip():
+        raise _invalid(human_key, "is empty")
+    if len(human_key) > MAX_PATH:
+        raise _invalid(human_key, f"is longer than {MAX_PATH} characters")
+    if _CONTROL.search(human_key):
+        raise _invalid(human_key, "holds control characters")
+    if _PLACEHOLDER.search(human_key):
+        raise _invalid(human_key, "is a placeholder")
+    if not (human_key.startswith(("/", "\\\\")) or _DRIVE.match(human_key)):
+        raise _invalid(human_key, "is not an absolute path")
+    return _tidied(human_key)
+
+
+def _tidied(path: str) -> str:
+    windows = not path.startswith("/")
+    separator = "\\" if windows else "/"
+    parts = re.split(r"[\\/]+" if windows else "/+", path)
+    if ".." in parts:
+        raise _invalid(path, "has '..' in it")
+    lead = "\\\\" if path.startswith("\\\\") else ("" if windows else "/")
+    return lead + separator.join(part for part in parts if part not in ("", "."))
+
+
+def _invalid(path: str, why: str) -> InvalidPath:
+    return InvalidPath(
+        f"{shown(path)} {why}",
+        value=path,
+        remedy="give the absolute path of the project's folder, for example /home/me/project",
+    )
+
+
+def spelling(path: str) -> str:
+    """Return the one form under which drive, UNC and WSL spellings of a folder compare equal."""
+    plain = path.replace("\\", "/") if not path.startswith("/") else path
+    if share := _WSL_SHARE.match(plain):
+        plain = share[1]
+    if mounted := _MOUNTED_DRIVE.match(plain):
+        plain = f"{mounted[1]}:/{plain[len(mounted[0]) :]}"
+    if _DRIVE.match(plain) or plain.startswith("//"):
+        return plain.casefold().rstrip("/")
+    return plain
+
+
+def slug_of(path: str) -> str:
+    """Return the slug a path would have: lower-case letters, digits and single hyphens."""
+    slug = re.sub(r"[^a-z0-9]+", "-", path.casefold()).strip("-")
+    return slug[:120].strip("-") or "root"
+
+
+def free_slug(tx: MailReads, path: str) -> str:
+    """Return the path's slug, with a short hash of the path behind it when another project has it."""
+    slug = slug_of(path)
+    if tx.project(slug) is None:
+        return slug
+    return f"{slug}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+
+
+def find_project(tx: MailReads, key: str) -> Project:
+    """Return the project that a path or slug names.
+
+    Raises:
+        UnknownProject: there is none; says which come nearest.
+        InvalidPath: the key is a placeholder or holds control characters.
+    """
+    if project := tx.project(key):
+        return project
+    if key.startswith(("/", "\\\\")) or _DRIVE.match(key) or _PLACEHOLDER.search(key) or _CONTROL.search(key):
+        path = checked_path(key)
+        if project := tx.project(path):
+            return project
+    known = tx.projects(limit=1_000)
+    names = [name for project in known for name in (project.slug, project.human_key)]
+    close = nearest(key, names)
+    raise UnknownProject(
+        f"no project is named {shown(key)}" + (f"; the nearest are {', '.join(close)}" if close else ""),
+        value=key,
+        details={"nearest": close},
+    )

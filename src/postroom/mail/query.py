@@ -1,0 +1,155 @@
+"""Reads what a person types into a search box; anything that is no operator is taken literally.
+
+    query   := any ("OR" any)*          any  := all ("AND"? all)* ("NOT" all)*
+    all     := "(" query ")" | field ":" atom | atom
+    atom    := "a phrase" | word | word*
+
+Never fails: an unclosed quote ends at the end, a lone operator is a word, an unknown field is part of the word.
+"""
+
+import re
+from dataclasses import replace
+
+from postroom.contracts.mail import SEARCH_FIELDS, All, AnyOf, Not, Phrase, Query, Term
+
+_TOKEN = re.compile(r'\s*(?:(?P<open>\()|(?P<close>\))|(?P<field>[A-Za-z]+):(?=[^\s)])|"(?P<phrase>[^"]*)"?|(?P<word>[^\s()"]+))')
+_ALIASES = {"from": "sender", "body_md": "body", "sender_name": "sender", **{name: name for name in SEARCH_FIELDS}}
+
+MAX_PARTS = 64
+MAX_DEPTH = 16
+
+
+def parse_query(text: str) -> Query | None:
+    """Return what `text` asks for, or None when it holds no word at all."""
+    return _Reader(_tokens(text)).query()
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    found = []
+    position = 0
+    while len(found) < MAX_PARTS and (match := _TOKEN.match(text, position)):
+        kind = match.lastgroup or "word"
+        value = match[kind]
+        if kind == "field" and value.casefold() not in _ALIASES:
+            kind, value = "word", _rest_of_word(text, match.start(kind))
+            position = match.start("field") + len(value)
+        else:
+            position = match.end()
+        found.append((kind, value))
+    return found
+
+
+def _rest_of_word(text: str, start: int) -> str:
+    match = re.compile(r'[^\s()"]+').match(text, start)
+    return match[0] if match else ""
+
+
+def _has_letters(text: str) -> bool:
+    """Whether an index would keep anything of it: letters and digits, as its tokenizer sees them."""
+    return any(character.isalnum() for character in text)
+
+
+class _Reader:
+    """Recursive descent over tokens; parts that hold no word are dropped."""
+
+    def __init__(self, tokens: list[tuple[str, str]]) -> None:
+        self._tokens = tokens
+        self._at = 0
+
+    def query(self) -> Query | None:
+        """Read everything; a closing bracket too many is passed over."""
+        parts = []
+        while self._at < len(self._tokens):
+            if part := self._any(0):
+                parts.append(part)
+            if self._peek() == ("close", ")"):
+                self._at += 1
+        return _joined(parts)
+
+    def _peek(self) -> tuple[str, str] | None:
+        return self._tokens[self._at] if self._at < len(self._tokens) else None
+
+    def _operator(self, word: str) -> bool:
+        """Take an operator that has something behind it."""
+        if self._peek() != ("word", word) or self._at + 1 >= len(self._tokens):
+            return False
+        if self._tokens[self._at + 1][0] == "close":
+            return False
+        self._at += 1
+        return True
+
+    def _any(self, depth: int) -> Query | None:
+        parts = [self._all(depth)]
+        while self._operator("OR"):
+            parts.append(self._all(depth))
+        known = tuple(part for part in parts if part is not None)
+        if not known:
+            return None
+        return known[0] if len(known) == 1 else AnyOf(known)
+
+    def _all(self, depth: int) -> Query | None:
+        parts: list[Query] = []
+        without: list[Query] = []
+        while (token := self._peek()) is not None and token[0] != "close":
+            if token == ("word", "OR") and parts and self._at + 1 < len(self._tokens):
+                break
+            if parts and self._operator("NOT"):
+                if part := self._one(depth):
+                    without.append(part)
+                continue
+            if parts:
+                self._operator("AND")
+            if part := self._one(depth):
+                parts.append(part)
+        found = _joined(parts)
+        for part in without:
+            found = Not(found, part) if found is not None else None
+        return found
+
+    def _one(self, depth: int) -> Query | None:
+        token = self._peek()
+        if token is None or token[0] == "close":
+            return None
+        self._at += 1
+        kind, value = token
+        if kind == "open":
+            if depth >= MAX_DEPTH:
+                return None
+            inside = self._any(depth + 1)
+            if self._peek() == ("close", ")"):
+                self._at += 1
+            return inside
+        if kind == "field":
+            return _in_field(self._one(depth), _ALIASES[value.casefold()])
+        return _phrase(value) if kind == "phrase" else _word(value)
+
+
+def _word(text: str) -> Query | None:
+    prefix = text.endswith("*")
+    word = text.rstrip("*") if prefix else text
+    return Term(word, prefix=prefix) if _has_letters(word) else None
+
+
+def _phrase(text: str) -> Query | None:
+    words = tuple(word for word in text.split() if _has_letters(word))
+    return Phrase(words) if words else None
+
+
+def _in_field(query: Query | None, field: str) -> Query | None:
+    match query:
+        case None:
+            return None
+        case Term() | Phrase():
+            return replace(query, field=query.field or field)
+        case Not(left=left, right=right):
+            return Not(_in_field(left, field) or left, _in_field(right, field) or right)
+        case All(parts=parts):
+            return All(tuple(_in_field(part, field) or part for part in parts))
+        case AnyOf(parts=parts):
+            return AnyOf(tuple(_in_field(part, field) or part for part in parts))
+
+
+def _joined(parts: list[Query]) -> Query | None:
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else All(tuple(parts))

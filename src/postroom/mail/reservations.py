@@ -1,0 +1,259 @@
+"""Operations on file reservations: advisory leases on paths and globs, granted beside their conflicts."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TypedDict
+
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.errors import InvalidArgument, NotHolder, StateError, UnknownReservation
+from postroom.contracts.mail import Agent, Project, Reservation
+from postroom.mail.commands import (
+    CheckReservations,
+    ForceReleaseReservation,
+    ListReservations,
+    ReleaseReservations,
+    RenewReservations,
+    ReservePaths,
+)
+from postroom.mail.desk import Reading, Writing
+from postroom.mail.globs import Pattern, overlapping, parse_pattern
+from postroom.mail.identity import acting, acting_active, find_agent
+from postroom.mail.outgoing import to_archive
+from postroom.mail.projects import find_project
+from postroom.mail.sending import Addressee, Letter, post
+from postroom.mail.views import ReservationView, reservation_view
+
+MAX_HOLDERS_SHOWN = 50
+
+
+class Conflict(TypedDict):
+    """A pattern that others hold, and who they are."""
+
+    path: str
+    holders: list[ReservationView]
+
+
+class ReservationAnswer(TypedDict):
+    """What was reserved. It is advice unless `enforced_by` names what enforces it."""
+
+    granted: list[ReservationView]
+    conflicts: list[Conflict]
+    enforced_by: list[str]
+
+
+class CheckAnswer(TypedDict):
+    """Who would conflict; nothing was reserved."""
+
+    conflicts: list[Conflict]
+    enforced_by: list[str]
+
+
+class ReleaseAnswer(TypedDict):
+    """What ended."""
+
+    released: list[ReservationView]
+
+
+class RenewAnswer(TypedDict):
+    """What runs on."""
+
+    renewed: list[ReservationView]
+
+
+class ReservationsView(TypedDict):
+    """Live reservations, oldest first."""
+
+    reservations: list[ReservationView]
+    enforced_by: list[str]
+
+
+def file_reservation_paths(desk: Writing, asked: ReservePaths) -> ReservationAnswer:
+    """Reserve each path, also where others hold it: read `conflicts` before editing."""
+    project, agent = acting_active(desk, asked.project_key, asked.agent_name)
+    return reserve_all(
+        desk,
+        project,
+        agent,
+        asked.paths,
+        ttl_seconds=asked.ttl_seconds,
+        exclusive=asked.exclusive,
+        reason=asked.reason,
+    )
+
+
+def reserve_all(  # noqa: PLR0913 - the terms of a reservation
+    desk: Writing,
+    project: Project,
+    agent: Agent,
+    paths: Sequence[str],
+    *,
+    ttl_seconds: int,
+    exclusive: bool = True,
+    reason: str = "",
+) -> ReservationAnswer:
+    """Reserve paths for an agent of a project; the same pattern again is a renewal."""
+    ttl = _checked_ttl(desk, ttl_seconds)
+    patterns = _parsed(desk, paths)
+    for over in desk.tx.expire_reservations(project.id, desk.now):
+        to_archive(desk, "reservation", over.id, project.id)
+    own = {one.pattern: one for one in desk.tx.live_reservations(project.id, now=desk.now, agent_id=agent.id)}
+    answer: ReservationAnswer = {"granted": [], "conflicts": [], "enforced_by": list(desk.rules.enforced_by)}
+    for pattern in patterns:
+        if holders := _holders(desk, project, agent, pattern, exclusive=exclusive):
+            answer["conflicts"].append(_conflict(pattern, holders))
+        if held := own.get(pattern.text):
+            granted = desk.tx.extend_reservation(
+                held.id, expires_at=desk.now + ttl, ttl=ttl, exclusive=exclusive, reason=reason or held.reason
+            )
+        else:
+            granted = desk.tx.insert_reservation(
+                agent,
+                pattern=pattern.text,
+                prefix=pattern.prefix,
+                exclusive=exclusive,
+                reason=reason,
+                ttl=ttl,
+                now=desk.now,
+            )
+        to_archive(desk, "reservation", granted.id, project.id)
+        answer["granted"].append(reservation_view(granted))
+    return answer
+
+
+def check_file_reservations(desk: Reading, asked: CheckReservations) -> CheckAnswer:
+    """Say who would conflict with these paths."""
+    project, agent = acting(desk, asked.project_key, asked.agent_name)
+    conflicts = [
+        _conflict(pattern, holders)
+        for pattern in _parsed(desk, asked.paths)
+        if (holders := _holders(desk, project, agent, pattern, exclusive=asked.exclusive))
+    ]
+    return {"conflicts": conflicts, "enforced_by": list(desk.rules.enforced_by)}
+
+
+def _parsed(desk: Reading | Writing, paths: Sequence[str]) -> list[Pattern]:
+    """Read every pattern before anything changes; one named twice counts once."""
+    patterns = (parse_pattern(path, case_sensitive=desk.rules.case_sensitive_paths) for path in paths)
+    return list({pattern.text: pattern for pattern in patterns}.values())
+
+
+def _holders(
+    desk: Reading | Writing, project: Project, agent: Agent, pattern: Pattern, *, exclusive: bool
+) -> list[Reservation]:
+    """Return others' live reservations that can match a path this pattern matches, one of the two exclusive."""
+    near = desk.tx.live_reservations(project.id, now=desk.now, near=pattern.prefix)
+    others = [one for one in near if one.agent_id != agent.id and (exclusive or one.exclusive)]
+    sensitive = desk.rules.case_sensitive_paths
+    theirs = [parse_pattern(one.pattern, case_sensitive=sensitive) for one in others]
+    return [others[index] for index in overlapping(pattern, theirs)]
+
+
+def _conflict(pattern: Pattern, holders: Sequence[Reservation]) -> Conflict:
+    return {"path": pattern.text, "holders": [reservation_view(one) for one in holders[:MAX_HOLDERS_SHOWN]]}
+
+
+def _checked_ttl(desk: Writing, seconds: int) -> int:
+    longest = desk.rules.max_reservation_ttl
+    if timedelta(seconds=seconds) > longest:
+        raise InvalidArgument(
+            f"{seconds} s is longer than a reservation may last",
+            value=seconds,
+            remedy=f"use at most {int(longest.total_seconds())} s and renew while you work",
+        )
+    return seconds * 1000
+
+
+def release_file_reservations(desk: Writing, asked: ReleaseReservations) -> ReleaseAnswer:
+    """End own reservations; those that ended before are left as they are."""
+    project, agent = acting_active(desk, asked.project_key, asked.agent_name)
+    chosen = _own(desk, project, agent, asked.paths, asked.ids)
+    released = [
+        desk.tx.release_reservation(one.id, now=desk.now, by=agent.name, reason="released") for one in chosen
+    ]
+    for one in released:
+        to_archive(desk, "reservation", one.id, project.id)
+    return {"released": [reservation_view(one) for one in released]}
+
+
+def renew_file_reservations(desk: Writing, asked: RenewReservations) -> RenewAnswer:
+    """Let own reservations run from now for the time asked; they are never shortened."""
+    ttl = _checked_ttl(desk, asked.ttl_seconds)
+    project, agent = acting_active(desk, asked.project_key, asked.agent_name)
+    renewed = [
+        desk.tx.extend_reservation(
+            one.id,
+            expires_at=max(one.expires_at, desk.now + ttl),
+            ttl=ttl,
+            exclusive=one.exclusive,
+            reason=one.reason,
+        )
+        for one in _own(desk, project, agent, asked.paths, asked.ids)
+    ]
+    for one in renewed:
+        to_archive(desk, "reservation", one.id, project.id)
+    return {"renewed": [reservation_view(one) for one in renewed]}
+
+
+def _own(
+    desk: Writing, project: Project, agent: Agent, paths: Sequence[str] | None, ids: Sequence[int] | None
+) -> list[Reservation]:
+    """Return the agent's live reservations among those named, or all when none is named.
+
+    Raises:
+        UnknownReservation, NotHolder: an id names no reservation of the project, or another agent's.
+    """
+    for reservation_id in ids or ():
+        known = desk.tx.reservation(reservation_id)
+        if known is None or known.project_id != project.id:
+            raise UnknownReservation(f"project {project.slug} has no reservation {reservation_id}", value=reservation_id)
+        if known.agent_id != agent.id:
+            raise NotHolder(f"reservation {reservation_id} belongs to {known.holder}", value=reservation_id)
+    live = desk.tx.live_reservations(project.id, now=desk.now, agent_id=agent.id)
+    if paths is None and ids is None:
+        return live
+    texts = {pattern.text for pattern in _parsed(desk, paths or ())}
+    return [one for one in live if one.pattern in texts or one.id in set(ids or ())]
+
+
+def force_release_file_reservation(desk: Writing, asked: ForceReleaseReservation) -> ReservationView:
+    """End another agent's reservation and tell the holder why, in one transaction."""
+    project, agent = acting_active(desk, asked.project_key, asked.agent_name)
+    if not asked.reason.strip():
+        raise InvalidArgument("a reason is required", value=asked.reason, remedy="say why the holder must give way")
+    known = desk.tx.reservation(asked.reservation_id)
+    if known is None or known.project_id != project.id:
+        raise UnknownReservation(
+            f"project {project.slug} has no reservation {asked.reservation_id}", value=asked.reservation_id
+        )
+    if known.released_at is not None or known.expires_at <= desk.now:
+        raise StateError(
+            f"reservation {known.id} has ended", value=known.id, remedy="reserve the path; nobody holds it"
+        )
+    ended = desk.tx.release_reservation(known.id, now=desk.now, by=agent.name, reason=asked.reason)
+    to_archive(desk, "reservation", known.id, project.id)
+    _tell_holder(desk, project, agent, known, asked.reason)
+    return reservation_view(ended)
+
+
+def _tell_holder(desk: Writing, project: Project, agent: Agent, known: Reservation, reason: str) -> None:
+    """Write to the holder, unless it ended its own; a holder who takes no mail finds the reason in the record."""
+    holder = desk.tx.agents_by_id([known.agent_id])[known.agent_id]
+    if holder.id == agent.id or holder.retired_at is not None or holder.contact_policy == "closed":
+        return
+    letter = Letter(
+        project=project,
+        sender=agent,
+        addressees=[Addressee(project=project, agent=holder, kind="to")],
+        subject=f"Your reservation of {known.pattern} was ended"[: desk.rules.max_subject_chars],
+        body_md=f"{agent.name} ended your reservation of `{known.pattern}` (id {known.id}).\n\nReason: {reason}",
+        importance="high",
+    )
+    post(desk, letter, bad=[], skipped=[])
+
+
+def list_file_reservations(desk: Reading, asked: ListReservations) -> ReservationsView:
+    """List the live reservations of a project or of one of its agents."""
+    project = find_project(desk.tx, asked.project_key)
+    agent_id = None if asked.agent_name is None else find_agent(desk.tx, project, asked.agent_name).id
+    found = desk.tx.live_reservations(project.id, now=desk.now, agent_id=agent_id, limit=asked.limit)
+    return {"reservations": [reservation_view(one) for one in found], "enforced_by": list(desk.rules.enforced_by)}

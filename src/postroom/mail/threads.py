@@ -1,0 +1,220 @@
+"""Operations that look at many letters: search, and the summary of a thread without a model."""
+
+import re
+from collections.abc import Sequence
+from typing import TypedDict
+
+from postroom.contracts.clock import iso
+from postroom.contracts.errors import UnknownThread
+from postroom.contracts.mail import Message, Recipient
+from postroom.mail.commands import SearchMessages, ShowProject, SummarizeThread
+from postroom.mail.desk import Reading
+from postroom.mail.names import shown
+from postroom.mail.projects import find_project
+from postroom.mail.query import parse_query
+from postroom.mail.views import AgentView, ProjectView, ReservationView, agent_view, project_view, reservation_view
+
+_QUESTION = re.compile(r"[^.!?\n]*\?(?=[\s\"')\]]|$)")
+_CODE = re.compile(r"```.*?(```|\Z)|`[^`\n]*`", re.DOTALL)
+
+SUMMARY_MESSAGES = 1_000
+"""A longer thread is summarised by its newest letters, and the answer says how many were left out."""
+MAX_QUESTIONS = 50
+
+HitView = TypedDict(
+    "HitView",
+    {
+        "id": int,
+        "thread_id": str,
+        "subject": str,
+        "from": str,
+        "importance": str,
+        "topic": str,
+        "created_ts": str,
+        "snippet": str,
+    },
+)
+"""A letter that was found."""
+
+
+class SearchView(TypedDict):
+    """Letters found; give `next` as `cursor` for more, null means that there are no more."""
+
+    hits: list[HitView]
+    next: int | None
+    query: str
+
+
+class QuestionView(TypedDict):
+    """A question that nobody else has written after."""
+
+    message_id: int
+    asked_by: str
+    text: str
+
+
+class UnackedView(TypedDict):
+    """An acknowledgement that is awaited."""
+
+    message_id: int
+    subject: str
+    waiting_for: list[str]
+
+
+class ParticipantView(TypedDict):
+    """One who wrote in a thread."""
+
+    name: str
+    messages: int
+
+
+class SummaryView(TypedDict):
+    """A thread at a glance."""
+
+    thread_id: str
+    subject: str
+    messages: int
+    left_out: int
+    first_ts: str
+    last_ts: str
+    participants: list[ParticipantView]
+    open_questions: list[QuestionView]
+    unacknowledged: list[UnackedView]
+    reservations: list[ReservationView]
+
+
+class ThreadView(TypedDict):
+    """A thread as a list shows it."""
+
+    thread_id: str
+    subject: str
+    messages: int
+    last_ts: str
+    last_from: str
+
+
+class ProjectOverview(ProjectView):
+    """A project with what goes on in it, newest first."""
+
+    agents: list[AgentView]
+    threads: list[ThreadView]
+    reservations: list[ReservationView]
+
+
+def show_project(desk: Reading, asked: ShowProject) -> ProjectOverview:
+    """Show a project with up to 100 agents, threads and reservations."""
+    project = find_project(desk.tx, asked.project_key)
+    heads = desk.tx.threads(project.id, limit=100)
+    return {
+        **project_view(project),
+        "agents": [agent_view(one) for one in desk.tx.agents(project.id, include_retired=False, limit=100)],
+        "threads": [
+            {
+                "thread_id": head.thread_id,
+                "subject": head.subject,
+                "messages": head.messages,
+                "last_ts": iso(head.last_at),
+                "last_from": head.last_sender,
+            }
+            for head in heads
+        ],
+        "reservations": [
+            reservation_view(one) for one in desk.tx.live_reservations(project.id, now=desk.now, limit=100)
+        ],
+    }
+
+
+def search_messages(desk: Reading, asked: SearchMessages) -> SearchView:
+    """Search the letters of a project; what is no operator is taken literally."""
+    project = find_project(desk.tx, asked.project_key)
+    query = parse_query(asked.query)
+    if query is None:
+        return {"hits": [], "next": None, "query": asked.query}
+    hits = desk.tx.search(project.id, query, order=asked.order, limit=asked.limit, cursor=asked.cursor)
+    following = None
+    if len(hits) == asked.limit:
+        following = hits[-1].message.id if asked.order == "newest" else asked.cursor + len(hits)
+    return {
+        "hits": [
+            {
+                "id": hit.message.id,
+                "thread_id": hit.message.thread_id,
+                "subject": hit.message.subject,
+                "from": hit.message.sender_name,
+                "importance": hit.message.importance,
+                "topic": hit.message.topic,
+                "created_ts": iso(hit.message.created_at),
+                "snippet": hit.snippet,
+            }
+            for hit in hits
+        ],
+        "next": following,
+        "query": asked.query,
+    }
+
+
+def summarize_thread(desk: Reading, asked: SummarizeThread) -> SummaryView:
+    """Say who takes part, what is asked, what is not acknowledged and what the participants hold.
+
+    Raises:
+        UnknownThread: the project has no such thread.
+    """
+    project = find_project(desk.tx, asked.project_key)
+    size = desk.tx.thread_size(project.id, asked.thread_id)
+    if not size:
+        raise UnknownThread(
+            f"project {project.slug} has no thread {shown(asked.thread_id)}", value=asked.thread_id
+        )
+    messages = desk.tx.thread_tail(project.id, asked.thread_id, limit=SUMMARY_MESSAGES)
+    recipients = desk.tx.recipients([one.id for one in messages if one.ack_required])
+    writers = {one.sender_id for one in messages}
+    held = desk.tx.live_reservations(project.id, now=desk.now)
+    return {
+        "thread_id": asked.thread_id,
+        "subject": messages[0].subject,
+        "messages": size,
+        "left_out": size - len(messages),
+        "first_ts": iso(messages[0].created_at),
+        "last_ts": iso(messages[-1].created_at),
+        "participants": _participants(messages),
+        "open_questions": _open_questions(messages),
+        "unacknowledged": _unacknowledged(messages, recipients),
+        "reservations": [reservation_view(one) for one in held if one.agent_id in writers],
+    }
+
+
+def _participants(messages: Sequence[Message]) -> list[ParticipantView]:
+    counts: dict[str, int] = {}
+    for one in messages:
+        counts[one.sender_name] = counts.get(one.sender_name, 0) + 1
+    return [{"name": name, "messages": count} for name, count in counts.items()]
+
+
+def _open_questions(messages: Sequence[Message]) -> list[QuestionView]:
+    """Return the questions after which only the asker has written."""
+    last = messages[-1]
+    before = next((one.id for one in reversed(messages) if one.sender_id != last.sender_id), 0)
+    found: list[QuestionView] = []
+    for one in messages:
+        last_other = before if one.sender_id == last.sender_id else last.id
+        if one.id > last_other:
+            found.extend(
+                {"message_id": one.id, "asked_by": one.sender_name, "text": text} for text in _questions(one.body_md)
+            )
+    return found[:MAX_QUESTIONS]
+
+
+def _questions(body: str) -> list[str]:
+    prose = _CODE.sub(" ", body)
+    return [text.strip(" \t>*-#")[:300] for text in _QUESTION.findall(prose) if len(text.strip()) > 2]
+
+
+def _unacknowledged(messages: Sequence[Message], recipients: dict[int, list[Recipient]]) -> list[UnackedView]:
+    found: list[UnackedView] = []
+    for one in messages:
+        waiting = [
+            other.name for other in recipients.get(one.id, []) if other.acked_at is None and other.kind != "bcc"
+        ]
+        if one.ack_required and one.recalled_at is None and waiting:
+            found.append({"message_id": one.id, "subject": one.subject, "waiting_for": waiting})
+    return found

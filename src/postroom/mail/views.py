@@ -1,0 +1,228 @@
+"""How records look to a caller: plain JSON values, moments as ISO 8601, hidden copies only to whom they concern."""
+
+from collections.abc import Sequence
+from typing import NotRequired, TypedDict
+
+from postroom.contracts.clock import iso
+from postroom.contracts.mail import Agent, Attachment, ContactLink, InboxEntry, Message, Project, Recipient, Reservation
+
+
+class ProjectView(TypedDict):
+    """A project."""
+
+    id: int
+    slug: str
+    human_key: str
+    created_at: str
+
+
+class AgentView(TypedDict):
+    """An agent."""
+
+    id: int
+    name: str
+    program: str
+    model: str
+    task_description: str
+    contact_policy: str
+    created_at: str
+    last_active_at: str
+    retired_at: str | None
+
+
+class AttachmentView(TypedDict):
+    """An attachment; its bytes are at `attachments/<sha256>` of the page and the archive."""
+
+    name: str
+    media_type: str
+    size: int
+    sha256: str
+    preview_sha256: str | None
+
+
+MessageView = TypedDict(
+    "MessageView",
+    {
+        "id": int,
+        "thread_id": str,
+        "subject": str,
+        "from": str,
+        "to": list[str],
+        "cc": list[str],
+        "bcc": NotRequired[list[str]],
+        "importance": str,
+        "ack_required": bool,
+        "topic": str,
+        "created_ts": str,
+        "reply_to": int | None,
+        "recalled_at": str | None,
+        "attachments": list[AttachmentView],
+        "body_md": NotRequired[str],
+    },
+)
+"""A letter; `bcc` is there for its sender, and for a hidden recipient holds that one alone."""
+
+
+class InboxView(MessageView):
+    """A letter as its recipient sees it."""
+
+    seq: int
+    kind: str
+    read_at: str | None
+    acked_at: str | None
+
+
+class ReservationView(TypedDict):
+    """A reservation."""
+
+    id: int
+    path: str
+    agent: str
+    exclusive: bool
+    reason: str
+    created_ts: str
+    expires_ts: str
+    released_ts: str | None
+    release_reason: str
+
+
+class ContactView(TypedDict):
+    """What one agent asked of another."""
+
+    requester: str
+    to: str
+    status: str
+    reason: str
+    created_at: str
+    decided_at: str | None
+
+
+def maybe_iso(instant: int | None) -> str | None:
+    """Render an instant that may be missing."""
+    return None if instant is None else iso(instant)
+
+
+def project_view(project: Project) -> ProjectView:
+    """Show a project."""
+    return {
+        "id": project.id,
+        "slug": project.slug,
+        "human_key": project.human_key,
+        "created_at": iso(project.created_at),
+    }
+
+
+def agent_view(agent: Agent) -> AgentView:
+    """Show an agent; its token's hash stays here."""
+    return {
+        "id": agent.id,
+        "name": agent.name,
+        "program": agent.program,
+        "model": agent.model,
+        "task_description": agent.task_description,
+        "contact_policy": agent.contact_policy,
+        "created_at": iso(agent.created_at),
+        "last_active_at": iso(agent.last_active_at),
+        "retired_at": maybe_iso(agent.retired_at),
+    }
+
+
+def attachment_view(attachment: Attachment) -> AttachmentView:
+    """Show an attachment."""
+    return {
+        "name": attachment.name,
+        "media_type": attachment.media_type,
+        "size": attachment.size,
+        "sha256": attachment.sha256,
+        "preview_sha256": attachment.preview_sha256,
+    }
+
+
+def message_view(
+    message: Message,
+    recipients: Sequence[Recipient],
+    attachments: Sequence[Attachment],
+    *,
+    viewer: Agent | None,
+    home_slug: str,
+    sender_slug: str = "",
+    bodies: bool = True,
+) -> MessageView:
+    """Show a letter to `viewer`; to nobody in particular (None) no hidden recipient is shown.
+
+    Names of agents outside the project `home_slug` are shown as `name@slug`.
+    """
+    abroad = sender_slug not in ("", home_slug)
+    view: MessageView = {
+        "id": message.id,
+        "thread_id": message.thread_id,
+        "subject": message.subject,
+        "from": f"{message.sender_name}@{sender_slug}" if abroad else message.sender_name,
+        "to": _addresses(recipients, "to", home_slug),
+        "cc": _addresses(recipients, "cc", home_slug),
+        "importance": message.importance,
+        "ack_required": message.ack_required,
+        "topic": message.topic,
+        "created_ts": iso(message.created_at),
+        "reply_to": message.reply_to,
+        "recalled_at": maybe_iso(message.recalled_at),
+        "attachments": [attachment_view(one) for one in attachments],
+    }
+    if viewer is not None and (hidden := visible_hidden(message, recipients, viewer)):
+        view["bcc"] = _addresses(hidden, "bcc", home_slug)
+    if bodies:
+        view["body_md"] = message.body_md
+    return view
+
+
+def visible_hidden(message: Message, recipients: Sequence[Recipient], viewer: Agent) -> list[Recipient]:
+    """Return the hidden recipients that `viewer` may know of: all for the sender, itself for a recipient."""
+    return [
+        one for one in recipients if one.kind == "bcc" and viewer.id in (message.sender_id, one.agent_id)
+    ]
+
+
+def inbox_view(entry: InboxEntry, view: MessageView) -> InboxView:
+    """Add what one recipient knows of its letter."""
+    return {
+        **view,
+        "seq": entry.seq,
+        "kind": entry.kind,
+        "read_at": maybe_iso(entry.read_at),
+        "acked_at": maybe_iso(entry.acked_at),
+    }
+
+
+def reservation_view(reservation: Reservation) -> ReservationView:
+    """Show a reservation."""
+    return {
+        "id": reservation.id,
+        "path": reservation.pattern,
+        "agent": reservation.holder,
+        "exclusive": reservation.exclusive,
+        "reason": reservation.reason,
+        "created_ts": iso(reservation.created_at),
+        "expires_ts": iso(reservation.expires_at),
+        "released_ts": maybe_iso(reservation.released_at),
+        "release_reason": reservation.release_reason,
+    }
+
+
+def contact_view(link: ContactLink, agents: dict[int, Agent]) -> ContactView:
+    """Show a link between two agents."""
+    return {
+        "requester": agents[link.from_id].name,
+        "to": agents[link.to_id].name,
+        "status": link.status,
+        "reason": link.reason,
+        "created_at": iso(link.created_at),
+        "decided_at": maybe_iso(link.decided_at),
+    }
+
+
+def _addresses(recipients: Sequence[Recipient], kind: str, home_slug: str) -> list[str]:
+    return [
+        one.name if one.project_slug == home_slug else f"{one.name}@{one.project_slug}"
+        for one in recipients
+        if one.kind == kind
+    ]

@@ -1,0 +1,101 @@
+"""The resources: the same views as the tools give, under `mail://` addresses, for clients that read or subscribe."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from mcp.types import ResourceTemplate
+
+from postroom.contracts.errors import InvalidArgument
+from postroom.mail.desk import Caller
+from postroom.mail.service import Mail
+
+THREAD_MESSAGES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailResource:
+    """One kind of resource: its address, and the operation whose answer it shows."""
+
+    name: str
+    template: str
+    description: str
+    operation: str
+    arguments: Callable[[dict[str, str]], dict[str, Any]]
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        """The expression that an address of this kind matches."""
+        return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/?#]+)", self.template) + r"\Z")
+
+
+RESOURCES: tuple[MailResource, ...] = (
+    MailResource(
+        name="inbox",
+        template="mail://inbox/{project}/{agent}",
+        description="The newest letters of an agent.",
+        operation="fetch_inbox",
+        arguments=lambda part: {"project_key": part["project"], "agent_name": part["agent"], "limit": 50},
+    ),
+    MailResource(
+        name="thread",
+        template="mail://thread/{project}/{thread}",
+        description="A thread at a glance.",
+        operation="summarize_thread",
+        arguments=lambda part: {"project_key": part["project"], "thread_id": part["thread"]},
+    ),
+    MailResource(
+        name="agents",
+        template="mail://agents/{project}",
+        description="The agents of a project.",
+        operation="list_agents",
+        arguments=lambda part: {"project_key": part["project"], "limit": 1000},
+    ),
+    MailResource(
+        name="reservations",
+        template="mail://reservations/{project}",
+        description="The live reservations of a project.",
+        operation="list_file_reservations",
+        arguments=lambda part: {"project_key": part["project"], "limit": 1000},
+    ),
+    MailResource(
+        name="project",
+        template="mail://project/{project}",
+        description="A project: its agents, newest threads and live reservations.",
+        operation="show_project",
+        arguments=lambda part: {"project_key": part["project"]},
+    ),
+)
+
+
+def templates() -> list[ResourceTemplate]:
+    """Return the kinds of resources, as clients are told of them."""
+    return [
+        ResourceTemplate(
+            name=kind.name,
+            uri_template=kind.template,
+            description=kind.description,
+            mime_type="application/json",
+        )
+        for kind in RESOURCES
+    ]
+
+
+async def read(mail: Mail, uri: str, caller: Caller) -> Any:
+    """Return the plain value of a resource.
+
+    Raises:
+        InvalidArgument: no kind of resource has such an address.
+        PostroomError: as the operation behind it.
+    """
+    for kind in RESOURCES:
+        if match := kind.pattern.match(uri):
+            parts = {name: unquote(value) for name, value in match.groupdict().items()}
+            return await mail.call(kind.operation, kind.arguments(parts), caller=caller)
+    raise InvalidArgument(
+        f"no resource has the address {uri[:200]!r}",
+        value=uri[:200],
+        remedy="the addresses are: " + ", ".join(kind.template for kind in RESOURCES),
+    )

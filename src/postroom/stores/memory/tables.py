@@ -1,0 +1,200 @@
+"""Tables in memory: rows by key, found by index, every mutation undone in reverse when a change raises."""
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from postroom.contracts.errors import StoreError
+from postroom.contracts.mail import (
+    Agent,
+    Attachment,
+    ContactLink,
+    Message,
+    OutboxRow,
+    Project,
+    RecipientKind,
+    Reservation,
+    StoredAnswer,
+)
+
+K = TypeVar("K", bound=Hashable)
+R = TypeVar("R")
+
+
+class Journal:
+    """How to take back every mutation since the change began, newest last."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def note(self, undo: Callable[[], None]) -> None:
+        """Keep the inverse of a mutation."""
+        self._undo.append(undo)
+
+    def keep(self) -> None:
+        """Let what was done stand."""
+        self._undo.clear()
+
+    def undo(self) -> None:
+        """Take back what was done."""
+        while self._undo:
+            self._undo.pop()()
+
+
+class Table(Generic[K, R]):
+    """Rows by key; each index finds them by a value that is computed from the row."""
+
+    def __init__(self, journal: Journal, **indexes: Callable[[R], Hashable]) -> None:
+        self._journal = journal
+        self._rows: dict[K, R] = {}
+        self._indexes = indexes
+        self._keys: dict[tuple[str, Hashable], set[K]] = {}
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[R]:
+        """Iterate over the rows in the order of their keys."""
+        return (self._rows[key] for key in sorted(self._rows))  # type: ignore[type-var]  # all keys can be compared
+
+    def get(self, key: K) -> R | None:
+        """Return the row with this key."""
+        return self._rows.get(key)
+
+    def where(self, index: str, value: Hashable) -> list[R]:
+        """Return the rows for which an index has this value, in the order of their keys."""
+        keys = self._keys.get((index, value), ())
+        return [self._rows[key] for key in sorted(keys)]  # type: ignore[type-var]  # all keys can be compared
+
+    def one(self, index: str, value: Hashable) -> R | None:
+        """Return the only row for which an index has this value."""
+        found = self.where(index, value)
+        return found[0] if found else None
+
+    def insert(self, key: K, row: R) -> R:
+        """Store a row whose key nobody has, and return it.
+
+        Raises:
+            StoreError: the key is taken.
+        """
+        if key in self._rows:
+            raise StoreError(f"the store refused: there is a row {key!r} already", value=key)
+        return self.put(key, row)
+
+    def put(self, key: K, row: R) -> R:
+        """Store or replace a row, and return it."""
+        before = self._rows.get(key)
+        self._set(key, row)
+        self._journal.note(lambda: self._set(key, before))
+        return row
+
+    def drop(self, key: K) -> None:
+        """Remove a row; harmless when it is not there."""
+        before = self._rows.get(key)
+        if before is not None:
+            self._set(key, None)
+            self._journal.note(lambda: self._set(key, before))
+
+    def _set(self, key: K, row: R | None) -> None:
+        before = self._rows.pop(key, None)
+        if before is not None:
+            for name, value_of in self._indexes.items():
+                self._keys[name, value_of(before)].discard(key)
+        if row is not None:
+            self._rows[key] = row
+            for name, value_of in self._indexes.items():
+                self._keys.setdefault((name, value_of(row)), set()).add(key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A message in one inbox."""
+
+    message_id: int
+    agent_id: int
+    kind: RecipientKind
+    seq: int
+    position: int = 0
+    read_at: int | None = None
+    acked_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enclosure:
+    """An attachment of one message."""
+
+    message_id: int
+    position: int
+    attachment: Attachment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptAnswer:
+    """An answer under an idempotency key, and since when."""
+
+    stored: StoredAnswer
+    created_at: int
+    number: int
+    """Counts answers, so that the first of equal age goes first."""
+
+
+class Tables:
+    """Everything a memory store holds."""
+
+    def __init__(self) -> None:
+        self.journal = journal = Journal()
+        self.projects: Table[int, Project] = Table(
+            journal,
+            slug=lambda row: row.slug,
+            path=lambda row: row.human_key,
+            spelling=lambda row: row.spelling,
+        )
+        self.aliases: Table[str, int] = Table(journal)
+        self.agents: Table[int, Agent] = Table(
+            journal,
+            project=lambda row: row.project_id,
+            name=lambda row: (row.project_id, row.name.casefold()),
+            token=lambda row: row.token_hash,
+        )
+        self.messages: Table[int, Message] = Table(
+            journal,
+            project=lambda row: row.project_id,
+            thread=lambda row: (row.project_id, row.thread_id),
+        )
+        self.letters: Table[tuple[int, int], Letter] = Table(
+            journal,
+            inbox=lambda row: row.agent_id,
+            message=lambda row: row.message_id,
+            copy=lambda row: (row.message_id, row.agent_id),
+        )
+        self.blobs: Table[str, bytes] = Table(journal)
+        self.enclosures: Table[tuple[int, int], Enclosure] = Table(
+            journal,
+            message=lambda row: row.message_id,
+            blob=lambda row: row.attachment.sha256,
+            preview=lambda row: row.attachment.preview_sha256,
+        )
+        self.reservations: Table[int, Reservation] = Table(
+            journal,
+            project=lambda row: row.project_id,
+            held_by=lambda row: row.agent_id,
+            open_in=lambda row: row.project_id if row.released_at is None else None,
+        )
+        self.contacts: Table[tuple[int, int], ContactLink] = Table(
+            journal, outgoing=lambda row: row.from_id, incoming=lambda row: row.to_id
+        )
+        self.answers: Table[tuple[str, str], KeptAnswer] = Table(journal)
+        self.outbox: Table[int, OutboxRow] = Table(journal, topic=lambda row: row.topic)
+        self.probes: Table[int, int] = Table(journal)
+        self._numbers: Table[str, int] = Table(journal)
+
+    def next_number(self, name: str) -> int:
+        """Return the next number of a series; none is given out twice, even after its row is gone."""
+        return self._numbers.put(name, (self._numbers.get(name) or 0) + 1)
+
+    def numbers_reach(self, name: str, number: int) -> None:
+        """Let a series go on after a number that came from elsewhere."""
+        self._numbers.put(name, max(self._numbers.get(name) or 0, number))

@@ -1,0 +1,5 @@
+"""The embedded store: one SQLite file, one writer thread that groups commits, a pool of readers."""
+
+from postroom.stores.sqlite.store import SqliteStore
+
+__all__ = ["SqliteStore"]

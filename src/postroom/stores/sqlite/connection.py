@@ -1,0 +1,87 @@
+"""Opens connections to the file, and turns the driver's failures into the house's errors.
+
+Only the writer may checkpoint: SQLite 3.7.0 to 3.51.2 can corrupt a WAL file when two connections do
+(https://sqlite.org/wal.html#walresetbug), and machines ship those. Every other connection sets
+`wal_autocheckpoint = 0`; the writer checkpoints by itself, after it has answered its callers.
+"""
+
+import errno
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from postroom.contracts.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
+
+BUSY_TIMEOUT = timedelta(seconds=10)
+
+_READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """Open the file in WAL mode with full durability; a read-only connection refuses to write.
+
+    Raises:
+        sqlite3.Error: the file cannot be opened or is no database.
+    """
+    connection = sqlite3.connect(
+        path,
+        timeout=BUSY_TIMEOUT.total_seconds(),
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+    try:
+        _prepare(connection, read_only=read_only)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, *, read_only: bool) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    connection.execute("PRAGMA cache_size = -16000")
+    if read_only:
+        connection.execute("PRAGMA query_only = ON")
+
+
+def store_error(error: sqlite3.Error) -> StoreError:
+    """Return the house's error for a failure of the driver."""
+    primary = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    text = str(error)
+    if primary == sqlite3.SQLITE_FULL:
+        return StoreFull(f"the disk is full: {text}")
+    if primary in _READ_ONLY:
+        return StoreReadOnly(f"the database cannot be written: {text}")
+    if primary in _CORRUPT:
+        return StoreCorrupt(f"the database does not read back: {text}")
+    if isinstance(error, sqlite3.OperationalError):
+        return StoreUnavailable(f"the database did not answer: {text}")
+    return StoreError(f"the database refused: {text}")
+
+
+def file_error(error: OSError, path: Path) -> StoreError:
+    """Return the house's error for a failure of the file system."""
+    if error.errno in _NO_SPACE:
+        return StoreFull(f"the disk is full: {path}: {error}", value=str(path))
+    return StoreReadOnly(f"{path} cannot be written: {error}", value=str(path))
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn the driver's failures into store errors; let everything else through."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise store_error(error) from error
+    except StopIteration:
+        # A future refuses to hold one, and whoever awaits it would wait for ever.
+        raise RuntimeError("a function given to the store raised StopIteration") from None

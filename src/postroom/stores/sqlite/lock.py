@@ -1,0 +1,60 @@
+"""One process owns the database file: a lock of the operating system, which dies with its holder."""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from postroom.contracts.clock import iso
+from postroom.contracts.errors import StoreHeld
+from postroom.stores.sqlite.connection import file_error
+
+
+class OwnerLock:
+    """Held from opening to closing; the file beside it only says who the holder is."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = FileLock(f"{path}.lock", blocking=False, thread_local=False)
+        self._note = path.with_name(path.name + ".owner.json")
+
+    def acquire(self, *, now: int, purpose: str) -> None:
+        """Take the lock.
+
+        Raises:
+            StoreHeld: another process has it; says which, since when and what for.
+            StoreReadOnly, StoreFull: the lock or the note beside the database cannot be written.
+        """
+        note = {"pid": os.getpid(), "since": iso(now), "purpose": purpose}
+        try:
+            self._lock.acquire()
+            self._note.write_text(json.dumps(note), encoding="utf-8")
+        except Timeout:
+            raise self._held() from None
+        except OSError as error:
+            self.release()
+            raise file_error(error, self._path) from error
+
+    def release(self) -> None:
+        """Give the lock back; harmless when it is not held."""
+        if self._lock.is_locked:
+            with contextlib.suppress(OSError):  # a note that stays behind is harmless: only the lock counts
+                self._note.unlink(missing_ok=True)
+            self._lock.release()
+
+    def _held(self) -> StoreHeld:
+        note = read_owner(self._path)
+        who = "process {pid} ({purpose}, since {since})".format_map(note) if note else "another process"
+        return StoreHeld(f"{self._path} is in use by {who}", value=str(self._path), details=note)
+
+
+def read_owner(path: Path) -> dict[str, Any]:
+    """Return what the holder of a database said of itself; empty when nobody did."""
+    try:
+        note = json.loads(path.with_name(path.name + ".owner.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return note if isinstance(note, dict) and {"pid", "since", "purpose"} <= note.keys() else {}

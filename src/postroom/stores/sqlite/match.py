@@ -1,0 +1,44 @@
+"""Renders a parsed query as an FTS5 expression; every word is quoted, so that nothing is read as syntax."""
+
+from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.mail import All, AnyOf, Not, Phrase, Query, Term
+
+MAX_DEPTH = 30
+"""How deep a query may nest: the parser of FTS5 gives up at 32 levels of alternating AND and OR."""
+
+_COLUMNS = {"subject": "subject", "body": "body_md", "sender": "sender_name", "topic": "topic"}
+_NOTHING = '""'
+
+
+def fts5(query: Query, *, depth: int = 0) -> str:
+    """Return the FTS5 expression that finds what `query` means; words without a letter or digit find nothing.
+
+    Raises:
+        InvalidArgument: it nests deeper than `MAX_DEPTH`.
+    """
+    if depth > MAX_DEPTH:
+        raise InvalidArgument(f"a search nests at most {MAX_DEPTH} deep", value=MAX_DEPTH)
+    match query:
+        case Term(text=text, prefix=prefix, field=field):
+            return _in_column(field, _quoted(text) + (" *" if prefix else ""))
+        case Phrase(words=words, field=field):
+            return _in_column(field, _quoted(" ".join(words)))
+        case Not(left=left, right=right):
+            return f"({fts5(left, depth=depth + 1)} NOT {fts5(right, depth=depth + 1)})"
+        case All(parts=parts):
+            return _joined(" AND ", parts, depth)
+        case AnyOf(parts=parts):
+            return _joined(" OR ", parts, depth)
+
+
+def _joined(operator: str, parts: tuple[Query, ...], depth: int) -> str:
+    return "(" + (operator.join(fts5(part, depth=depth + 1) for part in parts) or _NOTHING) + ")"
+
+
+def _quoted(text: str) -> str:
+    # FTS5 reads the expression up to the first NUL; in a text, a NUL only separates words.
+    return '"' + text.replace('"', '""').replace("\0", " ") + '"'
+
+
+def _in_column(field: str | None, expression: str) -> str:
+    return f"{{{_COLUMNS[field]}}} : {expression}" if field else expression

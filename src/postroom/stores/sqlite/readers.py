@@ -1,0 +1,76 @@
+"""A small pool of threads that read: each has a connection of its own and sees one consistent view a call."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from postroom.contracts.errors import StoreUnavailable
+from postroom.stores.sqlite.connection import connect, translated
+
+T = TypeVar("T")
+
+
+class Readers:
+    """Runs look-ups off the event loop, each in a read transaction."""
+
+    def __init__(self, path: Path, *, count: int = 2) -> None:
+        self._path = path
+        self._own = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._pool = ThreadPoolExecutor(max_workers=count, thread_name_prefix="postroom-reader")
+
+    async def submit(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `look` in one consistent view and return its answer.
+
+        Raises:
+            StoreUnavailable: closed, or not answering in time.
+        """
+        return await self._handed_over(lambda: self._run(look))
+
+    async def submit_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` outside of a transaction, for copies that must let the writer go on.
+
+        Raises:
+            StoreUnavailable: closed, or not answering in time.
+        """
+        return await self._handed_over(lambda: self._run_free(work))
+
+    def close(self) -> None:
+        """Finish what runs and close every connection; harmless when done twice."""
+        self._pool.shutdown(wait=True)
+        for connection in self._connections:
+            connection.close()
+        self._connections.clear()
+
+    async def _handed_over(self, work: Callable[[], T]) -> T:
+        try:
+            answer = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        except RuntimeError as error:  # the pool takes nothing more
+            raise StoreUnavailable("the database is closed", remedy="start the server again") from error
+        return await answer
+
+    def _run(self, look: Callable[[sqlite3.Connection], T]) -> T:
+        with translated():
+            connection = self._connection()
+            connection.execute("BEGIN")
+            try:
+                return look(connection)
+            finally:
+                if connection.in_transaction:
+                    connection.execute("COMMIT")
+
+    def _run_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with translated():
+            return work(self._connection())
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = connect(self._path, read_only=True)
+            self._own.connection = connection
+            self._connections.append(connection)
+        return connection

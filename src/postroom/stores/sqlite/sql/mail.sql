@@ -1,0 +1,352 @@
+-- One statement a heading; `?` and `:name` parameters; lists are given as JSON arrays to json_each.
+
+-- project_by_key
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE human_key = ?1
+UNION ALL
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE slug = ?1
+UNION ALL
+SELECT p.id, p.slug, p.human_key, p.created_at, p.spelling, p.git_identity, p.owner
+  FROM project_aliases a JOIN projects p ON p.id = a.project_id WHERE a.human_key = ?1
+LIMIT 1;
+
+-- project_by_id
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE id = ?;
+
+-- projects_spelled
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner
+  FROM projects WHERE spelling = ? ORDER BY id;
+
+-- projects
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner
+  FROM projects WHERE id > ? ORDER BY id LIMIT ?;
+
+-- insert_project
+INSERT INTO projects (slug, human_key, created_at, spelling, git_identity, owner) VALUES (?, ?, ?, ?, ?, ?)
+RETURNING id, slug, human_key, created_at, spelling, git_identity, owner;
+
+-- add_project_alias
+INSERT INTO project_aliases (human_key, project_id) VALUES (?, ?) ON CONFLICT (human_key) DO NOTHING;
+
+-- set_git_identity
+UPDATE projects SET git_identity = ? WHERE id = ?;
+
+-- agent_named
+SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
+       retired_at, token_hash, inbox_seq, inbox_floor
+  FROM agents WHERE project_id = ? AND name_key = ?;
+
+-- agents_named
+SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
+       retired_at, token_hash, inbox_seq, inbox_floor
+  FROM agents WHERE project_id = ? AND name_key IN (SELECT value FROM json_each(?)) ORDER BY id;
+
+-- agents_by_id
+SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
+       retired_at, token_hash, inbox_seq, inbox_floor
+  FROM agents WHERE id IN (SELECT value FROM json_each(?));
+
+-- agents
+SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
+       retired_at, token_hash, inbox_seq, inbox_floor
+  FROM agents WHERE project_id = :project_id AND id > :after AND (:retired OR retired_at IS NULL)
+ ORDER BY id LIMIT :limit;
+
+-- agent_by_token
+SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
+       retired_at, token_hash, inbox_seq, inbox_floor
+  FROM agents WHERE token_hash = ?;
+
+-- insert_agent
+INSERT INTO agents (project_id, name, name_key, program, model, task_description, created_at, last_active_at)
+VALUES (:project_id, :name, :name_key, :program, :model, :task_description, :now, :now)
+RETURNING id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
+          retired_at, token_hash, inbox_seq, inbox_floor;
+
+-- update_agent
+UPDATE agents SET program = :program, model = :model, task_description = :task_description,
+       last_active_at = max(last_active_at, :now)
+ WHERE id = :id
+RETURNING id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
+          retired_at, token_hash, inbox_seq, inbox_floor;
+
+-- set_agent_retired
+UPDATE agents SET retired_at = ? WHERE id = ?;
+
+-- set_agent_token
+UPDATE agents SET token_hash = ? WHERE id = ?;
+
+-- set_contact_policy
+UPDATE agents SET contact_policy = ? WHERE id = ?;
+
+-- touch_agent
+UPDATE agents SET last_active_at = max(last_active_at, :now) WHERE id = :id;
+
+-- touch_reservations
+UPDATE file_reservations SET expires_at = max(expires_at, :now + ttl)
+ WHERE agent_id = :id AND released_at IS NULL AND expires_at > :now;
+
+-- message
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+       created_ts, topic, broadcast, reply_to, recalled_at
+  FROM messages WHERE id = ?;
+
+-- messages
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+       created_ts, topic, broadcast, reply_to, recalled_at
+  FROM messages WHERE id IN (SELECT value FROM json_each(?));
+
+-- insert_message
+INSERT INTO messages (project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+                      created_ts, topic, broadcast, reply_to)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- next_inbox_seq
+UPDATE agents SET inbox_seq = inbox_seq + 1 WHERE id = ? RETURNING inbox_seq;
+
+-- insert_recipient
+INSERT INTO recipients (message_id, agent_id, kind, seq, position) VALUES (?, ?, ?, ?, ?);
+
+-- recipients_named
+SELECT count(*) FROM recipients WHERE message_id = ?;
+
+-- recipients
+SELECT r.message_id, r.agent_id, a.name, p.slug, r.kind, r.seq, r.read_at, r.acked_at
+  FROM recipients r JOIN agents a ON a.id = r.agent_id JOIN projects p ON p.id = a.project_id
+ WHERE r.message_id IN (SELECT value FROM json_each(?))
+ ORDER BY r.message_id, r.position, r.agent_id;
+
+-- inbox_newest
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       r.kind, r.seq, r.read_at, r.acked_at
+  FROM recipients r JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = :agent_id AND m.recalled_at IS NULL
+   AND (:since IS NULL OR m.created_ts >= :since)
+   AND (:importance IS NULL OR m.importance IN (SELECT value FROM json_each(:importance)))
+ ORDER BY r.seq DESC LIMIT :limit;
+
+-- inbox_after
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       r.kind, r.seq, r.read_at, r.acked_at
+  FROM recipients r JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = :agent_id AND r.seq > :after AND m.recalled_at IS NULL
+   AND (:since IS NULL OR m.created_ts >= :since)
+   AND (:importance IS NULL OR m.importance IN (SELECT value FROM json_each(:importance)))
+ ORDER BY r.seq LIMIT :limit;
+
+-- inbox_unread_newest
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       r.kind, r.seq, r.read_at, r.acked_at
+  FROM recipients r INDEXED BY recipients_unread JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = :agent_id AND r.read_at IS NULL AND m.recalled_at IS NULL
+   AND (:since IS NULL OR m.created_ts >= :since)
+   AND (:importance IS NULL OR m.importance IN (SELECT value FROM json_each(:importance)))
+ ORDER BY r.seq DESC LIMIT :limit;
+
+-- inbox_unread_after
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       r.kind, r.seq, r.read_at, r.acked_at
+  FROM recipients r INDEXED BY recipients_unread JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = :agent_id AND r.seq > :after AND r.read_at IS NULL AND m.recalled_at IS NULL
+   AND (:since IS NULL OR m.created_ts >= :since)
+   AND (:importance IS NULL OR m.importance IN (SELECT value FROM json_each(:importance)))
+ ORDER BY r.seq LIMIT :limit;
+
+-- inbox_events
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       r.kind, r.seq, r.read_at, r.acked_at
+  FROM recipients r JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = :agent_id AND r.seq > :after ORDER BY r.seq LIMIT :limit;
+
+-- unread_count
+SELECT count(*) FROM recipients r INDEXED BY recipients_unread JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = ? AND r.read_at IS NULL AND m.recalled_at IS NULL;
+
+-- thread
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+       created_ts, topic, broadcast, reply_to, recalled_at
+  FROM messages WHERE project_id = ? AND thread_id = ? AND id > ? ORDER BY id LIMIT ?;
+
+-- thread_tail
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+       created_ts, topic, broadcast, reply_to, recalled_at
+  FROM messages WHERE project_id = ? AND thread_id = ? ORDER BY id DESC LIMIT ?;
+
+-- thread_size
+SELECT messages FROM threads WHERE project_id = ? AND thread_id = ?;
+
+-- threads
+SELECT t.thread_id, f.subject, t.messages, t.first_id, t.last_id, l.created_ts, l.sender_name
+  FROM threads t JOIN messages f ON f.id = t.first_id JOIN messages l ON l.id = t.last_id
+ WHERE t.project_id = :project_id AND (:before IS NULL OR t.last_id < :before)
+ ORDER BY t.last_id DESC LIMIT :limit;
+
+-- project_messages
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+       created_ts, topic, broadcast, reply_to, recalled_at
+  FROM messages WHERE project_id = ? AND id > ? ORDER BY id LIMIT ?;
+
+-- search_newest
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       snippet(messages_fts, -1, '', '', '…', 16), 0.0
+  FROM messages_fts CROSS JOIN messages m ON m.id = messages_fts.rowid
+ WHERE messages_fts MATCH :match AND messages_fts.rowid < :below AND m.project_id = :project_id AND m.recalled_at IS NULL
+ ORDER BY messages_fts.rowid DESC LIMIT :limit;
+
+-- search_best
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       snippet(messages_fts, -1, '', '', '…', 16), messages_fts.rank
+  FROM messages_fts CROSS JOIN messages m ON m.id = messages_fts.rowid
+ WHERE messages_fts MATCH :match AND m.project_id = :project_id AND m.recalled_at IS NULL
+ ORDER BY messages_fts.rank, messages_fts.rowid DESC LIMIT :limit OFFSET :offset;
+
+-- mark_read
+UPDATE recipients SET read_at = coalesce(read_at, ?3) WHERE message_id = ?1 AND agent_id = ?2 RETURNING read_at;
+
+-- mark_acked
+UPDATE recipients SET read_at = coalesce(read_at, ?3), acked_at = coalesce(acked_at, ?3)
+ WHERE message_id = ?1 AND agent_id = ?2 RETURNING acked_at;
+
+-- mark_recalled
+UPDATE messages SET recalled_at = coalesce(recalled_at, ?2), subject = '', body_md = '', topic = '' WHERE id = ?1;
+
+-- drop_attachments
+DELETE FROM attachments WHERE message_id = ?;
+
+-- drop_orphan_blobs
+DELETE FROM blobs WHERE sha256 IN (SELECT value FROM json_each(?1))
+   AND NOT EXISTS (SELECT 1 FROM attachments a WHERE a.sha256 = blobs.sha256)
+   AND NOT EXISTS (SELECT 1 FROM attachments a WHERE a.preview_sha256 = blobs.sha256);
+
+-- insert_blob
+INSERT INTO blobs (sha256, content) VALUES (?, ?) ON CONFLICT (sha256) DO NOTHING;
+
+-- blob
+SELECT content FROM blobs WHERE sha256 = ?;
+
+-- insert_attachment
+INSERT INTO attachments (message_id, position, sha256, name, media_type, size, preview_sha256)
+VALUES (?1, (SELECT count(*) FROM attachments WHERE message_id = ?1), ?2, ?3, ?4, ?5, ?6);
+
+-- attachments
+SELECT message_id, sha256, name, media_type, size, preview_sha256
+  FROM attachments WHERE message_id IN (SELECT value FROM json_each(?)) ORDER BY message_id, position;
+
+-- reservation
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r JOIN agents a ON a.id = r.agent_id WHERE r.id = ?;
+
+-- live_reservations
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r INDEXED BY file_reservations_live JOIN agents a ON a.id = r.agent_id
+ WHERE r.project_id = :project_id AND r.released_at IS NULL AND r.expires_at > :now
+ ORDER BY r.id LIMIT :limit;
+
+-- live_reservations_near
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r INDEXED BY file_reservations_live JOIN agents a ON a.id = r.agent_id
+ WHERE r.project_id = :project_id AND r.released_at IS NULL AND r.expires_at > :now
+   AND r.prefix IN (SELECT value FROM json_each(:ancestors))
+UNION ALL
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r INDEXED BY file_reservations_live JOIN agents a ON a.id = r.agent_id
+ WHERE r.project_id = :project_id AND r.released_at IS NULL AND r.expires_at > :now
+   AND r.prefix >= :below AND r.prefix < :beyond
+ ORDER BY 1 LIMIT :limit;
+
+-- reservations_held
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r INDEXED BY file_reservations_held JOIN agents a ON a.id = r.agent_id
+ WHERE r.agent_id = :agent_id AND r.project_id = :project_id AND r.released_at IS NULL AND r.expires_at > :now
+   AND (:ancestors IS NULL OR r.prefix IN (SELECT value FROM json_each(:ancestors))
+        OR r.prefix >= :below AND r.prefix < :beyond)
+ ORDER BY r.id LIMIT :limit;
+
+-- reservations
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r JOIN agents a ON a.id = r.agent_id
+ WHERE r.project_id = ? AND r.id > ? ORDER BY r.id LIMIT ?;
+
+-- insert_reservation
+INSERT INTO file_reservations (project_id, agent_id, pattern, prefix, exclusive, reason, created_at, expires_at, ttl)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- extend_reservation
+UPDATE file_reservations SET expires_at = ?, ttl = ?, exclusive = ?, reason = ? WHERE id = ?;
+
+-- release_reservation
+UPDATE file_reservations SET released_at = ?, released_by = ?, release_reason = ? WHERE id = ? AND released_at IS NULL;
+
+-- expired_reservations
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.expires_at, '', 'expired'
+  FROM file_reservations r INDEXED BY file_reservations_ending JOIN agents a ON a.id = r.agent_id
+ WHERE r.project_id = ? AND r.released_at IS NULL AND r.expires_at <= ? ORDER BY r.expires_at, r.id LIMIT 100;
+
+-- expire_reservation
+UPDATE file_reservations SET released_at = expires_at, release_reason = 'expired' WHERE id = ?;
+
+-- contact
+SELECT from_id, to_id, status, reason, created_at, decided_at FROM contacts WHERE from_id = ? AND to_id = ?;
+
+-- contacts
+SELECT from_id, to_id, status, reason, created_at, decided_at FROM contacts WHERE from_id = ?1
+UNION
+SELECT from_id, to_id, status, reason, created_at, decided_at FROM contacts WHERE to_id = ?1
+ORDER BY created_at, from_id, to_id;
+
+-- put_contact
+INSERT INTO contacts (from_id, to_id, status, reason, created_at, decided_at)
+VALUES (:from_id, :to_id, :status, :reason, :now, CASE :status WHEN 'pending' THEN NULL ELSE :now END)
+ON CONFLICT (from_id, to_id) DO UPDATE
+   SET status = :status, reason = :reason, decided_at = CASE :status WHEN 'pending' THEN NULL ELSE :now END
+RETURNING from_id, to_id, status, reason, created_at, decided_at;
+
+-- answer
+SELECT digest, answer FROM idempotency WHERE scope = ? AND key = ?;
+
+-- insert_answer
+INSERT INTO idempotency (scope, key, digest, answer, created_at) VALUES (?, ?, ?, ?, ?);
+
+-- purge_answers
+DELETE FROM idempotency WHERE rowid IN (SELECT rowid FROM idempotency WHERE created_at < ? ORDER BY created_at LIMIT ?);
+
+-- insert_outbox
+INSERT INTO outbox (topic, key, project_id, created_at) VALUES (?, ?, ?, ?);
+
+-- outbox
+SELECT id, topic, key, project_id, created_at, attempts, last_error FROM outbox WHERE topic = ? ORDER BY id LIMIT ?;
+
+-- backlog
+SELECT count(*), (SELECT created_at FROM outbox WHERE topic = ?1 ORDER BY id LIMIT 1) FROM outbox WHERE topic = ?1;
+
+-- finish_outbox
+DELETE FROM outbox WHERE id IN (SELECT value FROM json_each(?));
+
+-- fail_outbox
+UPDATE outbox SET attempts = attempts + 1, last_error = ? WHERE id IN (SELECT value FROM json_each(?));
+
+-- counts
+SELECT (SELECT count(*) FROM projects), (SELECT count(*) FROM agents),
+       (SELECT coalesce(max(id), 0) FROM messages),
+       (SELECT count(*) FROM file_reservations INDEXED BY file_reservations_ending
+         WHERE released_at IS NULL),
+       (SELECT count(*) FROM outbox);
+
+-- any_project
+SELECT 1 FROM projects LIMIT 1;
+
+-- probe
+INSERT INTO probe (id, written_at) VALUES (1, ?1) ON CONFLICT (id) DO UPDATE SET written_at = ?1 RETURNING written_at;

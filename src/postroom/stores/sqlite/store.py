@@ -1,0 +1,122 @@
+"""The mail store on one SQLite file."""
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from postroom.contracts.clock import Clock, SystemClock
+from postroom.contracts.errors import StoreCorrupt
+from postroom.contracts.store import MailReads, MailWrites
+from postroom.stores.sqlite.connection import connect, file_error, translated
+from postroom.stores.sqlite.lock import OwnerLock
+from postroom.stores.sqlite.migrate import back_up, migrate
+from postroom.stores.sqlite.readers import Readers
+from postroom.stores.sqlite.statements import STATEMENTS
+from postroom.stores.sqlite.transaction import SqliteReads, SqliteWrites
+from postroom.stores.sqlite.writer import Writer
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """Mail in one file that this process alone owns."""
+
+    def __init__(self, path: Path, lock: OwnerLock, writer: Writer, readers: Readers, clock: Clock) -> None:
+        self.path = path
+        self._lock = lock
+        self._writer = writer
+        self._readers = readers
+        self._clock = clock
+
+    @classmethod
+    def open(
+        cls, path: Path, *, clock: Clock | None = None, purpose: str = "server", readers: int = 2
+    ) -> "SqliteStore":
+        """Own the file, bring it to the newest schema and start the writer.
+
+        Raises:
+            StoreHeld: another process owns it.
+            SchemaTooNew: a newer postroom wrote it.
+            StoreReadOnly: it or its folder cannot be written.
+        """
+        clock = clock or SystemClock()
+        path = path.resolve()  # one file has one lock, whatever links lead to it
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise file_error(error, path.parent) from error
+        lock = OwnerLock(path)
+        lock.acquire(now=clock.now(), purpose=purpose)
+        try:
+            connection = _open_newest(path, now=clock.now())
+        except BaseException:
+            lock.release()
+            raise
+        return cls(path, lock, Writer(connection), Readers(path, count=readers), clock)
+
+    async def read(self, look: Callable[[MailReads], T]) -> T:
+        """Run `look` on a reader thread in one consistent view."""
+        return await self._readers.submit(lambda connection: look(SqliteReads(connection)))
+
+    async def write(self, change: Callable[[MailWrites], T]) -> T:
+        """Run `change` on the writer thread; answer after the fsync that covers it."""
+        return await self._writer.submit(lambda connection: change(SqliteWrites(connection)))
+
+    async def probe(self) -> None:
+        """Write and read back one row."""
+        now = self._clock.now()
+
+        def write_and_read(connection: sqlite3.Connection) -> int:
+            return int(connection.execute(STATEMENTS["probe"], (now,)).fetchone()[0])
+
+        if await self._writer.submit(write_and_read) != now:
+            raise StoreCorrupt("the probe row did not read back as it was written", value=now)
+
+    async def back_up(self, target: Path) -> None:
+        """Write a consistent copy while work goes on.
+
+        Raises:
+            StoreError: the copy could not be written; the target is as it was.
+        """
+        await self._readers.submit_free(lambda connection: back_up(connection, target))
+
+    async def check(self) -> list[str]:
+        """Read the whole database and return what is wrong with it; empty when nothing is."""
+
+        def look(connection: sqlite3.Connection) -> list[str]:
+            rows = [row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
+            broken = connection.execute("PRAGMA foreign_key_check").fetchmany(20)
+            return rows + [f"foreign key: {row}" for row in broken]
+
+        return await self._readers.submit(look)
+
+    @property
+    def grouping(self) -> tuple[int, int]:
+        """How many commits the writer made, and how many changes they held."""
+        return self._writer.groups, self._writer.changes
+
+    def close(self) -> None:
+        """Finish what was handed in, close and give the file back; harmless when done twice."""
+        self._readers.close()
+        self._writer.close()
+        self._lock.release()
+
+
+def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
+    with translated():
+        try:
+            if not path.exists():
+                path.touch(mode=0o600)
+        except OSError as error:
+            raise file_error(error, path) from error
+        connection = connect(path)
+        try:
+            migrate(connection, path, now=now)
+            # A file that cannot be written is refused now, not at the first letter.
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        except BaseException:
+            connection.close()
+            raise
+    return connection

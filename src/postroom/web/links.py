@@ -1,0 +1,72 @@
+"""The addresses of the pages. Every part is quoted; parameters that say nothing are left out."""
+
+from urllib.parse import quote, urlencode
+
+
+def project(slug: str) -> str:
+    """Return the address of a project."""
+    return f"/p/{_part(slug)}"
+
+
+def agents(slug: str, *, after: int | None = None) -> str:
+    """Return the address of a project's agents."""
+    return _with(f"{project(slug)}/agents", after=after)
+
+
+def agent(slug: str, name: str, *, box: str | None = None, before: int | None = None) -> str:
+    """Return the address of an agent, of its letters in `inbox` or `sent`."""
+    return _with(f"{project(slug)}/agents/{_part(name)}", box=box, before=before)
+
+
+def threads(slug: str, *, before: int | None = None) -> str:
+    """Return the address of a project's threads."""
+    return _with(f"{project(slug)}/threads", before=before)
+
+
+def thread(slug: str, thread_id: str, *, after: int | None = None, newest: bool = False) -> str:
+    """Return the address of a thread: from its beginning, behind a message, or its newest messages."""
+    return _with(f"{project(slug)}/t/{_part(thread_id)}", after=after, newest=1 if newest else None)
+
+
+def message(slug: str, message_id: int) -> str:
+    """Return the address of one message."""
+    return f"{project(slug)}/m/{message_id}"
+
+
+def source(slug: str, message_id: int) -> str:
+    """Return the address of a message's text as it was written."""
+    return f"{message(slug, message_id)}/source"
+
+
+def reservations(slug: str, *, path: str | None = None) -> str:
+    """Return the address of a project's reservations, of those that touch a path."""
+    return _with(f"{project(slug)}/reservations", path=path)
+
+
+def search(slug: str, *, q: str | None = None, order: str | None = None, cursor: int | None = None) -> str:
+    """Return the address of a search."""
+    return _with(f"{project(slug)}/search", q=q, order=order, cursor=cursor)
+
+
+def attachment(sha256: str, message_id: int, name: str) -> str:
+    """Return the address of an attachment's bytes; it names the message that has it."""
+    return _with(f"/attachments/{_part(sha256)}", message=message_id, name=name)
+
+
+def preview(sha256: str, message_id: int) -> str:
+    """Return the address of a picture that may be shown within a page."""
+    return _with(f"/previews/{_part(sha256)}", message=message_id)
+
+
+def projects(*, after: int | None = None) -> str:
+    """Return the address of the list of projects."""
+    return _with("/", after=after)
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="", errors="replace")
+
+
+def _with(address: str, /, **parameters: object) -> str:
+    given = {name: value for name, value in parameters.items() if value is not None}
+    return f"{address}?{urlencode(given, errors='replace')}" if given else address

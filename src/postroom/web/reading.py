@@ -1,0 +1,460 @@
+"""What each page shows, gathered from the reads of one consistent view with a bounded number of look-ups.
+
+Nothing here knows of HTML. Hidden copies are left out here, before any page can see them: as recipients of a
+letter, and as letters of an inbox.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from postroom.contracts.errors import UnknownAgent, UnknownMessage, UnknownProject, UnknownThread
+from postroom.contracts.mail import (
+    Agent,
+    Attachment,
+    InboxEntry,
+    Message,
+    Phrase,
+    Project,
+    Query,
+    Recipient,
+    Reservation,
+    SearchHit,
+    SearchOrder,
+    ThreadHead,
+)
+from postroom.contracts.store import MailReads
+
+PROJECTS = 20
+AGENTS = 50
+THREADS = 30
+LETTERS = 50
+BOX = 25
+HITS = 20
+LIVE = 200
+ENDED = 30
+BRIEF = 8
+"""Rows of a list on a project's first page."""
+RECENT_AGENTS = 40
+COUNTED = 99
+"""Rows of a project are counted up to here, and said to be more beyond."""
+PAGE_TEXT = 256 * 1024
+"""Characters of message bodies on one page of a thread; a longer message has a page of its own."""
+
+
+class Numbered(Protocol):
+    """A record with an id."""
+
+    @property
+    def id(self) -> int:
+        """Return the record's number."""
+        ...
+
+
+T = TypeVar("T")
+N = TypeVar("N", bound=Numbered)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some rows of a list, and where the next ones begin; None when there are no more."""
+
+    rows: Sequence[T]
+    next: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """A number of rows, as far as they were counted."""
+
+    counted: int
+    more: bool
+
+    def __str__(self) -> str:
+        return f"{self.counted}+" if self.more else str(self.counted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectRow:
+    """A project in the list of projects."""
+
+    project: Project
+    agents: Tally
+    threads: Tally
+    last_at: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadRow:
+    """A thread in a list: its first subject, and its newest message with who has it."""
+
+    head: ThreadHead
+    first_recalled: bool
+    last: Message | None
+    recipients: Sequence[Recipient]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A message with everything around it that a page may show."""
+
+    message: Message
+    sender: Agent | None
+    recipients: Sequence[Recipient]
+    attachments: Sequence[Attachment]
+    answers: Message | None
+    """The message that this one replies to, when it is in the same project."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """A project's first page."""
+
+    project: Project
+    threads: Page[ThreadRow]
+    agents: Page[Agent]
+    reservations: Page[Reservation]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadPage:
+    """Some messages of a thread, in order."""
+
+    project: Project
+    thread_id: str
+    first: Message
+    size: int
+    letters: Page[Letter]
+    after: int
+    newest: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxRow:
+    """A letter that an agent got (`entry`) or sent (without one)."""
+
+    message: Message
+    project_slug: str | None
+    entry: InboxEntry | None = None
+    recipients: Sequence[Recipient] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPage:
+    """An agent's profile, one of its boxes, and what it has reserved."""
+
+    project: Project
+    agent: Agent
+    box: Page[BoxRow]
+    held: Page[Reservation]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationsPage:
+    """What is reserved now, and what was reserved last."""
+
+    project: Project
+    live: Page[Reservation]
+    ended: Sequence[Reservation]
+
+
+def known_project(reads: MailReads, slug: str) -> Project:
+    """Return the project with this slug.
+
+    Raises:
+        UnknownProject: there is none.
+    """
+    project = reads.project(slug)
+    if project is None:
+        raise UnknownProject(
+            f"no project is called {slug!r}", value=slug, remedy="look for it in the list of projects"
+        )
+    return project
+
+
+def projects(reads: MailReads, *, after: int) -> Page[ProjectRow]:
+    """Return a page of projects, those with the newest mail first."""
+    found = reads.projects(limit=PROJECTS + 1, after=after)
+    page = _cut(found, PROJECTS, lambda project: project.id)
+    rows = [_project_row(reads, project) for project in page.rows]
+    return Page(sorted(rows, key=lambda row: row.last_at or 0, reverse=True), page.next)
+
+
+def overview(reads: MailReads, slug: str, *, now: int) -> Overview:
+    """Return a project's newest threads, latest active agents and live reservations."""
+    project = known_project(reads, slug)
+    recent = _newest(
+        lambda after, limit: reads.agents(project.id, include_retired=False, limit=limit, after=after),
+        RECENT_AGENTS,
+    )
+    recent.sort(key=lambda agent: agent.last_active_at, reverse=True)
+    live = reads.live_reservations(project.id, now=now, limit=BRIEF + 1)
+    return Overview(
+        project=project,
+        threads=_thread_rows(reads, project, limit=BRIEF, before=None),
+        agents=_cut(recent, BRIEF, lambda agent: agent.id),
+        reservations=_cut(live, BRIEF, lambda one: one.id),
+    )
+
+
+def threads(reads: MailReads, slug: str, *, before: int | None) -> tuple[Project, Page[ThreadRow]]:
+    """Return a page of a project's threads, those with the newest message first."""
+    project = known_project(reads, slug)
+    return project, _thread_rows(reads, project, limit=THREADS, before=before)
+
+
+def thread(reads: MailReads, slug: str, thread_id: str, *, after: int, newest: bool) -> ThreadPage:
+    """Return messages of a thread: those after an id, or the newest.
+
+    Raises:
+        UnknownThread: the project has no such thread.
+    """
+    project = known_project(reads, slug)
+    size = reads.thread_size(project.id, thread_id)
+    beginning = reads.thread(project.id, thread_id, limit=1)
+    if not beginning:
+        raise UnknownThread(f"{slug} has no thread {thread_id!r}", value=thread_id)
+    if newest:
+        tail = reads.thread_tail(project.id, thread_id, limit=LETTERS)
+        page = Page(_fitting(tail[::-1])[::-1])
+    else:
+        found = reads.thread(project.id, thread_id, limit=LETTERS + 1, after=after)
+        fitting = _fitting(found[:LETTERS])
+        page = Page(fitting, fitting[-1].id if len(fitting) < len(found) else None)
+    return ThreadPage(
+        project=project,
+        thread_id=thread_id,
+        first=beginning[0],
+        size=size,
+        letters=Page(_letters(reads, project, page.rows), page.next),
+        after=after,
+        newest=newest,
+    )
+
+
+def message(reads: MailReads, slug: str, message_id: int) -> tuple[Project, Letter]:
+    """Return one message of a project.
+
+    Raises:
+        UnknownMessage: the project has no such message.
+    """
+    project = known_project(reads, slug)
+    found = reads.message(message_id)
+    if found is None or found.project_id != project.id:
+        raise UnknownMessage(f"{slug} has no message {message_id}", value=message_id)
+    return project, _letters(reads, project, [found])[0]
+
+
+def agents(reads: MailReads, slug: str, *, after: int) -> tuple[Project, Page[Agent]]:
+    """Return a page of a project's agents, retired ones too, in the order of their registration."""
+    project = known_project(reads, slug)
+    found = reads.agents(project.id, include_retired=True, limit=AGENTS + 1, after=after)
+    return project, _cut(found, AGENTS, lambda agent: agent.id)
+
+
+def agent(reads: MailReads, slug: str, name: str, *, sent: bool, before: int | None, now: int) -> AgentPage:
+    """Return an agent with a page of its inbox, or of what it sent, the newest first.
+
+    Raises:
+        UnknownAgent: the project has no such agent.
+    """
+    project = known_project(reads, slug)
+    found = reads.agent(project.id, name)
+    if found is None:
+        raise UnknownAgent(
+            f"{slug} has no agent called {name!r}",
+            value=name,
+            remedy="look for it among the project's agents",
+        )
+    held = reads.live_reservations(project.id, now=now, agent_id=found.id, limit=LIVE + 1)
+    return AgentPage(
+        project=project,
+        agent=found,
+        box=(_sent if sent else _inbox)(reads, found, before),
+        held=_cut(held, LIVE, lambda one: one.id),
+    )
+
+
+def reservations(reads: MailReads, slug: str, *, path: str, now: int) -> ReservationsPage:
+    """Return live reservations (with a path: those that may touch it) and the last that ended."""
+    project = known_project(reads, slug)
+    found = reads.live_reservations(project.id, now=now, near=_literal_part(path) or None, limit=LIVE + 1)
+    live = _cut(found, LIVE, lambda one: one.id)
+    newest = _newest(lambda after, limit: reads.reservations(project.id, limit=limit, after=after), ENDED)
+    ended = [one for one in reversed(newest) if one.released_at is not None or one.expires_at <= now]
+    return ReservationsPage(
+        project=project,
+        live=Page(sorted(live.rows, key=lambda one: (one.pattern, one.id)), live.next),
+        ended=ended,
+    )
+
+
+def search(
+    reads: MailReads, slug: str, query: Query | None, *, order: SearchOrder, cursor: int
+) -> tuple[Project, Page[SearchHit]]:
+    """Return a page of what a search finds; nothing when it asks for nothing."""
+    project = known_project(reads, slug)
+    if query is None:
+        return project, Page([])
+    hits = reads.search(project.id, query, order=order, limit=HITS + 1, cursor=cursor)
+    page = _cut(hits, HITS, lambda hit: hit.message.id)
+    return project, Page(page.rows, cursor + HITS if page.next and order == "best" else page.next)
+
+
+def attached(reads: MailReads, message_id: int, sha256: str) -> list[Attachment]:
+    """Return the attachments of a message whose bytes, or whose preview's, have this SHA-256.
+
+    Raises:
+        UnknownMessage: there are none, or the message was recalled.
+    """
+    found = reads.message(message_id)
+    stored = reads.attachments([message_id]).get(message_id, [])
+    matching = [one for one in stored if sha256 in (one.sha256, one.preview_sha256)]
+    if found is None or found.recalled_at is not None or not matching:
+        raise UnknownMessage(
+            f"message {message_id} has no such file", value=message_id, remedy="open it from its message"
+        )
+    return matching
+
+
+def _cut(found: Sequence[T], limit: int, number: Callable[[T], int]) -> Page[T]:
+    """Make a page of `limit` rows out of one row more, which says whether there is a next page."""
+    shown = found[:limit]
+    return Page(shown, number(shown[-1]) if len(found) > limit else None)
+
+
+def _newest(fetch: Callable[[int, int], list[N]], limit: int) -> list[N]:
+    """Return the `limit` rows with the greatest ids, of a list that can only be read upwards from an id.
+
+    One look-up while they fit; else about two for each binary digit of the greatest id.
+    """
+    found = fetch(0, limit + 1)
+    if len(found) <= limit:
+        return found
+    low, high = 0, max(2 * found[-1].id, 1)
+    while len(fetch(high, limit + 1)) > limit:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if len(fetch(middle, limit + 1)) > limit:
+            low = middle
+        else:
+            high = middle
+    return fetch(high, limit)
+
+
+def _project_row(reads: MailReads, project: Project) -> ProjectRow:
+    heads = reads.threads(project.id, limit=COUNTED + 1)
+    known = reads.agents(project.id, include_retired=False, limit=COUNTED + 1)
+    return ProjectRow(
+        project=project,
+        agents=Tally(min(len(known), COUNTED), len(known) > COUNTED),
+        threads=Tally(min(len(heads), COUNTED), len(heads) > COUNTED),
+        last_at=heads[0].last_at if heads else None,
+    )
+
+
+def _thread_rows(reads: MailReads, project: Project, *, limit: int, before: int | None) -> Page[ThreadRow]:
+    page = _cut(reads.threads(project.id, limit=limit + 1, before=before), limit, lambda head: head.last_id)
+    last_ids = [head.last_id for head in page.rows]
+    # A recalled message has no subject left; those without one are looked at to tell the two apart.
+    unnamed = [head.first_id for head in page.rows if not head.subject]
+    known = reads.messages([*last_ids, *unnamed])
+    recipients = reads.recipients(last_ids)
+    rows = [
+        ThreadRow(
+            head=head,
+            first_recalled=head.first_id in known and known[head.first_id].recalled_at is not None,
+            last=known.get(head.last_id),
+            recipients=_seen(recipients.get(head.last_id, [])),
+        )
+        for head in page.rows
+    ]
+    return Page(rows, page.next)
+
+
+def _fitting(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return as many of the first messages as fit on a page by their text, at least one."""
+    text = 0
+    for count, one in enumerate(messages):
+        text += len(one.body_md)
+        if count and text > PAGE_TEXT:
+            return messages[:count]
+    return messages
+
+
+def _letters(reads: MailReads, project: Project, messages: Sequence[Message]) -> list[Letter]:
+    ids = [one.id for one in messages]
+    known = {one.id: one for one in messages}
+    answered = [one.reply_to for one in messages if one.reply_to is not None and one.reply_to not in known]
+    known |= reads.messages(answered) if answered else {}
+    senders = reads.agents_by_id(sorted({one.sender_id for one in messages}))
+    recipients = reads.recipients(ids)
+    attachments = reads.attachments(ids)
+    letters = []
+    for one in messages:
+        sender = senders.get(one.sender_id)
+        answers = known.get(one.reply_to) if one.reply_to is not None else None
+        letter = Letter(
+            message=one,
+            sender=sender if sender and sender.project_id == project.id else None,
+            recipients=_seen(recipients.get(one.id, [])),
+            attachments=attachments.get(one.id, []) if one.recalled_at is None else [],
+            answers=answers if answers and answers.project_id == project.id else None,
+        )
+        letters.append(letter)
+    return letters
+
+
+def _seen(recipients: Iterable[Recipient]) -> list[Recipient]:
+    return [one for one in recipients if one.kind != "bcc"]
+
+
+def _inbox(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
+    """Return the entries of a window below a sequence number, without those that came as hidden copies."""
+    top = min(before or owner.inbox_seq + 1, owner.inbox_seq + 1)
+    after = max(top - 1 - BOX, owner.inbox_floor)
+    window = reads.inbox_events(owner.id, after=after, limit=BOX)
+    entries = [entry for entry in reversed(window) if entry.seq < top and entry.kind != "bcc"]
+    slugs = _slugs(reads, (entry.message.project_id for entry in entries))
+    rows = [
+        BoxRow(message=entry.message, project_slug=slugs.get(entry.message.project_id), entry=entry)
+        for entry in entries
+    ]
+    return Page(rows, after + 1 if after > owner.inbox_floor else None)
+
+
+def _sent(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
+    """Return what an agent sent, by the search index of senders' names; recalled letters are not in it."""
+    by_name = Phrase((owner.name,), field="sender")
+    hits = reads.search(owner.project_id, by_name, order="newest", limit=BOX + 1, cursor=before or 0)
+    page = _cut(hits, BOX, lambda hit: hit.message.id)
+    # The index finds `Green` in `Green-Lake` too.
+    messages = [hit.message for hit in page.rows if hit.message.sender_id == owner.id]
+    recipients = reads.recipients([one.id for one in messages])
+    slugs = _slugs(reads, (one.project_id for one in messages))
+    rows = [
+        BoxRow(
+            message=one,
+            project_slug=slugs.get(one.project_id),
+            recipients=_seen(recipients.get(one.id, [])),
+        )
+        for one in messages
+    ]
+    return Page(rows, page.next)
+
+
+def _slugs(reads: MailReads, project_ids: Iterable[int]) -> dict[int, str]:
+    found = {project_id: reads.project_by_id(project_id) for project_id in sorted(set(project_ids))}
+    return {project_id: project.slug for project_id, project in found.items() if project is not None}
+
+
+def _literal_part(path: str) -> str:
+    """Return the whole segments of a path or pattern before its first wildcard."""
+    segments = [segment for segment in path.replace("\\", "/").split("/") if segment not in ("", ".")]
+    literal = []
+    for segment in segments:
+        if any(mark in segment for mark in "*?["):
+            break
+        literal.append(segment)
+    return "/".join(literal)

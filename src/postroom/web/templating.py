@@ -1,0 +1,78 @@
+"""The templates, and the few words they may use. Everything is escaped unless it was made safe in code."""
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
+from markupsafe import Markup
+
+from postroom.contracts.mail import Message, Recipient
+from postroom.web import links
+from postroom.web.assets import asset_link
+from postroom.web.files import PICTURES
+from postroom.web.wording import (
+    absolute,
+    extension,
+    folder_name,
+    gist,
+    initials,
+    moment,
+    one_line,
+    relative,
+    size_text,
+    tone,
+)
+
+
+def render(template: str, **values: object) -> bytes:
+    """Fill a template; `now` among the values is the instant that relative times are told from."""
+    # Halves of surrogate pairs, which no store but the one in memory can hold, become question marks.
+    return _ENVIRONMENT.get_template(f"{template}.html").render(**values).encode("utf-8", "replace")
+
+
+def _environment() -> Environment:
+    """Return the environment with every template read and compiled, so that no request waits for a disk."""
+    made = Environment(
+        loader=PackageLoader("postroom.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    made.globals.update(link=links, asset=asset_link, pictures=PICTURES)
+    made.filters.update(
+        absolute=absolute,
+        awaited=awaited,
+        extension=extension,
+        folder_name=folder_name,
+        gist=gist,
+        initials=initials,
+        line=one_line,
+        moment=moment,
+        size=size_text,
+        tone=tone,
+        when=_when,
+    )
+    for name in made.list_templates():
+        made.get_template(name)
+    return made
+
+
+def awaited(message: Message, recipients: list[Recipient]) -> int:
+    """Return how many of these recipients still owe the acknowledgement that a message asks for."""
+    if not message.ack_required or message.recalled_at is not None:
+        return 0
+    return sum(one.acked_at is None for one in recipients)
+
+
+@pass_context
+def _when(context: Context, instant: int) -> Markup:
+    """Render an instant relative to the page's own, with the moment itself for machines and for a pointer."""
+    now: int = context["now"]
+    words = relative(instant, now)
+    known = moment(instant)
+    if known is None:
+        return Markup("<span>{}</span>").format(words)
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(known, absolute(instant), words)
+
+
+_ENVIRONMENT = _environment()

@@ -1,0 +1,114 @@
+"""The words of the pages: times, sizes, names and excerpts, as pure functions of what is given."""
+
+import re
+import unicodedata
+import zlib
+from datetime import UTC, datetime
+
+from postroom.contracts.clock import iso
+
+UNKNOWN_TIME = "at an unknown time"
+
+_SECOND = 1_000
+_MINUTE = 60 * _SECOND
+_HOUR = 60 * _MINUTE
+_DAY = 24 * _HOUR
+_JUST_NOW = 45 * _SECOND
+_AS_DATE = 30 * _DAY
+_YEAR_10000 = 253_402_300_800_000
+
+TONES = 12
+"""How many colours of initials the style sheet has: `tone-0` to `tone-11`."""
+
+_CAPITALS = re.compile(r"[A-Z0-9][^A-Z0-9]*")
+_UNSEEN = {"Cc", "Cs", "Zl", "Zp"}
+_MARKS = re.compile(r"[`*#>|~\[\]]+|^\s*[-+]\s+|:?-{3,}:?", re.MULTILINE)
+_LINK_TARGETS = re.compile(r"\]\([^()\s]*\)")
+# Marks that reorder what follows them: with one, `gpj.exe` is shown as `exe.jpg`.
+_REORDERING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C])
+
+
+def moment(instant: int) -> str | None:
+    """Return an instant as ISO 8601, or None when no calendar has it."""
+    return iso(instant) if 0 <= instant < _YEAR_10000 else None
+
+
+def absolute(instant: int) -> str:
+    """Return an instant as a date and time in UTC, to the second."""
+    if moment(instant) is None:
+        return UNKNOWN_TIME
+    return f"{datetime.fromtimestamp(instant // _SECOND, tz=UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def relative(instant: int, now: int) -> str:
+    """Return how long ago or how far ahead an instant lies; a date beyond a month."""
+    if moment(instant) is None:
+        return UNKNOWN_TIME
+    distance = abs(instant - now)
+    if distance < _JUST_NOW:
+        return "just now" if instant <= now else "in a moment"
+    if distance >= _AS_DATE:
+        day = datetime.fromtimestamp(instant // _SECOND, tz=UTC)
+        return f"{day.day} {day:%b %Y}"
+    span = _span(distance)
+    return f"{span} ago" if instant <= now else f"in {span}"
+
+
+def _span(distance: int) -> str:
+    for unit, name in ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute")):
+        if distance >= unit:
+            return f"{distance // unit} {name}" + ("" if distance < 2 * unit else "s")
+    return f"{distance // _SECOND} seconds"
+
+
+def size_text(size: int) -> str:
+    """Return a number of bytes in the unit that fits it."""
+    if size < 1024:
+        return f"{size} B"
+    amount = float(size)
+    for unit in ("KiB", "MiB", "GiB"):
+        amount /= 1024
+        if amount < 1024 or unit == "GiB":
+            break
+    return f"{amount:.1f} {unit}" if amount < 10 else f"{amount:.0f} {unit}"
+
+
+def initials(name: str) -> str:
+    """Return one or two letters for a name: of `GreenLake` G and L, of `deploy-bot` D and B."""
+    parts = [part for part in re.split(r"[^0-9A-Za-z]+", name) if part]
+    if len(parts) == 1:
+        parts = _CAPITALS.findall(parts[0]) or parts
+    if not parts:
+        return name[:1].upper() or "?"
+    return "".join(part[0] for part in parts[:2]).upper()
+
+
+def tone(name: str) -> int:
+    """Return the colour of a name's initials, the same on every page and machine."""
+    return zlib.crc32(name.casefold().encode("utf-8", "replace")) % TONES
+
+
+def one_line(text: str) -> str:
+    """Return a text without control characters, line breaks and marks that reorder what follows."""
+    kept = text.translate(_REORDERING)
+    visible = (" " if unicodedata.category(character) in _UNSEEN else character for character in kept)
+    return " ".join("".join(visible).split())
+
+
+def gist(body: str, *, length: int = 180) -> str:
+    """Return the beginning of a Markdown text as one plain line."""
+    plain = _MARKS.sub("", _LINK_TARGETS.sub("]", body[: 4 * length]))
+    line = one_line(plain)
+    return line if len(line) <= length else line[:length].rstrip() + "…"
+
+
+def folder_name(path: str) -> str:
+    """Return the last part of a path, by which people call a project."""
+    parts = [part for part in re.split(r"[\\/]+", path) if part]
+    return one_line(parts[-1]) if parts else one_line(path)
+
+
+def extension(name: str) -> str:
+    """Return up to four letters that say what kind of file a name promises."""
+    _, dot, last = name.rpartition(".")
+    return last.upper() if dot and last.isascii() and last.isalnum() and len(last) <= 4 else "FILE"
