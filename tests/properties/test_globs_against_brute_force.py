@@ -1,15 +1,15 @@
 """Overlap against two readings of the patterns that share no code with it.
 
-`expression` turns a pattern's text into one regular expression for whole paths; every short path is tried with it.
-`Automaton` turns the text into states and edges; the product of two is searched for a common path of any length.
+`expression` turns a text into one regular expression for whole paths, and every short path is tried with it.
+`Automaton` turns it into states and edges; the product of two is searched for a common path of any length.
 """
 
+import json
 import re
 from collections import deque
 from functools import cache
 from itertools import product
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,6 +81,8 @@ class Automaton:
         return len(self.edges) - 1
 
     def name(self, at: int, name: str) -> int:
+        if name == "*":  # the only name without a letter of its own, and no name is empty
+            at = self.add(at, self.letters)
         for part in PART.findall(name):
             if part == "*":
                 at = self.add(at, frozenset())
@@ -111,8 +113,7 @@ def common_path(a: str, b: str, alphabet: str) -> str | None:
     seen, queue = {(0, 0)}, deque([(0, 0, "")])
     while queue:
         x, y, path = queue.popleft()
-        # A free edge out of the start may reach an end only for `*`, and a path holds at least one letter.
-        if x in one.ends and y in other.ends and path and path[-1] != "/":
+        if x in one.ends and y in other.ends:
             return path
         steps = [(target, y, "") for letters, target in one.edges[x] if not letters]
         steps += [(x, target, "") for letters, target in other.edges[y] if not letters]
@@ -127,3 +128,143 @@ def common_path(a: str, b: str, alphabet: str) -> str | None:
 
 def is_common(path: str | None, a: str, b: str) -> bool:
     return path is not None and all(re.fullmatch(expression(text), path) for text in (a, b))
+
+
+def are_near(a: Pattern, b: Pattern) -> bool:
+    """The store's narrowing: the prefix of one is a whole-name prefix of the other's."""
+    return a.prefix in prefixes_of(b.prefix) or b.prefix in prefixes_of(a.prefix)
+
+
+def pattern_texts(letters: str, *, longest_name: int, most_names: int) -> st.SearchStrategy[str]:
+    """Texts in their one spelling, of a small grammar over the letters."""
+    sets = [
+        f"[{letters}]",
+        f"[!{letters[0]}]",
+        f"[!{letters[1]}]",
+        f"[{letters[0]}-{letters[1]}]",
+        f"[!{letters}]",
+    ]
+    part = st.sampled_from([*letters, *letters, *letters, "*", "*", "?", *sets])
+    name = st.lists(part, min_size=1, max_size=longest_name).map("".join)
+    pattern = st.lists(st.one_of(name, name, st.just("**")), min_size=1, max_size=most_names).map("/".join)
+    return pattern.filter(lambda raw: ".." not in raw.split("/")).map(lambda raw: parse_pattern(raw).text)
+
+
+SMALL = pattern_texts("ab.", longest_name=2, most_names=3)
+LARGE = pattern_texts("ab.", longest_name=6, most_names=7)
+MIXED = pattern_texts("Bak", longest_name=3, most_names=1)
+fixed = settings(derandomize=True, deadline=None, max_examples=400)
+
+
+def test_every_pair_of_a_small_grammar_overlaps_exactly_when_a_path_is_covered_by_both() -> None:
+    names = ["a", "b", "*", "?", "a*", "*b", "[!a]", "**"]
+    raws = ("/".join(chosen) for count in (1, 2, 3) for chosen in product(names, repeat=count))
+    texts = sorted({parse_pattern(raw).text for raw in raws})
+    patterns = [parse_pattern(text) for text in texts]
+    position = {path: index for index, path in enumerate(paths("ab/", 7))}
+    sets = [sum(1 << position[path] for path in covered(text, "ab/", 7)) for text in texts]
+    found = [set(overlapping(pattern, patterns)) for pattern in patterns]
+    common = [{j for j, theirs in enumerate(sets) if mine & theirs} for mine in sets]
+    missed = [(texts[i], texts[j]) for i, js in enumerate(common) for j in js - found[i]]
+    doubtful = [(texts[i], texts[j]) for i, js in enumerate(found) for j in js - common[i]]
+    assert len(texts) > 450
+    assert sum(map(len, common)) > 50_000
+    assert missed == []
+    assert len(doubtful) < 2_000, "the paths tried are too short to be a test"
+    assert [pair for pair in doubtful if not is_common(common_path(*pair, "abz/"), *pair)] == []
+    assert all(are_near(patterns[i], patterns[j]) for i, js in enumerate(found) for j in js)
+
+
+@fixed
+@given(SMALL, SMALL)
+def test_two_small_patterns_overlap_exactly_when_a_path_is_covered_by_both(a: str, b: str) -> None:
+    one, other = parse_pattern(a), parse_pattern(b)
+    common = covered(a, "ab./", 6) & covered(b, "ab./", 6)
+    answer = overlap(one, other)
+    assert answer == overlap(other, one)
+    assert answer or not common
+    assert not answer or common or is_common(common_path(a, b, "ab.z/"), a, b)
+    assert not answer or are_near(one, other)
+
+
+@fixed
+@given(LARGE, LARGE)
+def test_two_large_patterns_overlap_exactly_when_the_product_of_their_automata_is_not_empty(
+    a: str, b: str
+) -> None:
+    one, other = parse_pattern(a), parse_pattern(b)
+    path = common_path(a, b, "ab.z/")
+    assert overlap(one, other) == overlap(other, one) == (path is not None)
+    assert path is None or is_common(path, a, b)
+    assert path is None or (matches(one, path) and matches(other, path))
+    assert path is None or are_near(one, other)
+
+
+@fixed
+@given(SMALL)
+def test_a_pattern_matches_exactly_the_paths_that_its_regular_expression_does(text: str) -> None:
+    pattern = parse_pattern(text)
+    tried = paths("ab./", 5)
+    assert [path for path in tried if matches(pattern, path)] == [
+        path for path in tried if path in covered(text, "ab./", 5)
+    ]
+
+
+@fixed
+@given(MIXED, MIXED)
+def test_where_case_is_ignored_names_overlap_exactly_when_a_folded_one_is_covered_by_both(
+    a: str, b: str
+) -> None:
+    one, other = (parse_pattern(text, case_sensitive=False) for text in (a, b))
+    common = covered(a, "abkz", 6, ignores_case=True) & covered(b, "abkz", 6, ignores_case=True)
+    assert overlap(one, other) == overlap(other, one) == bool(common)
+    assert not common or are_near(one, other)
+    mixed, mine = paths("aAbBkz/", 3), covered(a, "aAbBkz/", 3, ignores_case=True)
+    assert [path for path in mixed if matches(one, path)] == [path for path in mixed if path in mine]
+
+
+@fixed
+@given(SMALL, st.lists(st.one_of(SMALL, LARGE, st.sampled_from(["port:8080", "db:a"])), max_size=12))
+def test_many_at_once_are_decided_as_one_by_one(text: str, others: list[str]) -> None:
+    live = [parse_pattern(other) for other in others]
+    for pattern in (parse_pattern(text), *live[:2]):
+        assert overlapping(pattern, live) == [i for i, other in enumerate(live) if overlap(other, pattern)]
+
+
+ANYTHING = st.one_of(
+    st.text(st.characters(), max_size=12),
+    st.text(st.sampled_from("ab.*?[]!^-/~:\\ \0C"), max_size=12),
+    st.lists(
+        st.sampled_from(["a", "..", ".", "", "*", "**", "[a-b]", "[", "]", "/", "./", ":", "~", "ab:"]),
+        max_size=8,
+    ).map("".join),
+)
+
+
+def read(raw: str, *, case_sensitive: bool) -> Pattern | InvalidPattern:
+    try:
+        return parse_pattern(raw, case_sensitive=case_sensitive)
+    except InvalidPattern as refused:
+        return refused
+
+
+@settings(fixed, max_examples=1_200)
+@given(ANYTHING, st.booleans())
+def test_any_text_is_read_the_same_twice_or_refused_with_a_remedy(raw: str, case_sensitive: bool) -> None:
+    pattern = read(raw, case_sensitive=case_sensitive)
+    if isinstance(pattern, InvalidPattern):
+        assert pattern.remedy
+        assert json.dumps(pattern.as_dict(), ensure_ascii=False).encode("utf-8")
+        return
+    again = parse_pattern(pattern.text, case_sensitive=case_sensitive)
+    assert again == pattern
+    assert overlap(pattern, again)
+    assert are_near(pattern, again)
+
+
+def test_the_two_readings_agree_with_each_other() -> None:
+    for a, b in product(["a", "a/**", "**/b", "*", "a*/?", "[!a]b", "**/a/**/b"], repeat=2):
+        common = covered(a, "ab/", 7) & covered(b, "ab/", 7)
+        path = common_path(a, b, "ab/")
+        assert (path is not None) == bool(common)
+        assert path is None or is_common(path, a, b)

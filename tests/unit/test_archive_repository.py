@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from postroom.contracts.errors import ArchiveUnavailable, InvalidArgument, InvalidPath
 from postroom.mail.archive import repository as repository_module
@@ -81,7 +82,8 @@ def test_a_new_repository_is_bare_has_main_and_never_tidies_itself(
     assert repository.commit_count() == 0
     assert repository.existing(["a.md"]) == set()
     assert repository.read("a.md") is None
-    assert list(repository.walk()) == repository.paths() == []
+    assert list(repository.walk()) == []
+    assert repository.paths() == []
     assert repository.check() == []
     assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
 
@@ -299,7 +301,7 @@ def test_a_file_never_takes_the_place_of_a_folder_nor_a_folder_that_of_a_file(
 def test_walk_shows_one_folder_in_order_and_one_commit_throughout(
     repository: ArchiveRepository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(repository_module, "GROUP_FILES", 3)
+    monkeypatch.setattr(repository_module, "GROUP_ITEMS", 3)
     files = {f"m/{day:02}/{name}": f"{day}{name}".encode() for day in range(4) for name in ("b", "a", "a.b")}
     repository.write({**files, "mm/x": b"", "other": b""}, subject="one", now=NOW)
 
@@ -312,7 +314,8 @@ def test_walk_shows_one_folder_in_order_and_one_commit_throughout(
     assert [path for path, _ in repository.walk("m/03")] == ["m/03/a", "m/03/a.b", "m/03/b", "m/03/zz"]
     assert repository.paths("m/03/") == ["m/03/a", "m/03/a.b", "m/03/b", "m/03/zz"]
     assert repository.paths() == sorted({*files, "mm/x", "other", "m/03/zz"})
-    assert list(repository.walk("nothing/here")) == repository.paths("nothing/here") == []
+    assert list(repository.walk("nothing/here")) == []
+    assert repository.paths("nothing/here") == []
     for ask in (repository.walk, repository.paths):
         with pytest.raises(InvalidPath):
             ask("../m")
@@ -373,19 +376,29 @@ def test_two_threads_may_open_at_once(folder: Path) -> None:
     assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
 
 
+def commit_by_somebody_else(folder: Path, path: str) -> None:
+    """Add one file to the branch as a Git does that knows nothing of postroom."""
+    branch = "refs/heads/main"
+    origin = f"from {branch}^0\n" if refs(folder) else ""
+    stream = (
+        f"commit {branch}\ncommitter T <t@example.invalid> 1 +0000\ndata 0\n{origin}M 644 inline {path}\n"
+    )
+    command = ["git", "--git-dir", str(folder), "fast-import", "--quiet"]
+    subprocess.run(command, input=f"{stream}data 1\nt\n".encode(), check=True, timeout=30)
+
+
 @pytest.mark.parametrize("already", [False, True])
 def test_another_writer_between_read_and_set_costs_nobody_a_file(
     repository: ArchiveRepository, folder: Path, monkeypatch: pytest.MonkeyPatch, already: bool
 ) -> None:
     if already:
         repository.write({"old.md": b"old"}, subject="old", now=NOW)
-    other = opened(folder)
     move = repository._move_branch
     moves: list[bool] = []
 
     def interrupted(parent: str | None, built: str) -> bool:
         if len(moves) < 2:
-            other.write({f"theirs-{len(moves)}.md": b"t"}, subject="theirs", now=NOW)
+            commit_by_somebody_else(folder, f"theirs-{len(moves)}.md")
         moves.append(move(parent, built))
         return moves[-1]
 
@@ -415,6 +428,22 @@ def test_a_write_that_always_comes_second_gives_up(
     assert refused.value.remedy
     assert repository.tip() is None
     assert refs(folder) == []
+
+
+def test_a_writer_that_never_gets_its_turn_gives_up(folder: Path) -> None:
+    repository = opened(folder, timeout=timedelta(seconds=0.5))
+    with FileLock(folder / "postroom.lock"), pytest.raises(ArchiveUnavailable) as refused:
+        repository.write({"a": b""}, subject="s", now=NOW)
+    assert "postroom.lock" in refused.value.message
+    assert repository.tip() is None
+    assert repository.write({"a": b""}, subject="s", now=NOW)
+
+
+def test_a_turn_that_cannot_be_taken_is_told(repository: ArchiveRepository, folder: Path) -> None:
+    (folder / "postroom.lock").mkdir()
+    with pytest.raises(ArchiveUnavailable, match="cannot be written"):
+        repository.write({"a": b""}, subject="s", now=NOW)
+    assert repository.tip() is None
 
 
 WRITER = """
@@ -581,6 +610,27 @@ def test_a_failure_of_git_is_told_with_its_remedy(
     assert refused.value.details == {"command": "fast-import", "exit_code": 128}
 
 
+def test_a_full_disk_is_not_kept_full_by_what_the_failed_batch_left(folder: Path, tmp_path: Path) -> None:
+    opened(folder)
+    own = [folder / "objects/pack/tmp_pack_a1B2c3", folder / "fast_import_crash_4711"]
+    words = (
+        f"fatal: sha1 file '{own[0]}' write error. Out of diskspace\n"
+        f"fast-import: dumping crash report to {own[1]}\n"
+    )
+    (tmp_path / "words").write_text(words)
+    others = folder / "objects/pack/tmp_pack_others"
+    for path in [*own, others]:
+        path.touch()
+    program = stand_in(tmp_path, f"*fast-import*) cat '{tmp_path / 'words'}' >&2; exit 128;;")
+
+    with pytest.raises(ArchiveUnavailable) as refused:
+        opened(folder, program=program).write({"a": b""}, subject="s", now=NOW)
+
+    assert "free space" in refused.value.remedy
+    assert [path for path in own if path.exists()] == []
+    assert others.exists()
+
+
 def test_long_complaints_are_shortened(folder: Path, tmp_path: Path) -> None:
     program = stand_in(tmp_path, "*fast-import*) yes words | head -c 100000 >&2; exit 1;;")
     with pytest.raises(ArchiveUnavailable) as refused:
@@ -591,10 +641,12 @@ def test_long_complaints_are_shortened(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("trap", ["", "trap '' TERM; "])
 def test_a_git_that_hangs_is_ended_with_its_children(folder: Path, tmp_path: Path, trap: str) -> None:
     pipe = tmp_path / "alive"
+    never = tmp_path / "never"
     os.mkfifo(pipe)
+    os.mkfifo(never)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     # The stand-in and its child hold the pipe open; it reads as ended once both are gone.
-    program = stand_in(tmp_path, f"*fast-import*) {trap}exec 9>'{pipe}'; (sleep 600); exit 0;;")
+    program = stand_in(tmp_path, f"*fast-import*) {trap}exec 9>'{pipe}'; (cat '{never}'); exit 0;;")
     repository = opened(folder, timeout=timedelta(seconds=1.5), program=program)
     try:
         with pytest.raises(ArchiveUnavailable) as refused:
@@ -605,6 +657,14 @@ def test_a_git_that_hangs_is_ended_with_its_children(folder: Path, tmp_path: Pat
     finally:
         os.close(reader)
     assert opened(folder).write({"a": b""}, subject="s", now=NOW)
+
+
+def test_a_stream_that_is_cut_off_names_nothing(folder: Path, tmp_path: Path) -> None:
+    cut = stand_in(tmp_path, f"*fast-import*) sed '/^get-mark/,$d' | {REAL_GIT} \"$@\"; exit $?;;")
+    with pytest.raises(ArchiveUnavailable, match="fast-import"):
+        opened(folder, program=cut).write({"a": b"a"}, subject="s", now=NOW)
+    assert refs(folder) == []
+    assert opened(folder).check() == []
 
 
 def test_a_lost_answer_may_be_repeated(folder: Path, tmp_path: Path) -> None:
@@ -639,10 +699,12 @@ def test_an_empty_folder_becomes_the_repository(tmp_path: Path) -> None:
     assert opened(empty).commit_count() == 1
 
 
-def test_a_parent_that_is_a_file_is_told(tmp_path: Path) -> None:
+def test_a_place_where_nothing_can_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ArchiveUnavailable):
-        opened(tmp_path / "file" / "archive.git")
+    for path in (tmp_path / "file" / "archive.git", tmp_path / ("x" * 300)):
+        with pytest.raises(ArchiveUnavailable) as refused:
+            opened(path)
+        assert refused.value.remedy
 
 
 def test_a_broken_branch_is_an_error_and_a_finding_never_an_empty_archive(
@@ -674,6 +736,12 @@ def test_lost_objects_are_an_error_and_a_finding(repository: ArchiveRepository, 
         with pytest.raises(ArchiveUnavailable) as refused:
             call()
         assert refused.value.remedy
+
+
+def test_an_object_that_vanishes_while_it_is_read_is_an_error(repository: ArchiveRepository) -> None:
+    gone = repository_module._Entry(path="a", blob="0" * 39 + "1", size=3)
+    with pytest.raises(ArchiveUnavailable, match="missing or damaged"):
+        list(repository._contents([gone]))
 
 
 def test_a_damaged_pack_is_a_finding(repository: ArchiveRepository, folder: Path) -> None:

@@ -247,6 +247,7 @@ def test_a_path_with_an_empty_name_is_covered_by_nothing(path: str) -> None:
         ("a[a-m]d", "a[!a-l]d", True),
         ("[!a-m]x", "[a-m]x", False),
         ("[!a]x", "[!b]x", True),
+        ("a[.-0]b", "a[!.0]b", False),  # only a slash is left, and no name holds one
         ("*ab*ab*", "ab?b", True),
         ("*ab*ab*", "ab?ab", True),
         ("*ab*ab*", "a?b?", False),

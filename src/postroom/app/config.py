@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -38,9 +38,9 @@ _UNITS: Final = {
 _DURATION: Final = re.compile(r"([0-9]{1,12})\s*(ms|s|m|h|d|w)")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,62})?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,62})?)*")
 _MCP_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
-_TAKEN_PATHS: Final = frozenset(
-    "/.well-known /admin /attachments /authorize /healthz /login /logout /metrics /oauth /p /previews /readyz "
-    "/register /static /token".split()
+_TAKEN_PATH: Final = re.compile(
+    r"/(\.well-known|admin|attachments|authorize|healthz|log(in|out)|metrics|oauth|p|previews|readyz|register"
+    r"|static|token)(/.*)?"
 )
 """Where pages and other routes begin."""
 
@@ -62,7 +62,13 @@ def _times(count: int, unit: timedelta) -> timedelta:
     try:
         return count * unit
     except OverflowError:
-        return timedelta.max  # refused as too long, with the limit
+        return timedelta.max  # refused by _in_bounds
+
+
+def _in_bounds(value: timedelta) -> timedelta:
+    if not timedelta(0) < value <= timedelta(days=36_500):
+        raise ValueError("write a duration of more than nothing and of at most 36500d")
+    return value
 
 
 def _no_bool(value: object) -> object:
@@ -77,7 +83,9 @@ def _names(value: object) -> object:
 
 def _host(value: object) -> str:
     text = value.strip().strip("[]") if isinstance(value, str) else ""
-    if _is_address(text) or _HOST_NAME.fullmatch(text):
+    if _is_address(text):
+        return ipaddress.ip_address(text).compressed
+    if _HOST_NAME.fullmatch(text):
         return text.lower()
     raise ValueError("write a host name or an IP address, without scheme, port or wildcard")
 
@@ -86,9 +94,8 @@ def _mcp_path(value: object) -> object:
     text = str(value).rstrip("/")
     if not _MCP_PATH.fullmatch(text) or {".", ".."} & set(text.split("/")):
         raise ValueError("write a path such as /mcp: it begins with a slash and is not the root")
-    first = "/" + text.split("/")[1]
-    if first in _TAKEN_PATHS:
-        raise ValueError(f"{first} is used for something else; write a path such as /mcp")
+    if _TAKEN_PATH.fullmatch(text):
+        raise ValueError("that path is used for something else; write a path such as /mcp")
     return text
 
 
@@ -97,7 +104,7 @@ def _lower(value: object) -> object:
 
 
 Count = Annotated[int, BeforeValidator(_no_bool)]
-Duration = Annotated[timedelta, BeforeValidator(_duration), Field(gt=timedelta(0), le=timedelta(days=36500))]
+Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_in_bounds)]
 HostName = Annotated[str, BeforeValidator(_host)]
 HostNames = Annotated[tuple[HostName, ...], BeforeValidator(_names)]
 
@@ -376,7 +383,7 @@ def _sqlite_file(name: str, url: str) -> str:
     raise ConfigError(
         f"{name} has scheme {shown}; a SQLite file is supported: sqlite:///path or sqlite+aiosqlite:///path",
         value=shown,
-        remedy=f"set POSTROOM_DATABASE to the file's path: it wins over {name}, which may be another program's",
+        remedy=f"set POSTROOM_DATABASE to the file's path: it wins over {name}, perhaps another program's",
     )
 
 

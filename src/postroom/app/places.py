@@ -83,13 +83,21 @@ def write_server_note(data_dir: Path, note: ServerNote) -> None:
         OSError: the folder cannot be made or written.
     """
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    target = server_note(data_dir)
-    draft = target.with_name(f".{target.name}.{note.pid}")
+    write_private(server_note(data_dir), json.dumps(asdict(note)))
+
+
+def write_private(target: Path, text: str) -> None:
+    """Replace a file by one that this user alone can read; a reader sees the old one or the new one, whole.
+
+    Raises:
+        OSError: its folder is missing or cannot be written.
+    """
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a Path cannot open a descriptor
-            json.dump(asdict(note), file)
+            file.write(text)
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 
 from postroom.app.config import Settings
 from postroom.app.metrics import Metrics
+from postroom.app.places import agent_token_dir, write_private
+from postroom.app.tokens import new_agent_token
 from postroom.contracts.clock import Clock, SystemClock
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.archive.relay import ArchiveRelay
@@ -25,6 +27,7 @@ class House:
         self.clock = clock
         self.metrics = Metrics(store, clock)
         self.mail = Mail(store, clock, rules_of(settings))
+        self.mail.keep_token = self._keep_token
         self.news = Subscriptions()
         self.archive = Archive(
             settings.storage_root,
@@ -89,6 +92,14 @@ class House:
             finally:
                 self._relay = None
                 self.mail.on_change = None
+
+    def _keep_token(self, slug: str, name: str) -> tuple[str, str]:
+        """Make a token and keep it in a file of this user alone."""
+        token = new_agent_token()
+        path = agent_token_dir(self.settings.data_dir) / slug / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(path, token + "\n")
+        return token, str(path)
 
     def close(self) -> None:
         """Finish what was handed in and give the database back; harmless when done twice."""

@@ -58,8 +58,10 @@ def rebuilt(document: Mapping[str, object]) -> errors.PostroomError:
     details = document.get("details")
     known = dict(details) if isinstance(details, Mapping) else {}
     kind = _BY_CODE.get(code)
-    if kind is None:
+    if kind is None:  # a newer server's, or one of the HTTP edge alone
         kind, known = errors.PostroomError, {**known, "code": code}
+    if request_id := document.get("request_id"):
+        known["request_id"] = request_id
     remedy = document.get("remedy")
     return kind(
         str(document.get("message") or document.get("detail") or code),

@@ -17,7 +17,7 @@ from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavaila
 
 PROTOCOL_VERSION: Final = "2025-11-25"
 _LARGEST_TOKEN: Final = 4096
-_LOOPBACK: Final = ("127.", "::1", "localhost")
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> Endpoint:
@@ -28,18 +28,26 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
         ConfigError: the address, the note or the token file cannot be read.
     """
     folder = data_dir or places.data_dir(environment)
-    url = environment.get("POSTROOM_URL", "")
-    if not url:
-        note = places.read_server_note(folder)
-        if note is None:
-            raise ServerUnavailable(f"no server has left a note in {folder}", value=str(folder))
-        url = note.url
-    url = url.rstrip("/").removesuffix("/mcp")
-    host = parts(url).hostname or ""
+    named = environment.get("POSTROOM_URL", "")
+    url = _base(named or _noted_url(folder))
     token = environment.get("POSTROOM_TOKEN", "")
-    if not token and host.startswith(_LOOPBACK):  # this machine's token is no business of another one
+    if not token and (not named or parts(url).hostname in _LOOPBACK):
+        # A token of this machine's server is no business of another machine's.
         token = _kept_token(places.token_file(folder))
     return Endpoint(url=url, token=_plain(token), agent_token=_plain(environment.get("POSTROOM_AGENT_TOKEN", "")))
+
+
+def _noted_url(folder: Path) -> str:
+    note = places.read_server_note(folder)
+    if note is None:
+        raise ServerUnavailable(f"no server has left a note in {folder}", value=str(folder))
+    return note.url
+
+
+def _base(url: str) -> str:
+    found = url.rstrip("/").removesuffix("/mcp")
+    parts(found)
+    return found
 
 
 def _kept_token(path: Path) -> str:
@@ -58,7 +66,9 @@ def _kept_token(path: Path) -> str:
 
 def _plain(token: str) -> str:
     if not (token.isascii() and token.isprintable()):
-        raise ConfigError("a token holds characters that no token has", remedy="set it again, without line ends")
+        raise ConfigError(
+            "a token holds characters that no token has", remedy="set it again, without line ends"
+        )
     return token
 
 
@@ -119,7 +129,10 @@ class Server:
     def is_ready(self) -> bool:
         """Return whether the server says of itself that it works."""
         try:
-            return exchange(self.endpoint, Call(method="GET", path="/readyz"), timeout=self._timeout).status == 200
+            return (
+                exchange(self.endpoint, Call(method="GET", path="/readyz"), timeout=self._timeout).status
+                == 200
+            )
         except ServerUnavailable:
             return False
 
@@ -144,10 +157,16 @@ def _answer_to(named: int, reply: Reply) -> dict[str, object]:
     else:
         documents = [reply.json()]
     for found in documents:
-        if isinstance(found, dict) and found.get("id") in (named, None) and ("result" in found or "error" in found):
+        if (
+            isinstance(found, dict)
+            and found.get("id") in (named, None)
+            and ("result" in found or "error" in found)
+        ):
             return found
     if not 200 <= reply.status < 300:
         raise refused(reply)
     raise PostroomError(
-        "the server's answer is no answer to the call", value=reply.content_type, remedy="see `postroom status`"
+        "the server's answer is no answer to the call",
+        value=reply.content_type,
+        remedy="see `postroom status`",
     )

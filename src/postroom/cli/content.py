@@ -1,6 +1,7 @@
 """What a command sends along: the letter's text and its attachments."""
 
 import base64
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,9 +10,9 @@ from typing import Final
 from postroom.contracts.errors import InvalidArgument, InvalidPath, TooLarge
 
 STDIN: Final = "-"
-LARGEST_BODY: Final = 16 * 1024 * 1024
-LARGEST_ATTACHMENT: Final = 256 * 1024 * 1024
-"""Bytes that are not read at all, so that a wrong file name fills no memory; the server's own limits are lower."""
+LARGEST_BODY: Final = 64 * 1024 * 1024
+LARGEST_ATTACHMENTS: Final = 512 * 1024 * 1024
+"""The most bytes that a server can be set to take; what is larger is refused before it is read."""
 
 
 def letter_text(argument: str | None, file: str | None) -> str:
@@ -41,7 +42,9 @@ def letter_text(argument: str | None, file: str | None) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidArgument(
-            f"the text in {source!r} is not UTF-8: {error}", value=source, remedy="send it with --attach instead"
+            f"the text in {source!r} is not UTF-8: {error}",
+            value=source,
+            remedy="send it with --attach instead",
         ) from error
 
 
@@ -50,15 +53,29 @@ def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
 
     Raises:
         InvalidPath: one cannot be read.
-        TooLarge: they are over `LARGEST_ATTACHMENT` together.
+        TooLarge: they are over `LARGEST_ATTACHMENTS` together.
     """
     found = []
-    left = LARGEST_ATTACHMENT
+    left = LARGEST_ATTACHMENTS
     for file in files:
+        _check_file(file, left)
         content = _read(file, left)
         left -= len(content)
         found.append({"name": file.name, "content_base64": base64.b64encode(content).decode("ascii")})
     return found or None
+
+
+def _check_file(file: Path, limit: int) -> None:
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise InvalidPath(f"{str(file)!r} cannot be read: {error.strerror}", value=str(file)) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise InvalidPath(
+            f"{str(file)!r} is no plain file", value=str(file), remedy="pack a folder into one file"
+        )
+    if found.st_size > limit:
+        raise _too_large(str(file), limit)
 
 
 def _read(file: Path, limit: int) -> bytes:
@@ -73,4 +90,6 @@ def _read(file: Path, limit: int) -> bytes:
 
 
 def _too_large(name: str, limit: int) -> TooLarge:
-    return TooLarge(f"{name!r} is over {limit} bytes", value=name, remedy="send a link to it, or a smaller part")
+    return TooLarge(
+        f"{name!r} is over {limit} bytes", value=name, remedy="send a link to it, or a smaller part"
+    )

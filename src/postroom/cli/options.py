@@ -10,13 +10,17 @@ from postroom.contracts.errors import InvalidPath
 
 Project = Annotated[
     str,
-    typer.Option("--project", "-p", metavar="PATH|SLUG", help="The project.", show_default="the current folder"),
+    typer.Option(
+        "--project", "-p", metavar="PATH|SLUG", help="The project.", show_default="the current folder"
+    ),
 ]
 Acting = Annotated[str, typer.Option("--as", metavar="NAME", help="The agent that acts.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Key = Annotated[
     str | None,
-    typer.Option("--idempotency-key", metavar="KEY", help="Repeat the call under this key and it is done once."),
+    typer.Option(
+        "--idempotency-key", metavar="KEY", help="Repeat the call under this key and it is done once."
+    ),
 ]
 DataDir = Annotated[
     Path | None,

@@ -3,11 +3,13 @@
 What agents wrote may hold escape sequences, which a terminal would obey: every text goes through `plain`.
 """
 
+import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from postroom.cli.exit_codes import READER_GONE
 from postroom.contracts.errors import PostroomError
@@ -16,10 +18,6 @@ _KEPT = {ord("\n"): "\n", ord("\t"): "\t"}
 _VISIBLE = {code: f"\\x{code:02x}" for code in [*range(0x20), *range(0x7F, 0xA0)]} | _KEPT
 _VISIBLE |= {code: f"\\u{code:04x}" for code in [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]}
 """Control characters, and those that turn the direction of the text round."""
-
-
-class ReaderGone(Exception):  # noqa: N818 - not an error: the reader of the output had enough
-    """The other end of stdout was closed."""
 
 
 def plain(text: object) -> str:
@@ -50,14 +48,48 @@ def failure(error: PostroomError, *, as_json: bool) -> None:
         print(f"remedy: {plain(error.remedy)}", file=sys.stderr)
 
 
-def note(text: str) -> None:
-    """Say on stderr how long work goes on, when a person is watching."""
-    if sys.stderr.isatty():
-        print(plain(text), file=sys.stderr, flush=True)
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """Yield what says on stderr how far long work is, on one line, when a person is watching."""
+    watched = sys.stderr.isatty()
+
+    def tell(text: str) -> None:
+        if watched:
+            print(f"\r{line(text)}\x1b[K", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield tell
+    finally:
+        if watched:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def outline(found: object, depth: int = 0) -> str:
+    """Return nested data as indented lines, for what no table fits."""
+    indent = "  " * depth
+    pairs = found.items() if isinstance(found, Mapping) else (("-", one) for one in _sequence(found))
+    lines = []
+    for name, value in pairs:
+        label = f"{indent}{line(name)}" + ("" if name == "-" else ":")
+        if isinstance(value, Mapping | list) and value:
+            lines += [label, outline(value, depth + 1)]
+        else:
+            lines.append(f"{label} {_word(value)}")
+    return "\n".join(lines)
+
+
+def _sequence(found: object) -> Sequence[object]:
+    return found if isinstance(found, list | tuple) else [found]
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return line("-" if value in (None, "", [], {}) else value)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) -> str:
-    """Return rows as a table on a terminal, and with tabs between the cells in a pipe; `none` when there are none."""
+    """Return rows as a table on a terminal, with tabs between the cells in a pipe; without rows, `none`."""
     cells = [[line("" if cell is None else cell) for cell in row] for row in rows]
     if not cells:
         return none if sys.stdout.isatty() else ""
@@ -71,7 +103,7 @@ def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
+    drawn = Table(box=None, pad_edge=False, header_style="")
     for head in heads:
         drawn.add_column(head, overflow="fold")
     for row in cells:
@@ -82,20 +114,49 @@ def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
     return captured.get().rstrip("\n")
 
 
+def accept_any_text() -> None:
+    """Let output hold characters that the terminal's encoding lacks; they are shown as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _print(text: str) -> None:
     try:
         print(text, flush=True)
-    except BrokenPipeError:
-        abandon_stdout()
+    except BrokenPipeError as error:
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, sys.stdout.fileno())  # else the interpreter complains when it flushes at its end
+        os.close(sink)
+        raise SystemExit(READER_GONE) from error
 
 
-def abandon_stdout() -> NoReturn:
-    """Let nothing more be written to a stdout that nobody reads.
+def items(found: object) -> list[dict[str, Any]]:
+    """Return the objects of a list that the server answered.
 
     Raises:
-        ReaderGone: always.
+        PostroomError: it answered something else.
     """
-    sink = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(sink, sys.stdout.fileno())
-    os.close(sink)
-    raise ReaderGone(READER_GONE)
+    if found is None:
+        return []
+    if isinstance(found, list) and all(isinstance(one, dict) for one in found):
+        return found
+    raise _surprise(found)
+
+
+def fields(found: object) -> dict[str, Any]:
+    """Return an object that the server answered.
+
+    Raises:
+        PostroomError: it answered something else.
+    """
+    if isinstance(found, dict):
+        return found
+    raise _surprise(found)
+
+
+def _surprise(found: object) -> PostroomError:
+    return PostroomError(
+        f"the server answered with {type(found).__name__} where another form was expected",
+        remedy="see that the server and this command have one version: `postroom version`",
+    )

@@ -18,11 +18,13 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
+from pathlib import Path
 from typing import Final
 
+from postroom.app import places
 from postroom.cli import protocol
 from postroom.cli.answers import events, refused
+from postroom.cli.client import locate
 from postroom.cli.protocol import Message
 from postroom.cli.wire import Call, Endpoint, Exchange, Reply, content_type, unavailable, whole_body
 from postroom.contracts.errors import PostroomError, ServerUnavailable
@@ -255,14 +257,13 @@ class LineWriter:
                 )
 
 
-def carry(locate: Callable[[], Endpoint], *, prepare: Callable[[], None] | None = None) -> int:
+def carry(find: Callable[[], Endpoint], *, prepare: Callable[[], None] | None = None) -> int:
     """Serve this process's stdin and stdout until stdin closes; return the exit code.
 
     `prepare` runs once before the first line is read.
     """
     writer = LineWriter(_take_stdout())
-    log = partial(print, file=sys.stderr, flush=True)
-    proxy = Proxy(locate, writer.write, log)
+    proxy = Proxy(find, writer.write, _log)
     try:
         if prepare is not None:
             prepare()
@@ -280,3 +281,19 @@ def _take_stdout() -> int:
     kept = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return kept
+
+
+def serve_stdio(*, start: bool, data_dir: Path | None = None) -> int:
+    """Be the stdio entry of the server until stdin closes; with `start`, start one if none answers."""
+    environment = places.environment()
+
+    def prepare() -> None:
+        from postroom.cli.start import ensure_server
+
+        ensure_server(environment, _log, data_dir=data_dir)
+
+    return carry(lambda: locate(environment, data_dir=data_dir), prepare=prepare if start else None)
+
+
+def _log(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

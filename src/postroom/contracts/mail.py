@@ -109,7 +109,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """A lease on a path or glob of a project; live until `expires_at` or `released_at`, whichever is first."""
+    """A lease on a path or glob of a project; live until `expires_at` or `released_at`, the first of them."""
 
     id: int
     project_id: int

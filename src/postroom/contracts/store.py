@@ -85,7 +85,7 @@ class MailReads(Protocol):
         """Return every recipient of each message, in the order in which they were named."""
         ...
 
-    def inbox(  # noqa: PLR0913 - one filter an argument; a record for them would only rename this list
+    def inbox(
         self,
         agent_id: int,
         *,
@@ -133,7 +133,7 @@ class MailReads(Protocol):
     def search(
         self, project_id: int, query: Query, *, order: SearchOrder, limit: int, cursor: int = 0
     ) -> list[SearchHit]:
-        """Return messages that match, recalled ones left out.
+        """Return messages that match, recalled ones left out; await the store's `settle` before.
 
         `newest`: by id descending, `cursor` is the id to go below (0: from the top). `best`: by rank, then
         newest; `cursor` is how many to leave out.
@@ -153,7 +153,13 @@ class MailReads(Protocol):
         ...
 
     def live_reservations(
-        self, project_id: int, *, now: int, near: str | None = None, agent_id: int | None = None, limit: int | None = None
+        self,
+        project_id: int,
+        *,
+        now: int,
+        near: str | None = None,
+        agent_id: int | None = None,
+        limit: int | None = None,
     ) -> list[Reservation]:
         """Return live reservations by id.
 
@@ -187,7 +193,7 @@ class MailReads(Protocol):
         ...
 
     def counts(self) -> dict[str, int]:
-        """Return how many rows each kind of record has, for pages and metrics; may be slow, may be rounded."""
+        """Return how many rows each kind of record has, for pages and metrics; may be slow or rounded."""
         ...
 
 
@@ -214,7 +220,9 @@ class MailWrites(MailReads, Protocol):
         """Store an agent whose name nobody has in the project."""
         ...
 
-    def update_agent(self, agent_id: int, *, program: str, model: str, task_description: str, now: int) -> Agent:
+    def update_agent(
+        self, agent_id: int, *, program: str, model: str, task_description: str, now: int
+    ) -> Agent:
         """Replace what an agent says of itself, and note its activity."""
         ...
 
@@ -276,7 +284,7 @@ class MailWrites(MailReads, Protocol):
         """Attach stored bytes to a message."""
         ...
 
-    def insert_reservation(
+    def insert_reservation(  # noqa: PLR0913 - one column an argument
         self, agent: Agent, *, pattern: str, prefix: str, exclusive: bool, reason: str, ttl: int, now: int
     ) -> Reservation:
         """Store a live reservation of `ttl` milliseconds."""
@@ -350,6 +358,13 @@ class MailStore(Protocol):
 
         Raises:
             StoreFull, StoreReadOnly, StoreUnavailable: nothing was written.
+        """
+        ...
+
+    async def settle(self) -> None:
+        """Let reads that begin after this returns see every message written so far in search and threads.
+
+        A store may bring `search` and `threads` up to date after it has answered a writer.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from typing import TypedDict
 
-from postroom.contracts.errors import NameTaken, StateError, TokenRequired
+from postroom.contracts.errors import NameTaken, StateError
 from postroom.contracts.mail import Agent, Project
 from postroom.mail.commands import (
     CreateAgentIdentity,
@@ -17,7 +17,14 @@ from postroom.mail.commands import (
     Whois,
 )
 from postroom.mail.desk import Reading, Writing
-from postroom.mail.identity import acting, check_token, find_address, refuse_retired
+from postroom.mail.identity import (
+    acting,
+    check_token,
+    find_address,
+    note_activity,
+    refuse_making,
+    refuse_retired,
+)
 from postroom.mail.inbox import inbox_views
 from postroom.mail.names import check_name, generated
 from postroom.mail.outgoing import to_archive
@@ -119,8 +126,13 @@ def _registered(desk: Writing, project: Project, asked: RegisterAgent | StartSes
         )
     check_token(desk, known)
     refuse_retired(known)
+    note_activity(desk, known)
     updated = desk.tx.update_agent(
-        known.id, program=asked.program, model=asked.model, task_description=asked.task_description, now=desk.now
+        known.id,
+        program=asked.program,
+        model=asked.model,
+        task_description=asked.task_description,
+        now=desk.now,
     )
     if (known.program, known.model, known.task_description) != (
         updated.program,
@@ -144,11 +156,7 @@ def _made(
     *,
     name: str | None = None,
 ) -> Agent:
-    if desk.rules.verified and not desk.caller.operator:
-        raise TokenRequired(
-            "this server lets only its operator make agents",
-            remedy="run `postroom agents register` and `postroom agents token` on the server",
-        )
+    refuse_making(desk)
     agent = desk.tx.insert_agent(
         project.id,
         name=name or _free_name(desk, project),
@@ -169,7 +177,9 @@ def _free_name(desk: Writing, project: Project) -> str:
         if desk.tx.agent(project.id, name) is None:
             return name
     raise StateError(
-        f"no free name was found in project {project.slug}", value=project.slug, remedy="choose a name yourself"
+        f"no free name was found in project {project.slug}",
+        value=project.slug,
+        remedy="choose a name yourself",
     )
 
 
@@ -261,4 +271,6 @@ def health_check(desk: Reading, asked: HealthCheck) -> HealthView:
 
 def rotated_elsewhere(desk: Writing, asked: object) -> None:
     """Stand in the table for an operation that needs a file as well and is done by the service."""
-    raise StateError("tokens are rotated by the service", value=type(asked).__name__, remedy="call Mail.perform")
+    raise StateError(
+        "tokens are rotated by the service", value=type(asked).__name__, remedy="call Mail.perform"
+    )

@@ -21,6 +21,8 @@ from postroom.mail.commands import AttachmentIn
 from postroom.mail.desk import LoadedAttachment, Rules
 
 PREVIEW_PIXELS = 512
+PREVIEWED = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
+"""What is unpacked at all: some of the other formats are programs that another program would run."""
 MAX_IMAGE_PIXELS = 40_000_000
 """A picture that would unpack to more is kept without a preview."""
 
@@ -93,10 +95,11 @@ def _read_inside(root: Path, asked: str, rules: Rules) -> bytes:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
         raise _unreadable(asked, "is not a file that the server can read") from error
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode):
+        os.close(handle)  # a folder, which no file object takes, or something that may never answer
+        raise _unreadable(asked, "is not a plain file")
     with os.fdopen(handle, "rb") as file:
-        facts = os.fstat(file.fileno())
-        if not stat.S_ISREG(facts.st_mode):
-            raise _unreadable(asked, "is not a plain file")
         if facts.st_size > rules.max_attachment_bytes:
             raise _too_large(asked, facts.st_size, rules)
         content = file.read(rules.max_attachment_bytes + 1)
@@ -130,7 +133,7 @@ def _loaded(name: str, content: bytes, rules: Rules) -> LoadedAttachment:
     return LoadedAttachment(
         attachment=Attachment(
             sha256=hashlib.sha256(content).hexdigest(),
-            name=plain[:255] or "attachment",
+            name=plain[:255] if plain.strip(". ") else "attachment",
             media_type=media_type,
             size=len(content),
             preview_sha256=hashlib.sha256(preview).hexdigest() if preview else None,
@@ -143,7 +146,7 @@ def _loaded(name: str, content: bytes, rules: Rules) -> LoadedAttachment:
 def preview_of(content: bytes) -> bytes | None:
     """Return a WebP of at most 512 x 512 pixels, or None for what is no picture that can be shown."""
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        with Image.open(io.BytesIO(content), formats=PREVIEWED) as image:
             if image.width * image.height > MAX_IMAGE_PIXELS:
                 return None
             image.thumbnail((PREVIEW_PIXELS, PREVIEW_PIXELS))
@@ -151,5 +154,7 @@ def preview_of(content: bytes) -> bytes | None:
             out = io.BytesIO()
             shown.save(out, format="WEBP", quality=80)
             return out.getvalue()
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
-        return None  # not a picture, or a broken one: it is kept as it came, without a preview
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, Warning):
+        # Not a picture, or a broken one: it is kept as it came, without a preview. A warning gets here only
+        # where the interpreter is told to raise them.
+        return None

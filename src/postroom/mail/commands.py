@@ -1,12 +1,16 @@
 """What a caller may ask, as typed and documented values; every edge reads its arguments through these."""
 
-from typing import Annotated, Any, Literal, TypeVar
+import math
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import ContactPolicy, Importance, SearchOrder
+
+_END = r"$(?!\n)"
+"""The end of a text, where Python alone would let a line break follow; readers of the schema know it too."""
 
 ProjectKey = Annotated[str, Meta(description="absolute path or slug", min_length=1, max_length=4096)]
 AgentName = Annotated[str, Meta(description="who acts", min_length=1, max_length=200)]
@@ -19,14 +23,12 @@ Paths = Annotated[list[Annotated[str, Meta(max_length=4096)]], Meta(max_length=1
 Ids = Annotated[list[MessageId], Meta(max_length=1_000)]
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 ThreadId = Annotated[
-    str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$", description="letters, digits, . _ : -")
+    str, Meta(pattern=rf"^[A-Za-z0-9][A-Za-z0-9._:-]{{0,127}}{_END}", description="letters, digits, . _ : -")
 ]
-Topic = Annotated[str, Meta(pattern="^([A-Za-z0-9][A-Za-z0-9._/-]{0,63})?$")]
+Topic = Annotated[str, Meta(pattern=rf"^([A-Za-z0-9][A-Za-z0-9._/-]{{0,63}})?{_END}")]
 Seconds = Annotated[int, Meta(ge=1, le=31_536_000)]
 Cursor = Annotated[int, Meta(ge=0, le=2**53)]
-Key = Annotated[
-    str, Meta(min_length=1, max_length=200)
-]
+Key = Annotated[str, Meta(min_length=1, max_length=200)]
 When = Annotated[str, Meta(max_length=64, description="ISO 8601 moment")]
 
 
@@ -53,7 +55,9 @@ class RegisterAgent(Change, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     project_key: ProjectKey
     program: Word
     model: Word
-    name: Annotated[str, Meta(max_length=200, description="kept exactly; omit to have one made")] | None = None
+    name: Annotated[str, Meta(max_length=200, description="kept exactly; omit to have one made")] | None = (
+        None
+    )
     task_description: ShortText = ""
 
 
@@ -275,13 +279,17 @@ class SetContactPolicy(Change, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class ReservePaths(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Reserve paths or globs before editing; granted even on conflict, so read `conflicts` and `enforced_by`."""
+    """Reserve paths or globs before editing; granted even on conflict: read `conflicts` and `enforced_by`."""
 
     project_key: ProjectKey
     agent_name: AgentName
     paths: Annotated[
         list[Annotated[str, Meta(max_length=4096)]],
-        Meta(min_length=1, max_length=1000, description="relative to the project: src/app.py, src/**, port:8080"),
+        Meta(
+            min_length=1,
+            max_length=1000,
+            description="relative to the project: src/app.py, src/**, port:8080",
+        ),
     ]
     ttl_seconds: Seconds = 3600
     exclusive: bool = True
@@ -338,7 +346,10 @@ class HealthCheck(Command, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 C = TypeVar("C", bound=Command)
-_BROKEN_TEXT: Literal["text that is not valid Unicode"] = "text that is not valid Unicode"
+_BROKEN_TEXT = "text that is not valid Unicode"
+_LONGEST_SHOWN = 200
+_DEEPEST = 8
+"""Levels of lists and objects that are looked at; no command has more than three."""
 
 
 def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
@@ -354,25 +365,29 @@ def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
         reason, _, path = str(error).partition(" - at `")
         where = path.rstrip("`")
         raise InvalidArgument(
-            f"{reason}" + (f" (at {where})" if where else ""),
+            reason[:_LONGEST_SHOWN] + (f" (at {where})" if where else ""),
             value=_value_at(arguments, where),
             remedy=f"the arguments are: {', '.join(_signature(kind))}",
         ) from error
 
 
-def _refuse_broken_text(value: object, where: str) -> None:
+def _refuse_broken_text(value: object, where: str, depth: int = 0) -> None:
     """Lone surrogates cannot be stored as UTF-8, and NUL ends text early in too many places."""
     if isinstance(value, str):
         if "\x00" in value or not _encodes(value):
-            shown = value[:200].encode("ascii", "backslashreplace").decode()
-            raise InvalidArgument(f"{where} holds {_BROKEN_TEXT} or NUL", value=shown, remedy="send valid UTF-8 text")
+            shown = value[:_LONGEST_SHOWN].encode("ascii", "backslashreplace").decode()
+            raise InvalidArgument(
+                f"{where} holds {_BROKEN_TEXT} or NUL", value=shown, remedy="send valid UTF-8 text"
+            )
+    elif depth == _DEEPEST and isinstance(value, dict | list):
+        raise InvalidArgument(f"the arguments nest deeper than {_DEEPEST} levels", value=_DEEPEST)
     elif isinstance(value, dict):
         for key, inner in value.items():
-            _refuse_broken_text(key, f"a key of {where}")
-            _refuse_broken_text(inner, f"{where}.{key}")
+            _refuse_broken_text(key, f"a key of {where}", depth + 1)
+            _refuse_broken_text(inner, f"{where}.{str(key)[:_LONGEST_SHOWN]}", depth + 1)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
-            _refuse_broken_text(inner, f"{where}[{index}]")
+            _refuse_broken_text(inner, f"{where}[{index}]", depth + 1)
 
 
 def _encodes(text: str) -> bool:
@@ -401,6 +416,16 @@ def _value_at(arguments: object, where: str) -> object:
             found = found[int(step)]
         else:
             return None
-    if isinstance(found, str):
-        return found[:200]
-    return found if isinstance(found, int | float | bool | None) else type(found).__name__
+    return _presentable(found)
+
+
+def _presentable(value: object) -> object:
+    """Return a value that every reader of JSON takes, and that is short."""
+    if isinstance(value, str):
+        return value[:_LONGEST_SHOWN]
+    if isinstance(value, int) and abs(value) > 2**53:
+        bits = value.bit_length()
+        return str(value) if bits <= _LONGEST_SHOWN else f"an integer of {bits} bits"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if isinstance(value, int | float | bool | None) else type(value).__name__

@@ -3,10 +3,11 @@
 from typing import TypedDict
 
 from postroom.contracts.errors import ContactBlocked, StateError
+from postroom.contracts.mail import Agent, Project
 from postroom.mail.commands import ListContacts, RequestContact, RespondContact
 from postroom.mail.desk import Reading, Writing
 from postroom.mail.identity import acting, acting_active, find_address
-from postroom.mail.views import ContactView, contact_view
+from postroom.mail.views import ContactView, address_of, contact_view
 
 
 class ContactsView(TypedDict):
@@ -23,21 +24,23 @@ def request_contact(desk: Writing, asked: RequestContact) -> ContactView:
         ContactBlocked: the other has blocked the asker or takes nobody's mail.
     """
     home, asker = acting_active(desk, asked.project_key, asked.agent_name)
-    _, other = find_address(desk.tx, home, asked.to)
+    abroad, other = find_address(desk.tx, home, asked.to)
     if other.id == asker.id:
-        raise StateError("an agent needs no contact with itself", value=asked.to, remedy="name another agent")
+        raise _with_itself(asked.to)
     link = desk.tx.contact(asker.id, other.id)
     if other.contact_policy == "closed" or (link is not None and link.status == "blocked"):
         raise ContactBlocked(f"{other.name} takes no mail from {asker.name}", value=other.name)
     if link is None:
         link = desk.tx.put_contact(asker.id, other.id, status="pending", reason=asked.reason, now=desk.now)
-    return contact_view(link, {asker.id: asker, other.id: other})
+    return contact_view(link, _addresses(home, (home, asker), (abroad, other)))
 
 
 def respond_contact(desk: Writing, asked: RespondContact) -> ContactView:
     """Grant another agent's mail, or block it; also without having been asked."""
     home, agent = acting_active(desk, asked.project_key, asked.agent_name)
-    _, requester = find_address(desk.tx, home, asked.requester)
+    abroad, requester = find_address(desk.tx, home, asked.requester)
+    if requester.id == agent.id:
+        raise _with_itself(asked.requester)
     link = desk.tx.put_contact(
         requester.id,
         agent.id,
@@ -45,12 +48,24 @@ def respond_contact(desk: Writing, asked: RespondContact) -> ContactView:
         reason=asked.reason,
         now=desk.now,
     )
-    return contact_view(link, {requester.id: requester, agent.id: agent})
+    return contact_view(link, _addresses(home, (home, agent), (abroad, requester)))
 
 
 def list_contacts(desk: Reading, asked: ListContacts) -> ContactsView:
     """List what an agent has asked of others, and others of it."""
-    _, agent = acting(desk, asked.project_key, asked.agent_name)
+    home, agent = acting(desk, asked.project_key, asked.agent_name)
     links = desk.tx.contacts(agent.id)
     agents = desk.tx.agents_by_id(sorted({one.from_id for one in links} | {one.to_id for one in links}))
-    return {"policy": agent.contact_policy, "contacts": [contact_view(one, agents) for one in links]}
+    projects = {one.project_id: desk.tx.project_by_id(one.project_id) for one in agents.values()}
+    known = [(place, one) for one in agents.values() if (place := projects[one.project_id]) is not None]
+    addresses = _addresses(home, *known)
+    return {"policy": agent.contact_policy, "contacts": [contact_view(one, addresses) for one in links]}
+
+
+def _addresses(home: Project, *agents: tuple[Project, Agent]) -> dict[int, str]:
+    """Return by agent the address under which `home` writes to it."""
+    return {one.id: address_of(one.name, place.slug, home.slug) for place, one in agents}
+
+
+def _with_itself(name: str) -> StateError:
+    return StateError("an agent needs no contact with itself", value=name, remedy="name another agent")

@@ -17,7 +17,7 @@ class ContactFacts:
     same_owner: bool = True
     retired: bool = False
     approved: bool = False
-    """One of the two has approved the other."""
+    """The recipient has approved this sender."""
     blocked: bool = False
     """The recipient has blocked this sender."""
     answers_recipient: bool = False

@@ -1,12 +1,12 @@
 """Who acts: the agent that a call names, checked against the token that it carries."""
 
-
 from postroom.contracts.errors import (
     AgentRetired,
     IdentityMismatch,
     PostroomError,
     TokenRequired,
     UnknownAgent,
+    UnknownProject,
     WrongToken,
 )
 from postroom.contracts.mail import Agent, Project
@@ -42,10 +42,16 @@ def unknown_agent(tx: MailReads, project: Project, name: str) -> UnknownAgent:
 
 
 def find_address(tx: MailReads, home: Project, address: str) -> tuple[Project, Agent]:
-    """Return project and agent of a `name` or a `name@project`."""
-    name, at, key = address.rpartition("@")
+    """Return project and agent of a `name` or a `name@project`.
+
+    Raises:
+        UnknownProject, UnknownAgent: there is none of that name.
+    """
+    name, at, key = address.partition("@")  # the first: no name holds one, but the path of a folder may
     if not at:
         return home, find_agent(tx, home, address)
+    if not key:
+        raise UnknownProject(f"{shown(address)} names no project after '@'", value=address)
     project = find_project(tx, key)
     return project, find_agent(tx, project, name)
 
@@ -68,6 +74,22 @@ def check_token(desk: Reading | Writing, agent: Agent) -> None:
         raise WrongToken("the agent token is not one that this server knows")
     if owner.id != agent.id:
         raise IdentityMismatch(f"the token does not belong to {shown(agent.name)}", value=agent.name)
+
+
+def refuse_unknown_token(desk: Reading | Writing) -> None:
+    """Raise `WrongToken` when the call carries a token that is not known, whatever it asks."""
+    token = desk.caller.agent_token
+    if token is not None and desk.tx.agent_by_token(token_hash(token)) is None:
+        raise WrongToken("the agent token is not one that this server knows")
+
+
+def refuse_making(desk: Reading | Writing) -> None:
+    """Raise `TokenRequired` unless the caller may make agents here."""
+    if desk.rules.verified and not desk.caller.operator:
+        raise TokenRequired(
+            "this server lets only its operator make agents",
+            remedy="run `postroom agents register` and `postroom agents token` on the server",
+        )
 
 
 def acting(desk: Reading | Writing, project_key: str, name: str) -> tuple[Project, Agent]:

@@ -22,7 +22,15 @@ from postroom.mail.commands import (
 )
 from postroom.mail.desk import Reading, Writing
 from postroom.mail.identity import acting, note_activity
-from postroom.mail.views import InboxView, MessageView, inbox_view, maybe_iso, message_view, visible_hidden
+from postroom.mail.views import (
+    InboxView,
+    MessageView,
+    address_of,
+    inbox_view,
+    maybe_iso,
+    message_view,
+    visible_hidden,
+)
 
 
 class InboxEvents(TypedDict):
@@ -124,7 +132,9 @@ def _moment(text: str | None) -> int | None:
         return from_iso(text)
     except (ValueError, OverflowError) as error:
         raise InvalidArgument(
-            f"{text!r} is no moment: {error}", value=text, remedy="use ISO 8601, for example 2026-11-21T09:30:00Z"
+            f"{text!r} is no moment: {error}",
+            value=text,
+            remedy="use ISO 8601, for example 2026-11-21T09:30:00Z",
         ) from error
 
 
@@ -142,18 +152,19 @@ def fetch_inbox_events(desk: Reading, asked: FetchInboxEvents) -> InboxEvents:
             f"entries up to {reader.inbox_floor} were purged", value=asked.after, details=bounds
         )
     if asked.after > reader.inbox_seq:
-        raise CursorAhead(
-            f"the newest entry is {reader.inbox_seq}", value=asked.after, details=bounds
-        )
+        raise CursorAhead(f"the newest entry is {reader.inbox_seq}", value=asked.after, details=bounds)
     entries = desk.tx.inbox_events(reader.id, after=asked.after, limit=asked.limit)
     return {
         "events": inbox_views(desk, project, reader, entries, bodies=False),
         "next": entries[-1].seq if entries else asked.after,
-        **bounds,
+        "newest": reader.inbox_seq,
+        "oldest": reader.inbox_floor,
     }
 
 
-def visible_message(desk: Reading | Writing, project: Project, agent: Agent, message_id: int) -> tuple[Message, list[Recipient]]:
+def visible_message(
+    desk: Reading | Writing, project: Project, agent: Agent, message_id: int
+) -> tuple[Message, list[Recipient]]:
     """Return a letter of the agent's project, or one that came to the agent, with its recipients.
 
     Raises:
@@ -236,7 +247,7 @@ def _status(one: Recipient, home: Project, *, recalled: bool) -> RecipientStatus
     else:
         state = "stored" if one.read_at is None else "read"
     return {
-        "name": one.name if one.project_slug == home.slug else f"{one.name}@{one.project_slug}",
+        "name": address_of(one.name, one.project_slug, home.slug),
         "kind": one.kind,
         "state": state,
         "read_at": maybe_iso(one.read_at),

@@ -18,6 +18,8 @@ class Operation:
     run: Callable[[Desk[Any], Any], Any]
     changes: bool
     destructive: bool = False
+    settled: bool = False
+    """Whether it reads what a store may bring up to date afterwards: search and the list of threads."""
 
     @property
     def description(self) -> str:
@@ -25,8 +27,10 @@ class Operation:
         return (self.command.__doc__ or "").strip()
 
 
-def _looks(command: type[Command], run: Callable[[Desk[Any], Any], Any]) -> Operation:
-    return Operation(name=run.__name__, command=command, run=run, changes=False)
+def _looks(
+    command: type[Command], run: Callable[[Desk[Any], Any], Any], *, settled: bool = False
+) -> Operation:
+    return Operation(name=run.__name__, command=command, run=run, changes=False, settled=settled)
 
 
 def _changes(
@@ -41,7 +45,7 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     _changes(commands.StartSession, agents.start_session),
     _changes(commands.RegisterAgent, agents.register_agent),
     _changes(commands.CreateAgentIdentity, agents.create_agent_identity),
-    _looks(commands.ShowProject, threads.show_project),
+    _looks(commands.ShowProject, threads.show_project, settled=True),
     _looks(commands.Whois, agents.whois),
     _looks(commands.ListAgents, agents.list_agents),
     _changes(commands.RetireAgent, agents.retire_agent, destructive=True),
@@ -62,7 +66,7 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     _looks(commands.DeliveryStatus, inbox.delivery_status),
     _changes(commands.MarkMessageRead, inbox.mark_message_read),
     _changes(commands.AcknowledgeMessage, inbox.acknowledge_message),
-    _looks(commands.SearchMessages, threads.search_messages),
+    _looks(commands.SearchMessages, threads.search_messages, settled=True),
     _looks(commands.SummarizeThread, threads.summarize_thread),
     _changes(commands.RequestContact, contact_requests.request_contact),
     _changes(commands.RespondContact, contact_requests.respond_contact),

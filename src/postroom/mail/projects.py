@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from itertools import chain, count
 
 from postroom.contracts.errors import InvalidPath, UnknownProject
 from postroom.contracts.mail import Project
@@ -75,9 +76,9 @@ def slug_of(path: str) -> str:
 def free_slug(tx: MailReads, path: str) -> str:
     """Return the path's slug, with a short hash of the path behind it when another project has it."""
     slug = slug_of(path)
-    if tx.project(slug) is None:
-        return slug
-    return f"{slug}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+    hashed = f"{slug}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
+    tried = chain((slug, hashed), (f"{hashed}-{number}" for number in count(2)))
+    return next(free for free in tried if tx.project(free) is None)
 
 
 def find_project(tx: MailReads, key: str) -> Project:

@@ -4,7 +4,8 @@
     all     := "(" query ")" | field ":" atom | atom
     atom    := "a phrase" | word | word*
 
-Never fails: an unclosed quote ends at the end, a lone operator is a word, an unknown field is part of the word.
+Never fails: an unclosed quote ends at the end, a lone operator is a word, an unknown field is part of its
+word.
 """
 
 import re
@@ -12,11 +13,19 @@ from dataclasses import replace
 
 from postroom.contracts.mail import SEARCH_FIELDS, All, AnyOf, Not, Phrase, Query, Term
 
-_TOKEN = re.compile(r'\s*(?:(?P<open>\()|(?P<close>\))|(?P<field>[A-Za-z]+):(?=[^\s)])|"(?P<phrase>[^"]*)"?|(?P<word>[^\s()"]+))')
-_ALIASES = {"from": "sender", "body_md": "body", "sender_name": "sender", **{name: name for name in SEARCH_FIELDS}}
+_TOKEN = re.compile(
+    r'\s*(?:(?P<open>\()|(?P<close>\))|(?P<field>[A-Za-z]+):(?=[^\s)])|"(?P<phrase>[^"]*)"?|(?P<word>[^\s()"]+))'
+)
+_ALIASES = {
+    "from": "sender",
+    "body_md": "body",
+    "sender_name": "sender",
+    **{name: name for name in SEARCH_FIELDS},
+}
 
 MAX_PARTS = 64
-MAX_DEPTH = 16
+MAX_DEPTH = 8
+"""Brackets within brackets; each adds up to three levels, and the search index takes about thirty."""
 
 
 def parse_query(text: str) -> Query | None:
@@ -25,7 +34,7 @@ def parse_query(text: str) -> Query | None:
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:
-    found = []
+    found: list[tuple[str, str]] = []
     position = 0
     while len(found) < MAX_PARTS and (match := _TOKEN.match(text, position)):
         kind = match.lastgroup or "word"
@@ -102,9 +111,9 @@ class _Reader:
             if part := self._one(depth):
                 parts.append(part)
         found = _joined(parts)
-        for part in without:
-            found = Not(found, part) if found is not None else None
-        return found
+        if found is None or not without:
+            return found
+        return Not(found, without[0] if len(without) == 1 else AnyOf(tuple(without)))
 
     def _one(self, depth: int) -> Query | None:
         token = self._peek()

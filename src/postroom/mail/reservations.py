@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TypedDict
 
-from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import InvalidArgument, NotHolder, StateError, UnknownReservation
 from postroom.contracts.mail import Agent, Project, Reservation
 from postroom.mail.commands import (
@@ -20,7 +19,7 @@ from postroom.mail.globs import Pattern, overlapping, parse_pattern
 from postroom.mail.identity import acting, acting_active, find_agent
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import find_project
-from postroom.mail.sending import Addressee, Letter, post
+from postroom.mail.sending import Addressee, Letter, post, refusals
 from postroom.mail.views import ReservationView, reservation_view
 
 MAX_HOLDERS_SHOWN = 50
@@ -140,7 +139,7 @@ def _parsed(desk: Reading | Writing, paths: Sequence[str]) -> list[Pattern]:
 def _holders(
     desk: Reading | Writing, project: Project, agent: Agent, pattern: Pattern, *, exclusive: bool
 ) -> list[Reservation]:
-    """Return others' live reservations that can match a path this pattern matches, one of the two exclusive."""
+    """Return others' live reservations that can match a path of this pattern, one of the two exclusive."""
     near = desk.tx.live_reservations(project.id, now=desk.now, near=pattern.prefix)
     others = [one for one in near if one.agent_id != agent.id and (exclusive or one.exclusive)]
     sensitive = desk.rules.case_sensitive_paths
@@ -205,7 +204,9 @@ def _own(
     for reservation_id in ids or ():
         known = desk.tx.reservation(reservation_id)
         if known is None or known.project_id != project.id:
-            raise UnknownReservation(f"project {project.slug} has no reservation {reservation_id}", value=reservation_id)
+            raise UnknownReservation(
+                f"project {project.slug} has no reservation {reservation_id}", value=reservation_id
+            )
         if known.agent_id != agent.id:
             raise NotHolder(f"reservation {reservation_id} belongs to {known.holder}", value=reservation_id)
     live = desk.tx.live_reservations(project.id, now=desk.now, agent_id=agent.id)
@@ -219,7 +220,9 @@ def force_release_file_reservation(desk: Writing, asked: ForceReleaseReservation
     """End another agent's reservation and tell the holder why, in one transaction."""
     project, agent = acting_active(desk, asked.project_key, asked.agent_name)
     if not asked.reason.strip():
-        raise InvalidArgument("a reason is required", value=asked.reason, remedy="say why the holder must give way")
+        raise InvalidArgument(
+            "a reason is required", value=asked.reason, remedy="say why the holder must give way"
+        )
     known = desk.tx.reservation(asked.reservation_id)
     if known is None or known.project_id != project.id:
         raise UnknownReservation(
@@ -236,16 +239,18 @@ def force_release_file_reservation(desk: Writing, asked: ForceReleaseReservation
 
 
 def _tell_holder(desk: Writing, project: Project, agent: Agent, known: Reservation, reason: str) -> None:
-    """Write to the holder, unless it ended its own; a holder who takes no mail finds the reason in the record."""
+    """Write to a holder who is another; one who does not take the letter finds the reason in the record."""
     holder = desk.tx.agents_by_id([known.agent_id])[known.agent_id]
-    if holder.id == agent.id or holder.retired_at is not None or holder.contact_policy == "closed":
+    addressees = [Addressee(project=project, agent=holder, kind="to")]
+    if holder.id == agent.id or refusals(desk, project, agent, addressees):
         return
+    what = f"`{known.pattern}` (id {known.id})"
     letter = Letter(
         project=project,
         sender=agent,
-        addressees=[Addressee(project=project, agent=holder, kind="to")],
+        addressees=addressees,
         subject=f"Your reservation of {known.pattern} was ended"[: desk.rules.max_subject_chars],
-        body_md=f"{agent.name} ended your reservation of `{known.pattern}` (id {known.id}).\n\nReason: {reason}",
+        body_md=f"{agent.name} ended your reservation of {what}.\n\nReason: {reason}",
         importance="high",
     )
     post(desk, letter, bad=[], skipped=[])
@@ -256,4 +261,7 @@ def list_file_reservations(desk: Reading, asked: ListReservations) -> Reservatio
     project = find_project(desk.tx, asked.project_key)
     agent_id = None if asked.agent_name is None else find_agent(desk.tx, project, asked.agent_name).id
     found = desk.tx.live_reservations(project.id, now=desk.now, agent_id=agent_id, limit=asked.limit)
-    return {"reservations": [reservation_view(one) for one in found], "enforced_by": list(desk.rules.enforced_by)}
+    return {
+        "reservations": [reservation_view(one) for one in found],
+        "enforced_by": list(desk.rules.enforced_by),
+    }

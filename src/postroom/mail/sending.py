@@ -12,20 +12,24 @@ from postroom.contracts.errors import (
     NotPermitted,
     PostroomError,
     TooLarge,
-    UnknownProject,
+    UnknownThread,
 )
 from postroom.contracts.mail import Agent, Importance, Message, Project, Recipient, RecipientKind
 from postroom.mail.commands import RecallMessage, ReplyMessage, SendMessage
 from postroom.mail.contacts import ContactFacts, refusal
 from postroom.mail.desk import Writing
-from postroom.mail.identity import acting_active, as_reason, unknown_agent
+from postroom.mail.identity import acting_active, as_reason, find_address, unknown_agent
 from postroom.mail.inbox import visible_message
 from postroom.mail.outgoing import to_archive
-from postroom.mail.projects import find_project
-from postroom.mail.views import MessageView, message_view
+from postroom.mail.views import MessageView, address_of, message_view
 
-_REPLY_PREFIX = re.compile(r"^\s*re\s*:\s*", re.IGNORECASE)
+_REPLY_PREFIX = re.compile(r"^\s*(?:re\s*:\s*)+", re.IGNORECASE)
+_GENERATED_THREAD = re.compile(r"msg-([1-9][0-9]*)")
+_ID_DIGITS = 15
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 MAX_BROADCAST = 10_000
+MAX_PROBLEMS = 20
+"""Bad recipients after which no more are looked at: each is compared with every known name."""
 
 
 class Delivery(TypedDict):
@@ -85,15 +89,12 @@ def send_message(desk: Writing, asked: SendMessage) -> Sent:
         TooLarge: subject, body or the list of recipients is over its limit.
     """
     project, sender = acting_active(desk, asked.project_key, asked.sender_name)
+    _check_thread(desk, asked.thread_id)
     addressees, bad = _addressees(desk, project, asked)
     skipped: list[str] = []
     if asked.broadcast:
-        everyone = desk.tx.agents(project.id, include_retired=False, limit=MAX_BROADCAST)
-        named = {one.agent.id for one in addressees} | {sender.id}
-        others = [Addressee(project=project, agent=one, kind="to") for one in everyone if one.id not in named]
-        closed = _refused(desk, project, sender, others)
-        skipped = list(closed)
-        addressees += [one for one in others if one.agent.name not in closed]
+        others, skipped = _everybody_else(desk, project, sender, addressees)
+        addressees += others
     letter = Letter(
         project=project,
         sender=sender,
@@ -107,6 +108,35 @@ def send_message(desk: Writing, asked: SendMessage) -> Sent:
         broadcast=asked.broadcast,
     )
     return post(desk, letter, bad=bad, skipped=skipped)
+
+
+def _check_thread(desk: Writing, thread_id: str | None) -> None:
+    """Keep the names of threads that letters to come will begin; two conversations would meet there."""
+    chosen = _GENERATED_THREAD.fullmatch(thread_id or "")
+    if chosen and len(chosen[1]) <= _ID_DIGITS and desk.tx.message(int(chosen[1])) is None:
+        raise UnknownThread(
+            f"thread {thread_id!r} begins with letter {chosen[1]}, which is not written yet",
+            value=thread_id,
+            remedy="choose another name, or leave thread_id out to begin a thread",
+        )
+
+
+def _everybody_else(
+    desk: Writing, project: Project, sender: Agent, addressees: Sequence[Addressee]
+) -> tuple[list[Addressee], list[str]]:
+    """Return the other active agents of a project, and the names of those who do not take the letter."""
+    everyone = desk.tx.agents(project.id, include_retired=False, limit=MAX_BROADCAST + 1)
+    if len(everyone) > MAX_BROADCAST:
+        raise TooLarge(
+            f"project {project.slug} has more than {MAX_BROADCAST} active agents",
+            value=MAX_BROADCAST,
+            remedy="name the recipients, or retire agents that are gone",
+        )
+    named = {one.agent.id for one in addressees} | {sender.id}
+    others = [Addressee(project=project, agent=one, kind="to") for one in everyone if one.id not in named]
+    closed = refusals(desk, project, sender, others)
+    willing = [one for one in others if one.agent.id not in closed]
+    return willing, [one.agent.name for one in others if one.agent.id in closed]
 
 
 def reply_message(desk: Writing, asked: ReplyMessage) -> Sent:
@@ -153,7 +183,7 @@ def _answered(
 def post(desk: Writing, letter: Letter, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
     """Store a letter with its recipients and its outbox row, or nothing at all."""
     _check_size(desk, letter)
-    refused = _refused(desk, letter.project, letter.sender, letter.addressees, reply_to=letter.reply_to)
+    refused = refusals(desk, letter.project, letter.sender, letter.addressees, reply_to=letter.reply_to)
     if problems := [*bad, *refused.values()]:
         raise _invalid(problems)
     if not letter.addressees:
@@ -205,6 +235,7 @@ def _sent(
         [loaded.attachment for loaded in desk.loaded],
         viewer=letter.sender,
         home_slug=letter.project.slug,
+        bodies=False,
     )
     by_project: dict[str, list[str]] = {}
     for one in recipients:
@@ -226,9 +257,11 @@ def _check_size(desk: Writing, letter: Letter) -> None:
             value=len(letter.subject),
             remedy="put the text into the body",
         )
-    if any(ord(character) < 32 for character in letter.subject):
+    if _CONTROL.search(letter.subject):
         raise InvalidArgument(
-            "the subject holds line breaks or control characters", value=letter.subject, remedy="use one line of text"
+            "the subject holds line breaks or control characters",
+            value=letter.subject,
+            remedy="use one line of text",
         )
     size = len(letter.body_md.encode())
     if size > rules.max_body_bytes:
@@ -237,10 +270,15 @@ def _check_size(desk: Writing, letter: Letter) -> None:
             value=size,
             remedy="attach the text as a file, or send several letters on one thread",
         )
-    if len(letter.addressees) > rules.max_recipients and not letter.broadcast:
+    if not letter.broadcast:
+        _check_number(desk, len(letter.addressees))
+
+
+def _check_number(desk: Writing, recipients: int) -> None:
+    if recipients > desk.rules.max_recipients:
         raise TooLarge(
-            f"{len(letter.addressees)} recipients, the limit is {rules.max_recipients}",
-            value=len(letter.addressees),
+            f"{recipients} recipients, the limit is {desk.rules.max_recipients}",
+            value=recipients,
             remedy="use broadcast, or send several letters",
         )
 
@@ -250,9 +288,15 @@ def _addressees(
 ) -> tuple[list[Addressee], list[PostroomError]]:
     """Look up every name at once; an agent named twice gets one letter, by its most open mention."""
     kinds: dict[str, RecipientKind] = {}
-    for kind, names in (("to", asked.to), ("cc", asked.cc), ("bcc", asked.bcc)):
+    mentions: tuple[tuple[RecipientKind, list[str]], ...] = (
+        ("to", asked.to),
+        ("cc", asked.cc),
+        ("bcc", asked.bcc),
+    )
+    for kind, names in mentions:
         for name in names:
-            kinds.setdefault(name.strip(), kind)  # type: ignore[arg-type] # the tuple above lists the three kinds
+            kinds.setdefault(name.strip(), kind)
+    _check_number(desk, len(kinds))
     local = {agent.name.casefold(): agent for agent in desk.tx.agents_named(home.id, list(kinds))}
     found: dict[int, Addressee] = {}
     bad: list[PostroomError] = []
@@ -260,7 +304,10 @@ def _addressees(
         try:
             one = _addressee(desk, home, local, name, kind)
         except PostroomError as error:
+            error.value = name  # as it was given, its project with it
             bad.append(error)
+            if len(bad) == MAX_PROBLEMS:
+                break
         else:
             found.setdefault(one.agent.id, one)
     return list(found.values()), bad
@@ -271,46 +318,51 @@ def _addressee(
 ) -> Addressee:
     if agent := local.get(address.casefold()):
         return Addressee(project=home, agent=agent, kind=kind)
-    name, at, key = address.rpartition("@")
-    if not at:
+    if "@" not in address:
         raise unknown_agent(desk.tx, home, address)
-    if not key:
-        raise UnknownProject(f"{address!r} names no project after '@'", value=address)
-    project = find_project(desk.tx, key)
-    away = desk.tx.agent(project.id, name)
-    if away is None:
-        raise unknown_agent(desk.tx, project, name)
-    return Addressee(project=project, agent=away, kind=kind)
+    project, agent = find_address(desk.tx, home, address)
+    return Addressee(project=project, agent=agent, kind=kind)
 
 
-def _refused(
+def refusals(
     desk: Writing,
     home: Project,
     sender: Agent,
     addressees: Iterable[Addressee],
     *,
     reply_to: Message | None = None,
-) -> dict[str, PostroomError]:
-    """Return by name those who may not be written to, with the reason."""
-    links = {(link.from_id, link.to_id): link.status for link in desk.tx.contacts(sender.id)}
-    found: dict[str, PostroomError] = {}
+) -> dict[int, PostroomError]:
+    """Return by agent those who may not be written to, with the reason."""
+    links = {link.to_id: link.status for link in desk.tx.contacts(sender.id) if link.from_id == sender.id}
+    answered = _written_to(desk, sender, reply_to)
+    found: dict[int, PostroomError] = {}
     for one in addressees:
-        there, back = links.get((sender.id, one.agent.id)), links.get((one.agent.id, sender.id))
+        granted = links.get(one.agent.id)
         facts = ContactFacts(
             policy=one.agent.contact_policy,
             same_agent=one.agent.id == sender.id,
             same_project=one.project.id == home.id,
             same_owner=one.project.owner == home.owner and bool(home.owner),
             retired=one.agent.retired_at is not None,
-            approved="approved" in (there, back),
-            blocked=there == "blocked",
-            answers_recipient=reply_to is not None and reply_to.sender_id == one.agent.id,
+            approved=granted == "approved",
+            blocked=granted == "blocked",
+            answers_recipient=answered == one.agent.id,
         )
         if (kind := refusal(facts)) is not None:
-            found[one.agent.name] = kind(
-                f"{one.agent.name} of {one.project.slug} does not take this letter", value=one.agent.name
-            )
+            name = address_of(one.agent.name, one.project.slug, home.slug)
+            found[one.agent.id] = kind(f"{name} does not take this letter", value=name)
     return found
+
+
+def _written_to(desk: Writing, sender: Agent, letter: Message | None) -> int | None:
+    """Return who wrote a letter, if `sender` is among those it was written to.
+
+    Everybody may look at a project's letters; one that went to others opens no door.
+    """
+    if letter is None:
+        return None
+    readers = desk.tx.recipients([letter.id])[letter.id]
+    return letter.sender_id if any(one.agent_id == sender.id for one in readers) else None
 
 
 def _invalid(problems: Sequence[PostroomError]) -> PostroomError:
@@ -318,7 +370,7 @@ def _invalid(problems: Sequence[PostroomError]) -> PostroomError:
         return problems[0]
     names = ", ".join(str(error.value) for error in problems)
     return InvalidRecipients(
-        f"nothing was sent: {len(problems)} recipients are not valid: {names}",
+        f"nothing was sent, for these recipients are not valid: {names}",
         value=[error.value for error in problems],
         remedy="mend or leave out each of them; `details.recipients` says why",
         details={"recipients": [as_reason(error) for error in problems]},
@@ -343,7 +395,9 @@ def recall_message(desk: Writing, asked: RecallMessage) -> Recalled:
     if message.recalled_at is None:
         if readers := [one.name for one in recipients if one.read_at is not None]:
             raise AlreadyRead(
-                f"message {message.id} was read by {', '.join(readers)}", value=message.id, details={"readers": readers}
+                f"message {message.id} was read by {', '.join(readers)}",
+                value=message.id,
+                details={"readers": readers},
             )
         desk.tx.mark_recalled(message.id, desk.now)
         to_archive(desk, "message", message.id, message.project_id)

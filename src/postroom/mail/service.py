@@ -1,9 +1,10 @@
-"""Runs operations: reads their command, does what must happen before the transaction, keeps answers by key."""
+"""Runs operations: reads commands, does what must happen before the transaction, keeps answers by key."""
 
 import asyncio
 import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,7 +17,9 @@ from postroom.mail.attachments import load_attachments
 from postroom.mail.commands import (
     Change,
     Command,
+    CreateAgentIdentity,
     EnsureProject,
+    RegisterAgent,
     ReplyMessage,
     RotateAgentToken,
     SendMessage,
@@ -25,13 +28,22 @@ from postroom.mail.commands import (
 )
 from postroom.mail.desk import Caller, Desk, LoadedAttachment, Rules, token_hash
 from postroom.mail.git_identity import read_git_identity
-from postroom.mail.identity import acting, find_agent
+from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
 from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.projects import checked_path, find_project, spelling
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 PURGE_EVERY = 1_000
 PURGE_LIMIT = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Under what the answer to a change is kept, and by what its body is known again."""
+
+    scope: str
+    key: str
+    digest: str
 
 
 class Mail:
@@ -58,19 +70,19 @@ class Mail:
             PostroomError: it was refused; nothing changed.
         """
         operation = OPERATIONS[name]
-        return await self.perform(operation, read_command(operation.command, arguments), caller=caller or Caller())
+        return await self.perform(
+            operation, read_command(operation.command, arguments), caller=caller or Caller()
+        )
 
     async def perform(self, operation: Operation, command: Command, *, caller: Caller) -> Any:
-        """Perform an operation; a change with an idempotency key is done once and answered alike each time."""
+        """Perform an operation; a change with a key is done once and answered alike each time."""
         if isinstance(command, RotateAgentToken):
             return await self._rotate(command, caller)
-        command, loaded = await self._prepared(command, caller)
+        if operation.settled:
+            await self.store.settle()
         if not operation.changes:
-            return await self.store.read(lambda tx: operation.run(self._desk(tx, caller, loaded), command))
-        if isinstance(command, Change) and command.idempotency_key is not None:
-            answer = await self._once(operation, command, caller, loaded)
-        else:
-            answer = await self.store.write(lambda tx: operation.run(self._desk(tx, caller, loaded), command))
+            return await self.store.read(lambda tx: self._run(operation, tx, command, caller))
+        answer = await self._changed(operation, command, caller)
         if self.on_change is not None:
             self.on_change()
         return answer
@@ -133,46 +145,80 @@ class Mail:
             tx=tx, now=self.clock.now(), rules=self.rules, caller=caller, dice=self._dice, loaded=loaded
         )
 
-    async def _once(
-        self, operation: Operation, command: Change, caller: Caller, loaded: Sequence[LoadedAttachment]
+    def _run(
+        self,
+        operation: Operation,
+        tx: Any,
+        command: Command,
+        caller: Caller,
+        loaded: Sequence[LoadedAttachment] = (),
     ) -> Any:
-        key = command.idempotency_key or ""
-        body = msgspec.structs.replace(command, idempotency_key=None)
-        digest = hashlib.sha256(_ENCODER.encode([operation.name, body])).hexdigest()
-        scope = _scope(command)
+        desk = self._desk(tx, caller, loaded)
+        refuse_unknown_token(desk)
+        return operation.run(desk, command)
+
+    async def _changed(self, operation: Operation, command: Command, caller: Caller) -> Any:
+        """Make a change; under a key it is made once, and each call gets the answer to the first."""
+        place = _place_of(operation, command)
+        if place is not None and _needs_preparation(command):
+            # What the first call read from files may be gone by now; its answer is there.
+            before = await self.store.read(lambda tx: self._answer_before(tx, place, command, caller))
+            if before is not None:
+                return before
+        loaded = await self._prepared(command, caller)
+        purges = (self._changes + 1) % PURGE_EVERY == 0
 
         def change(tx: MailWrites) -> Any:
-            if stored := tx.answer(scope, key):
-                if stored.digest != digest:
-                    raise IdempotencyConflict(f"key {key!r} was used with another call", value=key)
-                self._refuse_others(tx, command, caller)
-                return msgspec.json.decode(stored.answer)
-            answer = operation.run(self._desk(tx, caller, loaded), command)
-            tx.insert_answer(scope, key, digest, msgspec.json.encode(answer), self.clock.now())
+            if place is None:
+                return self._run(operation, tx, command, caller, loaded)
+            if (before := self._answer_before(tx, place, command, caller)) is not None:
+                return before
+            if purges:
+                tx.purge_answers(
+                    self.clock.now() - milliseconds(self.rules.answer_retention), limit=PURGE_LIMIT
+                )
+            answer = self._run(operation, tx, command, caller, loaded)
+            tx.insert_answer(
+                place.scope, place.key, place.digest, msgspec.json.encode(answer), self.clock.now()
+            )
             return answer
 
         answer = await self.store.write(change)
-        self._changes += 1
-        if self._changes % PURGE_EVERY == 0:
-            before = self.clock.now() - milliseconds(self.rules.answer_retention)
-            await self.store.write(lambda tx: tx.purge_answers(before, limit=PURGE_LIMIT))
+        self._changes += place is not None
         return answer
 
-    def _refuse_others(self, tx: MailWrites, command: Change, caller: Caller) -> None:
-        """An answer given before is shown to the agent it was given to, and to nobody else."""
-        project, actor = _named(command)
-        if project and actor and not isinstance(command, EnsureProject):
-            acting(self._desk(tx, caller), project, actor)
+    def _answer_before(self, tx: MailReads, place: _Place, command: Command, caller: Caller) -> Any:
+        """Return the answer that was given under a key, or None; only to whom it was given."""
+        stored = tx.answer(place.scope, place.key)
+        if stored is None:
+            return None
+        self._refuse_others(tx, command, caller)
+        if stored.digest != place.digest:
+            raise IdempotencyConflict(f"key {place.key!r} was used with another call", value=place.key)
+        return msgspec.json.decode(stored.answer)
 
-    async def _prepared(self, command: Command, caller: Caller) -> tuple[Command, Sequence[LoadedAttachment]]:
+    def _refuse_others(self, tx: MailReads, command: Command, caller: Caller) -> None:
+        desk = self._desk(tx, caller)
+        refuse_unknown_token(desk)
+        project, actor = _named(command)
+        if isinstance(command, RegisterAgent | CreateAgentIdentity | StartSession):
+            if caller.operator:
+                return
+            if not actor:
+                refuse_making(desk)
+        if actor:
+            acting(desk, project, actor)
+
+    async def _prepared(self, command: Command, caller: Caller) -> Sequence[LoadedAttachment]:
         """Do the slow look-ups that must not happen inside a transaction."""
-        if isinstance(command, EnsureProject | StartSession):
-            return await self._with_git_identity(command), ()
-        if isinstance(command, SendMessage | ReplyMessage) and command.attachments:
+        if isinstance(command, EnsureProject) and not command.git_identity:
+            await self._recognise(command.human_key)
+        elif isinstance(command, StartSession):
+            await self._recognise(command.project_key)
+        elif isinstance(command, SendMessage | ReplyMessage) and command.attachments:
             root = await self._root_for(command, caller)
-            loaded = await asyncio.to_thread(load_attachments, command.attachments, root=root, rules=self.rules)
-            return command, loaded
-        return command, ()
+            return await asyncio.to_thread(load_attachments, command.attachments, root=root, rules=self.rules)
+        return ()
 
     async def _root_for(self, command: SendMessage | ReplyMessage, caller: Caller) -> str:
         """Return the project's folder, to a caller who may act there: files are read for nobody else."""
@@ -183,39 +229,58 @@ class Mail:
 
         return await self.store.read(look)
 
-    async def _with_git_identity(self, command: EnsureProject | StartSession) -> Command:
-        """Ask Git only when another spelling of the same folder is known."""
-        if isinstance(command, StartSession) or command.git_identity:
-            return command
-        path = checked_path(command.human_key)
+    async def _recognise(self, key: str) -> None:
+        """Let a new spelling of a known folder name its project, when Git says that it is the same."""
 
-        def look(tx: MailReads) -> list[Project]:
-            return [] if tx.project(path) else tx.projects_spelled(spelling(path))
+        def look(tx: MailReads) -> tuple[str, list[Project]]:
+            if tx.project(key):
+                return key, []
+            path = checked_path(key)
+            return path, [] if tx.project(path) else tx.projects_spelled(spelling(path))
 
-        alike = await self.store.read(look)
+        path, alike = await self.store.read(look)
+        identity = await asyncio.to_thread(read_git_identity, path) if alike else ""
+        if not identity:
+            return
         for known in alike:
-            ours = await asyncio.to_thread(read_git_identity, path)
-            theirs = known.git_identity or await asyncio.to_thread(read_git_identity, known.human_key)
-            if ours and ours == theirs:
-                await self.store.write(lambda tx, known=known: tx.set_git_identity(known.id, ours))
-                return msgspec.structs.replace(command, git_identity=ours)
-        return command
+            if identity == (
+                known.git_identity or await asyncio.to_thread(read_git_identity, known.human_key)
+            ):
+                await self._add_spelling(known, path, identity)
+                return
+
+    async def _add_spelling(self, project: Project, path: str, git_identity: str) -> None:
+        def change(tx: MailWrites) -> None:
+            tx.set_git_identity(project.id, git_identity)
+            tx.add_project_alias(project.id, path)
+
+        await self.store.write(change)
 
 
-def _named(command: Change) -> tuple[str, str]:
+def _needs_preparation(command: Command) -> bool:
+    return isinstance(command, EnsureProject | StartSession) or bool(getattr(command, "attachments", ()))
+
+
+def _named(command: Command) -> tuple[str, str]:
     fields: Mapping[str, Any] = msgspec.structs.asdict(command)
     project = fields.get("project_key") or fields.get("human_key") or ""
     return project, fields.get("sender_name") or fields.get("agent_name") or fields.get("name") or ""
 
 
-def _scope(command: Change) -> str:
-    """Keys of different projects and agents do not meet."""
+def _place_of(operation: Operation, command: Command) -> _Place | None:
+    """Return where the answer to a command is kept; keys of different projects and agents do not meet."""
+    key = command.idempotency_key if isinstance(command, Change) else None
+    if key is None:
+        return None
+    body = msgspec.structs.replace(command, idempotency_key=None)
     project, actor = _named(command)
-    return f"{project}\n{actor.casefold()}"
+    return _Place(
+        scope=f"{project}\n{actor.casefold()}",
+        key=key,
+        digest=hashlib.sha256(_ENCODER.encode([operation.name, body])).hexdigest(),
+    )
 
 
 def refusal_of(error: PostroomError) -> dict[str, object]:
     """Return a refusal as plain data, the same on every edge."""
     return {"error": error.as_dict()}
-
-

@@ -12,14 +12,23 @@ from postroom.mail.desk import Reading
 from postroom.mail.names import shown
 from postroom.mail.projects import find_project
 from postroom.mail.query import parse_query
-from postroom.mail.views import AgentView, ProjectView, ReservationView, agent_view, project_view, reservation_view
+from postroom.mail.views import (
+    AgentView,
+    ProjectView,
+    ReservationView,
+    agent_view,
+    project_view,
+    reservation_view,
+)
 
-_QUESTION = re.compile(r"[^.!?\n]*\?(?=[\s\"')\]]|$)")
+_SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+|\n")
+_QUESTION_END = re.compile(r"\?[?!\"')\]*_]*$")
 _CODE = re.compile(r"```.*?(```|\Z)|`[^`\n]*`", re.DOTALL)
 
 SUMMARY_MESSAGES = 1_000
 """A longer thread is summarised by its newest letters, and the answer says how many were left out."""
 MAX_QUESTIONS = 50
+MAX_QUESTION_CHARS = 300
 
 HitView = TypedDict(
     "HitView",
@@ -199,21 +208,26 @@ def _open_questions(messages: Sequence[Message]) -> list[QuestionView]:
         last_other = before if one.sender_id == last.sender_id else last.id
         if one.id > last_other:
             found.extend(
-                {"message_id": one.id, "asked_by": one.sender_name, "text": text} for text in _questions(one.body_md)
+                {"message_id": one.id, "asked_by": one.sender_name, "text": text}
+                for text in _questions(one.body_md)
             )
     return found[:MAX_QUESTIONS]
 
 
 def _questions(body: str) -> list[str]:
-    prose = _CODE.sub(" ", body)
-    return [text.strip(" \t>*-#")[:300] for text in _QUESTION.findall(prose) if len(text.strip()) > 2]
+    sentences = (text.strip(" \t\r>*-#") for text in _SENTENCE_END.split(_CODE.sub(" ", body)))
+    return [
+        text[:MAX_QUESTION_CHARS] for text in sentences if len(text) > 2 and _QUESTION_END.search(text[-20:])
+    ]
 
 
 def _unacknowledged(messages: Sequence[Message], recipients: dict[int, list[Recipient]]) -> list[UnackedView]:
     found: list[UnackedView] = []
     for one in messages:
         waiting = [
-            other.name for other in recipients.get(one.id, []) if other.acked_at is None and other.kind != "bcc"
+            other.name
+            for other in recipients.get(one.id, [])
+            if other.acked_at is None and other.kind != "bcc"
         ]
         if one.ack_required and one.recalled_at is None and waiting:
             found.append({"message_id": one.id, "subject": one.subject, "waiting_for": waiting})

@@ -1,10 +1,19 @@
-"""How records look to a caller: plain JSON values, moments as ISO 8601, hidden copies only to whom they concern."""
+"""How records look to a caller: plain JSON, moments as ISO 8601, hidden copies only to whom they concern."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NotRequired, TypedDict
 
 from postroom.contracts.clock import iso
-from postroom.contracts.mail import Agent, Attachment, ContactLink, InboxEntry, Message, Project, Recipient, Reservation
+from postroom.contracts.mail import (
+    Agent,
+    Attachment,
+    ContactLink,
+    InboxEntry,
+    Message,
+    Project,
+    Recipient,
+    Reservation,
+)
 
 
 class ProjectView(TypedDict):
@@ -138,7 +147,7 @@ def attachment_view(attachment: Attachment) -> AttachmentView:
     }
 
 
-def message_view(
+def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
     message: Message,
     recipients: Sequence[Recipient],
     attachments: Sequence[Attachment],
@@ -177,9 +186,7 @@ def message_view(
 
 def visible_hidden(message: Message, recipients: Sequence[Recipient], viewer: Agent) -> list[Recipient]:
     """Return the hidden recipients that `viewer` may know of: all for the sender, itself for a recipient."""
-    return [
-        one for one in recipients if one.kind == "bcc" and viewer.id in (message.sender_id, one.agent_id)
-    ]
+    return [one for one in recipients if one.kind == "bcc" and viewer.id in (message.sender_id, one.agent_id)]
 
 
 def inbox_view(entry: InboxEntry, view: MessageView) -> InboxView:
@@ -208,11 +215,16 @@ def reservation_view(reservation: Reservation) -> ReservationView:
     }
 
 
-def contact_view(link: ContactLink, agents: dict[int, Agent]) -> ContactView:
-    """Show a link between two agents."""
+def address_of(name: str, slug: str, home_slug: str) -> str:
+    """Return how agents of `home_slug` write to an agent: `name`, or `name@slug` in another project."""
+    return name if slug == home_slug else f"{name}@{slug}"
+
+
+def contact_view(link: ContactLink, addresses: Mapping[int, str]) -> ContactView:
+    """Show a link between two agents, by the addresses under which the viewer writes to them."""
     return {
-        "requester": agents[link.from_id].name,
-        "to": agents[link.to_id].name,
+        "requester": addresses[link.from_id],
+        "to": addresses[link.to_id],
         "status": link.status,
         "reason": link.reason,
         "created_at": iso(link.created_at),
@@ -221,8 +233,4 @@ def contact_view(link: ContactLink, agents: dict[int, Agent]) -> ContactView:
 
 
 def _addresses(recipients: Sequence[Recipient], kind: str, home_slug: str) -> list[str]:
-    return [
-        one.name if one.project_slug == home_slug else f"{one.name}@{one.project_slug}"
-        for one in recipients
-        if one.kind == kind
-    ]
+    return [address_of(one.name, one.project_slug, home_slug) for one in recipients if one.kind == kind]

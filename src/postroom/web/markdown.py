@@ -35,6 +35,7 @@ _TAGS = {
     *("em", "strong", "s", "a", "div", "table", "thead", "tbody", "tr", "th", "td"),
 }
 _ALIGNED = {"align-center", "align-right"}
+_OWN_DIRECTION = {"bullet_list_open", "ordered_list_open", "blockquote_open"}
 _CLASSES = {"th": _ALIGNED, "td": _ALIGNED, "div": {"wide"}}
 _SCHEMES = ("http://", "https://", "mailto:")
 _HEADINGS = {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", "h6": "h6"}
@@ -62,6 +63,7 @@ def to_html(text: str) -> str:
         attributes={"a": {"href", "title"}, "ol": {"start"}},
         attribute_filter=_kept,
         allowed_classes=_CLASSES,
+        tag_attribute_values={tag: {"dir": {"auto"}} for tag in ("ul", "ol", "blockquote")},
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
@@ -121,7 +123,12 @@ def _bytes(text: str) -> bytes:
 
 
 def _fit_the_page(token: Token) -> None:
-    """Put headings below those of the page, and alignment into classes: the page allows no inline style."""
+    """Put headings below those of the page, and alignment into classes: no page allows inline style.
+
+    Lists and quotations take the side on which their marks stand from their own first letters.
+    """
+    if token.type in _OWN_DIRECTION:
+        token.attrs["dir"] = "auto"
     token.tag = _HEADINGS.get(token.tag, token.tag)
     style = token.attrs.pop("style", None)
     if style in _ALIGNMENTS:

@@ -1,7 +1,7 @@
 """The pages people look at: read-only, made on the server, without a script.
 
-Each endpoint reads its parameters, gathers one view of the store (`reading`) and fills one template. A failure
-of the house becomes a page in the same look; anything else is left to the edge of the application.
+Each endpoint reads its parameters, gathers one view of the store (`reading`) and fills one template. A
+failure of the house becomes a page in the same look; anything else is left to the edge of the application.
 """
 
 import re
@@ -20,7 +20,7 @@ from postroom.contracts.errors import (
     InvalidArgument,
     PostroomError,
     StateError,
-    StoreUnavailable,
+    StoreError,
     UnknownAgent,
     UnknownMessage,
     UnknownProject,
@@ -54,7 +54,7 @@ _STATUS: tuple[tuple[type[PostroomError], HTTPStatus], ...] = (
     (InputError, HTTPStatus.BAD_REQUEST),
     (AccessError, HTTPStatus.FORBIDDEN),
     (StateError, HTTPStatus.CONFLICT),
-    (StoreUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
+    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
     (PostroomError, HTTPStatus.INTERNAL_SERVER_ERROR),
 )
 
@@ -116,19 +116,19 @@ class Pages:
     async def projects(self, request: Request) -> Response:
         """Show every project."""
         after = _number(request, "after") or 0
-        page = await self._mail.read(lambda reads: reading.projects(reads, after=after))
+        page = await self._settled(lambda reads: reading.projects(reads, after=after))
         return self._html("projects", page=page, after=after, address=_address(request))
 
     async def project(self, request: Request) -> Response:
         """Show a project's newest threads, agents and reservations."""
         slug, now = request.path_params["slug"], self._clock.now()
-        page = await self._mail.read(lambda reads: reading.overview(reads, slug, now=now))
+        page = await self._settled(lambda reads: reading.overview(reads, slug, now=now))
         return self._html("project", page=page, project=page.project)
 
     async def threads(self, request: Request) -> Response:
         """Show a project's threads, the newest first."""
         slug, before = request.path_params["slug"], _number(request, "before")
-        project, page = await self._mail.read(lambda reads: reading.threads(reads, slug, before=before))
+        project, page = await self._settled(lambda reads: reading.threads(reads, slug, before=before))
         return self._html("threads", project=project, page=page, before=before)
 
     async def thread(self, request: Request) -> Response:
@@ -166,7 +166,7 @@ class Pages:
         slug, name = request.path_params["slug"], request.path_params["name"]
         before, now = _number(request, "before"), self._clock.now()
         sent = _choice(request, "box", ("inbox", "sent")) == "sent"
-        page = await self._mail.read(
+        page = await self._settled(
             lambda reads: reading.agent(reads, slug, name, sent=sent, before=before, now=now)
         )
         return self._html("agent", page=page, project=page.project, sent=sent, before=before)
@@ -184,7 +184,7 @@ class Pages:
         question = request.query_params.get("q", "").strip()[:MAX_QUESTION]
         order: SearchOrder = "best" if _choice(request, "order", ("newest", "best")) == "best" else "newest"
         query = self._parse_query(question)
-        project, page = await self._mail.read(
+        project, page = await self._settled(
             lambda reads: reading.search(reads, slug, query, order=order, cursor=cursor)
         )
         looked_for = marks.wanted(query) if query else marks.Wanted()
@@ -216,6 +216,11 @@ class Pages:
     async def nowhere(self, request: Request) -> Response:
         """Say that there is no such page."""
         return error_page(HTTPStatus.NOT_FOUND, f"there is no page at {request.url.path}")
+
+    async def _settled(self, look: Callable[[MailReads], T]) -> T:
+        """Read what also shows searches or threads, which a store may bring up to date a little later."""
+        await self._mail.settle()
+        return await self._mail.read(look)
 
     async def _message(self, request: Request) -> tuple[Project, reading.Letter]:
         slug, given = request.path_params["slug"], request.path_params["message_id"]

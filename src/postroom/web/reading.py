@@ -12,6 +12,7 @@ from postroom.contracts.errors import UnknownAgent, UnknownMessage, UnknownProje
 from postroom.contracts.mail import (
     Agent,
     Attachment,
+    Importance,
     InboxEntry,
     Message,
     Phrase,
@@ -30,6 +31,7 @@ AGENTS = 50
 THREADS = 30
 LETTERS = 50
 BOX = 25
+HELD = 50
 HITS = 20
 LIVE = 200
 ENDED = 30
@@ -86,12 +88,15 @@ class ProjectRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadRow:
-    """A thread in a list: its first subject, and its newest message with who has it."""
+    """A thread in a list, with its first and its newest message."""
 
     head: ThreadHead
-    first_recalled: bool
+    first: Message | None
     last: Message | None
-    recipients: Sequence[Recipient]
+    importance: Importance
+    """The greater of the two messages' importance."""
+    owed: int
+    """How many acknowledgements the two messages still wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,12 +271,12 @@ def agent(reads: MailReads, slug: str, name: str, *, sent: bool, before: int | N
             value=name,
             remedy="look for it among the project's agents",
         )
-    held = reads.live_reservations(project.id, now=now, agent_id=found.id, limit=LIVE + 1)
+    held = reads.live_reservations(project.id, now=now, agent_id=found.id, limit=HELD + 1)
     return AgentPage(
         project=project,
         agent=found,
         box=(_sent if sent else _inbox)(reads, found, before),
-        held=_cut(held, LIVE, lambda one: one.id),
+        held=_cut(held, HELD, lambda one: one.id),
     )
 
 
@@ -299,6 +304,13 @@ def search(
     hits = reads.search(project.id, query, order=order, limit=HITS + 1, cursor=cursor)
     page = _cut(hits, HITS, lambda hit: hit.message.id)
     return project, Page(page.rows, cursor + HITS if page.next and order == "best" else page.next)
+
+
+def awaited(message: Message, recipients: Sequence[Recipient]) -> int:
+    """Return how many of these recipients still owe the acknowledgement that a message asks for."""
+    if not message.ack_required or message.recalled_at is not None:
+        return 0
+    return sum(one.acked_at is None for one in recipients)
 
 
 def attached(reads: MailReads, message_id: int, sha256: str) -> list[Attachment]:
@@ -356,21 +368,26 @@ def _project_row(reads: MailReads, project: Project) -> ProjectRow:
 
 def _thread_rows(reads: MailReads, project: Project, *, limit: int, before: int | None) -> Page[ThreadRow]:
     page = _cut(reads.threads(project.id, limit=limit + 1, before=before), limit, lambda head: head.last_id)
-    last_ids = [head.last_id for head in page.rows]
-    # A recalled message has no subject left; those without one are looked at to tell the two apart.
-    unnamed = [head.first_id for head in page.rows if not head.subject]
-    known = reads.messages([*last_ids, *unnamed])
-    recipients = reads.recipients(last_ids)
-    rows = [
-        ThreadRow(
+    ids = sorted({number for head in page.rows for number in (head.first_id, head.last_id)})
+    known = reads.messages(ids)
+    recipients = reads.recipients(ids)
+    rows = []
+    for head in page.rows:
+        ends = [known[number] for number in {head.first_id, head.last_id} if number in known]
+        standing = [one for one in ends if one.recalled_at is None]
+        row = ThreadRow(
             head=head,
-            first_recalled=head.first_id in known and known[head.first_id].recalled_at is not None,
+            first=known.get(head.first_id),
             last=known.get(head.last_id),
-            recipients=_seen(recipients.get(head.last_id, [])),
+            importance=max((one.importance for one in standing), key=_weight, default="normal"),
+            owed=sum(awaited(one, _seen(recipients.get(one.id, []))) for one in standing),
         )
-        for head in page.rows
-    ]
+        rows.append(row)
     return Page(rows, page.next)
+
+
+def _weight(importance: Importance) -> int:
+    return ("low", "normal", "high", "urgent").index(importance)
 
 
 def _fitting(messages: Sequence[Message]) -> Sequence[Message]:

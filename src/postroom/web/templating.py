@@ -4,10 +4,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from postroom.contracts.mail import Message, Recipient
 from postroom.web import links
 from postroom.web.assets import asset_link
 from postroom.web.files import PICTURES
+from postroom.web.reading import awaited
 from postroom.web.wording import (
     absolute,
     extension,
@@ -55,13 +55,6 @@ def _environment() -> Environment:
     for name in made.list_templates():
         made.get_template(name)
     return made
-
-
-def awaited(message: Message, recipients: list[Recipient]) -> int:
-    """Return how many of these recipients still owe the acknowledgement that a message asks for."""
-    if not message.ack_required or message.recalled_at is not None:
-        return 0
-    return sum(one.acked_at is None for one in recipients)
 
 
 @pass_context

@@ -22,8 +22,10 @@ TONES = 12
 
 _CAPITALS = re.compile(r"[A-Z0-9][^A-Z0-9]*")
 _UNSEEN = {"Cc", "Cs", "Zl", "Zp"}
-_MARKS = re.compile(r"[`*#>|~\[\]]+|^\s*[-+]\s+|:?-{3,}:?", re.MULTILINE)
-_LINK_TARGETS = re.compile(r"\]\([^()\s]*\)")
+_FENCES_AND_RULES = re.compile(r"^\s*(```|~~~).*$|^[\s|:=_*-]+$", re.MULTILINE)
+_LINE_MARKS = re.compile(r"^(\s*(#{1,6}|>|[-+*]|\[[ xX]\])(?=\s))+", re.MULTILINE)
+_LINKS = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
+_EMPHASIS = re.compile(r"(\*{1,3}|~~|\b_{1,3})(?=\S)(.+?)(?<=\S)\1")
 # Marks that reorder what follows them: with one, `gpj.exe` is shown as `exe.jpg`.
 _REORDERING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C])
 
@@ -85,7 +87,7 @@ def initials(name: str) -> str:
 
 def tone(name: str) -> int:
     """Return the colour of a name's initials, the same on every page and machine."""
-    return zlib.crc32(name.casefold().encode("utf-8", "replace")) % TONES
+    return (zlib.crc32(name.casefold().encode("utf-8", "replace")) >> 16) % TONES
 
 
 def one_line(text: str) -> str:
@@ -97,8 +99,11 @@ def one_line(text: str) -> str:
 
 def gist(body: str, *, length: int = 180) -> str:
     """Return the beginning of a Markdown text as one plain line."""
-    plain = _MARKS.sub("", _LINK_TARGETS.sub("]", body[: 4 * length]))
-    line = one_line(plain)
+    prose = _LINE_MARKS.sub("", _FENCES_AND_RULES.sub("", body[: 4 * length]))
+    # Between backquotes stands code, in which a star is a star.
+    parts = prose.replace("|", " ").split("`")
+    parts[::2] = [_EMPHASIS.sub(r"\2", _LINKS.sub(r"\1", part)) for part in parts[::2]]
+    line = one_line("".join(parts))
     return line if len(line) <= length else line[:length].rstrip() + "…"
 
 

@@ -18,7 +18,7 @@ from postroom.mail.archive.batch import Batch, gather
 from postroom.mail.archive.repository import ArchiveRepository
 from postroom.mail.outgoing import ARCHIVE
 
-TIDY_EVERY = 200
+TIDY_EVERY = 50
 """Commits to one repository between two looks at whether it wants repacking."""
 
 

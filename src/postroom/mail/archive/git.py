@@ -35,6 +35,7 @@ _RESTORE = "run `postroom doctor`: the archive can be written anew from the data
 _REMEDIES = (
     (".lock': File exists", "wait for the other Git process; if none runs, remove the lock file it names"),
     ("No space left on device", _FREE_SPACE),
+    ("Out of diskspace", _FREE_SPACE),
     ("Disk quota exceeded", _FREE_SPACE),
     ("Permission denied", _GIVE_ACCESS),
     ("Read-only file system", _GIVE_ACCESS),
@@ -124,11 +125,10 @@ class GitProgram:
         """Name a failure by what Git said of it."""
         said = " ".join(answer.complaint.split())
         shown = said[:STDERR_SHOWN] or f"it ended with {answer.code} and said nothing"
-        remedy = next((remedy for words, remedy in _REMEDIES if words in said), None)
         return ArchiveUnavailable(
             f"git {command} failed: {shown}",
             value=str(self.folder),
-            remedy=remedy,
+            remedy=remedy_for(said),
             details={"command": command, "exit_code": answer.code},
         )
 
@@ -142,6 +142,11 @@ class GitProgram:
             cwd=self.folder.anchor,  # always there, unlike the caller's folder
             start_new_session=True,  # Git starts children of its own; a time-out ends them all
         )
+
+
+def remedy_for(said: str) -> str | None:
+    """Return what helps against a failure told in these words, or None where nothing special does."""
+    return next((remedy for words, remedy in _REMEDIES if words in said), None)
 
 
 def _exchange(process: subprocess.Popen[bytes], stdin: bytes, bound: timedelta) -> tuple[bytes, bytes]:

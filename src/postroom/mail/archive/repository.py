@@ -3,26 +3,38 @@
 Owns one bare repository and its branch `main`. Uses neither the index nor a work tree, so there is no
 `index.lock` and the cost of a batch does not grow with the number of files. Knows nothing of mail.
 
-    tip ──▶ fast-import (one pack, one fsync) ──▶ what changed? ──▶ compare and set of the branch
-     ▲                                                                        │
-     └───────────────── another writer came between ◀─────────────────────────┘
+    turn ──▶ tip ──▶ fast-import (one pack, one fsync) ──▶ what changed? ──▶ compare and set of the branch
+              ▲                                                                        │
+              └───────────────── another writer came between ◀─────────────────────────┘
+
+Writers of this kind take turns, so that none of them builds in vain for ever: without turns two processes
+of like speed were seen to make one of them lose twenty times in a row. What keeps the branch right is the
+compare and set alone, also against a Git that knows of no turns.
 """
 
+import re
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import TypeVar
+
+from filelock import FileLock, Timeout
 
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import ArchiveUnavailable, InvalidArgument, InvalidPath
 from postroom.mail.archive import commit
-from postroom.mail.archive.git import GitProgram
+from postroom.mail.archive.git import GitProgram, remedy_for
+
+T = TypeVar("T")
 
 BRANCH = "refs/heads/main"
 UNBORN = "0" * 40
 """What Git calls the value of a branch that does not exist yet."""
+TURN_FILE = "postroom.lock"
 ATTEMPTS = 20
 """How often one write starts again because another writer moved the branch."""
 LONG = 10
@@ -32,9 +44,10 @@ LOOSE_KEPT = 2_000
 LEFTOVER_AFTER = timedelta(hours=1)
 """A temporary file that nobody wrote to for so long belongs to a process that died."""
 LEFTOVERS = ("objects/pack/tmp_*", "objects/pack/.tmp-*", "fast_import_crash_*")
+_OWN_LEFTOVER = re.compile(r"objects/pack/tmp_(?:pack|idx)_\w+|fast_import_crash_\d+")
 ARGUMENTS_LIMIT = 24_000
 """Bytes of paths handed to one call; the shortest limit of the systems we run on is 32 kB."""
-GROUP_FILES = 1_000
+GROUP_ITEMS = 1_000
 GROUP_BYTES = 8 * 1024 * 1024
 """What `walk` holds at once; one file may be larger."""
 
@@ -51,9 +64,9 @@ class _Entry:
 class ArchiveRepository:
     """One bare Git repository that is only ever added to.
 
-    Several writers, in threads or processes, may share it: the branch moves by compare and set, and who
-    comes second builds again on what the first one wrote. Every Git call is bounded by the time-out, and
-    calls that look at the whole repository by ten of them. Blocks: run it in a worker thread.
+    Several writers, in threads or processes, may share it: they take turns, and who finds the branch moved
+    by somebody else builds again on what is there. Waiting for a turn and every Git call are bounded by the
+    time-out, calls that look at the whole repository by ten of them. Blocks: run it in a worker thread.
     """
 
     def __init__(self, git: GitProgram, identity: str) -> None:
@@ -78,7 +91,7 @@ class ArchiveRepository:
         """
         identity = commit.checked_identity(author_name, author_email)
         git = GitProgram(program, path.absolute(), timeout)
-        if not (git.folder / "HEAD").exists():
+        if not _is_made(git.folder):
             _create(git)
         git.run("rev-parse", "--git-dir")
         return cls(git, identity)
@@ -109,13 +122,14 @@ class ArchiveRepository:
         changes = commit.file_changes(files)
         if not files:
             return None
-        for _ in range(ATTEMPTS):
-            parent = self.tip()
-            built = self._build(parent, text, changes, now)
-            if not self._adds_something(parent, built):
-                return None
-            if self._move_branch(parent, built):
-                return built
+        with self._turn():
+            for _ in range(ATTEMPTS):
+                parent = self.tip()
+                built = self._build(parent, text, changes, now)
+                if not self._adds_something(parent, built):
+                    return None
+                if self._move_branch(parent, built):
+                    return built
         raise ArchiveUnavailable(
             f"other writers moved {BRANCH} {ATTEMPTS} times while one batch was written",
             value=str(self._git.folder),
@@ -140,7 +154,8 @@ class ArchiveRepository:
         tip = self.tip()
         if tip is None:
             return set()
-        return {entry.path for some in _argument_groups(asked) for entry in self._list(tip, some)}
+        groups = _groups(asked, lambda path: len(path.encode()), ARGUMENTS_LIMIT)
+        return {entry.path for group in groups for entry in self._list(tip, group)}
 
     def read(self, path: str) -> bytes | None:
         """Return a file of the newest commit, or None when it holds no such file.
@@ -213,6 +228,28 @@ class ArchiveRepository:
         self._git.run("repack", "--geometric=2", "-d", "-l", "-q", "-n", patience=LONG)
         return True
 
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait until no other writer of this kind is at work; a turn ends with its process at the latest."""
+        path = self._git.folder / TURN_FILE
+        lock = FileLock(path, timeout=self._git.timeout.total_seconds(), poll_interval=0.005)
+        try:
+            lock.acquire()
+        except Timeout:
+            raise ArchiveUnavailable(
+                f"another writer has held {path} for {self._git.timeout.total_seconds():g} s",
+                value=str(path),
+                remedy="let one process write the archive; the batch is tried again",
+            ) from None
+        except OSError as error:
+            raise ArchiveUnavailable(
+                f"the archive cannot be written: {error}", value=str(path), remedy=remedy_for(str(error))
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
     def _build(self, parent: str | None, text: str, changes: bytes, now: int) -> str:
         """Write the batch's objects and return its commit, which no branch names yet."""
         stream = commit.commit_stream(
@@ -223,8 +260,18 @@ class ArchiveRepository:
             changes=changes,
             parent=parent,
         )
-        answered = self._git.run("fast-import", "--quiet", "--done", "--date-format=raw", stdin=stream)
-        return answered.decode().strip()
+        answer = self._git.ask("fast-import", "--quiet", "--done", "--date-format=raw", stdin=stream)
+        if answer.code != 0:
+            self._discard(answer.complaint)
+            raise self._git.failure("fast-import", answer)
+        return answer.out.decode().strip()
+
+    def _discard(self, complaint: str) -> None:
+        """Remove the files a failed import names as its own: on a full disk they would keep it full."""
+        for name in _OWN_LEFTOVER.findall(complaint):
+            # What the caller must hear of is the import's failure; `tidy` looks again at what stays here.
+            with suppress(OSError):
+                (self._git.folder / name).unlink()
 
     def _adds_something(self, parent: str | None, built: str) -> bool:
         """Tell whether the new tree differs from its parent's, and refuse one that lost a file."""
@@ -261,7 +308,7 @@ class ArchiveRepository:
         return [] if tip is None else self._list(tip, folder, below=True)
 
     def _walk(self, folder: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-        for group in _content_groups(self._below(folder)):
+        for group in _groups(self._below(folder), lambda entry: entry.size, GROUP_BYTES):
             yield from self._contents(group)
 
     def _contents(self, entries: Sequence[_Entry]) -> Iterator[tuple[str, bytes]]:
@@ -297,6 +344,13 @@ class ArchiveRepository:
                     ) from error
 
 
+def _is_made(folder: Path) -> bool:
+    try:
+        return (folder / "HEAD").exists()
+    except OSError:  # a place that cannot be looked at; making something there says why
+        return False
+
+
 def _create(git: GitProgram) -> None:
     """Make the repository beside its place and move it there whole; who comes second finds it made."""
     folder = git.folder
@@ -308,7 +362,7 @@ def _create(git: GitProgram) -> None:
         fresh.run("config", "core.logAllRefUpdates", "false")
         fresh.folder.rename(folder)
     except OSError as error:
-        if not (folder / "HEAD").exists():
+        if not _is_made(folder):
             raise ArchiveUnavailable(
                 f"no repository can be made at {folder}: {error}",
                 value=str(folder),
@@ -332,28 +386,15 @@ def _entry(line: bytes) -> _Entry | None:
     return _Entry(path=path.decode("utf-8", "surrogateescape"), blob=blob.decode(), size=int(size))
 
 
-def _argument_groups(paths: Iterable[str]) -> Iterator[list[str]]:
-    group: list[str] = []
+def _groups(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
+    """Cut into groups of at most `limit` bytes and `GROUP_ITEMS` items; a larger item stands alone."""
+    group: list[T] = []
     held = 0
-    for path in paths:
-        size = len(path.encode())
-        if group and held + size > ARGUMENTS_LIMIT:
+    for item in items:
+        if group and (held + size(item) > limit or len(group) == GROUP_ITEMS):
             yield group
             group, held = [], 0
-        group.append(path)
-        held += size
-    if group:
-        yield group
-
-
-def _content_groups(entries: Iterable[_Entry]) -> Iterator[list[_Entry]]:
-    group: list[_Entry] = []
-    held = 0
-    for entry in entries:
-        if group and (held + entry.size > GROUP_BYTES or len(group) == GROUP_FILES):
-            yield group
-            group, held = [], 0
-        group.append(entry)
-        held += entry.size
+        group.append(item)
+        held += size(item)
     if group:
         yield group

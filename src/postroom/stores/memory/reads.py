@@ -35,7 +35,9 @@ class MemoryReads:
         """Return the project with this path, alias or slug."""
         projects = self._tables.projects
         alias = self._tables.aliases.get(key)
-        return projects.one("path", key) or projects.one("slug", key) or (projects.get(alias) if alias else None)
+        return (
+            projects.one("path", key) or projects.one("slug", key) or (projects.get(alias) if alias else None)
+        )
 
     def project_by_id(self, project_id: int) -> Project | None:
         """Return the project with this id."""
@@ -253,7 +255,10 @@ class MemoryReads:
 
     def _recipients_of(self, message_id: int) -> list[Recipient]:
         letters = self._tables.letters.where("message", message_id)
-        return [self._recipient(letter) for letter in sorted(letters, key=lambda one: (one.position, one.agent_id))]
+        return [
+            self._recipient(letter)
+            for letter in sorted(letters, key=lambda one: (one.position, one.agent_id))
+        ]
 
     def _recipient(self, letter: Letter) -> Recipient:
         agent = self._tables.agents.row(letter.agent_id)

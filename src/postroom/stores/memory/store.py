@@ -44,6 +44,9 @@ class MemoryStore:
             self._refuse_when_closed()
             return self._run(change)
 
+    async def settle(self) -> None:
+        """Nothing is left to do: a search here reads the messages themselves."""
+
     async def probe(self) -> None:
         """Write and read back one row."""
 

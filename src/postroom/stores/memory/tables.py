@@ -64,6 +64,10 @@ class Table(Generic[K, R]):
         """Return the row with this key."""
         return self._rows.get(key)
 
+    def row(self, key: K) -> R:
+        """Return the row with this key, which another row refers to."""
+        return self._rows[key]
+
     def where(self, index: str, value: Hashable) -> list[R]:
         """Return the rows for which an index has this value, in the order of their keys."""
         keys = self._keys.get((index, value), ())
@@ -135,6 +139,8 @@ class Enclosure:
 class KeptAnswer:
     """An answer under an idempotency key, and since when."""
 
+    scope: str
+    key: str
     stored: StoredAnswer
     created_at: int
     number: int

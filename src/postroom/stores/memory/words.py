@@ -1,4 +1,4 @@
-"""Cuts text into the words that a search compares: letters, digits and private use, folded, without accents."""
+"""Cuts text into the words that a search compares: letters and digits, folded, without their accents."""
 
 import unicodedata
 from dataclasses import dataclass

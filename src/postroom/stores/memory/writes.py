@@ -29,7 +29,7 @@ from postroom.contracts.mail import (
 )
 from postroom.stores.memory.reads import MemoryReads
 from postroom.stores.memory.restore import restore
-from postroom.stores.memory.tables import Enclosure, KeptAnswer, Letter
+from postroom.stores.memory.tables import Enclosure, KeptAnswer, Letter, R
 
 _EXPIRED_AT_ONCE = 100
 
@@ -187,8 +187,8 @@ class MemoryWrites(MemoryReads):
         letter = self._copy(message_id, agent_id)
         if letter is None:
             return None
-        marks = {"read_at": _first_of(letter.read_at, now), "acked_at": _first_of(letter.acked_at, now)}
-        return self._put_letter(replace(letter, **marks)).acked_at
+        read_at, acked_at = _first_of(letter.read_at, now), _first_of(letter.acked_at, now)
+        return self._put_letter(replace(letter, read_at=read_at, acked_at=acked_at)).acked_at
 
     def mark_recalled(self, message_id: int, now: int) -> None:
         """Recall a message: its text is erased here and from search; the entry stays."""
@@ -283,9 +283,14 @@ class MemoryWrites(MemoryReads):
 
     def insert_answer(self, scope: str, key: str, digest: str, answer: bytes, now: int) -> None:
         """Keep the first answer given under an idempotency key."""
-        number = self._tables.next_number("answers")
-        stored = StoredAnswer(digest=digest, answer=bytes(answer))
-        self._tables.answers.insert((scope, key), KeptAnswer(scope=scope, key=key, stored=stored, created_at=now, number=number))
+        kept = KeptAnswer(
+            scope=scope,
+            key=key,
+            stored=StoredAnswer(digest=digest, answer=bytes(answer)),
+            created_at=now,
+            number=self._tables.next_number("answers"),
+        )
+        self._tables.answers.insert((scope, key), kept)
 
     def purge_answers(self, before: int, *, limit: int) -> int:
         """Forget answers older than an instant; return how many."""
@@ -346,3 +351,18 @@ class MemoryWrites(MemoryReads):
 
     def _insist_on_agent(self, agent_id: int) -> None:
         _insist(agent_id in self._tables.agents, "there is no such agent", agent_id)
+
+
+def _insist(fits: bool, otherwise: str, value: object) -> None:
+    if not fits:
+        raise StoreError(f"the store refused: {otherwise}", value=value)
+
+
+def _there(row: R | None, kind: type[InputError], row_id: int) -> R:
+    if row is None:
+        raise kind(f"nothing has the id {row_id}", value=row_id)
+    return row
+
+
+def _first_of(mark: int | None, now: int) -> int:
+    return now if mark is None else mark

@@ -1,5 +1,6 @@
 """The embedded store: one SQLite file, one writer thread that groups commits, a pool of readers."""
 
+from postroom.stores.sqlite.connection import sqlite_release
 from postroom.stores.sqlite.store import SqliteStore
 
-__all__ = ["SqliteStore"]
+__all__ = ["SqliteStore", "sqlite_release"]

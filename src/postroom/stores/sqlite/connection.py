@@ -14,6 +14,7 @@ from pathlib import Path
 
 from postroom.contracts.errors import StoreCorrupt, StoreError, StoreFull, StoreReadOnly, StoreUnavailable
 
+FIRST_SAFE_RELEASE = (3, 51, 3)
 BUSY_TIMEOUT = timedelta(seconds=10)
 
 _READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}
@@ -85,3 +86,8 @@ def translated() -> Iterator[None]:
     except StopIteration:
         # A future refuses to hold one, and whoever awaits it would wait for ever.
         raise RuntimeError("a function given to the store raised StopIteration") from None
+
+
+def sqlite_release() -> tuple[str, bool]:
+    """Return SQLite's release, and whether it is free of the WAL-reset defect."""
+    return sqlite3.sqlite_version, sqlite3.sqlite_version_info >= FIRST_SAFE_RELEASE

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ from postroom.stores.sqlite.connection import connect, file_error, translated
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.migrate import back_up, migrate
 from postroom.stores.sqlite.readers import Readers
+from postroom.stores.sqlite.settling import is_behind, settle_some
 from postroom.stores.sqlite.statements import STATEMENTS
 from postroom.stores.sqlite.transaction import SqliteReads, SqliteWrites
 from postroom.stores.sqlite.writer import Writer
@@ -22,12 +24,17 @@ T = TypeVar("T")
 class SqliteStore:
     """Mail in one file that this process alone owns."""
 
-    def __init__(self, path: Path, lock: OwnerLock, writer: Writer, readers: Readers, clock: Clock) -> None:
+    def __init__(
+        self, path: Path, lock: OwnerLock, connection: sqlite3.Connection, clock: Clock, *, readers: int
+    ) -> None:
         self.path = path
         self._lock = lock
-        self._writer = writer
-        self._readers = readers
         self._clock = clock
+        newest = int(connection.execute(STATEMENTS["newest_outbox"]).fetchone()[0])
+        self._outbox_ids = count(max(newest + 1, clock.now() * 1000))
+        """Beyond every id of this process and, unless the clock was set back, of those before it."""
+        self._writer = Writer(connection)
+        self._readers = Readers(path, count=readers)
 
     @classmethod
     def open(
@@ -53,7 +60,7 @@ class SqliteStore:
         except BaseException:
             lock.release()
             raise
-        return cls(path, lock, Writer(connection), Readers(path, count=readers), clock)
+        return cls(path, lock, connection, clock, readers=readers)
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
         """Run `look` on a reader thread in one consistent view."""
@@ -61,7 +68,13 @@ class SqliteStore:
 
     async def write(self, change: Callable[[MailWrites], T]) -> T:
         """Run `change` on the writer thread; answer after the fsync that covers it."""
-        return await self._writer.submit(lambda connection: change(SqliteWrites(connection)))
+        return await self._writer.submit(lambda connection: change(SqliteWrites(connection, self._outbox_ids)))
+
+    async def settle(self) -> None:
+        """Bring search and threads up to what was written so far; most times nothing is left to do."""
+        if await self._readers.submit(is_behind):
+            while await self._writer.submit(settle_some):
+                pass
 
     async def probe(self) -> None:
         """Write and read back one row."""

@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from postroom.contracts.errors import (
     InputError,
@@ -266,8 +266,9 @@ class SqliteReads:
 class SqliteWrites(SqliteReads):
     """Look-ups and changes over the writer's connection; one object a change."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, outbox_ids: Iterator[int]) -> None:
         super().__init__(connection)
+        self._outbox_ids = outbox_ids
         self._positions: dict[int, int] = {}
         """The place of the next recipient of each message that this change addresses."""
 
@@ -351,11 +352,15 @@ class SqliteWrites(SqliteReads):
         now: int,
     ) -> Message:
         """Store a message; without a thread it begins one named after its id."""
+        # The id is taken beforehand: a row whose thread is filled in afterwards is written to its index twice.
+        message_id = int(self._execute(SQL["newest_message"]).fetchone()[0]) + 1
+        thread_id = thread_id or f"msg-{message_id}"
         values = (
+            message_id,
             project_id,
             sender.id,
             sender.name,
-            thread_id or "",
+            thread_id,
             subject,
             body_md,
             importance,
@@ -365,14 +370,13 @@ class SqliteWrites(SqliteReads):
             broadcast,
             reply_to,
         )
-        message_id = self._execute(SQL["insert_message"], values).lastrowid
-        assert message_id is not None  # noqa: S101 - an INSERT that did not raise has an id
+        self._execute(SQL["insert_message"], values)
         return Message(
             id=message_id,
             project_id=project_id,
             sender_id=sender.id,
             sender_name=sender.name,
-            thread_id=thread_id or f"msg-{message_id}",
+            thread_id=thread_id,
             subject=subject,
             body_md=body_md,
             importance=importance,
@@ -483,7 +487,7 @@ class SqliteWrites(SqliteReads):
 
     def insert_outbox(self, topic: str, key: str, project_id: int, now: int) -> None:
         """Store an effect to be performed after this transaction."""
-        self._execute(SQL["insert_outbox"], (topic, key, project_id, now))
+        self._execute(SQL["insert_outbox"], (next(self._outbox_ids), topic, key, project_id, now))
 
     def finish_outbox(self, row_ids: Sequence[int]) -> None:
         """Remove rows whose effects were performed; harmless when they are gone."""

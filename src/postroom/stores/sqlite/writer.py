@@ -1,6 +1,9 @@
 """The one thread that writes: callers hand it changes, it commits them in groups and then answers.
 
-    callers ──▶ queue ──▶ BEGIN · SAVEPOINT each · COMMIT (one fsync) ──▶ answers ──▶ checkpoint when due
+    callers ──▶ queue ──▶ BEGIN · SAVEPOINT each · COMMIT (one fsync) ──▶ answers ──▶ chores when due
+
+After it has answered, and while nobody waits, the thread does its chores: it moves the search index
+and the threads on, and folds the log into the database.
 
 A change that raises is undone alone; the rest of its group stands. A group whose commit fails is undone
 whole and every caller learns it. The thread knows nothing of what it writes.
@@ -15,16 +18,36 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+import structlog
+
 from postroom.contracts.errors import StoreError, StoreUnavailable
 from postroom.stores.sqlite.connection import store_error, translated
+from postroom.stores.sqlite.settling import settle_some
 
 T = TypeVar("T")
+
+_LOG = structlog.get_logger(__name__)
 
 GROUP_LIMIT = 256
 CHECKPOINT_AFTER = 4_000
 """Row changes after which the log is folded into the database while nobody waits."""
-CHECKPOINT_LATEST = 40_000
-"""Row changes after which it is folded even under load, so that the log stays bounded."""
+SETTLE_AFTER = 500
+"""Row changes after which the search index and the threads are moved on while nobody waits."""
+LATEST = 10
+"""How many times as many changes make a chore due even under load, so that its work stays bounded."""
+
+
+@dataclass(slots=True)
+class _Chore:
+    """Work that is due after so many row changes."""
+
+    name: str
+    after: int
+    run: Callable[[sqlite3.Connection], object]
+    done_at: int
+
+    def is_due(self, changes: int, *, idle: bool) -> bool:
+        return changes - self.done_at >= (self.after if idle else self.after * LATEST)
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +67,10 @@ class Writer:
         self._queue: SimpleQueue[_Change | None] = SimpleQueue()
         self._gate = threading.Lock()
         self._closed = False
-        self._folded_at = connection.total_changes
+        self._chores = [
+            _Chore("settle", SETTLE_AFTER, _settle_step, connection.total_changes - SETTLE_AFTER),
+            _Chore("checkpoint", CHECKPOINT_AFTER, _fold, connection.total_changes),
+        ]
         self.groups = 0
         self.changes = 0
         self._thread = threading.Thread(target=self._serve, name="postroom-writer", daemon=True)
@@ -79,7 +105,7 @@ class Writer:
         while (group := self._next_group()) is not None:
             self._commit(group)
             _answer(group)
-            self._fold_when_due()
+            self._do_chores()
 
     def _next_group(self) -> list[_Change] | None:
         """Wait for a change and take all that are there; None after the last one."""
@@ -148,17 +174,28 @@ class Writer:
             with contextlib.suppress(sqlite3.Error):
                 self._connection.execute("ROLLBACK")
 
-    def _fold_when_due(self) -> None:
-        changed = self._connection.total_changes - self._folded_at
-        if changed < CHECKPOINT_AFTER or (changed < CHECKPOINT_LATEST and not self._queue.empty()):
-            return
-        self._folded_at = self._connection.total_changes
-        try:
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        except sqlite3.Error:
-            # The log keeps what the database lacks; the next due fold tries again, and a write that
-            # cannot go on says so to its caller.
-            self._folded_at -= CHECKPOINT_AFTER
+    def _do_chores(self) -> None:
+        connection = self._connection
+        for chore in self._chores:
+            if chore.is_due(connection.total_changes, idle=self._queue.empty()):
+                try:
+                    chore.run(connection)
+                except sqlite3.Error as error:
+                    # Nobody waits for a chore and nothing is lost: it is done again when it is next due, and
+                    # whatever is wrong with the disk is told to the next caller who writes.
+                    self._undo_what_is_open()
+                    _LOG.warning("store.chore_failed", chore=chore.name, reason=str(error))
+                chore.done_at = connection.total_changes
+
+
+def _settle_step(connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    settle_some(connection)
+    connection.execute("COMMIT")
+
+
+def _fold(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
 
 def _what_undid(group: list[_Change]) -> StoreError:

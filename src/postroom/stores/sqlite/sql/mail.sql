@@ -96,9 +96,34 @@ SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, impo
   FROM messages WHERE id IN (SELECT value FROM json_each(?));
 
 -- insert_message
-INSERT INTO messages (project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+INSERT INTO messages (id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
                       created_ts, topic, broadcast, reply_to)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- newest_message
+SELECT coalesce(max(id), 0) FROM messages;
+
+-- unsettled
+SELECT coalesce((SELECT max(id) FROM messages), 0) > (SELECT settled_to FROM settled);
+
+-- settling_step
+SELECT max(id) FROM (SELECT id FROM messages WHERE id > (SELECT settled_to FROM settled) ORDER BY id LIMIT ?1);
+
+-- settle_search
+INSERT INTO messages_fts (rowid, subject, body_md, sender_name, topic)
+SELECT id, subject, body_md, sender_name, topic FROM messages
+ WHERE id > (SELECT settled_to FROM settled) AND id <= ?1;
+
+-- settle_threads
+INSERT INTO threads (project_id, thread_id, first_id, last_id, messages)
+SELECT project_id, thread_id, min(id), max(id), count(*) FROM messages
+ WHERE id > (SELECT settled_to FROM settled) AND id <= ?1
+ GROUP BY project_id, thread_id
+ON CONFLICT (project_id, thread_id) DO UPDATE
+   SET last_id = excluded.last_id, messages = messages + excluded.messages;
+
+-- settled
+UPDATE settled SET settled_to = ?1;
 
 -- next_inbox_seq
 UPDATE agents SET inbox_seq = inbox_seq + 1 WHERE id = ? RETURNING inbox_seq;
@@ -177,7 +202,7 @@ SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, impo
   FROM messages WHERE project_id = ? AND thread_id = ? ORDER BY id DESC LIMIT ?;
 
 -- thread_size
-SELECT messages FROM threads WHERE project_id = ? AND thread_id = ?;
+SELECT count(*) FROM messages WHERE project_id = ? AND thread_id = ?;
 
 -- threads
 SELECT t.thread_id, f.subject, t.messages, t.first_id, t.last_id, l.created_ts, l.sender_name
@@ -324,7 +349,10 @@ INSERT INTO idempotency (scope, key, digest, answer, created_at) VALUES (?, ?, ?
 DELETE FROM idempotency WHERE rowid IN (SELECT rowid FROM idempotency WHERE created_at < ? ORDER BY created_at LIMIT ?);
 
 -- insert_outbox
-INSERT INTO outbox (topic, key, project_id, created_at) VALUES (?, ?, ?, ?);
+INSERT INTO outbox (id, topic, key, project_id, created_at) VALUES (?, ?, ?, ?, ?);
+
+-- newest_outbox
+SELECT coalesce(max(id), 0) FROM outbox;
 
 -- outbox
 SELECT id, topic, key, project_id, created_at, attempts, last_error FROM outbox WHERE topic = ? ORDER BY id LIMIT ?;

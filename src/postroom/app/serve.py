@@ -1,0 +1,232 @@
+"""One process: MCP, pages, health and administration behind one door, on one port."""
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+import uvicorn
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.applications import Starlette
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from postroom.app import places
+from postroom.app.config import Settings
+from postroom.app.logs import configure_logs
+from postroom.app.operator import Operator
+from postroom.app.tokens import derived_key, load_or_make_token, token_check
+from postroom.app.wiring import House
+from postroom.contracts.clock import SystemClock
+from postroom.contracts.errors import ConfigError
+from postroom.http_api.guard import Credentials, Guard, GuardRules
+from postroom.http_api.lag import LagMeter, measure_lag
+from postroom.http_api.routes import application, routes
+from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
+from postroom.mail.query import parse_query
+from postroom.version import __version__
+from postroom.web import page_routes
+
+_LOG = structlog.get_logger(__name__)
+
+ALIASES: Final = ("/api",)
+"""Other addresses of the MCP endpoint, which older client configurations name."""
+GRACE_SECONDS: Final = 5
+"""How long open requests may go on when the server is told to stop."""
+MOST_REQUEST_BYTES: Final = 64 * 1024 * 1024
+
+
+class Site:
+    """The application and everything that stands behind it; enter it to let the background work run."""
+
+    def __init__(self, house: House, token: str) -> None:
+        settings, clock = house.settings, house.clock
+        self._house = house
+        self._meter = LagMeter()
+        self.operator = Operator(house, self._meter, started_at=clock.now())
+        is_operator = token_check(token)
+        sessions = Sessions(derived_key(token, "page-session"), clock)
+        self.codes = LoginCodes(clock)
+        desk = LoginDesk(sessions, self.codes, clock, is_operator=is_operator)
+        server = house.mcp_server()
+        server.streamable_http_app(
+            json_response=True,
+            stateless_http=True,
+            max_request_body_size=MOST_REQUEST_BYTES,
+            # The door in front checks Host and Origin for every route alike.
+            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        )
+        self._sessions = server.session_manager
+        app = application(
+            [
+                Route(settings.mcp_path, StreamableHTTPASGIApp(self._sessions)),
+                *routes(
+                    self.operator,
+                    desk,
+                    registry=house.metrics.registry,
+                    clock=clock,
+                    mcp_path=settings.mcp_path,
+                    refresh=self.operator.refresh_metrics,
+                ),
+                *page_routes(house.store, clock=clock, parse_query=parse_query),
+            ],
+            lifespan=self._lifespan,
+        )
+        guard = Guard(
+            app,
+            GuardRules(
+                host=settings.host,
+                allowed_hosts=settings.allowed_hosts,
+                mcp_path=settings.mcp_path,
+                max_request_bytes=MOST_REQUEST_BYTES,
+            ),
+            Credentials(is_operator=is_operator, sessions=sessions, is_agent=house.mail.knows_token),
+        )
+        self.app: ASGIApp = _Aliases(guard, settings.mcp_path)
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        async with self._sessions.run(), asyncio.TaskGroup() as group:
+            self._meter.note(0, self._house.clock.now())
+            group.create_task(measure_lag(self._meter, self._house.clock), name="loop lag")
+            try:
+                yield
+            finally:
+                self._meter.stop()
+
+
+class _Aliases:
+    """Lets the MCP endpoint answer under its other addresses, and with or without a slash at its end."""
+
+    def __init__(self, app: ASGIApp, mcp_path: str) -> None:
+        self._app = app
+        self._mcp_path = mcp_path
+        self._names = {f"{mcp_path}/", *ALIASES, *(f"{alias}/" for alias in ALIASES)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Rename the path, if it is another name of the endpoint, and pass the request on."""
+        if scope["type"] == "http" and scope["path"] in self._names:
+            scope = {**scope, "path": self._mcp_path, "raw_path": self._mcp_path.encode()}
+        await self._app(scope, receive, send)
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn's server; once it listens, clients are told where."""
+
+    def __init__(self, config: uvicorn.Config, house: House, site: Site, address: tuple[str, int]) -> None:
+        super().__init__(config)
+        self._house = house
+        self._site = site
+        self._address = address
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve, then leave the note by which clients find this server."""
+        await super().startup(sockets)
+        if not self.started:
+            return
+        settings = self._house.settings
+        host, port = self._address
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self._site.operator.url = url
+        places.write_server_note(
+            settings.data_dir,
+            places.ServerNote(url=url, pid=os.getpid(), version=__version__, started_at=self._house.clock.now()),
+        )
+        # What stands now stays: the collector need not look at it again. Its full runs are the tail of
+        # every latency (docs/benchmarks.md).
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 20, 50)
+        _greet(settings, url, self._site.codes.make())
+
+
+def run(settings: Settings) -> int:
+    """Serve until told to stop; return the exit code.
+
+    Raises:
+        ConfigError: the port is taken or the token file is not private.
+        StoreHeld, SchemaTooNew, StoreReadOnly: the database cannot be used by this process.
+    """
+    configure_logs(settings)
+    token = load_or_make_token(places.token_file(settings.data_dir))
+    listener = _listen(settings)
+    try:
+        house = House.open(settings, clock=SystemClock())
+    except BaseException:
+        listener.close()
+        raise
+    try:
+        site = Site(house, token)
+        host, port = listener.getsockname()[:2]
+        config = uvicorn.Config(
+            site.app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            ws="none",
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=GRACE_SECONDS,
+            timeout_keep_alive=30,
+            h11_max_incomplete_event_size=64 * 1024,
+        )
+        # Uvicorn stops gracefully and then raises the signal again, for whoever else waits for it.
+        signal.signal(signal.SIGTERM, _raise_stopped)
+        _Server(config, house, site, (host, port)).run(sockets=[listener])
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except _StoppedBySignal:
+        return 0
+    finally:
+        places.remove_server_note(settings.data_dir, pid=os.getpid())
+        house.close()
+        listener.close()
+    return 0
+
+
+class _StoppedBySignal(Exception):
+    """The server was told to stop, and did."""
+
+
+def _raise_stopped(_number: int, _frame: object) -> None:
+    raise _StoppedBySignal
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """Take the port before anything else is touched."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"{settings.host}:{settings.port} cannot be listened on: {error.strerror}",
+            value=settings.port,
+            remedy="another server may run there: see `postroom status`, or choose a port with --port",
+        ) from error
+    listener.set_inheritable(True)
+    return listener
+
+
+def _greet(settings: Settings, url: str, code: str) -> None:
+    """Tell a person at the terminal where everything is; the link logs in once, within ten minutes."""
+    endpoint = f"{url}{settings.mcp_path}"
+    token_file = places.token_file(settings.data_dir)
+    print(  # noqa: T201 - the greeting of a foreground program
+        f"postroom {__version__}\n"
+        f"  page      {url}/login?code={code}\n"
+        f"  MCP       {endpoint}\n"
+        f"  token     {token_file}\n"
+        f"  connect   claude mcp add --transport http postroom {endpoint} "
+        f'--header "Authorization: Bearer $(cat {token_file})"\n'
+        f"Ctrl-C stops it.",
+        flush=True,
+    )

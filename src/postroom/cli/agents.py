@@ -1,0 +1,124 @@
+"""`postroom agents`: who works on a project, and their tokens."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from postroom.cli import show
+from postroom.cli.client import Server
+from postroom.cli.options import HERE, AsJson, Key, Project, project_key
+
+app = typer.Typer(help="See, register and retire agents.", no_args_is_help=True, rich_markup_mode=None)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The agent.")]
+
+
+@app.command("list")
+def list_all(
+    retired: Annotated[bool, typer.Option("--retired", help="Retired ones too.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 200,
+    after: Annotated[int, typer.Option(min=0, help="`next` of the page before.")] = 0,
+    project: Project = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """List the agents of a project."""
+    asked = {"project_key": project_key(project), "include_retired": retired, "limit": limit, "after": after}
+    found = show.fields(Server.find().call_tool("list_agents", asked))
+    show.answer(found, as_json=as_json, text=lambda: _listed(found))
+
+
+@app.command()
+def register(  # noqa: PLR0913 - the options of the command
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Without it one is made.")] = None,
+    program: Annotated[str, typer.Option(help="What runs the agent.")] = "cli",
+    model: Annotated[str, typer.Option(help="The model it works with.")] = "unknown",
+    task: Annotated[str | None, typer.Option(help="What it works on.")] = None,
+    project: Project = HERE,
+    idempotency_key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register or update an agent. Its folder becomes a project by it."""
+    key = project_key(project)
+    server = Server.find()
+    if Path(key).is_absolute():
+        server.call_tool("ensure_project", {"human_key": key})
+    found = show.fields(
+        server.call_tool(
+            "register_agent",
+            {
+                "project_key": key,
+                "name": name,
+                "program": program,
+                "model": model,
+                "task_description": task,
+                "idempotency_key": idempotency_key,
+            },
+        )
+    )
+    show.answer(found, as_json=as_json, text=lambda: f"{show.line(found['name'])} is registered")
+
+
+@app.command("show")
+def show_one(name: Name, project: Project = HERE, as_json: AsJson = False) -> None:
+    """Show an agent, what waits for it and what it holds."""
+    found = show.fields(
+        Server.find().call_tool("whois", {"project_key": project_key(project), "agent_name": name})
+    )
+    show.answer(found, as_json=as_json, text=lambda: show.outline(found))
+
+
+@app.command()
+def retire(name: Name, project: Project = HERE, idempotency_key: Key = None, as_json: AsJson = False) -> None:
+    """Retire an agent. It neither sends nor receives, and its reservations end."""
+    found = _change("retire_agent", name, project, idempotency_key)
+    show.answer(
+        found, as_json=as_json, text=lambda: f"{show.line(name)} is retired since {found['retired_at']}"
+    )
+
+
+@app.command()
+def unretire(
+    name: Name, project: Project = HERE, idempotency_key: Key = None, as_json: AsJson = False
+) -> None:
+    """Bring a retired agent back."""
+    found = _change("unretire_agent", name, project, idempotency_key)
+    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} is active")
+
+
+@app.command()
+def token(name: Name, project: Project = HERE, as_json: AsJson = False) -> None:
+    """Print a new token for an agent. It is shown once, and the one before ends."""
+    found = Server.find().admin("POST", "/admin/agent-token", _named(name, project))
+    show.answer(found, as_json=as_json, text=lambda: show.line(found["token"]))
+
+
+@app.command("revoke-token")
+def revoke_token(name: Name, project: Project = HERE, as_json: AsJson = False) -> None:
+    """End an agent's token. Harmless when it has none."""
+    found = Server.find().admin("DELETE", "/admin/agent-token", _named(name, project))
+    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} has no token any more")
+
+
+def _change(tool: str, name: str, project: str, key: str | None) -> dict[str, Any]:
+    asked = {"project_key": project_key(project), "agent_name": name, "idempotency_key": key}
+    return show.fields(Server.find().call_tool(tool, asked))
+
+
+def _named(name: str, project: str) -> dict[str, object]:
+    return {"project": project_key(project), "agent": name}
+
+
+def _listed(found: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            one["name"],
+            one["program"],
+            one["model"],
+            one["task_description"],
+            "retired" if one["retired_at"] else one["last_active_at"],
+        )
+        for one in show.items(found.get("agents"))
+    ]
+    return show.table(("NAME", "PROGRAM", "MODEL", "TASK", "LAST ACTIVE"), rows, none="no agents")

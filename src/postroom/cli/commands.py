@@ -1,0 +1,21 @@
+"""The tree of commands."""
+
+import typer
+
+from postroom.cli import agents, backup, mail, reservations, server, settings
+
+app = typer.Typer(
+    name="postroom",
+    help="The post room of a team of AI agents and their people.",
+    epilog="Every command takes --help, and --json for one JSON document. "
+    "Exit codes: 0 done, 1 failed, 2 usage or refused, 75 temporary, 78 configuration.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(server.app)
+app.add_typer(mail.app, name="mail")
+app.add_typer(agents.app, name="agents")
+app.add_typer(reservations.app, name="reservations")
+app.add_typer(backup.app)
+app.add_typer(settings.app, name="config")

@@ -1,0 +1,307 @@
+"""`postroom mail`: letters, as the agent named with `--as`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from postroom.cli import content, show
+from postroom.cli.client import Server
+from postroom.cli.options import HERE, Acting, AsJson, Key, Project, project_key
+from postroom.contracts.mail import Importance, SearchOrder
+
+app = typer.Typer(help="Send, read and find letters.", no_args_is_help=True, rich_markup_mode=None)
+
+Text = Annotated[
+    str | None, typer.Argument(metavar="[TEXT]", help="The letter in Markdown; - reads it from stdin.")
+]
+BodyFile = Annotated[
+    str | None, typer.Option("--body-file", metavar="FILE", help="Take the text from a file, or - for stdin.")
+]
+Files = Annotated[
+    list[Path] | None, typer.Option("--attach", metavar="FILE", help="Attach a file; may be given again.")
+]
+MessageId = Annotated[int, typer.Argument(metavar="ID", min=1, help="The letter's number.")]
+Limit = Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")]
+
+
+@app.command()
+def send(  # noqa: PLR0913 - the options of the command
+    acting: Acting,
+    subject: Annotated[str, typer.Option("--subject", "-s", help="The subject.")],
+    text: Text = None,
+    to: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="A reader; may be given again.")
+    ] = None,
+    cc: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A reader of a copy.")] = None,
+    bcc: Annotated[list[str] | None, typer.Option(metavar="NAME", help="A hidden reader.")] = None,
+    body_file: BodyFile = None,
+    attach: Files = None,
+    importance: Annotated[Importance, typer.Option(help="How urgent it is.")] = "normal",
+    ack_required: Annotated[bool, typer.Option("--ack-required", help="Ask for an acknowledgement.")] = False,
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="The thread to write on.")] = None,
+    topic: Annotated[str | None, typer.Option(help="A topic to search by.")] = None,
+    broadcast: Annotated[bool, typer.Option("--broadcast", help="Send to every active agent.")] = False,
+    project: Project = HERE,
+    idempotency_key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send one letter. Every reader is valid or nothing is sent."""
+    found = Server.find().call_tool(
+        "send_message",
+        {
+            "project_key": project_key(project),
+            "sender_name": acting,
+            "to": to or [],
+            "subject": subject,
+            "body_md": content.letter_text(text, body_file),
+            "cc": cc or None,
+            "bcc": bcc or None,
+            "importance": importance,
+            "ack_required": ack_required,
+            "thread_id": thread,
+            "topic": topic,
+            "broadcast": broadcast or None,
+            "attachments": content.attachments(attach or []),
+            "idempotency_key": idempotency_key,
+        },
+    )
+    _sent(found, as_json=as_json)
+
+
+@app.command()
+def reply(  # noqa: PLR0913 - the options of the command
+    message_id: MessageId,
+    acting: Acting,
+    text: Text = None,
+    body_file: BodyFile = None,
+    attach: Files = None,
+    reply_all: Annotated[bool, typer.Option("--all", help="Answer to all who got the letter.")] = False,
+    importance: Annotated[Importance, typer.Option(help="How urgent it is.")] = "normal",
+    ack_required: Annotated[bool, typer.Option("--ack-required", help="Ask for an acknowledgement.")] = False,
+    project: Project = HERE,
+    idempotency_key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer a letter on its thread."""
+    found = Server.find().call_tool(
+        "reply_message",
+        {
+            "project_key": project_key(project),
+            "sender_name": acting,
+            "message_id": message_id,
+            "body_md": content.letter_text(text, body_file),
+            "reply_all": reply_all,
+            "importance": importance,
+            "ack_required": ack_required,
+            "attachments": content.attachments(attach or []),
+            "idempotency_key": idempotency_key,
+        },
+    )
+    _sent(found, as_json=as_json)
+
+
+@app.command()
+def inbox(  # noqa: PLR0913 - the options of the command
+    acting: Acting,
+    limit: Limit = 20,
+    unread: Annotated[bool, typer.Option("--unread", help="Only what is not read yet.")] = False,
+    urgent: Annotated[bool, typer.Option("--urgent", help="Only high and urgent letters.")] = False,
+    since: Annotated[str | None, typer.Option(metavar="MOMENT", help="Only later ones (ISO 8601).")] = None,
+    after: Annotated[int | None, typer.Option(min=0, metavar="SEQ", help="Oldest first after SEQ.")] = None,
+    bodies: Annotated[bool, typer.Option("--bodies", help="With their text.")] = False,
+    project: Project = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """List letters. Listing marks nothing as read."""
+    found = Server.find().call_tool(
+        "fetch_inbox",
+        {
+            "project_key": project_key(project),
+            "agent_name": acting,
+            "limit": limit,
+            "include_bodies": bodies,
+            "unread_only": unread,
+            "urgent_only": urgent,
+            "since": since,
+            "after": after,
+        },
+    )
+    letters = show.items(found)
+    show.answer({"messages": letters}, as_json=as_json, text=lambda: _listed(letters, bodies=bodies))
+
+
+@app.command()
+def read(
+    message_id: MessageId,
+    acting: Acting,
+    peek: Annotated[bool, typer.Option("--peek", help="Do not mark it as read.")] = False,
+    project: Project = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Show a letter. It is marked as read when it came to this agent."""
+    server = Server.find()
+    named = {"project_key": project_key(project), "agent_name": acting, "message_id": message_id}
+    letter = show.fields(server.call_tool("get_message", named))
+    marked = None
+    readers = [*letter.get("to", []), *letter.get("cc", []), *letter.get("bcc", [])]
+    if not peek and acting.casefold() in (str(name).casefold() for name in readers):
+        marked = server.call_tool("mark_message_read", named)
+    show.answer({"message": letter, "marked": marked}, as_json=as_json, text=lambda: _letter(letter))
+
+
+@app.command()
+def ack(
+    message_id: MessageId,
+    acting: Acting,
+    project: Project = HERE,
+    idempotency_key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Acknowledge a letter. That also marks it as read; the first acknowledgement stands."""
+    found = Server.find().call_tool(
+        "acknowledge_message",
+        {
+            "project_key": project_key(project),
+            "agent_name": acting,
+            "message_id": message_id,
+            "idempotency_key": idempotency_key,
+        },
+    )
+    answered = show.fields(found)
+    show.answer(
+        answered,
+        as_json=as_json,
+        text=lambda: f"letter {message_id} was acknowledged at {show.line(answered.get('acknowledged_at'))}",
+    )
+
+
+@app.command()
+def search(
+    query: Annotated[str, typer.Argument(help='Words, "phrases", prefix*, AND OR NOT, subject:word.')],
+    limit: Annotated[int, typer.Option(min=1, max=200, help="At most so many.")] = 20,
+    order: Annotated[SearchOrder, typer.Option(help="Newest first, or best match first.")] = "newest",
+    cursor: Annotated[int, typer.Option(min=0, help="`next` of the page before.")] = 0,
+    project: Project = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Search the letters of a project."""
+    found = show.fields(
+        Server.find().call_tool(
+            "search_messages",
+            {
+                "project_key": project_key(project),
+                "query": query,
+                "limit": limit,
+                "order": order,
+                "cursor": cursor,
+            },
+        )
+    )
+    show.answer(found, as_json=as_json, text=lambda: _hits(found))
+
+
+@app.command()
+def thread(
+    thread_id: Annotated[str, typer.Argument(metavar="ID", help="The thread.")],
+    project: Project = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Summarize a thread. Who takes part, what is asked, what is not acknowledged."""
+    found = show.fields(
+        Server.find().call_tool(
+            "summarize_thread", {"project_key": project_key(project), "thread_id": thread_id}
+        )
+    )
+    show.answer(found, as_json=as_json, text=lambda: _summary(found))
+
+
+def _sent(found: object, *, as_json: bool) -> None:
+    answered = show.fields(found)
+    show.answer(answered, as_json=as_json, text=lambda: _receipt(answered))
+
+
+def _receipt(answered: Mapping[str, Any]) -> str:
+    lines = []
+    for delivery in show.items(answered.get("deliveries")):
+        letter = show.fields(delivery.get("payload"))
+        names = ", ".join(map(show.line, delivery.get("recipients") or []))
+        lines.append(
+            f"letter {letter.get('id')} on thread {show.line(letter.get('thread_id'))} went to {names}"
+        )
+    skipped = show.items(answered.get("skipped"))
+    lines += [f"left out: {show.line(one.get('value'))}: {show.line(one.get('message'))}" for one in skipped]
+    return "\n".join(lines)
+
+
+def _listed(letters: list[dict[str, Any]], *, bodies: bool) -> str:
+    if bodies and letters:
+        return "\n\n".join(_letter(letter) for letter in letters)
+    rows = [
+        (one["id"], one["from"], one["subject"], one["importance"], _state(one), one["created_ts"])
+        for one in letters
+    ]
+    return show.table(("ID", "FROM", "SUBJECT", "IMPORTANCE", "STATE", "AT"), rows, none="no letters")
+
+
+def _state(letter: Mapping[str, Any]) -> str:
+    if letter.get("acked_at"):
+        return "acknowledged"
+    state = "read" if letter.get("read_at") else "unread"
+    return f"{state}, asks for acknowledgement" if letter.get("ack_required") else state
+
+
+def _letter(letter: Mapping[str, Any]) -> str:
+    heads = [
+        ("Letter", letter.get("id")),
+        ("From", letter.get("from")),
+        ("To", ", ".join(letter.get("to") or [])),
+        ("Cc", ", ".join(letter.get("cc") or [])),
+        ("Bcc", ", ".join(letter.get("bcc") or [])),
+        ("Date", letter.get("created_ts")),
+        ("Thread", letter.get("thread_id")),
+        ("Topic", letter.get("topic")),
+        ("Importance", letter.get("importance")),
+        ("Recalled", letter.get("recalled_at")),
+        (
+            "Files",
+            ", ".join(
+                f"{one['name']} ({one['size']} bytes)" for one in show.items(letter.get("attachments"))
+            ),
+        ),
+        ("Subject", letter.get("subject")),
+    ]
+    top = "\n".join(f"{name}: {show.line(value)}" for name, value in heads if value not in (None, ""))
+    return f"{top}\n\n{show.plain(letter.get('body_md') or '')}"
+
+
+def _hits(found: Mapping[str, Any]) -> str:
+    rows = [
+        (one["id"], one["from"], one["subject"], one["snippet"], one["created_ts"])
+        for one in show.items(found.get("hits"))
+    ]
+    return show.table(("ID", "FROM", "SUBJECT", "WHERE", "AT"), rows, none="nothing was found")
+
+
+def _summary(found: Mapping[str, Any]) -> str:
+    people = ", ".join(
+        f"{show.line(one['name'])} ({one['messages']})" for one in show.items(found["participants"])
+    )
+    lines = [
+        f"{show.line(found['subject'])}",
+        f"{found['messages']} letters from {found['first_ts']} to {found['last_ts']}, by {people}",
+    ]
+    lines += [
+        f"open question of {show.line(one['asked_by'])} in {one['message_id']}: {show.line(one['text'])}"
+        for one in show.items(found.get("open_questions"))
+    ]
+    lines += [
+        f"letter {one['message_id']} is not acknowledged by {', '.join(map(show.line, one['waiting_for']))}"
+        for one in show.items(found.get("unacknowledged"))
+    ]
+    lines += [
+        f"{show.line(one['agent'])} holds {show.line(one['path'])} until {one['expires_ts']}"
+        for one in show.items(found.get("reservations"))
+    ]
+    return "\n".join(lines)

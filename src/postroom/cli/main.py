@@ -1,0 +1,49 @@
+"""The `postroom` command: runs one command, tells failures in one form, and ends with the code that fits."""
+
+import sys
+from collections.abc import Sequence
+
+from postroom.cli.exit_codes import DONE, INTERRUPTED, READER_GONE
+
+_SHORT_WAYS = {("mcp",): True, ("mcp", "--no-start"): False}
+"""Arguments of the stdio entry for which nothing else is loaded, so that it stays small."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that `arguments` name (this process's own unless given) and return the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if tuple(given) in _SHORT_WAYS:
+            from postroom.cli.stdio import serve_stdio
+
+            return serve_stdio(start=_SHORT_WAYS[tuple(given)])
+        return _run(given)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        return READER_GONE
+
+
+def _run(given: list[str]) -> int:
+    from typer import TyperException
+
+    from postroom.cli import show
+    from postroom.cli.commands import app
+    from postroom.cli.exit_codes import exit_code
+    from postroom.contracts.errors import InvalidArgument, PostroomError
+
+    as_json = "--json" in (given[: given.index("--")] if "--" in given else given)
+    show.accept_any_text()
+    try:
+        try:
+            code = app(args=given, prog_name="postroom", standalone_mode=not as_json)
+        except TyperException as error:
+            raise InvalidArgument(error.format_message(), remedy="see the command with --help") from error
+        except OSError as error:
+            raise PostroomError(f"the system refused: {error}", value=error.filename) from error
+        return code if isinstance(code, int) else DONE
+    except PostroomError as error:
+        show.failure(error, as_json=as_json)
+        return exit_code(error)
+    except SystemExit as end:  # how typer ends a command unless it is told to raise
+        return end.code if isinstance(end.code, int) else DONE

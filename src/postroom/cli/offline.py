@@ -1,0 +1,110 @@
+"""What can be done for an installation while no server runs: a backup, an examination."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from postroom.app import places
+from postroom.app.config import Settings, load_settings
+from postroom.app.tokens import load_or_make_token
+from postroom.cli.restoring import checked_schema
+from postroom.contracts.errors import InvalidPath, PostroomError, StateError
+from postroom.stores.sqlite.connection import connect, file_error, translated
+from postroom.stores.sqlite.lock import OwnerLock
+from postroom.stores.sqlite.migrate import back_up
+
+
+def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:
+    """Write a checked copy of the database that no server uses; its schema stays as it is.
+
+    Raises:
+        StoreHeld: a server uses it after all.
+        StateError: there is no database yet.
+        InvalidPath: the target exists.
+    """
+    settings = load_settings(overrides={"data_dir": data_dir})
+    chosen = target or _usual_target(settings, now)
+    if chosen.exists():
+        raise InvalidPath(f"{chosen} is there already", value=str(chosen), remedy="name another file")
+    _require(settings.database)
+    try:
+        chosen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise file_error(error, chosen.parent) from error
+    lock = OwnerLock(settings.database)
+    lock.acquire(now=now, purpose="backup")
+    try:
+        with translated():
+            connection = connect(settings.database)
+            try:
+                back_up(connection, chosen)
+            finally:
+                connection.close()
+        schema = checked_schema(chosen, chosen)
+    finally:
+        lock.release()
+    return {"target": str(chosen), "size": chosen.stat().st_size, "schema": schema}
+
+
+def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> dict[str, object]:
+    """Examine what can be seen without a server; `absent` says why none was asked."""
+    settings: Settings | None = None
+    checks = [_finding("server", absent)]
+    try:
+        settings = load_settings(overrides={"data_dir": data_dir})
+    except PostroomError as error:
+        checks.append(_finding("settings", error))
+    else:
+        checks.append(_finding("settings"))
+        checks.append(_checked("token", lambda: _look_at_token(settings)))
+        checks.append(_checked("store", lambda: _look_at_store(settings, now)))
+    return {"status": "failed", "running": False, "checks": checks}
+
+
+def _usual_target(settings: Settings, now: int) -> Path:
+    moment = datetime.fromtimestamp(now / 1000, tz=UTC).strftime("%Y%m%dT%H%M%SZ")
+    return settings.data_dir / "backups" / f"postroom-{moment}.db"
+
+
+def _require(database: Path) -> None:
+    if not database.exists():
+        raise StateError(
+            f"there is no database at {database}",
+            value=str(database),
+            remedy="start a server once with `postroom up`, or name the right --data-dir",
+        )
+
+
+def _look_at_token(settings: Settings) -> None:
+    if places.token_file(settings.data_dir).exists():
+        load_or_make_token(places.token_file(settings.data_dir))
+
+
+def _look_at_store(settings: Settings, now: int) -> None:
+    _require(settings.database)
+    lock = OwnerLock(settings.database)
+    lock.acquire(now=now, purpose="doctor")
+    try:
+        checked_schema(settings.database, settings.database)
+    finally:
+        lock.release()
+
+
+def _checked(name: str, look: Callable[[], None]) -> dict[str, object]:
+    try:
+        look()
+    except PostroomError as error:
+        return _finding(name, error)
+    return _finding(name)
+
+
+def _finding(name: str, error: PostroomError | None = None) -> dict[str, object]:
+    if error is None:
+        return {"name": name, "state": "ok"}
+    return {
+        "name": name,
+        "state": "failed",
+        "code": error.code,
+        "message": error.message,
+        "remedy": error.remedy,
+    }

@@ -1,0 +1,161 @@
+"""`postroom reservations`: who works on which files."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from postroom.cli import show
+from postroom.cli.client import Server
+from postroom.cli.exit_codes import REFUSED
+from postroom.cli.options import HERE, Acting, AsJson, Key, Project, project_key
+from postroom.contracts.errors import InvalidArgument
+
+app = typer.Typer(help="Reserve files before editing them.", no_args_is_help=True, rich_markup_mode=None)
+
+Paths = Annotated[
+    list[str], typer.Argument(metavar="PATH...", help="Relative to the project: src/**, port:8080.")
+]
+SomePaths = Annotated[
+    list[str] | None, typer.Argument(metavar="[PATH]...", help="Only those of these paths.")
+]
+Ids = Annotated[list[int] | None, typer.Option("--id", min=1, metavar="ID", help="A reservation's number.")]
+Shared = Annotated[bool, typer.Option("--shared", help="Others may hold it too, if they share.")]
+Seconds = Annotated[int | None, typer.Option("--ttl", min=1, metavar="SECONDS", help="For how long.")]
+
+
+@app.command("list")
+def list_all(
+    acting: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Only those of this agent.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 500,
+    project: Project = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """List the live reservations of a project."""
+    asked = {"project_key": project_key(project), "agent_name": acting, "limit": limit}
+    found = show.fields(Server.find().call_tool("list_file_reservations", asked))
+    show.answer(found, as_json=as_json, text=lambda: _listed(found, "reservations"))
+
+
+@app.command()
+def reserve(  # noqa: PLR0913 - the options of the command
+    paths: Paths,
+    acting: Acting,
+    ttl: Seconds = None,
+    shared: Shared = False,
+    reason: Annotated[str | None, typer.Option(help="What for; others see it.")] = None,
+    project: Project = HERE,
+    idempotency_key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Reserve paths. They are granted beside conflicts, which are listed."""
+    asked = {
+        "project_key": project_key(project),
+        "agent_name": acting,
+        "paths": paths,
+        "ttl_seconds": ttl,
+        "exclusive": not shared,
+        "reason": reason,
+        "idempotency_key": idempotency_key,
+    }
+    found = show.fields(Server.find().call_tool("file_reservation_paths", asked))
+    show.answer(found, as_json=as_json, text=lambda: _joined(_listed(found, "granted"), _conflicts(found)))
+
+
+@app.command()
+def release(  # noqa: PLR0913 - the options of the command
+    acting: Acting,
+    paths: SomePaths = None,
+    ids: Ids = None,
+    everything: Annotated[bool, typer.Option("--all", help="All of the agent's reservations.")] = False,
+    project: Project = HERE,
+    idempotency_key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """End own reservations."""
+    if not (paths or ids or everything):
+        raise InvalidArgument("nothing is named to release", remedy="name paths, --id ID, or --all")
+    asked = {
+        "project_key": project_key(project),
+        "agent_name": acting,
+        "paths": paths or None,
+        "ids": ids or None,
+        "idempotency_key": idempotency_key,
+    }
+    found = show.fields(Server.find().call_tool("release_file_reservations", asked))
+    show.answer(found, as_json=as_json, text=lambda: _listed(found, "released"))
+
+
+@app.command()
+def renew(  # noqa: PLR0913 - the options of the command
+    acting: Acting,
+    paths: SomePaths = None,
+    ids: Ids = None,
+    ttl: Seconds = None,
+    project: Project = HERE,
+    idempotency_key: Key = None,
+    as_json: AsJson = False,
+) -> None:
+    """Renew own reservations: those named, or all."""
+    asked = {
+        "project_key": project_key(project),
+        "agent_name": acting,
+        "paths": paths or None,
+        "ids": ids or None,
+        "ttl_seconds": ttl,
+        "idempotency_key": idempotency_key,
+    }
+    found = show.fields(Server.find().call_tool("renew_file_reservations", asked))
+    show.answer(found, as_json=as_json, text=lambda: _listed(found, "renewed"))
+
+
+@app.command()
+def check(
+    paths: Paths,
+    acting: Acting,
+    shared: Shared = False,
+    project: Project = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Say who would conflict. Nothing is reserved; exit code 2 when somebody would."""
+    asked = {
+        "project_key": project_key(project),
+        "agent_name": acting,
+        "paths": paths,
+        "exclusive": not shared,
+    }
+    found = show.fields(Server.find().call_tool("check_file_reservations", asked))
+    show.answer(found, as_json=as_json, text=lambda: _conflicts(found) or "free")
+    if found.get("conflicts"):
+        raise typer.Exit(REFUSED)
+
+
+def _listed(found: Mapping[str, Any], key: str) -> str:
+    rows = [
+        (
+            one["id"],
+            one["agent"],
+            one["path"],
+            "exclusive" if one["exclusive"] else "shared",
+            one["expires_ts"],
+            one["reason"],
+        )
+        for one in show.items(found.get(key))
+    ]
+    return show.table(("ID", "AGENT", "PATH", "KIND", "UNTIL", "REASON"), rows, none=f"none {key}")
+
+
+def _conflicts(found: Mapping[str, Any]) -> str:
+    lines = [
+        f"conflict on {show.line(one['path'])}: {show.line(held['agent'])} holds {show.line(held['path'])}"
+        f" until {held['expires_ts']}" + (f" ({show.line(held['reason'])})" if held["reason"] else "")
+        for one in show.items(found.get("conflicts"))
+        for held in show.items(one.get("holders"))
+    ]
+    return "\n".join(lines)
+
+
+def _joined(*texts: str) -> str:
+    return "\n".join(text for text in texts if text)

@@ -1,0 +1,250 @@
+"""Puts a backup in the place of a database: checked first, switched in one step, the former one kept.
+
+FILE ──copy──▶ <database>.restoring ──check──▶ <database>
+<database> ──▶ <database>.before-restore.<milliseconds>
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from postroom.contracts.errors import (
+    InvalidArgument,
+    InvalidPath,
+    SchemaTooNew,
+    StateError,
+    StoreCorrupt,
+    StoreError,
+)
+from postroom.stores.sqlite.connection import connect, file_error, translated
+from postroom.stores.sqlite.lock import OwnerLock
+from postroom.stores.sqlite.migrate import shipped_migrations
+
+_PIECE: Final = 4 * 1024 * 1024
+_COMPANIONS: Final = ("-wal", "-shm")
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What a restore did, or would do."""
+
+    source: Path
+    database: Path
+    former: Path | None
+    """Where the database that was there went; None when there was none."""
+    schema: int
+    size: int
+    done: bool
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain JSON data."""
+        return {
+            "source": str(self.source),
+            "database": str(self.database),
+            "former": None if self.former is None else str(self.former),
+            "schema": self.schema,
+            "size": self.size,
+            "done": self.done,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is to be restored, and how."""
+
+    source: Path
+    database: Path
+    force: bool = False
+    dry_run: bool = False
+
+
+def restore(wish: Wish, *, now: int, progress: Progress) -> Restored:
+    """Check a backup and put it in the database's place; nothing changes when anything is wrong with it.
+
+    Raises:
+        StoreHeld: a server, or another command, uses the database.
+        StateError: there is a database already, and `force` is not set.
+        StoreCorrupt: the backup does not read back as it was written, or is no database of postroom.
+        SchemaTooNew: a newer postroom wrote the backup.
+        InvalidArgument: the file is a live database and no backup.
+    """
+    _refuse_live(wish.source)
+    with _writing(wish.database):
+        wish.database.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = OwnerLock(wish.database)
+    lock.acquire(now=now, purpose="restore")
+    try:
+        if wish.database.exists() and not (wish.force or wish.dry_run):
+            raise StateError(
+                f"{wish.database} is there already",
+                value=str(wish.database),
+                remedy="add --force to put the backup in its place (it is kept beside), or --to another path",
+            )
+        return _restored(wish, now, progress)
+    finally:
+        lock.release()
+
+
+def _restored(wish: Wish, now: int, progress: Progress) -> Restored:
+    fresh = wish.database.with_name(f"{wish.database.name}.restoring")
+    try:
+        size = _copied(wish.source, fresh, progress)
+        progress("reading the whole copy")
+        schema = checked_schema(fresh, wish.source)
+        kept_as = wish.database.with_name(f"{wish.database.name}.before-restore.{now}")
+        former = kept_as if wish.database.exists() else None
+        if not wish.dry_run:
+            if former is not None:
+                _set_aside(wish.database, former)
+            with _writing(wish.database):
+                fresh.replace(wish.database)
+                _sync_folder(wish.database.parent)
+    finally:
+        _remove(fresh)
+    return Restored(
+        source=wish.source,
+        database=wish.database,
+        former=former,
+        schema=schema,
+        size=size,
+        done=not wish.dry_run,
+    )
+
+
+def _refuse_live(source: Path) -> None:
+    log = source.with_name(f"{source.name}-wal")
+    with _reading(source):
+        is_live = log.exists() and log.stat().st_size > 0
+    if is_live:
+        raise InvalidArgument(
+            f"{source} is a live database: {log.name} beside it holds changes that the file lacks",
+            value=str(source),
+            remedy="make a backup of it with `postroom backup` and restore that",
+        )
+
+
+def _copied(source: Path, target: Path, progress: Progress) -> int:
+    """Copy a file to the disk, readable by its owner alone, and return its size."""
+    with _reading(source):
+        opened = source.open("rb")
+    with opened, _writing(target):
+        total = os.fstat(opened.fileno()).st_size
+        _remove(target)
+        target.touch(mode=0o600)
+        with target.open("wb") as written:
+            while piece := opened.read(_PIECE):
+                written.write(piece)
+                progress(f"copied {written.tell() * 100 // max(total, 1)} % of {total} bytes")
+            written.flush()
+            os.fsync(written.fileno())
+    return total
+
+
+def checked_schema(file: Path, shown: Path) -> int:
+    """Read a whole database and return the number of its schema; `shown` is how errors name it.
+
+    Raises:
+        StoreCorrupt: it does not read back as it was written, or is no database of postroom.
+        SchemaTooNew: a newer postroom wrote it.
+    """
+    try:
+        with translated():
+            faults, applied = _read_whole(file)
+    except StoreError as error:
+        raise _unfit(shown, error.message) from error
+    if faults:
+        raise _unfit(shown, f"it does not read back as it was written: {faults[0]}")
+    known = {step.version: step.checksum for step in shipped_migrations()}
+    if applied and max(applied) > max(known):
+        raise SchemaTooNew(
+            f"{shown} has schema {max(applied)}, this postroom knows up to {max(known)}",
+            value=max(applied),
+            remedy="restore it with the newer postroom that wrote it",
+        )
+    if not applied or any(known.get(version) != checksum for version, checksum in applied.items()):
+        raise _unfit(shown, "it is no database of postroom")
+    return max(applied)
+
+
+def _read_whole(file: Path) -> tuple[list[str], dict[int, str]]:
+    connection = connect(file)
+    try:
+        faults = [row[0] for row in connection.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
+        ledger = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'").fetchone()
+        rows = (
+            connection.execute("SELECT version, checksum FROM schema_migrations").fetchall() if ledger else []
+        )
+        return faults, dict(rows)
+    finally:
+        connection.close()
+
+
+def _unfit(shown: Path, reason: str) -> StoreCorrupt:
+    return StoreCorrupt(
+        f"{shown} cannot be restored: {reason}",
+        value=str(shown),
+        remedy="restore another backup; nothing was changed",
+    )
+
+
+def _set_aside(database: Path, former: Path) -> None:
+    """Keep the database under another name too, so that its own name is never without a file."""
+    _settle(database)
+    with _writing(database):
+        for ending in _COMPANIONS:  # only what could not be settled: with them the former one is whole
+            left = database.with_name(database.name + ending)
+            if left.exists():
+                left.replace(former.with_name(former.name + ending))
+        try:
+            former.hardlink_to(database)
+        except OSError:  # a file system without links: for a moment there is no file of that name
+            database.replace(former)
+
+
+def _settle(database: Path) -> None:
+    """Bring what still waits in the log into the database, so that one file holds everything.
+
+    One that is damaged cannot be settled, which may be why it is replaced: it is kept as it is, log and all.
+    """
+    with suppress(StoreError), translated():
+        connection = connect(database)
+        try:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        finally:
+            connection.close()
+
+
+def _remove(file: Path) -> None:
+    for ending in ("", *_COMPANIONS):
+        file.with_name(file.name + ending).unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # a folder cannot be opened there, and a rename is durable without
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _reading(source: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InvalidPath(f"{str(source)!r} cannot be read: {error.strerror}", value=str(source)) from error
+
+
+@contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise file_error(error, target) from error

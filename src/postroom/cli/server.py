@@ -1,0 +1,120 @@
+"""The commands about the server itself: start it, reach it over stdio, see how it is."""
+
+import platform
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from postroom.cli import show
+from postroom.cli.client import Server
+from postroom.cli.exit_codes import FAILED
+from postroom.cli.options import AsJson, DataDir
+from postroom.contracts.clock import SystemClock
+from postroom.contracts.errors import PostroomError, ServerUnavailable
+from postroom.version import __version__
+
+app = typer.Typer(rich_markup_mode=None)
+
+LONGEST_EXAMINATION: Final = timedelta(hours=1)
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+@app.command()
+def up(  # noqa: PLR0913 - the options of the command
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on; any but loopback needs tokens.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port; 0 lets the system choose.")
+    ] = None,
+    profile: Annotated[Literal["full", "core"] | None, typer.Option(help="Which tools agents see.")] = None,
+    identity: Annotated[
+        Literal["asserted", "verified"] | None,
+        typer.Option(help="Whether an agent's word counts, or its token."),
+    ] = None,
+    data_dir: DataDir = None,
+    database: Annotated[Path | None, typer.Option(metavar="FILE", help="The SQLite file.")] = None,
+    archive: Annotated[bool | None, typer.Option(help="Write letters to the Git archive too.")] = None,
+    log_level: Annotated[LogLevel | None, typer.Option(help="Least important events to log.")] = None,
+    log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Form of the log.")] = None,
+) -> None:
+    """Start the server in the foreground. Ctrl-C stops it."""
+    from postroom.app.config import load_settings
+    from postroom.app.serve import run
+
+    settings = load_settings(
+        overrides={
+            "host": host,
+            "port": port,
+            "profile": profile,
+            "identity": identity,
+            "data_dir": data_dir,
+            "database": database,
+            "archive_enabled": archive,
+            "log_level": log_level,
+            "log_format": log_format,
+        }
+    )
+    raise typer.Exit(run(settings))
+
+
+@app.command()
+def mcp(
+    no_start: Annotated[bool, typer.Option("--no-start", help="Start no server when none answers.")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Speak MCP on stdin and stdout. For clients that start a command; the shared server does the work."""
+    from postroom.cli.stdio import serve_stdio
+
+    raise typer.Exit(serve_stdio(start=not no_start, data_dir=data_dir))
+
+
+@app.command()
+def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Say how the running server is. Exit code 75 when none runs."""
+    server = Server.find(data_dir=data_dir)
+    found = {"running": True, "url": server.endpoint.url, **server.admin("GET", "/admin/status")}
+    show.answer(found, as_json=as_json, text=lambda: show.outline(found))
+
+
+@app.command()
+def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Examine the installation. Also without a server; exit code 1 when something is wrong."""
+    try:
+        found = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION).admin("GET", "/admin/doctor")
+    except ServerUnavailable as error:
+        from postroom.cli.offline import examine_offline
+
+        found = examine_offline(error, data_dir=data_dir, now=SystemClock().now())
+    show.answer(found, as_json=as_json, text=lambda: show.outline(found))
+    if found.get("status") != "ok":
+        raise typer.Exit(FAILED)
+
+
+@app.command("open")
+def open_pages(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Print a link to the pages. It works once, within ten minutes."""
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/login-code", {})
+    show.answer(found, as_json=as_json, text=lambda: show.line(found["url"]))
+
+
+@app.command()
+def version(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show the version. Also the running server's, if one answers."""
+    found: dict[str, object] = {
+        "version": __version__,
+        "server": _server_version(data_dir),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+    }
+    served = f", server {show.line(found['server'])}" if found["server"] else ""
+    show.answer(found, as_json=as_json, text=lambda: f"postroom {__version__}{served}")
+
+
+def _server_version(data_dir: Path | None) -> str | None:
+    try:
+        return str(Server.find(data_dir=data_dir).admin("GET", "/healthz").get("version"))
+    except PostroomError:  # this command answers in every case; `status` says what is wrong
+        return None

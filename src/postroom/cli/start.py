@@ -1,0 +1,103 @@
+"""Starts the shared server for a client that found none, so that nobody has to think of it.
+
+Several clients may do so at once: the file lock lets one server live, the others see it come up and use it.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, Final
+
+from postroom.app import places
+from postroom.cli.client import Server, locate
+from postroom.contracts.errors import PostroomError, ServerUnavailable
+
+START_TIMEOUT: Final = timedelta(seconds=10)
+LOSER_TIMEOUT: Final = timedelta(seconds=3)
+"""How long a started server's end is taken for the loss of a race, and the winner is waited for."""
+_PROBE_TIMEOUT: Final = timedelta(seconds=2)
+_PAUSE: Final = timedelta(milliseconds=50)
+
+if sys.platform == "win32":
+    _APART: Final = subprocess.DETACHED_PROCESS | subprocess.CREATE_NEW_PROCESS_GROUP
+else:
+    _APART: Final = 0  # there `start_new_session` does it, which Windows passes over
+
+Log = Callable[[str], None]
+
+
+def ensure_server(environment: Mapping[str, str], log: Log, *, data_dir: Path | None = None) -> None:
+    """Start a server unless one answers; return when one does, or when none came up in time.
+
+    A server that `POSTROOM_URL` names is somebody else's to start. The started one outlives this process.
+    """
+    if _answers(environment, data_dir) or environment.get("POSTROOM_URL"):
+        return
+    folder = data_dir or places.data_dir(environment)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _opened_log(folder / "server.log") as output:
+            server = _spawn(environment, folder, output)
+    except OSError as error:
+        log(f"the server could not be started: {error}")
+        return
+    if not _wait(lambda: _answers(environment, data_dir), server):
+        log(f"the server did not come up; its log is {folder / 'server.log'}")
+
+
+def _answers(environment: Mapping[str, str], data_dir: Path | None) -> bool:
+    try:
+        return Server(locate(environment, data_dir=data_dir), timeout=_PROBE_TIMEOUT).is_ready()
+    except ServerUnavailable:
+        return False
+    except PostroomError:
+        return True  # it is there and refuses, or the set-up is wrong: starting another one mends neither
+
+
+def _opened_log(path: Path) -> IO[bytes]:
+    return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")  # noqa: PTH123 - for its mode
+
+
+def _spawn(environment: Mapping[str, str], folder: Path, output: IO[bytes]) -> "subprocess.Popen[bytes]":
+    # -P, and a folder that is not the project's: nobody's own files are taken for the server's modules, and
+    # nobody's folder is kept busy.
+    command = [sys.executable, "-P", "-m", "postroom", "up"]
+    given = _for_server(environment, folder)
+    return subprocess.Popen(  # noqa: S603 - this very interpreter, with fixed words
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        cwd=folder,
+        env=given,
+        creationflags=_APART,
+        start_new_session=True,
+    )
+
+
+def _for_server(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the environment without the client's secrets, its paths independent of the present folder."""
+    given = {name: value for name, value in environment.items() if name not in places.CLIENT_NAMES}
+    given[places.DATA_DIR_NAME] = str(folder)
+    if environment.get(places.CONFIG_NAME):
+        given[places.CONFIG_NAME] = str(places.config_file(environment))
+    return given
+
+
+def _wait(answers: Callable[[], bool], server: "subprocess.Popen[bytes]") -> bool:
+    end = time.monotonic() + START_TIMEOUT.total_seconds()
+    pause = threading.Event()
+    ended = False
+    while time.monotonic() < end:
+        if answers():
+            return True
+        if not ended and server.poll() is not None:
+            ended = True
+            end = min(end, time.monotonic() + LOSER_TIMEOUT.total_seconds())
+        pause.wait(_PAUSE.total_seconds())
+    return False

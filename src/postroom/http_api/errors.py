@@ -1,0 +1,137 @@
+"""Failures as HTTP answers: one table from class to status, one form (RFC 9457) for every refusal."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+from starlette.responses import Response
+
+from postroom.contracts import errors
+
+_LOG = structlog.get_logger(__name__)
+
+STATUSES: Final[dict[type[errors.PostroomError], int]] = {
+    errors.PostroomError: 500,
+    errors.InputError: 400,
+    errors.InvalidArgument: 400,
+    errors.InvalidName: 400,
+    errors.InvalidPattern: 400,
+    errors.InvalidPath: 400,
+    errors.InvalidRecipients: 400,
+    errors.NameTaken: 409,
+    errors.TooLarge: 413,
+    errors.UnknownProject: 404,
+    errors.UnknownAgent: 404,
+    errors.UnknownMessage: 404,
+    errors.UnknownThread: 404,
+    errors.UnknownReservation: 404,
+    errors.StateError: 409,
+    errors.IdempotencyConflict: 409,
+    errors.AgentRetired: 409,
+    errors.ContactRequired: 403,
+    errors.ContactBlocked: 403,
+    errors.AlreadyRead: 409,
+    errors.NotHolder: 409,
+    errors.CursorExpired: 410,
+    errors.CursorAhead: 409,
+    errors.AccessError: 403,
+    errors.TokenRequired: 401,
+    errors.WrongToken: 401,
+    errors.IdentityMismatch: 403,
+    errors.NotPermitted: 403,
+    errors.StoreError: 500,
+    errors.StoreUnavailable: 503,
+    errors.StoreFull: 507,
+    errors.StoreReadOnly: 503,
+    errors.StoreCorrupt: 500,
+    errors.StoreHeld: 503,
+    errors.SchemaTooNew: 503,
+    errors.ArchiveUnavailable: 503,
+    errors.ServerUnavailable: 503,
+    errors.MissingExtra: 501,
+    errors.ConfigError: 500,
+}
+"""A class that is not here has the status of the nearest one it descends from."""
+
+CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="postroom"'}
+"""Names no metadata: a client that found some would begin OAuth, which this server does not speak."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A refusal, before it is an answer."""
+
+    status: int
+    code: str
+    detail: str
+    value: object = None
+    remedy: str = ""
+    retryable: bool = False
+    details: Mapping[str, object] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def response(self, request_id: str) -> Response:
+        """Return the refusal as problem JSON."""
+        document = {
+            "type": f"urn:postroom:problem:{self.code}",
+            "title": self.code.replace("_", " ").capitalize(),
+            "status": self.status,
+            "detail": self.detail,
+            "code": self.code,
+            "value": self.value,
+            "remedy": self.remedy,
+            "retryable": self.retryable,
+            "details": self.details,
+            "request_id": request_id,
+        }
+        return Response(
+            json.dumps(document, default=str),
+            status_code=self.status,
+            headers=dict(self.headers),
+            media_type="application/problem+json",
+        )
+
+
+def status_of(error: errors.PostroomError) -> int:
+    """Return the HTTP status of a failure."""
+    return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)
+
+
+def problem_of(error: errors.PostroomError) -> Problem:
+    """Return a failure as a refusal; what an access failure was about is not repeated."""
+    status = status_of(error)
+    headers: dict[str, str] = {}
+    if status == 401:
+        headers = dict(CHALLENGE)
+    elif error.retryable:
+        headers = {"Retry-After": "1"}
+    return Problem(
+        status=status,
+        code=error.code,
+        detail=error.message,
+        value=None if isinstance(error, errors.AccessError) else error.value,
+        remedy=error.remedy,
+        retryable=error.retryable,
+        details=error.details,
+        headers=headers,
+    )
+
+
+def reported(error: errors.PostroomError) -> Problem:
+    """Return a failure as a refusal, and log it when it is the operator who must act."""
+    problem = problem_of(error)
+    if problem.status >= 500:
+        _LOG.error("http.failed", code=error.code, reason=error.message, remedy=error.remedy)
+    return problem
+
+
+def internal_error() -> Problem:
+    """Return the refusal for what nobody foresaw; the log has the rest under the request's id."""
+    return Problem(
+        status=500,
+        code="internal_error",
+        detail="the server failed on this request; what was stored before is there still",
+        remedy="tell the operator the request_id: the server's log has the cause under it",
+    )

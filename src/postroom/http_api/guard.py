@@ -1,0 +1,275 @@
+"""The one door of the HTTP edge: a middleware in front of everything that is served.
+
+It looks in this order: is the request well formed (400), is it meant for this server (Host, 421), does no
+foreign page send it (Origin, 403), is it small enough (413), and who sends it (401, or the login page). What
+passes is marked with who called; what fails below becomes one clean answer. It knows nothing of mail.
+"""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import structlog
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
+
+from postroom.contracts.errors import PostroomError, TokenRequired, TooLarge, WrongToken
+from postroom.http_api.errors import Problem, internal_error, problem_of, reported
+from postroom.http_api.requests import Head, Malformed, is_own_origin, request_id_of
+from postroom.http_api.sessions import Sessions
+
+Caller = Literal["anyone", "operator", "person", "agent"]
+"""Nobody in particular (public paths); who has the server's token; who logged in to the pages; an agent."""
+
+OPERATOR_SCOPE: Final = "postroom.operator"
+AGENT_TOKEN_SCOPE: Final = "postroom.agent_token"  # noqa: S105 - the name of a key
+"""Where the MCP server looks for who called; its own names are the same (a test compares them)."""
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+SMALL_BODY: Final = 16 * 1024
+"""Bytes that a caller without a token may send: a login form needs far less."""
+
+_LOG = structlog.get_logger(__name__)
+_HEADERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    # Not `no-referrer`: with it browsers send `Origin: null` with our own forms, which must be refused.
+    "Referrer-Policy": "same-origin",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; img-src 'self'; font-src 'self'; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    ),
+}
+_PUBLIC: Final = frozenset(
+    {"/authorize", "/healthz", "/login", "/oauth/token", "/readyz", "/register", "/token"}
+)
+_DISCOVERY: Final = (
+    "/.well-known/oauth-authorization-server",
+    "/.well-known/oauth-protected-resource",
+    "/.well-known/openid-configuration",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardRules:
+    """Whom the door opens for."""
+
+    host: str = "127.0.0.1"
+    """The address the server is bound to."""
+    allowed_hosts: tuple[str, ...] = ()
+    mcp_path: str = "/mcp"
+    max_request_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """What proves who calls. Functions, so that no token can be seen from here."""
+
+    is_operator: Callable[[str], bool]
+    sessions: Sessions
+    is_agent: Callable[[str], Awaitable[bool]] | None = None
+    """With it, an agent's own token opens the MCP endpoint, and nothing else, as a bearer token."""
+
+
+class Guard:
+    """Answers what may not pass; lets the rest through and completes its answer."""
+
+    def __init__(self, app: ASGIApp, rules: GuardRules, credentials: Credentials) -> None:
+        self._app = app
+        self._rules = rules
+        self._credentials = credentials
+        self._trusted = frozenset(rules.allowed_hosts)
+        self._names = LOOPBACK | self._trusted | {rules.host}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one ASGI connection; there are no web sockets here."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http":
+            request_id = request_id_of(scope["headers"])
+            with bound_contextvars(request_id=request_id):
+                await self._serve(_Exchange(scope, receive, send, request_id))
+        else:
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _serve(self, exchange: "_Exchange") -> None:
+        scope = exchange.scope
+        try:
+            refusal = await self._look(exchange)
+            if refusal is None:
+                await self._app(scope, exchange.receive, exchange.send)
+            else:
+                await exchange.answer(refusal)
+        except ClientDisconnect:
+            _LOG.debug("http.client_left", path=scope["path"])
+        except PostroomError as error:
+            await exchange.answer(reported(error))
+        except Exception:  # the edge around one request (style: three places)
+            _LOG.exception("http.failed", method=scope["method"], path=scope["path"])
+            await exchange.answer(internal_error())
+
+    async def _look(self, exchange: "_Exchange") -> Problem | Response | None:
+        """Return why the request may not pass; None marks it with who called."""
+        try:
+            head = Head.read(exchange.scope)
+        except Malformed as error:
+            return _refusal(400, "malformed_request", str(error), "send a well formed HTTP request")
+        refusal = self._foreign(head)
+        if refusal is not None:
+            return refusal
+        public = _is_public(head.path, self._rules.mcp_path)
+        limit = SMALL_BODY if public else self._rules.max_request_bytes
+        if head.content_length > limit:
+            return _too_large(limit)
+        caller = "anyone" if public else await self._caller(head)
+        if caller is None:
+            return self._ask_for_token(head)
+        exchange.admit(caller, limit, head.bearer)
+        return None
+
+    def _foreign(self, head: Head) -> Problem | None:
+        """A page of another site can make a browser call us under a name it controls, or from afar."""
+        if head.host is None or head.host.name not in self._names:
+            return _refusal(
+                421,
+                "unknown_host",
+                "this server is not known under the name in the Host header",
+                "use 127.0.0.1 or localhost, or add the name to POSTROOM_ALLOWED_HOSTS",
+            )
+        if head.origin is not None and not is_own_origin(head.origin, head.host, self._trusted):
+            return _refusal(
+                403,
+                "foreign_origin",
+                "a page of another origin sent this request",
+                "open the server's own pages; behind a proxy, add its name to POSTROOM_ALLOWED_HOSTS",
+            )
+        return None
+
+    async def _caller(self, head: Head) -> Caller | None:
+        """Return who called, None when nobody showed a token or a session that counts here.
+
+        Raises:
+            WrongToken: a bearer token came along, and it is not one for this path.
+        """
+        if head.authorization is not None and head.bearer is not None:
+            if self._credentials.is_operator(head.bearer):
+                return "operator"
+            if _within(head.path, self._rules.mcp_path) and await self._is_agent(head.bearer):
+                return "agent"
+            raise WrongToken("the bearer token is not one that opens this path", remedy=_HOW_TO_PROVE)
+        if not _is_interface(head.path, self._rules.mcp_path) and self._credentials.sessions.recognises(
+            head.cookie
+        ):
+            return "person"
+        return None
+
+    async def _is_agent(self, token: str) -> bool:
+        return self._credentials.is_agent is not None and await self._credentials.is_agent(token)
+
+    def _ask_for_token(self, head: Head) -> Problem | Response:
+        if head.wants_page and not _is_interface(head.path, self._rules.mcp_path):
+            return RedirectResponse("/login", status_code=303)
+        return problem_of(TokenRequired("this server asks for a bearer token", remedy=_HOW_TO_PROVE))
+
+
+class _Exchange:
+    """One request and its answer: counts the body, completes the headers, never answers twice."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        state = {**scope.get("state", {}), "request_id": request_id, "caller": "anyone"}
+        self.scope: MutableMapping[str, Any] = {**scope, "state": state}
+        self._request_id = request_id
+        self._receive = receive
+        self._send = send
+        self._limit = SMALL_BODY
+        self._received = 0
+        self._overrun = False
+        self._begun = False
+        self._ours = False
+
+    def admit(self, caller: Caller, limit: int, bearer: str | None) -> None:
+        """Note who called, for everything below."""
+        self._limit = limit
+        self.scope["state"]["caller"] = caller
+        self.scope[OPERATOR_SCOPE] = caller == "operator"
+        if caller == "agent":
+            self.scope[AGENT_TOKEN_SCOPE] = bearer
+
+    async def receive(self) -> Message:
+        """Pass the body on; when it grows too large, answer so and end the request for who reads it."""
+        if self._overrun:
+            return {"type": "http.disconnect"}
+        message = await self._receive()
+        if message["type"] == "http.request":
+            self._received += len(message.get("body", b""))
+            if self._received > self._limit:
+                self._overrun = True
+                await self.answer(_too_large(self._limit))
+                return {"type": "http.disconnect"}
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Pass the application's answer on, unless it comes after ours."""
+        if not self._ours:
+            await self._pass(message)
+
+    async def answer(self, found: Problem | Response) -> None:
+        """Answer, unless an answer has begun: then the server can only break the connection off."""
+        if self._begun:
+            return
+        self._ours = True
+        response = found.response(self._request_id) if isinstance(found, Problem) else found
+        await response(self.scope, self._receive, self._pass)
+
+    async def _pass(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._begun = True
+            message = {**message, "headers": list(message.get("headers", []))}
+            self._complete(MutableHeaders(raw=message["headers"]))
+        await self._send(message)
+
+    def _complete(self, headers: MutableHeaders) -> None:
+        for name, value in _HEADERS.items():
+            headers.setdefault(name, value)
+        static = self.scope["path"].startswith("/static/")
+        headers.setdefault("Cache-Control", "no-cache" if static else "no-store")
+        headers["X-Request-Id"] = self._request_id
+
+
+_HOW_TO_PROVE: Final = (
+    "send `Authorization: Bearer <token>`; the token is in the file `token` of the data folder"
+)
+
+
+def _is_public(path: str, mcp_path: str) -> bool:
+    if path in _PUBLIC or path.startswith("/static/"):
+        return True
+    return any(_within(path, known) for known in (*_DISCOVERY, f"{mcp_path}/.well-known"))
+
+
+def _is_interface(path: str, mcp_path: str) -> bool:
+    """Return whether programs call this path: a session of the pages does not open it."""
+    return any(_within(path, known) for known in (mcp_path, "/admin", "/metrics"))
+
+
+def _within(path: str, known: str) -> bool:
+    return path == known or path.startswith(f"{known}/")
+
+
+def _refusal(status: int, code: str, detail: str, remedy: str) -> Problem:
+    return Problem(status=status, code=code, detail=detail, remedy=remedy)
+
+
+def _too_large(limit: int) -> Problem:
+    return problem_of(
+        TooLarge(
+            f"the request is larger than {limit} bytes",
+            value=limit,
+            remedy="send less at once; the limits are settings of the server",
+        )
+    )

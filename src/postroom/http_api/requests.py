@@ -1,0 +1,153 @@
+"""What the guard reads of a request before anybody else: its head, checked for form. No decisions, no I/O."""
+
+import ipaddress
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Self
+from urllib.parse import unquote_to_bytes
+
+from starlette.types import Scope
+
+LONGEST_PATH: Final = 4096
+"""Also below the 4,300 digits from which Python refuses to read a number, so that no route meets one."""
+LONGEST_QUERY: Final = 8192
+
+_AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9][a-z0-9._-]{0,254})(?::([0-9]{1,5}))?", re.I)
+_ORIGIN: Final = re.compile(r"(https?)://([^/?#@\s]+)", re.I)
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_BAD_IN_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]|(^|/)\.\.?(/|$)")
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class Malformed(Exception):
+    """The request cannot be read; the text says why and quotes nothing of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """A host name or address in lower case, without brackets, and the port if one is named."""
+
+    name: str
+    port: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The parts of a request that decide whether it may come in."""
+
+    method: str
+    path: str
+    host: Authority | None
+    origin: str | None
+    authorization: str | None = field(default=None, repr=False)
+    cookie: str = field(default="", repr=False)
+    content_length: int = 0
+    wants_page: bool = False
+
+    @classmethod
+    def read(cls, scope: Scope) -> Self:
+        """Read an ASGI scope.
+
+        Raises:
+            Malformed: the path or a header is broken.
+        """
+        headers = scope["headers"]
+        return cls(
+            method=scope["method"],
+            path=_path(scope),
+            host=read_authority(_single(headers, b"host") or ""),
+            origin=_single(headers, b"origin"),
+            authorization=_single(headers, b"authorization"),
+            cookie="; ".join(_all(headers, b"cookie")),
+            content_length=_length(_single(headers, b"content-length")),
+            wants_page="text/html" in ",".join(_all(headers, b"accept")).lower(),
+        )
+
+    @property
+    def bearer(self) -> str | None:
+        """The bearer token that came along; None when there is none."""
+        scheme, _, token = (self.authorization or "").partition(" ")
+        return token.strip() if scheme.lower() == "bearer" else None
+
+
+def request_id_of(headers: Headers) -> str:
+    """Return the id that the caller gave its request, or a new one when that has no usable form."""
+    given = _all(headers, b"x-request-id")
+    if len(given) == 1 and _REQUEST_ID.fullmatch(given[0]):
+        return given[0]
+    return secrets.token_hex(8)
+
+
+def read_authority(text: str) -> Authority | None:
+    """Read `name`, `name:port` or `[address]:port`; None when it is nothing of the kind."""
+    found = _AUTHORITY.fullmatch(text)
+    if found is None:
+        return None
+    port = int(found[2]) if found[2] else None
+    name = found[1].lower()
+    if name.startswith("["):
+        try:
+            name = ipaddress.IPv6Address(name[1:-1]).compressed
+        except ValueError:
+            return None
+    return None if port is not None and port > 65535 else Authority(name=name, port=port)
+
+
+def is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool:
+    """Return whether a page of this origin is one of ours.
+
+    It is when it has the host and port that the request went to, or a name the operator trusts at that port
+    or the usual one, as behind a proxy that speaks https. Another port of the same machine is somebody else.
+    """
+    found = _ORIGIN.fullmatch(origin)
+    author = read_authority(found[2]) if found else None
+    if found is None or author is None:
+        return False
+    usual = _DEFAULT_PORTS[found[1].lower()]
+    port = author.port or usual
+    asked = host.port or usual
+    if author.name == host.name:
+        return port == asked
+    return author.name in trusted and port in (usual, asked)
+
+
+def _path(scope: Scope) -> str:
+    path: str = scope["path"]
+    raw: bytes = scope.get("raw_path") or b""
+    if max(len(path), len(raw)) > LONGEST_PATH:
+        raise Malformed(f"the path is longer than {LONGEST_PATH} bytes")
+    if len(scope.get("query_string", b"")) > LONGEST_QUERY:
+        raise Malformed(f"the query is longer than {LONGEST_QUERY} bytes")
+    if _BROKEN_ESCAPE.search(raw):
+        raise Malformed("the path holds a percent sign without two digits behind it")
+    try:
+        unquote_to_bytes(raw).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Malformed("the path is not UTF-8") from error
+    if not path.startswith("/") or _BAD_IN_PATH.search(path):
+        raise Malformed("the path holds control characters, backslashes or dot segments")
+    return path
+
+
+def _all(headers: Headers, name: bytes) -> list[str]:
+    return [value.decode("latin-1") for key, value in headers if key == name]
+
+
+def _single(headers: Headers, name: bytes) -> str | None:
+    found = _all(headers, name)
+    if len(found) > 1:
+        raise Malformed(f"the header {name.decode()} came {len(found)} times")
+    return found[0].strip() if found else None
+
+
+def _length(text: str | None) -> int:
+    if text is None:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise Malformed("the header content-length is no length")
+    return int(text)

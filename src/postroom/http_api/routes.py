@@ -1,0 +1,216 @@
+"""The routes for machines and for the operator. Thin: read the request, ask `Operations`, answer in JSON."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Lifespan
+
+from postroom.contracts.clock import Clock
+from postroom.contracts.errors import InvalidArgument, InvalidPath, NotPermitted, PostroomError
+from postroom.http_api.errors import Problem, internal_error, reported
+from postroom.http_api.operations import Operations
+from postroom.http_api.readiness import FreshReadiness
+from postroom.http_api.sessions import LoginDesk
+from postroom.version import __version__
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+T = TypeVar("T", bound=msgspec.Struct)
+
+_LONGEST_NAME: Final = 4096
+_DISCOVERY: Final = ("oauth-authorization-server", "oauth-protected-resource", "openid-configuration")
+_OAUTH: Final = ("/authorize", "/oauth/token", "/register", "/token")
+_ANY_METHOD: Final = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+
+
+class _Backup(msgspec.Struct, forbid_unknown_fields=True):
+    target: str | None = None
+
+
+class _Rebuild(msgspec.Struct, forbid_unknown_fields=True):
+    project: str | None = None
+
+
+class _Agent(msgspec.Struct, forbid_unknown_fields=True):
+    project: str
+    agent: str
+
+
+def routes(
+    operations: Operations,
+    desk: LoginDesk,
+    *,
+    registry: CollectorRegistry,
+    clock: Clock,
+    mcp_path: str = "/mcp",
+    refresh: Callable[[], Awaitable[None]] | None = None,
+) -> list[Route]:
+    """Return every route of this room: health, metrics, log-in, administration, and OAuth's clean refusals.
+
+    They stand behind `Guard`; the operator's routes refuse everybody where it is missing. `refresh` brings
+    the registry's gauges up to date before they are shown.
+    """
+    return [
+        *_health_routes(operations, registry, clock, refresh),
+        *desk.routes(),
+        *_admin_routes(operations, desk),
+        *_no_oauth(mcp_path),
+    ]
+
+
+def application(routes: list[BaseRoute], *, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
+    """Return an application in which every refusal is problem JSON, of unknown paths and methods too."""
+    return Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _http_refusal, PostroomError: _refusal, Exception: _failure},
+    )
+
+
+def _health_routes(
+    operations: Operations,
+    registry: CollectorRegistry,
+    clock: Clock,
+    refresh: Callable[[], Awaitable[None]] | None,
+) -> list[Route]:
+    readiness = FreshReadiness(operations.ready, clock)
+
+    async def healthz(_: Request) -> Response:
+        return JSONResponse({"status": "ok", "version": __version__})
+
+    async def readyz(_: Request) -> Response:
+        found = await readiness()
+        return JSONResponse(found.as_dict(), status_code=200 if found.is_ready else 503)
+
+    async def metrics(_: Request) -> Response:
+        if refresh is not None:
+            await refresh()
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
+
+
+def _admin_routes(operations: Operations, desk: LoginDesk) -> list[Route]:
+    async def status(_: Request) -> Response:
+        return JSONResponse(dict(await operations.status()))
+
+    async def doctor(_: Request) -> Response:
+        return JSONResponse(dict(await operations.doctor()))
+
+    async def back_up(request: Request) -> Response:
+        target = (await _read(request, _Backup)).target
+        return JSONResponse(dict(await operations.back_up(None if target is None else _absolute(target))))
+
+    async def issue(request: Request) -> Response:
+        wanted = await _read(request, _Agent)
+        return JSONResponse({"token": await operations.issue_agent_token(wanted.project, wanted.agent)})
+
+    async def revoke(request: Request) -> Response:
+        wanted = await _read(request, _Agent)
+        await operations.revoke_agent_token(wanted.project, wanted.agent)
+        return JSONResponse({"revoked": True})
+
+    async def login_code(request: Request) -> Response:
+        base = f"{request.url.scheme}://{request.headers['host']}"  # the name by which the caller reaches us
+        return JSONResponse({"url": f"{base}/login?code={desk.codes.make()}"})
+
+    async def rebuild_archive(request: Request) -> Response:
+        return JSONResponse(dict(await operations.rebuild_archive((await _read(request, _Rebuild)).project)))
+
+    return [
+        _operators("/admin/status", {"GET": status}),
+        _operators("/admin/doctor", {"GET": doctor}),
+        _operators("/admin/backup", {"POST": back_up}),
+        _operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
+        _operators("/admin/login-code", {"POST": login_code}),
+        _operators("/admin/rebuild-archive", {"POST": rebuild_archive}),
+    ]
+
+
+def _operators(path: str, endpoints: Mapping[str, Endpoint]) -> Route:
+    async def checked(request: Request) -> Response:
+        if request.scope.get("state", {}).get("caller") != "operator":
+            raise NotPermitted("this is for the server's operator", remedy="use the server's own token")
+        return await endpoints["GET" if request.method == "HEAD" else request.method](request)
+
+    return Route(path, checked, methods=list(endpoints))
+
+
+def _no_oauth(mcp_path: str) -> list[Route]:
+    """Clients that look for OAuth are told at once that there is none; a page of HTML would mislead them."""
+    paths = [f"/.well-known/{name}" for name in _DISCOVERY]
+    paths += [f"{path}/{{rest:path}}" for path in paths]
+    paths += [f"{mcp_path}/.well-known/{{rest:path}}", *_OAUTH]
+    return [Route(path, _oauth_is_off, methods=_ANY_METHOD) for path in paths]
+
+
+async def _oauth_is_off(_: Request) -> Response:
+    return JSONResponse(
+        {"error": "not_found", "error_description": "this server does not use OAuth; send its bearer token"},
+        status_code=404,
+    )
+
+
+async def _read(request: Request, kind: type[T]) -> T:
+    body = await request.body()
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidArgument(
+            f"the body does not fit: {error}"[:300],
+            remedy=f"send a JSON object with {', '.join(kind.__struct_fields__)} as text",
+        ) from error
+
+
+def _absolute(text: str) -> Path:
+    path = Path(text)
+    if not path.is_absolute() or "\0" in text or len(text) > _LONGEST_NAME:
+        raise InvalidPath(
+            "the target is no absolute path",
+            value=text[:200],
+            remedy="send an absolute path on the server's machine",
+        )
+    return path
+
+
+def _id_of(request: Request) -> str:
+    return str(request.scope.get("state", {}).get("request_id", ""))
+
+
+async def _refusal(request: Request, error: Exception) -> Response:
+    if not isinstance(error, PostroomError):
+        raise error
+    return reported(error).response(_id_of(request))
+
+
+async def _http_refusal(request: Request, error: Exception) -> Response:
+    if not isinstance(error, HTTPException):
+        raise error
+    code, remedy = _HTTP_CODES.get(error.status_code, ("http_error", ""))
+    detail = f"{request.method} {request.url.path}"[:200]
+    problem = Problem(
+        status=error.status_code,
+        code=code,
+        detail=f"{error.detail}: {detail}",
+        remedy=remedy,
+        headers=error.headers or {},
+    )
+    return problem.response(_id_of(request))
+
+
+async def _failure(request: Request, _: Exception) -> Response:
+    """Answer for what nobody foresaw. It is raised again after this, up to `Guard`, which logs it."""
+    return internal_error().response(_id_of(request))
+
+
+_HTTP_CODES: Final[dict[int, tuple[str, str]]] = {
+    404: ("not_found", "there is nothing at this address"),
+    405: ("method_not_allowed", "use a method that the Allow header names"),
+}

@@ -1,0 +1,218 @@
+"""How a person comes to the pages: with the server's token or a one-time code, and then with a signed cookie.
+
+The cookie is proof by itself: nothing is stored, so that it outlives a restart. It ends after thirty days or
+when the server's token changes; logging out makes the browser forget it. Codes and failed attempts are kept
+in memory only.
+"""
+
+import hashlib
+import hmac
+import html
+import re
+import secrets
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+from urllib.parse import parse_qs
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from postroom.contracts.clock import Clock, milliseconds
+from postroom.http_api.errors import CHALLENGE
+
+SESSION_LIFE: Final = timedelta(days=30)
+CODE_LIFE: Final = timedelta(minutes=10)
+MOST_CODES: Final = 20
+MOST_FAILURES: Final = 10
+FAILURE_WINDOW: Final = timedelta(minutes=1)
+_MOST_CALLERS: Final = 1024
+_FORM_TYPE: Final = "application/x-www-form-urlencoded"
+_COOKIE: Final = re.compile(r"([0-9]{13,15})\.([A-Za-z0-9_-]{22})\.([0-9a-f]{64})")
+_LOG = structlog.get_logger(__name__)
+
+
+class Sessions:
+    """Makes and recognises the cookie of somebody who logged in."""
+
+    def __init__(self, key: bytes, clock: Clock) -> None:
+        """`key` is secret and derived from the server's token for this purpose."""
+        self._key = key
+        self._clock = clock
+        # Cookies know no ports: two servers on one machine must not overwrite each other's.
+        self.cookie_name = f"postroom_{hashlib.sha256(key).hexdigest()[:8]}"
+
+    def issue(self) -> str:
+        """Return the value of a new session's cookie."""
+        ends_at = self._clock.now() + milliseconds(SESSION_LIFE)
+        payload = f"{ends_at}.{secrets.token_urlsafe(16)}"
+        return f"{payload}.{self._signature(payload)}"
+
+    def recognises(self, cookies: str) -> bool:
+        """Return whether a Cookie header holds a session that this server gave out and that has not ended."""
+        for part in cookies.split(";"):
+            name, _, value = part.strip().partition("=")
+            if name == self.cookie_name and self._holds(value):
+                return True
+        return False
+
+    def _holds(self, value: str) -> bool:
+        found = _COOKIE.fullmatch(value)
+        if found is None:
+            return False
+        signed = hmac.compare_digest(self._signature(f"{found[1]}.{found[2]}"), found[3])
+        return signed and int(found[1]) > self._clock.now()
+
+    def _signature(self, payload: str) -> str:
+        return hmac.digest(self._key, payload.encode(), "sha256").hex()
+
+
+class LoginCodes:
+    """Codes that open the pages once, within ten minutes; of more than twenty the oldest are dropped."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._open: OrderedDict[bytes, int] = OrderedDict()
+
+    def make(self) -> str:
+        """Return a new code."""
+        code = f"prl_{secrets.token_urlsafe(32)}"
+        self._open[_hidden(code)] = self._clock.now() + milliseconds(CODE_LIFE)
+        while len(self._open) > MOST_CODES:
+            self._open.popitem(last=False)
+        return code
+
+    def use(self, code: str) -> bool:
+        """Return whether the code is open, and close it."""
+        return self._open.pop(_hidden(code), 0) > self._clock.now()
+
+
+class Attempts:
+    """Counts failed logins by address: ten within a minute, and the address has to wait."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failures: OrderedDict[str, deque[int]] = OrderedDict()
+
+    def failed(self, address: str) -> None:
+        """Note a failure; of more than a thousand addresses the one that failed longest ago is forgotten."""
+        self._failures.setdefault(address, deque(maxlen=MOST_FAILURES)).append(self._clock.now())
+        self._failures.move_to_end(address)
+        while len(self._failures) > _MOST_CALLERS:
+            self._failures.popitem(last=False)
+
+    def wait(self, address: str) -> int:
+        """Return how many seconds the address has to wait; 0 when it may try."""
+        failures = self._failures.get(address, deque())
+        if len(failures) < MOST_FAILURES:
+            return 0
+        left = failures[0] + milliseconds(FAILURE_WINDOW) - self._clock.now()
+        return max(0, -(-left // 1000))
+
+
+class LoginDesk:
+    """The routes by which people log in and out."""
+
+    def __init__(
+        self, sessions: Sessions, codes: LoginCodes, clock: Clock, *, is_operator: Callable[[str], bool]
+    ) -> None:
+        self.codes = codes
+        self._sessions = sessions
+        self._is_operator = is_operator
+        self._attempts = Attempts(clock)
+
+    def routes(self) -> list[Route]:
+        """Return `/login` and `/logout`."""
+        return [
+            Route("/login", self._come, methods=["GET", "POST"]),
+            Route("/logout", self._log_out, methods=["POST"]),
+        ]
+
+    async def _come(self, request: Request) -> Response:
+        return await self._log_in(request) if request.method == "POST" else self._show(request)
+
+    def _show(self, request: Request) -> Response:
+        code = request.query_params.get("code")
+        if code is None or request.method == "HEAD":  # a preview of the link must not use it up
+            return _page("", status=200)
+        return self._decide(
+            request, self.codes.use, code, "this link was used before or is too old; ask for another"
+        )
+
+    async def _log_in(self, request: Request) -> Response:
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
+            return _page("send the form of this page", status=415)
+        form = parse_qs((await request.body()).decode("utf-8", "replace"))
+        token = form.get("token", [""])[0].strip()
+        return self._decide(request, self._is_operator, token, "this is not the server's token")
+
+    def _decide(self, request: Request, accepts: Callable[[str], bool], proof: str, refusal: str) -> Response:
+        address = request.client.host if request.client else ""
+        wait = self._attempts.wait(address)
+        if wait:
+            page = _page(f"too many attempts; try again in {wait} seconds", status=429)
+            page.headers["Retry-After"] = str(wait)
+            return page
+        if not accepts(proof):
+            self._attempts.failed(address)
+            _LOG.warning("login.refused", address=address)
+            page = _page(refusal, status=401)
+            page.headers.update(CHALLENGE)
+            return page
+        _LOG.info("login.accepted", address=address)
+        answer = RedirectResponse("/", status_code=303)
+        self._set(answer, self._sessions.issue(), SESSION_LIFE, secure=request.url.scheme == "https")
+        return answer
+
+    async def _log_out(self, request: Request) -> Response:
+        answer = RedirectResponse("/login", status_code=303)
+        self._set(answer, "", timedelta(0), secure=request.url.scheme == "https")
+        return answer
+
+    def _set(self, answer: Response, value: str, life: timedelta, *, secure: bool) -> None:
+        answer.set_cookie(
+            self._sessions.cookie_name,
+            value,
+            max_age=int(life.total_seconds()),
+            path="/",
+            secure=secure,
+            httponly=True,
+            samesite="strict",
+        )
+
+
+def _page(notice: str, *, status: int) -> HTMLResponse:
+    said = f'<p class="notice" role="alert">{html.escape(notice)}</p>' if notice else ""
+    return HTMLResponse(_PAGE.replace("<!-- notice -->", said), status_code=status)
+
+
+def _hidden(code: str) -> bytes:
+    return hashlib.sha256(code.encode("utf-8", "surrogatepass")).digest()
+
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Log in - postroom</title>
+<link rel="stylesheet" href="/static/postroom.css">
+</head>
+<body class="login">
+<main>
+<h1>postroom</h1>
+<!-- notice -->
+<form method="post" action="/login">
+<p><label for="token">The server's token</label></p>
+<p><input id="token" name="token" type="password" autocomplete="current-password" required autofocus></p>
+<p><button type="submit">Log in</button></p>
+</form>
+<p>The token is in the file <code>token</code> of the server's data folder.
+<code>postroom open</code> logs you in without it.</p>
+</main>
+</body>
+</html>
+"""

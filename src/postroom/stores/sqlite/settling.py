@@ -1,0 +1,24 @@
+"""Brings what is derived from messages (the search index and the threads) up to date, many messages at a time."""
+
+import sqlite3
+
+from postroom.stores.sqlite.statements import STATEMENTS as SQL
+
+STEP = 200
+"""Messages settled in one transaction: a few milliseconds, within which no caller is answered."""
+
+
+def settle_some(connection: sqlite3.Connection) -> bool:
+    """Settle the next messages within the open transaction; return whether some are left."""
+    newest = connection.execute(SQL["settling_step"], (STEP,)).fetchone()[0]
+    if newest is None:
+        return False
+    connection.execute(SQL["settle_search"], (newest,))
+    connection.execute(SQL["settle_threads"], (newest,))
+    connection.execute(SQL["settled"], (newest,))
+    return is_behind(connection)
+
+
+def is_behind(connection: sqlite3.Connection) -> bool:
+    """Return whether some message is not settled yet."""
+    return bool(connection.execute(SQL["unsettled"]).fetchone()[0])

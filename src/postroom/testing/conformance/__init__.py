@@ -1,0 +1,1 @@
+"""What every implementation of a port promises, one coroutine function a promise."""

@@ -1,0 +1,433 @@
+"""Promises of a mail store about transactions, idempotency keys, effects and rebuilding."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+
+from postroom.contracts.errors import StateError, StoreError
+from postroom.contracts.mail import Backlog, StoredAnswer, Term
+from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.testing.clock import ManualClock
+from postroom.testing.conformance import given
+from postroom.testing.conformance.given import Office, an_office, letter, never_made, refused, reservation
+
+TOGETHER = 30
+"""How many callers a promise about concurrency uses."""
+FAR = 2**53 + 1
+
+
+async def a_change_sees_its_own_writes(store: MailStore, clock: ManualClock) -> None:
+    """Each look-up within a change answers as if what was done before it were there already."""
+    here = await an_office(store)
+
+    def change(tx: MailWrites) -> None:
+        sent = letter(tx, here.ada, [here.ben], body="plum", thread="t")
+        assert tx.message(sent.id) == sent
+        assert [entry.message for entry in tx.inbox(here.ben.id, limit=9)] == [sent]
+        assert tx.thread(here.project.id, "t", limit=9) == [sent]
+        assert tx.thread_tail(here.project.id, "t", limit=9) == [sent]
+        assert tx.mark_read(sent.id, here.ben.id, clock.now()) == clock.now()
+        assert tx.unread_count(here.ben.id) == 0
+        held = reservation(tx, here.ada, "src", now=clock.now())
+        assert tx.live_reservations(here.project.id, now=clock.now(), near="src") == [held]
+
+    await store.write(change)
+
+
+async def what_a_change_returns_is_the_answer(store: MailStore, clock: ManualClock) -> None:
+    """So it is with look-ups, and a write that was answered is seen by every later one."""
+    made = await store.write(given.project)
+    assert await store.read(lambda tx: tx.project_by_id(made.id)) == made
+    marker = object()
+    assert await store.write(lambda tx: marker) is marker
+    assert await store.read(lambda tx: marker) is marker
+    await store.probe()
+
+
+async def _failure(work: Awaitable[object]) -> BaseException | None:
+    """Return what awaiting `work` raises."""
+    try:
+        await work
+    except Exception as error:
+        return error
+    return None
+
+
+async def what_a_change_raises_is_raised(store: MailStore, clock: ManualClock) -> None:
+    """The very exception reaches the caller, from changes and look-ups alike; the store goes on."""
+    raised = ValueError("no")
+
+    def fail(tx: MailReads) -> None:
+        raise raised
+
+    assert await _failure(store.write(fail)) is raised
+    assert await _failure(store.read(fail)) is raised
+    assert await store.read(lambda tx: tx.projects(limit=9)) == []
+
+
+async def a_change_that_runs_out_of_items_fails(store: MailStore, clock: ManualClock) -> None:
+    """An exhausted iterator within a function is an error to its caller, who is not left waiting."""
+
+    def exhaust(tx: MailReads) -> object:
+        return next(iter(()))
+
+    async with asyncio.timeout(5):
+        with refused(RuntimeError):
+            await store.write(exhaust)
+        with refused(RuntimeError):
+            await store.read(exhaust)
+
+
+def _snapshot(tx: MailReads, here: Office, now: int) -> list[object]:
+    """Return whatever a change of `_everything` could leave behind."""
+    home, ids = here.project.id, range(1, 10)
+    return [
+        tx.projects(limit=9),
+        tx.project("alias"),
+        tx.agents(home, include_retired=True, limit=99),
+        tx.agent_by_token("token"),
+        tx.project_messages(home, limit=99),
+        tx.recipients(ids),
+        tx.attachments(ids),
+        tx.blob("new"),
+        tx.blob("kept"),
+        tx.threads(home, limit=99),
+        tx.reservations(home, limit=99),
+        tx.live_reservations(home, now=now, near="src"),
+        tx.contacts(here.ada.id),
+        tx.answer("scope", "new"),
+        tx.answer("scope", "kept"),
+        tx.outbox("archive", limit=99),
+        tx.unread_count(here.ben.id),
+        [hit.message.id for hit in tx.search(home, Term("plum"), order="newest", limit=99)],
+        [hit.message.id for hit in tx.search(home, Term("pear"), order="newest", limit=99)],
+        tx.counts(),
+    ]
+
+
+def _everything(tx: MailWrites, here: Office, now: int) -> None:
+    """Make one change of every kind."""
+    given.project(tx, "another")
+    tx.add_project_alias(here.project.id, "alias")
+    tx.set_git_identity(here.project.id, "changed")
+    given.agent(tx, here.project.id, "Dot")
+    tx.update_agent(here.ada.id, program="x", model="x", task_description="x", now=now)
+    tx.set_agent_retired(here.ben.id, now)
+    tx.set_agent_token(here.ben.id, "token")
+    tx.set_contact_policy(here.ben.id, "closed")
+    tx.touch_agent(here.ada.id, now + 5)
+    tx.mark_read(1, here.ben.id, now)
+    tx.mark_acked(1, here.ben.id, now)
+    tx.mark_recalled(1, now)
+    sent = letter(tx, here.ada, [here.ben, here.cyd], body="pear", thread="t")
+    tx.insert_blob("new", b"new")
+    tx.insert_attachment(sent.id, given.file("new"))
+    reservation(tx, here.ada, "src/new", now=now)
+    tx.extend_reservation(1, expires_at=now + 7, ttl=7, exclusive=False, reason="x")
+    tx.release_reservation(2, now=now, by="Ada", reason="done")
+    tx.expire_reservations(here.project.id, now)
+    tx.put_contact(here.ada.id, here.ben.id, status="blocked", reason="x", now=now)
+    tx.put_contact(here.ada.id, here.cyd.id, status="pending", reason="x", now=now)
+    tx.insert_answer("scope", "new", "digest", b"answer", now)
+    tx.purge_answers(now + 1, limit=1)
+    tx.insert_outbox("archive", "new", here.project.id, now)
+    tx.fail_outbox([1], "x")
+    tx.finish_outbox([2])
+
+
+async def a_change_that_raises_is_undone_whole(store: MailStore, clock: ManualClock) -> None:
+    """Nothing of it stays, in any table, index, counter or sequence; made again it gets the same numbers."""
+    here, now = await an_office(store), clock.now()
+
+    def prepare(tx: MailWrites) -> None:
+        tx.insert_blob("kept", b"kept")
+        sent = letter(tx, here.ada, [here.ben], body="plum", thread="t")
+        tx.insert_attachment(sent.id, given.file("kept"))
+        for length in (60, 60, 1):
+            reservation(tx, here.ada, "src", ttl=length, now=now - 30)
+        tx.put_contact(here.ada.id, here.ben.id, status="pending", reason="", now=now)
+        tx.insert_answer("scope", "kept", "digest", b"answer", now)
+        for key in ("1", "2"):
+            tx.insert_outbox("archive", key, here.project.id, now)
+
+    await store.write(prepare)
+    await store.settle()
+    before = await store.read(lambda tx: _snapshot(tx, here, now))
+    await never_made(store, lambda tx: _everything(tx, here, now))
+    await store.settle()
+    assert await store.read(lambda tx: _snapshot(tx, here, now)) == before
+
+    def send(tx: MailWrites) -> tuple[int, int, int]:
+        sent = letter(tx, here.ada, [])
+        return (
+            sent.id,
+            tx.insert_recipient(sent.id, here.ben, "to"),
+            given.agent(tx, here.project.id, "Dot").id,
+        )
+
+    assert await store.write(send) == (2, 2, here.cyd.id + 1)
+    await store.write(lambda tx: tx.set_agent_token(here.cyd.id, "token"))
+    await store.write(lambda tx: _undoable_names(tx, here))
+
+
+def _undoable_names(tx: MailWrites, here: Office) -> None:
+    """Take every name that an undone change had taken."""
+    given.project(tx, "another")
+    tx.insert_answer("scope", "new", "other", b"other", 1)
+    tx.add_project_alias(here.project.id, "alias")
+    assert tx.project("alias") is not None
+
+
+async def concurrent_changes_run_one_after_another(store: MailStore, clock: ManualClock) -> None:
+    """A change that looks and then writes loses nothing to another that does the same."""
+    here = await an_office(store)
+
+    def count_on(tx: MailWrites) -> int:
+        before = int(tx.agents_by_id([here.ada.id])[here.ada.id].task_description or "0")
+        tx.update_agent(here.ada.id, program="", model="", task_description=str(before + 1), now=1)
+        return before
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(store.write(count_on)) for _ in range(TOGETHER)]
+    assert sorted(task.result() for task in tasks) == list(range(TOGETHER))
+    ada = (await store.read(lambda tx: tx.agents_by_id([here.ada.id])))[here.ada.id]
+    assert ada.task_description == str(TOGETHER)
+
+
+async def a_change_that_raises_among_others_is_undone_alone(store: MailStore, clock: ManualClock) -> None:
+    """Of many at once, those that raise learn so and leave nothing; the others stand, without gaps."""
+    here = await an_office(store)
+
+    async def send(number: int) -> int | None:
+        def change(tx: MailWrites) -> int:
+            sent = letter(tx, here.ada, [here.ben], subject=str(number))
+            if number % 3 == 0:
+                raise ValueError(number)
+            return sent.id
+
+        try:
+            return await store.write(change)
+        except ValueError as error:
+            return None if error.args == (number,) else -1
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(send(number)) for number in range(TOGETHER)]
+    kept = {task.result(): str(number) for number, task in enumerate(tasks) if task.result() is not None}
+    found = await store.read(lambda tx: tx.project_messages(here.project.id, limit=99))
+    assert {message.id: message.subject for message in found} == kept
+    assert len(kept) == TOGETHER - TOGETHER // 3
+    events = await store.read(lambda tx: tx.inbox_events(here.ben.id, after=0, limit=99))
+    assert [entry.seq for entry in events] == list(range(1, len(kept) + 1))
+
+
+async def a_look_up_sees_one_consistent_view(store: MailStore, clock: ManualClock) -> None:
+    """Two things that change together are never seen apart, however often changes happen meanwhile."""
+    here = await an_office(store)
+
+    def change(tx: MailWrites) -> None:
+        tx.insert_outbox("one", "", here.project.id, 1)
+        letter(tx, here.ada, [here.ben])
+        tx.insert_outbox("two", "", here.project.id, 1)
+
+    def look(tx: MailReads) -> tuple[int, int, int]:
+        one = tx.backlog("one").waiting
+        letters = len(tx.inbox(here.ben.id, limit=99))
+        return one, letters, tx.backlog("two").waiting
+
+    async with asyncio.TaskGroup() as group:
+        looks = []
+        for _ in range(TOGETHER):
+            group.create_task(store.write(change))
+            looks.append(group.create_task(store.read(look)))
+    assert {len(set(seen.result())) for seen in looks} == {1}
+    assert await store.read(look) == (TOGETHER, TOGETHER, TOGETHER)
+
+
+async def the_first_answer_is_kept(store: MailStore, clock: ManualClock) -> None:
+    """Under a key of a scope there is one answer, whose bytes read back; another is refused."""
+    await store.write(lambda tx: tx.insert_answer("a", "key", "d1", b"\x00\xff", clock.now()))
+    await store.write(lambda tx: tx.insert_answer("b", "key", "d2", b"", clock.now()))
+    with refused(StoreError):
+        await store.write(lambda tx: tx.insert_answer("a", "key", "d3", b"3", clock.now()))
+    found = await store.read(lambda tx: [tx.answer("a", "key"), tx.answer("b", "key"), tx.answer("a", "KEY")])
+    assert found == [
+        StoredAnswer(digest="d1", answer=b"\x00\xff"),
+        StoredAnswer(digest="d2", answer=b""),
+        None,
+    ]
+
+
+async def old_answers_are_forgotten_oldest_first(store: MailStore, clock: ManualClock) -> None:
+    """Those older than an instant, not those of it, a limited number a call; their keys are free again."""
+    now = clock.now()
+
+    def keep(tx: MailWrites) -> None:
+        for key, late in (("c", 2), ("a", 0), ("b", 1), ("d", 3)):
+            tx.insert_answer("s", key, "", b"", now + late)
+
+    def left(tx: MailReads) -> str:
+        return "".join(key for key in "abcd" if tx.answer("s", key))
+
+    await store.write(keep)
+    assert await store.write(lambda tx: tx.purge_answers(now, limit=9)) == 0
+    assert await store.write(lambda tx: tx.purge_answers(now + 3, limit=2)) == 2
+    assert await store.read(left) == "cd"
+    assert await store.write(lambda tx: tx.purge_answers(now + 3, limit=9)) == 1
+    assert await store.read(left) == "d"
+    await store.write(lambda tx: tx.insert_answer("s", "a", "again", b"", now))
+
+
+async def effects_wait_in_the_order_of_their_storing(store: MailStore, clock: ManualClock) -> None:
+    """Each topic has its own rows, which read back; the backlog says how many wait and since when."""
+    now = clock.now()
+
+    def put(tx: MailWrites) -> None:
+        for number, topic in enumerate(["archive", "notice", "archive", "archive"]):
+            tx.insert_outbox(topic, f"m:{number}", 7, now + number)
+
+    await store.write(put)
+    rows = await store.read(lambda tx: tx.outbox("archive", limit=9))
+    assert [(row.topic, row.key, row.project_id, row.created_at) for row in rows] == [
+        ("archive", "m:0", 7, now),
+        ("archive", "m:2", 7, now + 2),
+        ("archive", "m:3", 7, now + 3),
+    ]
+    assert {(row.attempts, row.last_error) for row in rows} == {(0, "")}
+    assert await store.read(lambda tx: tx.outbox("archive", limit=2)) == rows[:2]
+    assert await store.read(lambda tx: tx.backlog("archive")) == Backlog(waiting=3, oldest_at=now)
+    assert await store.read(lambda tx: tx.backlog("none")) == Backlog(waiting=0, oldest_at=None)
+
+
+async def finished_effects_are_gone_and_failed_ones_wait(store: MailStore, clock: ManualClock) -> None:
+    """Finishing twice is harmless; a failure counts one attempt and keeps the newest reason and the place."""
+    now = clock.now()
+
+    def put(tx: MailWrites) -> None:
+        for key in "abc":
+            tx.insert_outbox("archive", key, 1, now)
+
+    await store.write(put)
+    first, second, third = await store.read(lambda tx: tx.outbox("archive", limit=9))
+    await store.write(lambda tx: tx.fail_outbox([first.id, third.id, first.id, 99], "no git"))
+    await store.write(lambda tx: tx.fail_outbox([first.id], "still no git"))
+    await store.write(lambda tx: tx.finish_outbox([second.id, second.id, 99]))
+    await store.write(lambda tx: tx.finish_outbox([second.id]))
+    rows = await store.read(lambda tx: tx.outbox("archive", limit=9))
+    found = [(row.id, row.key, row.attempts, row.last_error) for row in rows]
+    assert found == [(first.id, "a", 2, "still no git"), (third.id, "c", 1, "no git")]
+    await store.write(lambda tx: tx.finish_outbox([first.id, third.id]))
+    await store.write(lambda tx: tx.insert_outbox("archive", "d", 1, now))
+    assert (await store.read(lambda tx: tx.outbox("archive", limit=9)))[0].id > third.id
+
+
+async def records_are_counted(store: MailStore, clock: ManualClock) -> None:
+    """Pages and metrics find a number for each kind of record."""
+    here = await an_office(store)
+
+    def change(tx: MailWrites) -> None:
+        letter(tx, here.ada, [here.ben])
+        reservation(tx, here.ada, "src", now=clock.now())
+        ended = reservation(tx, here.ada, "docs", now=clock.now())
+        tx.release_reservation(ended.id, now=clock.now(), by="Ada", reason="done")
+        tx.insert_outbox("archive", "m:1", here.project.id, clock.now())
+
+    await store.write(change)
+    counts = await store.read(lambda tx: tx.counts())
+    assert counts == {"projects": 1, "agents": 3, "messages": 1, "live_reservations": 1, "outbox": 1}
+
+
+def _archive() -> Mapping[str, Sequence[Mapping[str, object]]]:
+    """Return rows in no helpful order: referring ones before those referred to, later before earlier."""
+    sent = {"project_id": 5, "sender_id": 8, "sender_name": "Ada", "thread_id": "t", "importance": "high"}
+    agent = {"project_id": 5, "program": "p", "model": "m", "created_at": 1, "last_active_at": 2}
+    held = {
+        "project_id": 5,
+        "agent_id": 8,
+        "pattern": "a",
+        "prefix": "a",
+        "exclusive": 1,
+        "created_at": 1,
+        "ttl": 9,
+    }
+    return {
+        "file_reservations": [{"id": 3, "expires_at": 10, **held}],
+        "attachments": [
+            {"message_id": FAR, "position": 0, "sha256": "x", "name": "n", "media_type": "t", "size": 1}
+        ],
+        "blobs": [{"sha256": "x", "content": b"x"}],
+        "recipients": [
+            {"message_id": FAR, "agent_id": 8, "kind": "to", "seq": 4, "position": 1},
+            {"message_id": FAR, "agent_id": 9, "kind": "cc", "seq": 1, "position": 0, "read_at": 7},
+        ],
+        "messages": [
+            {"id": FAR, "subject": "Later", "body_md": "plum", "created_ts": 6, "ack_required": 1, **sent},
+            {"id": 4, "subject": "First", "body_md": "pear", "created_ts": 5, **sent},
+        ],
+        "agents": [
+            {"id": 9, "name": "Ben", "name_key": "ben", "inbox_seq": 1, **agent},
+            {"id": 8, "name": "Ada", "name_key": "ada", "inbox_seq": 4, **agent},
+        ],
+        "projects": [{"id": 5, "slug": "s", "human_key": "/s", "created_at": 1, "spelling": "/s"}],
+    }
+
+
+async def an_empty_store_is_filled_from_whole_rows(store: MailStore, clock: ManualClock) -> None:
+    """Rows come back with their ids whatever their order, threads and search know them, numbers go on."""
+    await store.write(lambda tx: tx.restore_rows(_archive()))
+    project, ada = await store.read(lambda tx: (tx.project("s"), tx.agent(5, "ADA")))
+    assert project is not None
+    assert ada is not None
+    assert (project.id, ada.id, ada.inbox_seq, ada.program) == (5, 8, 4, "p")
+    later = await store.read(lambda tx: tx.message(FAR))
+    assert later is not None
+    assert (later.id, later.ack_required, later.created_at, later.importance) == (FAR, True, 6, "high")
+    recipients = (await store.read(lambda tx: tx.recipients([FAR])))[FAR]
+    assert [(one.name, one.kind, one.seq, one.read_at) for one in recipients] == [
+        ("Ben", "cc", 1, 7),
+        ("Ada", "to", 4, None),
+    ]
+    await store.settle()
+    head = (await store.read(lambda tx: tx.threads(5, limit=9)))[0]
+    assert (head.first_id, head.last_id, head.subject, head.messages) == (4, FAR, "First", 2)
+    hits = await store.read(lambda tx: tx.search(5, Term("plum"), order="newest", limit=9))
+    assert [hit.message.id for hit in hits] == [FAR]
+    held = await store.read(lambda tx: tx.live_reservations(5, now=9))
+    assert [(one.id, one.holder, one.exclusive) for one in held] == [(3, "Ada", True)]
+    assert [one.sha256 for one in (await store.read(lambda tx: tx.attachments([FAR])))[FAR]] == ["x"]
+    sent = await store.write(lambda tx: letter(tx, ada, [ada]))
+    assert sent.id == FAR + 1
+    assert (await store.read(lambda tx: tx.recipients([sent.id])))[sent.id][0].seq == 5
+    assert (await store.write(lambda tx: given.agent(tx, 5, "Cyd"))).id == 10
+
+
+async def a_store_that_holds_mail_is_not_refilled(store: MailStore, clock: ManualClock) -> None:
+    """Nor is one filled with unknown tables or columns, or with rows that lack one; nothing is left of it."""
+    project = {"id": 5, "slug": "s", "human_key": "/s", "created_at": 1}
+    with refused(StateError):
+        await store.write(lambda tx: tx.restore_rows({"projects": [project], "secrets": []}))
+    with refused(StateError):
+        await store.write(lambda tx: tx.restore_rows({"projects": [{**project, "x) --": 1}]}))
+    with refused(StoreError):
+        await store.write(lambda tx: tx.restore_rows({"projects": [project, {"id": 6}]}))
+    assert await store.read(lambda tx: tx.projects(limit=9)) == []
+    await store.write(lambda tx: tx.restore_rows({"projects": [project]}))
+    with refused(StateError):
+        await store.write(lambda tx: tx.restore_rows({"projects": [{**project, "id": 6, "slug": "t"}]}))
+
+
+PROMISES = (
+    a_change_sees_its_own_writes,
+    what_a_change_returns_is_the_answer,
+    what_a_change_raises_is_raised,
+    a_change_that_runs_out_of_items_fails,
+    a_change_that_raises_is_undone_whole,
+    concurrent_changes_run_one_after_another,
+    a_change_that_raises_among_others_is_undone_alone,
+    a_look_up_sees_one_consistent_view,
+    the_first_answer_is_kept,
+    old_answers_are_forgotten_oldest_first,
+    effects_wait_in_the_order_of_their_storing,
+    finished_effects_are_gone_and_failed_ones_wait,
+    records_are_counted,
+    an_empty_store_is_filled_from_whole_rows,
+    a_store_that_holds_mail_is_not_refilled,
+)

@@ -1,0 +1,23 @@
+"""Every promise of the port `MailStore`: `promise(store, clock)` on a store that is empty."""
+
+from collections.abc import Awaitable, Callable
+
+from postroom.contracts.store import MailStore
+from postroom.testing.clock import ManualClock
+from postroom.testing.conformance import (
+    mail_changes,
+    mail_letters,
+    mail_people,
+    mail_reservations,
+    mail_search,
+)
+
+Promise = Callable[[MailStore, ManualClock], Awaitable[None]]
+
+PROMISES: tuple[Promise, ...] = (
+    *mail_people.PROMISES,
+    *mail_letters.PROMISES,
+    *mail_search.PROMISES,
+    *mail_reservations.PROMISES,
+    *mail_changes.PROMISES,
+)

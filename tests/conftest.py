@@ -1,0 +1,33 @@
+"""What every test may use: a clock to move, stores, and a guard against blocking the event loop."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.register_assert_rewrite("postroom.testing.conformance")
+
+from blockbuster import blockbuster_ctx  # noqa: E402 - the rewriting of assertions comes first
+
+from postroom.stores.sqlite import SqliteStore  # noqa: E402 - as above
+from postroom.testing import ManualClock  # noqa: E402 - as above
+
+
+@pytest.fixture(autouse=True)
+def loop_is_never_blocked() -> Iterator[None]:
+    """Fail a test in which code of ours does blocking I/O on a thread that runs an event loop."""
+    with blockbuster_ctx("postroom"):
+        yield
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def sqlite_store(tmp_path: Path, clock: ManualClock) -> Iterator[SqliteStore]:
+    """A store on an empty file; opened and closed outside of the event loop, for both wait for the disk."""
+    store = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
+    yield store
+    store.close()

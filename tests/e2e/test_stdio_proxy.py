@@ -1,0 +1,396 @@
+"""`postroom mcp` as a real process in front of a fake server."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_postroom import FakePostroom, Raw, Seen, Stream, rpc_error, rpc_result
+
+PATIENCE = 10
+MODERN = "2026-07-28"
+
+
+class Proxy:
+    """A running `postroom mcp` and its pipes."""
+
+    def __init__(self, environment: dict[str, str], *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "postroom", "mcp", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+        )
+        self._lines: queue.Queue[bytes] = queue.Queue()
+        self._log: queue.Queue[str] = queue.Queue()
+        self._readers = [threading.Thread(target=self._read_lines), threading.Thread(target=self._read_log)]
+        for reader in self._readers:
+            reader.start()
+
+    def _read_lines(self) -> None:
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put(b"")
+
+    def _read_log(self) -> None:
+        for line in self.process.stderr:
+            self._log.put(line.decode())
+
+    def send(self, *documents: object) -> None:
+        for document in documents:
+            line = document if isinstance(document, bytes) else json.dumps(document).encode()
+            self.process.stdin.write(line + b"\n")
+        self.process.stdin.flush()
+
+    def line(self) -> Any:
+        """Return the next document on stdout; None at its end."""
+        line = self._lines.get(timeout=PATIENCE)
+        return json.loads(line) if line else None
+
+    def logged(self) -> str:
+        """Return the next line on stderr."""
+        return self._log.get(timeout=PATIENCE)
+
+    def is_silent(self) -> bool:
+        """Return whether stderr holds nothing unread."""
+        return self._log.empty()
+
+    def end(self) -> int:
+        """Close stdin and return the exit code."""
+        self.process.stdin.close()
+        code = self.process.wait(PATIENCE)
+        for reader in self._readers:
+            reader.join(PATIENCE)
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return code
+
+
+@pytest.fixture
+def fake() -> Iterator[FakePostroom]:
+    with FakePostroom() as running:
+        yield running
+
+
+@pytest.fixture
+def environment(fake: FakePostroom, tmp_path: Path) -> dict[str, str]:
+    return environment_for(fake.url, tmp_path)
+
+
+def environment_for(url: str, home: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")}
+    return {**kept, "POSTROOM_URL": url, "POSTROOM_TOKEN": "prm_test", "POSTROOM_DATA_DIR": str(home)}
+
+
+@pytest.fixture
+def proxy(environment: dict[str, str]) -> Iterator[Proxy]:
+    running = Proxy(environment, "--no-start")
+    yield running
+    if running.process.poll() is None and not running.process.stdin.closed:
+        running.end()
+
+
+def ask(named: object, method: str, **parameters: object) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "id": named, "method": method, "params": parameters}
+
+
+def modern(named: object, method: str, **parameters: object) -> dict[str, object]:
+    meta = {
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    }
+    return ask(named, method, _meta=meta, **parameters)
+
+
+def tell(method: str, **parameters: object) -> dict[str, object]:
+    return {"jsonrpc": "2.0", "method": method, "params": parameters}
+
+
+def waiting_for(event: threading.Event) -> Callable[[Seen], object]:
+    def answer(seen: Seen) -> object:
+        assert event.wait(PATIENCE)
+        return {"answered": seen.body["id"]}
+
+    return answer
+
+
+def test_a_request_is_answered_with_the_server_s_own_words(fake: FakePostroom, proxy: Proxy) -> None:
+    fake.rpc["ping"] = lambda _: {"text": "grüße\u2028"}
+    proxy.send(ask("a", "ping"))
+    assert proxy.line() == {"jsonrpc": "2.0", "id": "a", "result": {"text": "grüße\u2028"}}
+    assert proxy.end() == 0
+
+
+def test_the_revision_agreed_on_goes_out_with_all_that_follows(fake: FakePostroom, proxy: Proxy) -> None:
+    fake.rpc["initialize"] = lambda _: {"protocolVersion": "2025-06-18"}
+    fake.rpc["ping"] = lambda _: {}
+    # All at once, as a client in a hurry does: what follows still waits for what initialize settles.
+    proxy.send(ask(1, "initialize"), tell("notifications/initialized"), ask(2, "ping"))
+    assert [proxy.line()["id"], proxy.line()["id"]] == [1, 2]
+    versions = {one.body["method"]: one.headers.get("MCP-Protocol-Version") for one in fake.wait_for(3)}
+    assert versions == {"initialize": None, "notifications/initialized": "2025-06-18", "ping": "2025-06-18"}
+
+
+def test_requests_of_the_modern_revision_carry_its_headers(fake: FakePostroom, proxy: Proxy) -> None:
+    fake.rpc["tools/list"] = lambda _: {}
+    fake.tools["send"] = lambda _: {}
+    fake.rpc["resources/read"] = lambda _: {}
+    proxy.send(modern(1, "tools/list"))
+    proxy.line()
+    proxy.send(modern(2, "tools/call", name="send", arguments={}))
+    proxy.line()
+    proxy.send(modern(3, "resources/read", uri="mail://inbox/p/Ä"))
+    proxy.line()
+    seen = [one.headers for one in fake.seen]
+    assert [one["MCP-Protocol-Version"] for one in seen] == [MODERN] * 3
+    assert [one["Mcp-Method"] for one in seen] == ["tools/list", "tools/call", "resources/read"]
+    assert [one.get("Mcp-Name") for one in seen] == [None, "send", "=?base64?bWFpbDovL2luYm94L3Avw4Q=?="]
+
+
+def test_every_request_proves_who_the_caller_is(fake: FakePostroom, environment: dict[str, str]) -> None:
+    fake.rpc["ping"] = lambda _: {}
+    proxy = Proxy({**environment, "POSTROOM_AGENT_TOKEN": "pra_mine"}, "--no-start")
+    proxy.send(ask(1, "ping"))
+    proxy.line()
+    assert proxy.end() == 0
+    headers = fake.seen[0].headers
+    assert headers["Authorization"] == "Bearer prm_test"
+    assert headers["Postroom-Agent-Token"] == "pra_mine"
+    assert headers["Accept"] == "application/json, text/event-stream"
+
+
+def test_answers_come_as_they_finish(fake: FakePostroom, proxy: Proxy) -> None:
+    release = threading.Event()
+    fake.rpc["slow"] = waiting_for(release)
+    fake.rpc["quick"] = lambda _: {}
+    proxy.send(ask(1, "slow"), ask(2, "quick"))
+    assert proxy.line()["id"] == 2
+    release.set()
+    assert proxy.line()["id"] == 1
+
+
+def test_at_most_sixty_four_requests_are_on_their_way(fake: FakePostroom, proxy: Proxy) -> None:
+    release = threading.Event()
+    fake.rpc["slow"] = waiting_for(release)
+    proxy.send(*(ask(number, "slow") for number in range(80)))
+    fake.wait_for(64)
+    # A line that needs no server is still answered, so the other 16 are read and wait.
+    proxy.send(b"{")
+    assert proxy.line()["error"]["code"] == -32700
+    assert len(fake.seen) == 64
+    release.set()
+    assert {proxy.line()["id"] for _ in range(80)} == set(range(80))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_it_stays_small_under_many_requests(fake: FakePostroom, proxy: Proxy) -> None:
+    release = threading.Event()
+    fake.rpc["slow"] = waiting_for(release)
+    proxy.send(*(ask(number, "slow") for number in range(64)))
+    fake.wait_for(64)
+    release.set()
+    for _ in range(64):
+        proxy.line()
+    status = Path(f"/proc/{proxy.process.pid}/status").read_text()
+    peak = int(status.partition("VmHWM:")[2].split()[0])
+    assert peak < 30 * 1024, f"{peak} kB resident"
+
+
+def test_a_notification_is_forwarded_and_gives_no_line(fake: FakePostroom, proxy: Proxy) -> None:
+    fake.rpc["ping"] = lambda _: {}
+    proxy.send(tell("notifications/roots/list_changed"))
+    fake.wait_for(1, "notifications/roots/list_changed")
+    proxy.send(ask(1, "ping"))
+    assert proxy.line()["id"] == 1
+
+
+def test_a_stream_comes_event_by_event(fake: FakePostroom, proxy: Proxy) -> None:
+    step = json.dumps(tell("notifications/progress", progress=1), indent=1)
+    fake.rpc["tools/call"] = lambda seen: Stream([step, json.dumps(rpc_result(seen, {"ok": True}))])
+    proxy.send(ask(7, "tools/call"))
+    assert proxy.line()["method"] == "notifications/progress"
+    assert proxy.line() == {"jsonrpc": "2.0", "id": 7, "result": {"ok": True}}
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_stream_that_ends_without_its_answer_is_told_as_a_failure(
+    fake: FakePostroom, proxy: Proxy, chunked: bool
+) -> None:
+    fake.rpc["tools/call"] = lambda _: Stream([json.dumps(tell("notifications/x"))], chunked=chunked)
+    proxy.send(ask(7, "tools/call"))
+    assert proxy.line()["method"] == "notifications/x"
+    found = proxy.line()
+    assert (found["id"], found["error"]["code"]) == (7, -32000)
+    assert found["error"]["data"]["code"] == "server_unavailable"
+
+
+def test_a_cancelled_request_loses_its_stream_and_its_answer(fake: FakePostroom, proxy: Proxy) -> None:
+    first = json.dumps(tell("notifications/subscriptions/acknowledged"))
+    fake.rpc["subscriptions/listen"] = lambda _: Stream([first], stays_open=True)
+    fake.rpc["ping"] = lambda _: {}
+    proxy.send(modern("l", "subscriptions/listen"))
+    assert proxy.line()["method"] == "notifications/subscriptions/acknowledged"
+    proxy.send(tell("notifications/cancelled", requestId="l"))
+    assert fake.left.wait(PATIENCE)
+    proxy.send(ask(1, "ping"))
+    assert proxy.line()["id"] == 1
+    assert not [one for one in fake.seen if one.body["method"] == "notifications/cancelled"]
+
+
+def test_a_request_that_still_waits_can_be_cancelled(fake: FakePostroom, proxy: Proxy) -> None:
+    release = threading.Event()
+    fake.rpc["slow"] = waiting_for(release)
+    proxy.send(*(ask(number, "slow") for number in range(66)), tell("notifications/cancelled", requestId=65))
+    proxy.send(b"{")
+    assert proxy.line()["error"]["code"] == -32700  # all before it were read
+    release.set()
+    assert {proxy.line()["id"] for _ in range(65)} == set(range(65))
+    assert proxy.end() == 0
+    assert proxy.line() is None
+
+
+def test_an_older_server_is_told_of_a_cancellation_too(fake: FakePostroom, proxy: Proxy) -> None:
+    release = threading.Event()
+    fake.rpc["slow"] = waiting_for(release)
+    proxy.send(ask(1, "slow"))
+    fake.wait_for(1, "slow")
+    proxy.send(tell("notifications/cancelled", requestId=1))
+    fake.wait_for(1, "notifications/cancelled")
+    release.set()
+    assert proxy.end() == 0
+    assert proxy.line() is None
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "named"),
+    [
+        (b"{not json", -32700, None),
+        (b"\xff\xfe\xfa", -32700, None),
+        (b"42", -32600, None),
+        (b"[]", -32600, None),
+        (b'{"id": 5}', -32600, 5),
+        (b'{"id": 5, "method": "a\\nb"}', -32600, 5),
+        (b"[" * 100_000, -32700, None),
+    ],
+)
+def test_a_line_that_is_no_message_is_refused_and_the_next_one_works(
+    fake: FakePostroom, proxy: Proxy, line: bytes, code: int, named: object
+) -> None:
+    fake.rpc["ping"] = lambda _: {}
+    proxy.send(line, b"", b"  ")
+    found = proxy.line()
+    assert (found["id"], found["error"]["code"]) == (named, code)
+    proxy.send(ask(1, "ping"))
+    assert proxy.line()["id"] == 1
+    assert len(fake.seen) == 1
+
+
+def test_a_batch_is_forwarded_as_it_is(fake: FakePostroom, proxy: Proxy) -> None:
+    fake.rpc["*"] = lambda seen: [
+        {"jsonrpc": "2.0", "id": one["id"], "result": {}} for one in seen.body if "id" in one
+    ]
+    batch = [ask(1, "ping"), tell("notifications/x"), ask("1", "ping")]
+    proxy.send(batch)
+    assert [one["id"] for one in proxy.line()] == [1, "1"]
+    assert fake.seen[0].body == batch
+
+
+def test_a_refusal_without_an_id_gets_the_id_of_its_request(fake: FakePostroom, proxy: Proxy) -> None:
+    refusal = {"jsonrpc": "2.0", "id": None, "error": {"code": -32020, "message": "headers"}}
+    fake.rpc["ping"] = lambda _: Raw(400, json.dumps(refusal, indent=2).encode())
+    proxy.send(ask(3, "ping"))
+    assert proxy.line() == {**refusal, "id": 3}
+
+
+def test_an_unknown_method_keeps_the_server_s_own_error(fake: FakePostroom, proxy: Proxy) -> None:
+    fake.rpc["nothing"] = lambda seen: rpc_error(seen, -32601, "no such method", status=404)
+    proxy.send(ask(3, "nothing"))
+    assert proxy.line()["error"]["code"] == -32601
+
+
+def test_a_refused_token_is_told_with_its_code_and_remedy(fake: FakePostroom, proxy: Proxy) -> None:
+    problem = {"status": 401, "code": "wrong_token", "detail": "no such token", "remedy": "take the right one"}
+    fake.rpc["ping"] = lambda _: Raw(401, json.dumps(problem).encode(), "application/problem+json")
+    proxy.send(ask(3, "ping"))
+    error = proxy.line()["error"]
+    assert error["code"] == -32000
+    assert (error["data"]["code"], error["data"]["remedy"]) == ("wrong_token", "take the right one")
+
+
+@pytest.mark.parametrize("answer", [Raw(202, b""), Raw(200, b"<html>", "text/html"), Raw(200, b'{"a": 1}')])
+def test_what_is_no_answer_never_reaches_the_client(fake: FakePostroom, proxy: Proxy, answer: Raw) -> None:
+    fake.rpc["ping"] = lambda _: answer
+    proxy.send(ask(3, "ping"))
+    found = proxy.line()
+    assert (found["id"], found["error"]["code"]) == (3, -32000)
+
+
+def test_it_outlives_its_server_and_works_when_that_is_back(tmp_path: Path) -> None:
+    with FakePostroom(rpc={"ping": lambda _: {}}) as fake:
+        proxy = Proxy(environment_for(fake.url, tmp_path), "--no-start")
+        proxy.send(ask(1, "ping"))
+        assert proxy.line()["result"] == {}
+    proxy.send(ask(2, "ping"), tell("notifications/x"))
+    error = proxy.line()["error"]
+    assert (error["code"], error["data"]["code"]) == (-32000, "server_unavailable")
+    assert "postroom up" in error["data"]["remedy"]
+    assert "notifications/x was not delivered" in proxy.logged()
+    with FakePostroom(rpc={"ping": lambda _: {}}, port=fake.port):
+        proxy.send(ask(3, "ping"))
+        assert proxy.line() == {"jsonrpc": "2.0", "id": 3, "result": {}}
+    assert proxy.end() == 0
+
+
+def test_without_a_server_and_without_leave_to_start_one_it_says_so(tmp_path: Path) -> None:
+    environment = environment_for("", tmp_path)
+    proxy = Proxy(environment, "--no-start")
+    proxy.send(ask(1, "ping"))
+    assert proxy.line()["error"]["data"]["code"] == "server_unavailable"
+    assert proxy.end() == 0
+    assert not (tmp_path / "server.log").exists()
+
+
+def test_it_ends_when_stdin_closes_and_closes_what_is_open(fake: FakePostroom, proxy: Proxy) -> None:
+    first = json.dumps(tell("notifications/subscriptions/acknowledged"))
+    fake.rpc["subscriptions/listen"] = lambda _: Stream([first], stays_open=True)
+    proxy.send(modern("l", "subscriptions/listen"))
+    proxy.line()
+    assert proxy.end() == 0
+    assert fake.left.wait(PATIENCE)
+    assert proxy.line() is None
+    assert proxy.is_silent()
+
+
+def test_a_question_piped_in_is_answered_although_stdin_closes_at_once(
+    fake: FakePostroom, environment: dict[str, str]
+) -> None:
+    fake.rpc["ping"] = lambda _: {}
+    done = subprocess.run(
+        [sys.executable, "-m", "postroom", "mcp", "--no-start"],
+        input=json.dumps(ask(1, "ping")).encode() + b"\n",
+        env=environment,
+        capture_output=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert json.loads(done.stdout) == {"jsonrpc": "2.0", "id": 1, "result": {}}
+    assert done.stderr == b""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_ctrl_c_ends_it_quietly(fake: FakePostroom, proxy: Proxy) -> None:
+    fake.rpc["ping"] = lambda _: {}
+    proxy.send(ask(1, "ping"))
+    proxy.line()
+    proxy.process.send_signal(signal.SIGINT)
+    assert proxy.process.wait(PATIENCE) == 130
+    proxy.end()
+    assert proxy.is_silent()

@@ -1,0 +1,422 @@
+"""Random steps against the store on disk and the reference in memory, side by side: every answer is the same."""
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, get_args
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from postroom.contracts.errors import PostroomError
+from postroom.contracts.mail import (
+    SEARCH_FIELDS,
+    All,
+    AnyOf,
+    Attachment,
+    ContactPolicy,
+    ContactStatus,
+    Importance,
+    Not,
+    Phrase,
+    Query,
+    RecipientKind,
+    Term,
+)
+from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.stores.memory import MemoryStore
+from postroom.stores.sqlite import SqliteStore
+from postroom.testing import ManualClock
+
+START = 1_700_000_000_000
+SPAN = 30
+MANY = 1_000
+
+ids = st.integers(min_value=1, max_value=6)
+instants = st.integers(min_value=START, max_value=START + SPAN)
+lengths = st.integers(min_value=0, max_value=8)
+limits = st.integers(min_value=0, max_value=5)
+names = st.sampled_from(["Ada", "ADA", "Ben", "Åsa", "ÅSA", "Straße", "STRASSE"])
+slugs = st.sampled_from(["one", "two", "three"])
+threads = st.sampled_from([None, "t:1", "t:2"])
+topics = st.sampled_from(["", "plum", "release"])
+hashes = st.sampled_from(["a", "b", "c"])
+prefixes = st.sampled_from(["", "src", "src/a", "src/a/b", "src/ab", "src/a0", "docs"])
+words = st.sampled_from(
+    [
+        "plum",
+        "Plum",
+        "plums",
+        "pear",
+        "café",
+        "cafe\u0301",
+        "ПРИВЕТ",
+        "plum-pear",
+        "東京",
+        "a_b",
+        "1.5",
+        "…",
+        '"',
+        "*",
+    ]
+)
+odd_text = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+texts = st.builds(
+    lambda parts, gap: gap.join(parts),
+    st.lists(words | odd_text, max_size=5),
+    st.sampled_from([" ", "\n", " - "]),
+)
+fields = st.sampled_from([None, *SEARCH_FIELDS])
+leaves = st.builds(
+    Term, words | st.sampled_from(["pl", "ca", "прив", "plum pe"]), st.booleans(), fields
+) | st.builds(Phrase, st.lists(words, max_size=3).map(tuple), fields)
+queries: st.SearchStrategy[Query] = st.recursive(
+    leaves,
+    lambda inner: (
+        st.builds(All, st.lists(inner, max_size=3).map(tuple))
+        | st.builds(AnyOf, st.lists(inner, max_size=3).map(tuple))
+        | st.builds(Not, inner, inner)
+    ),
+    max_leaves=6,
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of the port; `actor` is the id of the agent that the method wants as a record."""
+
+    method: str
+    arguments: dict[str, Any]
+    actor: int | None = None
+
+    def __call__(self, tx: MailWrites) -> object:
+        if self.actor is None:
+            return getattr(tx, self.method)(**self.arguments)
+        agent = tx.agents_by_id([self.actor]).get(self.actor)
+        return agent and getattr(tx, self.method)(
+            **{_ACTOR_NAMES.get(self.method, "agent"): agent}, **self.arguments
+        )
+
+
+_ACTOR_NAMES = {"insert_message": "sender"}
+
+
+def step(
+    method: str, *, acting: bool = False, **arguments: st.SearchStrategy[Any]
+) -> st.SearchStrategy[Step]:
+    return st.builds(Step, st.just(method), st.fixed_dictionaries(arguments), ids if acting else st.none())
+
+
+def choice(kind: Any) -> st.SearchStrategy[Any]:
+    return st.sampled_from(get_args(kind))
+
+
+attachments = st.builds(
+    Attachment,
+    sha256=hashes,
+    name=st.just("n"),
+    media_type=st.just("t"),
+    size=lengths,
+    preview_sha256=st.none() | hashes,
+)
+people = (
+    step(
+        "insert_project",
+        slug=slugs,
+        human_key=slugs.map("/{}".format),
+        spelling=slugs,
+        git_identity=odd_text,
+        owner=slugs,
+        now=instants,
+    )
+    | step("add_project_alias", project_id=ids, human_key=slugs.map("C:/{}".format))
+    | step("set_git_identity", project_id=ids, git_identity=odd_text)
+    | step(
+        "insert_agent",
+        project_id=st.integers(1, 2),
+        name=names,
+        program=odd_text,
+        model=odd_text,
+        task_description=texts,
+        now=instants,
+    )
+    | step(
+        "update_agent", agent_id=ids, program=odd_text, model=odd_text, task_description=texts, now=instants
+    )
+    | step("set_agent_retired", agent_id=ids, retired_at=st.none() | instants)
+    | step("set_agent_token", agent_id=ids, token_hash=st.none() | hashes)
+    | step("set_contact_policy", agent_id=ids, policy=choice(ContactPolicy))
+    | step("touch_agent", agent_id=ids, now=instants)
+    | step("put_contact", from_id=ids, to_id=ids, status=choice(ContactStatus), reason=odd_text, now=instants)
+)
+letters = (
+    step(
+        "insert_message",
+        acting=True,
+        project_id=st.integers(1, 2),
+        thread_id=threads,
+        subject=texts,
+        body_md=texts,
+        importance=choice(Importance),
+        ack_required=st.booleans(),
+        topic=topics,
+        broadcast=st.booleans(),
+        reply_to=st.none() | ids,
+        now=instants,
+    )
+    | step("insert_recipient", acting=True, message_id=ids, kind=choice(RecipientKind))
+    | step("insert_recipient", acting=True, message_id=ids, kind=choice(RecipientKind))
+    | step("mark_read", message_id=ids, agent_id=ids, now=instants)
+    | step("mark_acked", message_id=ids, agent_id=ids, now=instants)
+    | step("mark_recalled", message_id=ids, now=instants)
+    | step("insert_blob", sha256=hashes, content=st.binary(max_size=4))
+    | step("insert_attachment", message_id=ids, attachment=attachments)
+)
+effects = (
+    step(
+        "insert_reservation",
+        acting=True,
+        pattern=odd_text,
+        prefix=prefixes,
+        exclusive=st.booleans(),
+        reason=odd_text,
+        ttl=lengths,
+        now=instants,
+    )
+    | step(
+        "extend_reservation",
+        reservation_id=ids,
+        expires_at=instants,
+        ttl=lengths,
+        exclusive=st.booleans(),
+        reason=odd_text,
+    )
+    | step("release_reservation", reservation_id=ids, now=instants, by=names, reason=odd_text)
+    | step("expire_reservations", project_id=st.integers(1, 2), now=instants)
+    | step(
+        "insert_answer", scope=slugs, key=hashes, digest=hashes, answer=st.binary(max_size=4), now=instants
+    )
+    | step("purge_answers", before=instants, limit=limits)
+    | step("insert_outbox", topic=slugs, key=hashes, project_id=ids, now=instants)
+    | step("finish_outbox", row_ids=st.lists(ids, max_size=3))
+    | step("fail_outbox", row_ids=st.lists(ids, max_size=3), error=odd_text)
+)
+steps = people | letters | letters | effects
+
+
+def everything(tx: MailReads) -> dict[str, object]:
+    """Read all that was ever stored, in every way that needs no settling."""
+    projects = tx.projects(limit=MANY)
+    agents = [agent for one in projects for agent in tx.agents(one.id, include_retired=True, limit=MANY)]
+    messages = [message for one in projects for message in tx.project_messages(one.id, limit=MANY)]
+    message_ids = [message.id for message in messages]
+    return {
+        "projects": projects,
+        "aliases": [tx.project(f"C:/{slug}") for slug in ("one", "two", "three")],
+        "agents": agents,
+        "tokens": [tx.agent_by_token(token) for token in "abc"],
+        "messages": messages,
+        "recipients": tx.recipients(message_ids),
+        "attachments": tx.attachments(message_ids),
+        "blobs": [tx.blob(sha256) for sha256 in "abc"],
+        "events": {agent.id: tx.inbox_events(agent.id, after=0, limit=MANY) for agent in agents},
+        "unread": {agent.id: tx.unread_count(agent.id) for agent in agents},
+        "contacts": {agent.id: tx.contacts(agent.id) for agent in agents},
+        "reservations": {one.id: tx.reservations(one.id, limit=MANY) for one in projects},
+        "answers": [tx.answer(scope, key) for scope in ("one", "two", "three") for key in "abc"],
+        "outbox": [tx.outbox(topic, limit=MANY) for topic in ("one", "two", "three")],
+        "backlog": [tx.backlog(topic) for topic in ("one", "two", "three")],
+        "counts": tx.counts(),
+    }
+
+
+class Undone(Exception):
+    """Raised at the end of a change, to undo it."""
+
+
+class Agreement(RuleBasedStateMachine):
+    """Two stores that are given the same steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.folder = tempfile.TemporaryDirectory()
+        self.sqlite = self._opened()
+        self.memory = MemoryStore()
+
+    def teardown(self) -> None:
+        self.sqlite.close()
+        self.runner.close()
+        self.folder.cleanup()
+
+    def _opened(self) -> SqliteStore:
+        path = Path(self.folder.name) / "postroom.db"
+        return SqliteStore.open(path, clock=ManualClock(START), purpose="test")
+
+    def _same(self, work: Callable[[MailStore], Any]) -> Any:
+        outcomes = [self.runner.run(_outcome(work(store))) for store in (self.memory, self.sqlite)]
+        assert outcomes[0] == outcomes[1]
+        return outcomes[0][1]
+
+    def _look(self, look: Callable[[MailReads], Any]) -> Any:
+        return self._same(lambda store: store.read(look))
+
+    @rule(change=steps)
+    def one_step_is_a_change(self, change: Step) -> None:
+        self._same(lambda store: store.write(change))
+
+    @rule(changes=st.lists(steps, min_size=2, max_size=6))
+    def several_steps_are_one_change(self, changes: list[Step]) -> None:
+        self._same(lambda store: store.write(lambda tx: [change(tx) for change in changes]))
+
+    @rule(changes=st.lists(steps, min_size=1, max_size=6))
+    def a_change_that_raises_is_undone(self, changes: list[Step]) -> None:
+        def change(tx: MailWrites) -> None:
+            for each in changes:
+                each(tx)
+            raise Undone
+
+        self._same(lambda store: store.write(change))
+
+    @rule(project_id=st.integers(1, 2), query=queries, limit=limits, cursor=st.integers(0, 6))
+    def a_search_finds_the_same(self, project_id: int, query: Query, limit: int, cursor: int) -> None:
+        async def settle_and_search(store: MailStore) -> tuple[list[Any], set[Any]]:
+            await store.settle()
+            newest = await store.read(
+                lambda tx: tx.search(project_id, query, order="newest", limit=limit, cursor=cursor)
+            )
+            best = await store.read(lambda tx: tx.search(project_id, query, order="best", limit=MANY))
+            assert [hit.rank for hit in best] == sorted(hit.rank for hit in best)
+            assert all(hit.rank < 0 for hit in best)
+            return [hit.message for hit in newest], {hit.message for hit in best}
+
+        self._same(settle_and_search)
+
+    @rule(project_id=st.integers(1, 2), limit=limits, before=st.none() | ids)
+    def threads_are_the_same(self, project_id: int, limit: int, before: int | None) -> None:
+        async def settle_and_list(store: MailStore) -> tuple[list[Any], list[Any], list[int]]:
+            await store.settle()
+            heads = await store.read(lambda tx: tx.threads(project_id, limit=limit, before=before))
+            every = await store.read(lambda tx: tx.threads(project_id, limit=MANY))
+            sizes = await store.read(
+                lambda tx: [tx.thread_size(project_id, head.thread_id) for head in every]
+            )
+            return heads, every, sizes
+
+        _, every, sizes = self._same(settle_and_list)
+        assert [head.messages for head in every] == sizes
+
+    @rule(
+        agent_id=ids,
+        limit=limits,
+        after=st.none() | st.integers(0, 6),
+        since=st.none() | instants,
+        unread_only=st.booleans(),
+        importance=st.lists(choice(Importance), max_size=2),
+    )
+    def inboxes_are_the_same(
+        self,
+        agent_id: int,
+        limit: int,
+        after: int | None,
+        since: int | None,
+        unread_only: bool,
+        importance: Sequence[Importance],
+    ) -> None:
+        self._look(
+            lambda tx: tx.inbox(
+                agent_id,
+                limit=limit,
+                after=after,
+                since=since,
+                unread_only=unread_only,
+                importance=importance,
+            )
+        )
+        self._look(lambda tx: tx.inbox_events(agent_id, after=after or 0, limit=limit))
+
+    @rule(
+        project_id=st.integers(1, 2),
+        now=instants,
+        near=st.none() | prefixes,
+        agent_id=st.none() | ids,
+        limit=st.none() | limits,
+    )
+    def live_reservations_are_the_same(
+        self, project_id: int, now: int, near: str | None, agent_id: int | None, limit: int | None
+    ) -> None:
+        self._look(
+            lambda tx: tx.live_reservations(project_id, now=now, near=near, agent_id=agent_id, limit=limit)
+        )
+
+    @rule(
+        project_id=st.integers(1, 2),
+        limit=limits,
+        after=st.integers(0, 6),
+        thread=threads,
+        chosen=st.lists(names, max_size=3),
+        some=st.lists(st.integers(0, 9), max_size=4),
+    )
+    def pages_are_the_same(
+        self, project_id: int, limit: int, after: int, thread: str | None, chosen: list[str], some: list[int]
+    ) -> None:
+        name = thread or f"msg-{after}"
+        self._look(
+            lambda tx: [
+                tx.projects(limit=limit, after=after),
+                tx.agents(project_id, include_retired=False, limit=limit, after=after),
+                tx.project_messages(project_id, limit=limit, after=after),
+                tx.reservations(project_id, limit=limit, after=after),
+                tx.thread(project_id, name, limit=limit, after=after),
+                tx.thread_tail(project_id, name, limit=limit),
+                sorted(agent.id for agent in tx.agents_named(project_id, chosen)),
+                [tx.agent(project_id, each) for each in chosen],
+                tx.agents_by_id(some),
+                tx.messages(some),
+                [tx.message(each) for each in some],
+                [tx.reservation(each) for each in some],
+                [tx.project_by_id(each) for each in some],
+                [tx.contact(each, after) for each in some],
+                [(tx.project(each), tx.projects_spelled(each)) for each in ("one", "/two", "three", "none")],
+            ]
+        )
+
+    @rule()
+    def the_store_on_disk_is_opened_again(self) -> None:
+        self.sqlite.close()
+        self.sqlite = self._opened()
+
+    @invariant()
+    def all_records_are_the_same_and_fit_together(self) -> None:
+        found = self._look(everything)
+        for agent in found["agents"]:
+            events = found["events"][agent.id]
+            assert [entry.seq for entry in events] == list(range(1, agent.inbox_seq + 1))
+            assert all(entry.read_at is not None for entry in events if entry.acked_at is not None)
+            waiting = [
+                entry for entry in events if entry.read_at is None and entry.message.recalled_at is None
+            ]
+            assert len(waiting) == found["unread"][agent.id]
+        for message in found["messages"]:
+            if message.recalled_at is not None:
+                assert (message.subject, message.body_md, message.topic) == ("", "", "")
+        for held in found["reservations"].values():
+            assert all(before.id < after.id for before, after in pairwise(held))
+
+
+async def _outcome(work: Any) -> tuple[str, Any]:
+    """Return what came of it: an answer, or the kind of failure."""
+    try:
+        return "answer", await work
+    except (PostroomError, Undone) as error:
+        return "failure", type(error)
+
+
+Agreement.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=40, derandomize=True, deadline=None, database=None
+)
+TestStoresAgree = Agreement.TestCase

@@ -1,0 +1,654 @@
+"""The commands, against a fake server: what they send, what they print, and the code they end with."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_postroom import FakePostroom, Raw
+
+from postroom.app import places
+from postroom.cli import show
+from postroom.cli.main import main
+from postroom.contracts import errors
+
+LETTER: dict[str, Any] = {
+    "id": 7,
+    "thread_id": "t-1",
+    "subject": "Hello",
+    "from": "Ada",
+    "to": ["Bo"],
+    "cc": [],
+    "importance": "normal",
+    "ack_required": True,
+    "topic": "",
+    "created_ts": "2026-11-21T09:00:00.000Z",
+    "reply_to": None,
+    "recalled_at": None,
+    "attachments": [{"name": "a.txt", "media_type": "text/plain", "size": 3, "sha256": "x", "preview_sha256": None}],
+    "body_md": "First line\nSecond",
+}
+INBOX = {**LETTER, "seq": 1, "kind": "to", "read_at": None, "acked_at": None}
+SENT = {"count": 1, "deliveries": [{"project": "p", "recipients": ["Bo"], "payload": LETTER}], "skipped": []}
+AGENT = {
+    "id": 1,
+    "name": "Ada",
+    "program": "cli",
+    "model": "m",
+    "task_description": "t",
+    "contact_policy": "open",
+    "created_at": "2026-11-21T09:00:00.000Z",
+    "last_active_at": "2026-11-21T09:00:00.000Z",
+    "retired_at": None,
+}
+HELD = {
+    "id": 3,
+    "path": "src/**",
+    "agent": "Bo",
+    "exclusive": True,
+    "reason": "edit",
+    "created_ts": "2026-11-21T09:00:00.000Z",
+    "expires_ts": "2026-11-21T10:00:00.000Z",
+    "released_ts": None,
+    "release_reason": "",
+}
+CONFLICTS = [{"path": "src/a.py", "holders": [HELD]}]
+HITS = {
+    "hits": [
+        {
+            "id": 7,
+            "thread_id": "t-1",
+            "subject": "Hello",
+            "from": "Ada",
+            "importance": "normal",
+            "topic": "",
+            "created_ts": "2026-11-21T09:00:00.000Z",
+            "snippet": "First",
+        }
+    ],
+    "next": None,
+    "query": "first",
+}
+SUMMARY = {
+    "thread_id": "t-1",
+    "subject": "Hello",
+    "messages": 2,
+    "left_out": 0,
+    "first_ts": "2026-11-21T09:00:00.000Z",
+    "last_ts": "2026-11-21T09:00:00.000Z",
+    "participants": [{"name": "Ada", "messages": 2}],
+    "open_questions": [{"message_id": 7, "asked_by": "Ada", "text": "Why?"}],
+    "unacknowledged": [{"message_id": 7, "subject": "Hello", "waiting_for": ["Bo"]}],
+    "reservations": [HELD],
+}
+ACK = {"message_id": 7, "acknowledged": True, "acknowledged_at": "now", "read": True, "read_at": "now"}
+MARK = {"message_id": 7, "read": True, "read_at": "now"}
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def fake() -> Iterator[FakePostroom]:
+    with FakePostroom() as running:
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty installation, and an empty project to stand in."""
+    for name in os.environ:
+        if name.startswith("POSTROOM_"):
+            monkeypatch.delenv(name)
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    monkeypatch.setenv("POSTROOM_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return project
+
+
+@pytest.fixture
+def bare(folder: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command where no server is."""
+    del folder
+
+    def run(*words: str) -> Done:
+        code = main(words)
+        printed = capsys.readouterr()
+        return Done(code, printed.out, printed.err)
+
+    return run
+
+
+@pytest.fixture
+def run(fake: FakePostroom, bare: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command against the fake."""
+    monkeypatch.setenv("POSTROOM_URL", fake.url)
+    return bare
+
+
+def arguments(fake: FakePostroom, at: int = -1) -> dict[str, Any]:
+    return fake.seen[at].body["params"]["arguments"]
+
+
+TOOLS: list[tuple[Sequence[str], str, object, dict[str, object], set[str]]] = [
+    (
+        ("mail", "send", "--as", "Ada", "--to", "Bo", "--to", "Cy", "-s", "Hello", "text"),
+        "send_message",
+        SENT,
+        {
+            "sender_name": "Ada",
+            "to": ["Bo", "Cy"],
+            "subject": "Hello",
+            "body_md": "text",
+            "importance": "normal",
+            "ack_required": False,
+        },
+        {"count", "deliveries", "skipped"},
+    ),
+    (
+        (
+            *("mail", "send", "--as", "Ada", "--broadcast", "-s", "S", "--importance", "urgent", "--ack-required"),
+            *("--thread", "t", "--topic", "x", "--cc", "C", "--bcc", "B", "--idempotency-key", "k", "text"),
+        ),
+        "send_message",
+        SENT,
+        {
+            "sender_name": "Ada",
+            "to": [],
+            "cc": ["C"],
+            "bcc": ["B"],
+            "subject": "S",
+            "body_md": "text",
+            "importance": "urgent",
+            "ack_required": True,
+            "thread_id": "t",
+            "topic": "x",
+            "broadcast": True,
+            "idempotency_key": "k",
+        },
+        {"count", "deliveries", "skipped"},
+    ),
+    (
+        ("mail", "reply", "7", "--as", "Bo", "--all", "yes"),
+        "reply_message",
+        SENT,
+        {
+            "sender_name": "Bo",
+            "message_id": 7,
+            "body_md": "yes",
+            "reply_all": True,
+            "importance": "normal",
+            "ack_required": False,
+        },
+        {"count", "deliveries", "skipped"},
+    ),
+    (
+        ("mail", "inbox", "--as", "Bo", "--unread", "--urgent", "--since", "2026-01-01", "--after", "3"),
+        "fetch_inbox",
+        [INBOX],
+        {
+            "agent_name": "Bo",
+            "limit": 20,
+            "include_bodies": False,
+            "unread_only": True,
+            "urgent_only": True,
+            "since": "2026-01-01",
+            "after": 3,
+        },
+        {"messages"},
+    ),
+    (
+        ("mail", "ack", "7", "--as", "Bo"),
+        "acknowledge_message",
+        ACK,
+        {"agent_name": "Bo", "message_id": 7},
+        {"message_id", "acknowledged", "acknowledged_at", "read", "read_at"},
+    ),
+    (
+        ("mail", "search", "first", "--order", "best", "--limit", "5"),
+        "search_messages",
+        HITS,
+        {"query": "first", "limit": 5, "order": "best", "cursor": 0},
+        {"hits", "next", "query"},
+    ),
+    (
+        ("mail", "thread", "t-1"),
+        "summarize_thread",
+        SUMMARY,
+        {"thread_id": "t-1"},
+        set(SUMMARY),
+    ),
+    (
+        ("agents", "list", "--retired"),
+        "list_agents",
+        {"agents": [AGENT], "next": None},
+        {"include_retired": True, "limit": 200, "after": 0},
+        {"agents", "next"},
+    ),
+    (("agents", "show", "Ada"), "whois", {**AGENT, "unread": 1}, {"agent_name": "Ada"}, {*AGENT, "unread"}),
+    (("agents", "retire", "Ada"), "retire_agent", AGENT, {"agent_name": "Ada"}, set(AGENT)),
+    (("agents", "unretire", "Ada"), "unretire_agent", AGENT, {"agent_name": "Ada"}, set(AGENT)),
+    (
+        ("reservations", "list", "--as", "Bo"),
+        "list_file_reservations",
+        {"reservations": [HELD], "enforced_by": []},
+        {"agent_name": "Bo", "limit": 500},
+        {"reservations", "enforced_by"},
+    ),
+    (
+        ("reservations", "reserve", "src/a.py", "src/b.py", "--as", "Ada", "--ttl", "60", "--shared"),
+        "file_reservation_paths",
+        {"granted": [HELD], "conflicts": CONFLICTS, "enforced_by": []},
+        {"agent_name": "Ada", "paths": ["src/a.py", "src/b.py"], "ttl_seconds": 60, "exclusive": False},
+        {"granted", "conflicts", "enforced_by"},
+    ),
+    (
+        ("reservations", "release", "--as", "Ada", "--id", "3"),
+        "release_file_reservations",
+        {"released": [HELD]},
+        {"agent_name": "Ada", "ids": [3]},
+        {"released"},
+    ),
+    (
+        ("reservations", "renew", "src/**", "--as", "Ada"),
+        "renew_file_reservations",
+        {"renewed": [HELD]},
+        {"agent_name": "Ada", "paths": ["src/**"]},
+        {"renewed"},
+    ),
+    (
+        ("reservations", "check", "src/a.py", "--as", "Ada"),
+        "check_file_reservations",
+        {"conflicts": [], "enforced_by": []},
+        {"agent_name": "Ada", "paths": ["src/a.py"], "exclusive": True},
+        {"conflicts", "enforced_by"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("words", "tool", "answer", "sent", "keys"), TOOLS, ids=lambda one: "")
+def test_a_command_calls_its_tool_and_prints_one_document(
+    run: Run,
+    fake: FakePostroom,
+    folder: Path,
+    words: Sequence[str],
+    tool: str,
+    answer: object,
+    sent: dict[str, object],
+    keys: set[str],
+) -> None:
+    fake.tools[tool] = lambda _: answer
+    done = run(*words, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert set(done.document) == keys
+    assert arguments(fake) == {"project_key": str(folder), **sent}
+
+
+@pytest.mark.parametrize(("words", "tool", "answer", "sent", "keys"), TOOLS, ids=lambda one: "")
+def test_a_command_speaks_to_people_too(
+    run: Run,
+    fake: FakePostroom,
+    words: Sequence[str],
+    tool: str,
+    answer: object,
+    sent: dict[str, object],
+    keys: set[str],
+) -> None:
+    del sent, keys
+    fake.tools[tool] = lambda _: answer
+    done = run(*words)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.strip()
+    with pytest.raises(ValueError, match="Expecting value"):
+        json.loads(done.out)
+
+
+@pytest.mark.parametrize(("words", "tool", "answer", "sent", "keys"), TOOLS, ids=lambda one: "")
+def test_a_refusal_has_one_form_in_every_command(
+    run: Run,
+    fake: FakePostroom,
+    words: Sequence[str],
+    tool: str,
+    answer: object,
+    sent: dict[str, object],
+    keys: set[str],
+) -> None:
+    del answer, sent, keys
+    refusal = errors.UnknownAgent("no agent 'Ada'", value="Ada", details={"nearest": []}).as_dict()
+    fake.tools[tool] = lambda _: {"error": refusal}
+    as_json = run(*words, "--json")
+    assert (as_json.code, as_json.err, as_json.document) == (2, "", {"error": refusal})
+    for_people = run(*words)
+    assert (for_people.code, for_people.out) == (2, "")
+    assert for_people.err.splitlines() == ["no agent 'Ada'", f"remedy: {refusal['remedy']}"]
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("slug-of-it", "slug-of-it"),
+        ("/abs/path", "/abs/path"),
+        (".", "{here}"),
+        ("./sub", "{here}/sub"),
+        ("sub/deep", "{here}/sub/deep"),
+        ("..", "{above}"),
+    ],
+)
+@pytest.mark.skipif(os.name == "nt", reason="POSIX paths")
+def test_a_project_is_a_path_made_absolute_or_a_slug(
+    run: Run, fake: FakePostroom, folder: Path, given: str, sent: str
+) -> None:
+    fake.tools["list_agents"] = lambda _: {"agents": [], "next": None}
+    assert run("agents", "list", "--project", given).code == 0
+    assert arguments(fake)["project_key"] == sent.format(here=folder, above=folder.parent)
+
+
+def test_a_letter_that_came_is_marked_as_read(run: Run, fake: FakePostroom) -> None:
+    fake.tools["get_message"] = lambda _: LETTER
+    fake.tools["mark_message_read"] = lambda _: MARK
+    assert run("mail", "read", "7", "--as", "bo", "--json").document == {"message": LETTER, "marked": MARK}
+
+
+@pytest.mark.parametrize("words", [("--as", "Ada"), ("--as", "Bo", "--peek")])
+def test_an_own_letter_and_a_glance_mark_nothing(run: Run, fake: FakePostroom, words: Sequence[str]) -> None:
+    fake.tools["get_message"] = lambda _: LETTER
+    assert run("mail", "read", "7", *words, "--json").document == {"message": LETTER, "marked": None}
+    assert len(fake.seen) == 1
+
+
+def test_a_letter_is_shown_with_its_head_and_text(run: Run, fake: FakePostroom) -> None:
+    fake.tools["get_message"] = lambda _: LETTER
+    shown = run("mail", "read", "7", "--as", "Ada").out
+    head, _, text = shown.partition("\n\n")
+    assert head.splitlines()[:3] == ["Letter: 7", "From: Ada", "To: Bo"]
+    assert text == "First line\nSecond\n"
+    fake.tools["fetch_inbox"] = lambda _: [INBOX]
+    assert "Second" in run("mail", "inbox", "--as", "Bo", "--bodies").out
+
+
+def test_what_an_agent_wrote_cannot_steer_the_terminal(run: Run, fake: FakePostroom) -> None:
+    hostile = {**LETTER, "subject": "a\x1b]0;x\x07\nTo: Eve", "body_md": "\x1b[2J\u202etxt.exe\x9b1m\ttab\n"}
+    fake.tools["get_message"] = lambda _: hostile
+    shown = run("mail", "read", "7", "--as", "Ada").out
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
+    assert "Subject: a\\x1b]0;x\\x07 To: Eve\n" in shown
+    assert "\ttab" in shown
+
+
+def test_an_agent_is_registered_in_a_folder_that_becomes_a_project(
+    run: Run, fake: FakePostroom, folder: Path
+) -> None:
+    fake.tools["ensure_project"] = lambda _: {"id": 1}
+    fake.tools["register_agent"] = lambda _: AGENT
+    done = run("agents", "register", "Ada", "--program", "p", "--model", "m", "--task", "t", "--json")
+    assert done.document == AGENT
+    assert arguments(fake, 0) == {"human_key": str(folder)}
+    assert arguments(fake) == {
+        "project_key": str(folder),
+        "name": "Ada",
+        "program": "p",
+        "model": "m",
+        "task_description": "t",
+    }
+
+
+def test_tokens_are_the_administration_s(run: Run, fake: FakePostroom, folder: Path) -> None:
+    fake.admin[("POST", "/admin/agent-token")] = lambda _: {"token": "pra_new"}
+    fake.admin[("DELETE", "/admin/agent-token")] = lambda _: {"revoked": True}
+    assert run("agents", "token", "Ada").out == "pra_new\n"
+    assert run("agents", "token", "Ada", "--json").document == {"token": "pra_new"}
+    assert run("agents", "revoke-token", "Ada", "--json").document == {"revoked": True}
+    assert [one.body for one in fake.seen] == [{"project": str(folder), "agent": "Ada"}] * 3
+
+
+def test_a_check_that_finds_a_holder_ends_with_two(run: Run, fake: FakePostroom) -> None:
+    fake.tools["check_file_reservations"] = lambda _: {"conflicts": CONFLICTS, "enforced_by": []}
+    done = run("reservations", "check", "src/a.py", "--as", "Ada")
+    assert done.code == 2
+    assert "conflict on src/a.py: Bo holds src/** until 2026-11-21T10:00:00.000Z (edit)" in done.out
+    assert run("reservations", "check", "src/a.py", "--as", "Ada", "--json").document["conflicts"] == CONFLICTS
+
+
+def test_nothing_named_is_not_everything_released(run: Run, fake: FakePostroom) -> None:
+    assert run("reservations", "release", "--as", "Ada").code == 2
+    assert fake.seen == []
+    fake.tools["release_file_reservations"] = lambda _: {"released": []}
+    assert run("reservations", "release", "--as", "Ada", "--all").code == 0
+    assert set(arguments(fake)) == {"project_key", "agent_name"}
+
+
+def test_the_text_comes_from_a_file_or_from_stdin(
+    run: Run, fake: FakePostroom, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.tools["send_message"] = lambda _: SENT
+    (folder / "letter.md").write_bytes("\ufeffgrüße\n".encode())
+    send = ("mail", "send", "--as", "Ada", "--to", "Bo", "-s", "S")
+    assert run(*send, "--body-file", "letter.md").code == 0
+    assert arguments(fake)["body_md"] == "grüße\n"
+    for words in (("-",), ("--body-file", "-")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"from stdin"), encoding="utf-8"))
+        assert run(*send, *words).code == 0
+        assert arguments(fake)["body_md"] == "from stdin"
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ((), "invalid_argument"),
+        (("text", "--body-file", "x"), "invalid_argument"),
+        (("--body-file", "missing"), "invalid_path"),
+        (("--body-file", "binary"), "invalid_argument"),
+        (("text", "--attach", "missing"), "invalid_path"),
+        (("text", "--attach", "."), "invalid_path"),
+        (("text", "--attach", "huge"), "too_large"),
+    ],
+)
+def test_a_letter_that_cannot_be_made_is_not_sent(
+    run: Run, fake: FakePostroom, folder: Path, words: Sequence[str], code: str
+) -> None:
+    (folder / "binary").write_bytes(b"\xff\xfe\xfa")
+    with (folder / "huge").open("wb") as huge:
+        huge.truncate(600 * 1024 * 1024)  # a hole: it takes no room on the disk
+    done = run("mail", "send", "--as", "Ada", "--to", "Bo", "-s", "S", *words, "--json")
+    assert (done.code, done.document["error"]["code"]) == (2, code)
+    assert fake.seen == []
+
+
+def test_attachments_travel_with_their_content(run: Run, fake: FakePostroom, folder: Path) -> None:
+    fake.tools["send_message"] = lambda _: SENT
+    (folder / "a.bin").write_bytes(b"\x00\x01")
+    assert run("mail", "send", "--as", "Ada", "--to", "Bo", "-s", "S", "t", "--attach", "a.bin").code == 0
+    assert arguments(fake)["attachments"] == [{"name": "a.bin", "content_base64": "AAE="}]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("mail", "send", "--as", "Ada"),
+        ("mail", "nothing"),
+        ("mail", "ack", "zero", "--as", "Ada"),
+        ("mail", "inbox", "--as", "Ada", "--limit", "0"),
+        ("mail", "send", "--as", "A", "-s", "S", "t", "--importance", "huge"),
+        ("nothing",),
+        ("restore",),
+    ],
+)
+def test_wrong_usage_ends_with_two_in_either_form(bare: Run, words: Sequence[str]) -> None:
+    for_people = bare(*words)
+    assert (for_people.code, for_people.out) == (2, "")
+    assert "Error: " in for_people.err
+    as_json = bare(*words, "--json")
+    assert (as_json.code, as_json.document["error"]["code"]) == (2, "invalid_argument")
+
+
+def test_json_after_two_dashes_is_text(bare: Run) -> None:
+    done = bare("mail", "send", "--as", "A", "-s", "S", "--", "--json")
+    assert (done.code, done.out) == (75, "")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status",),
+        ("open",),
+        ("mail", "inbox", "--as", "Ada"),
+        ("agents", "list"),
+        ("reservations", "list"),
+        ("agents", "token", "Ada"),
+    ],
+)
+def test_without_a_server_a_command_ends_with_seventy_five(bare: Run, words: Sequence[str]) -> None:
+    done = bare(*words)
+    assert (done.code, done.out) == (75, "")
+    assert "remedy: start it with `postroom up`" in done.err
+    assert bare(*words, "--json").document["error"]["retryable"] is True
+
+
+def test_a_note_of_a_server_that_is_gone_says_where_it_was(bare: Run, tmp_path: Path) -> None:
+    with FakePostroom() as gone:
+        pass
+    places.write_server_note(tmp_path / "data", places.ServerNote(url=gone.url, pid=1, version="0", started_at=0))
+    done = bare("status", "--json")
+    assert (done.code, done.document["error"]["value"]) == (75, gone.url)
+
+
+def test_status_says_that_a_server_runs(run: Run, fake: FakePostroom) -> None:
+    fake.admin[("GET", "/admin/status")] = lambda _: {"version": "9", "counts": {"agents": 2}}
+    document = run("status", "--json").document
+    assert document == {"running": True, "url": fake.url, "version": "9", "counts": {"agents": 2}}
+    assert "counts:\n  agents: 2" in run("status").out
+
+
+def test_open_prints_the_link_and_nothing_else(run: Run, fake: FakePostroom) -> None:
+    fake.admin[("POST", "/admin/login-code")] = lambda _: {"url": f"{fake.url}/login?code=prl_x"}
+    assert run("open").out == f"{fake.url}/login?code=prl_x\n"
+    assert set(run("open", "--json").document) == {"url"}
+
+
+def test_doctor_asks_the_server_and_its_finding_is_the_exit_code(run: Run, fake: FakePostroom) -> None:
+    fake.admin[("GET", "/admin/doctor")] = lambda _: {"status": "ok", "checks": []}
+    assert run("doctor", "--json").code == 0
+    fake.admin[("GET", "/admin/doctor")] = lambda _: {"status": "failed", "checks": []}
+    assert run("doctor", "--json").code == 1
+
+
+def test_version_answers_with_a_server_and_without_one(run: Run, fake: FakePostroom) -> None:
+    keys = {"version", "server", "python", "system"}
+    without = run("version", "--json")
+    assert (without.code, set(without.document), without.document["server"]) == (0, keys, None)
+    fake.admin[("GET", "/healthz")] = lambda _: {"status": "ok", "version": "9.9"}
+    assert run("version", "--json").document["server"] == "9.9"
+    assert run("version").out.endswith(", server 9.9\n")
+
+
+def test_config_show_names_the_origin_of_every_setting(bare: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROOM_PORT", "1234")
+    found = {one["name"]: one for one in bare("config", "show", "--json").document["settings"]}
+    assert set(found["port"]) == {"name", "value", "origin", "description"}
+    assert (found["port"]["value"], found["port"]["origin"]) == ("1234", "env POSTROOM_PORT")
+    assert "port\t1234\tenv POSTROOM_PORT" in bare("config", "show").out
+
+
+def test_a_wrong_setting_ends_with_seventy_eight(bare: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POSTROOM_PORT", "many")
+    done = bare("config", "show", "--json")
+    assert (done.code, done.document["error"]["code"]) == (78, "config_error")
+
+
+def test_a_server_of_another_kind_is_a_failure_and_no_traceback(run: Run, fake: FakePostroom) -> None:
+    fake.tools["list_agents"] = lambda _: ["surprise"]
+    done = run("agents", "list")
+    assert done.code == 1
+    assert "Traceback" not in done.err
+    fake.rpc["tools/call"] = lambda _: Raw(200, b"<html>", "text/html")
+    assert run("agents", "list").code == 1
+
+
+def test_a_table_is_drawn_for_a_screen_and_plain_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [("a\tb", "\x1b[1m[red]x[/red]"), (None, 2)]
+    assert show.table(("X", "Y"), rows, none="none") == "X\tY\na b\t\\x1b[1m[red]x[/red]\n\t2"
+    assert show.table(("X", "Y"), [], none="none") == ""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    drawn = show.table(("X", "Y"), rows, none="none")
+    assert drawn.splitlines()[1].split() == ["a", "b", "\\x1b[1m[red]x[/red]"]
+    assert "\x1b" not in drawn
+    assert show.table(("X", "Y"), [], none="none") == "none"
+
+
+def python(code: str, **more: Any) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False, **more)
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = """
+import sys
+from postroom.cli.main import main
+assert main(["mail", "--help"]) == 0
+assert main(["--help"]) == 0
+heavy = {"pydantic", "mcp", "starlette", "jinja2", "rich", "msgspec", "sqlite3", "asyncio", "structlog", "uvicorn"}
+print("heavy:", sorted(heavy & set(sys.modules)))
+"""
+    done = python(code)
+    assert done.stdout.endswith("heavy: []\n"), done.stdout + done.stderr
+
+
+def test_the_stdio_entry_loads_less_still() -> None:
+    code = """
+import sys
+from postroom.cli.main import main
+assert main(["mcp", "--no-start"]) == 0
+heavy = {"typer", "rich", "pydantic", "asyncio", "subprocess", "filelock"}
+print("heavy:", sorted(heavy & set(sys.modules)), file=sys.stderr)
+"""
+    done = python(code, stdin=subprocess.DEVNULL)
+    assert done.stderr == "heavy: []\n", done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")
+def test_a_reader_that_goes_away_ends_a_command_quietly(fake: FakePostroom, tmp_path: Path) -> None:
+    fake.tools["list_agents"] = lambda _: {"agents": [AGENT] * 1000, "next": None}
+    ours, theirs = os.pipe()
+    os.close(ours)
+    done = subprocess.run(
+        [sys.executable, "-m", "postroom", "agents", "list"],
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "POSTROOM_URL": fake.url, "POSTROOM_DATA_DIR": str(tmp_path)},
+        timeout=30,
+        check=False,
+    )
+    os.close(theirs)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("words", [("mail", "inbox", "--as", "Ada"), ("mail", "inbox", "--as", "Ada", "--json")])
+def test_ctrl_c_ends_a_command_quietly(
+    run: Run, fake: FakePostroom, monkeypatch: pytest.MonkeyPatch, words: Sequence[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("postroom.cli.client.Server.call_tool", interrupted)
+    done = run(*words)
+    assert (done.code, done.out, done.err) == (130, "", "")

@@ -1,0 +1,35 @@
+import pytest
+
+from postroom.cli.exit_codes import CODES, CONFIGURATION, FAILED, REFUSED, TEMPORARY, exit_code
+from postroom.contracts import errors
+from postroom.contracts.errors import PostroomError, all_errors
+
+
+@pytest.mark.parametrize("kind", all_errors(), ids=lambda kind: kind.__name__)
+def test_every_failure_has_an_exit_code_of_its_own_branch(kind: type[PostroomError]) -> None:
+    nearest = next(one for one in kind.__mro__ if one in CODES)
+    assert kind is PostroomError or nearest is not PostroomError
+    assert exit_code(kind("x")) == CODES[nearest]
+
+
+@pytest.mark.parametrize("kind", all_errors(), ids=lambda kind: kind.__name__)
+def test_what_may_be_repeated_is_temporary_and_nothing_else_is(kind: type[PostroomError]) -> None:
+    assert (exit_code(kind("x")) == TEMPORARY) == kind.retryable
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (errors.UnknownAgent, REFUSED),
+        (errors.IdempotencyConflict, REFUSED),
+        (errors.TokenRequired, REFUSED),
+        (errors.ServerUnavailable, TEMPORARY),
+        (errors.StoreUnavailable, TEMPORARY),
+        (errors.StoreHeld, CONFIGURATION),
+        (errors.SchemaTooNew, CONFIGURATION),
+        (errors.ConfigError, CONFIGURATION),
+        (errors.StoreCorrupt, FAILED),
+    ],
+)
+def test_the_codes_are_those_that_supervisors_know(kind: type[PostroomError], code: int) -> None:
+    assert exit_code(kind("x")) == code

@@ -1,0 +1,352 @@
+"""Settings: where values come from, what is refused, and in which words."""
+
+import stat
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from postroom.app import places
+from postroom.app.config import Settings, explain, load_settings
+from postroom.contracts.errors import ConfigError
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    return {"HOME": str(tmp_path)}
+
+
+def write_config(home: dict[str, str], text: str) -> Path:
+    file = Path(home["HOME"]) / "settings.toml"
+    file.write_text(text, encoding="utf-8")
+    home["POSTROOM_CONFIG"] = str(file)
+    return file
+
+
+def refusal(environment: dict[str, str], **overrides: object) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(environment=environment, overrides=overrides)
+    return caught.value
+
+
+def test_defaults_need_nothing_but_a_home(home: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    settings = load_settings(environment=home)
+    folder = places.data_dir(home)
+    assert settings.data_dir == folder
+    assert settings.database == folder / "postroom.db"
+    assert settings.storage_root == folder / "archive"
+    assert (settings.host, settings.port, settings.mcp_path) == ("127.0.0.1", 8765, "/mcp")
+    assert settings.answer_retention == timedelta(days=7)
+    assert not settings.verified
+    assert {line.origin for line in explain(settings)} == {"default"}
+
+
+def test_later_sources_win_and_each_value_knows_its_own(home: dict[str, str]) -> None:
+    file = write_config(home, 'host = "localhost"\nport = 1\nprofile = "core"\nowner = "team"\n')
+    home |= {"HTTP_PORT": "2", "POSTROOM_PROFILE": "full"}
+    settings = load_settings(environment=home, overrides={"owner": "flag", "profile": None})
+    assert (settings.host, settings.port, settings.profile, settings.owner) == (
+        "localhost",
+        2,
+        "full",
+        "flag",
+    )
+    assert settings.origin_of("host") == f"file {file}"
+    assert settings.origin_of("port") == "env HTTP_PORT"
+    assert settings.origin_of("profile") == "env POSTROOM_PROFILE"
+    assert settings.origin_of("owner") == "flag"
+    assert settings.origin_of("log_level") == "default"
+
+
+def test_the_older_names_work_and_give_way_to_ours(home: dict[str, str], tmp_path: Path) -> None:
+    older = {
+        "DATABASE_URL": f"sqlite+aiosqlite:///{tmp_path / 'old.sqlite3'}",
+        "STORAGE_ROOT": str(tmp_path / "storage"),
+        "HTTP_HOST": "localhost",
+        "HTTP_PORT": "9000",
+        "HTTP_PATH": "/mcp/",
+        "APP_ENVIRONMENT": "test",
+        "GIT_AUTHOR_NAME": "test-agent",
+        "GIT_AUTHOR_EMAIL": "test@example.com",
+        "INLINE_IMAGE_MAX_BYTES": "128",
+    }
+    settings = load_settings(environment=home | older)
+    assert settings.database == tmp_path / "old.sqlite3"
+    assert settings.storage_root == tmp_path / "storage"
+    assert (settings.host, settings.port, settings.mcp_path) == ("localhost", 9000, "/mcp")
+    assert (settings.environment, settings.inline_image_max_bytes) == ("test", 128)
+    assert (settings.git_author_name, settings.git_author_email) == ("test-agent", "test@example.com")
+    ours = load_settings(environment=home | older | {"POSTROOM_PORT": "9001", "POSTROOM_DATABASE": "new.db"})
+    assert (ours.port, ours.database) == (9001, Path.cwd() / "new.db")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("sqlite:////var/lib/post.db", Path("/var/lib/post.db")),
+        ("sqlite:///post.db", Path.cwd() / "post.db"),
+        ("sqlite+aiosqlite:///./post.db?timeout=5", Path.cwd() / "post.db"),
+    ],
+)
+def test_a_sqlite_address_names_a_file(home: dict[str, str], url: str, expected: Path) -> None:
+    assert load_settings(environment=home | {"DATABASE_URL": url}).database == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "scheme"),
+    [
+        ("postgresql://user:hunter2@db/mail", "postgresql"),
+        ("mysql+pymysql://user:hunter2@db/mail", "mysql+pymysql"),
+        ("sqlite://", "sqlite"),
+        ("sqlite:///:memory:", "sqlite"),
+        ("sqlite://host/mail.db", "sqlite"),
+        ("hunter2", "(no scheme)"),
+        ("hun ter2://x", "(no scheme)"),
+    ],
+)
+def test_another_database_is_refused_without_telling_its_password(
+    home: dict[str, str], url: str, scheme: str
+) -> None:
+    error = refusal(home | {"DATABASE_URL": url})
+    assert error.value == scheme
+    assert "DATABASE_URL" in error.message
+    assert "sqlite:///path" in error.message
+    assert "POSTROOM_DATABASE" in error.remedy
+    assert "hunter2" not in str(error.as_dict())
+
+
+def test_a_foreign_database_address_does_not_matter_when_ours_is_set(home: dict[str, str]) -> None:
+    both = home | {"DATABASE_URL": "postgresql://db/mail", "POSTROOM_DATABASE": "/srv/post.db"}
+    assert load_settings(environment=both).database == Path("/srv/post.db")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("POSTROOM_PORT", "65536", "65535"),
+        ("POSTROOM_PORT", "-1", "greater"),
+        ("POSTROOM_PORT", "http", "integer"),
+        ("POSTROOM_PORT", "9" * 5000, "integer"),
+        ("POSTROOM_HOST", "http://127.0.0.1", "without scheme"),
+        ("POSTROOM_HOST", "", None),
+        ("POSTROOM_ALLOWED_HOSTS", "mail.example.com, *", "wildcard"),
+        ("POSTROOM_ALLOWED_HOSTS", "mail.example.com:443", "port"),
+        ("POSTROOM_MCP_PATH", "/", "root"),
+        ("POSTROOM_MCP_PATH", "mcp", "slash"),
+        ("POSTROOM_MCP_PATH", "/a/../b", "path"),
+        ("POSTROOM_MCP_PATH", "/admin/mcp", "something else"),
+        ("POSTROOM_PROFILE", "everything", "'full' or 'core'"),
+        ("POSTROOM_IDENTITY", "none", "'asserted' or 'verified'"),
+        ("POSTROOM_ANSWER_RETENTION", "3600", "unit"),
+        ("POSTROOM_ANSWER_RETENTION", "0s", "more than nothing"),
+        ("POSTROOM_ANSWER_RETENTION", "-P1D", "unit"),
+        ("POSTROOM_ANSWER_RETENTION", "999999999999w", "36500d"),
+        ("POSTROOM_ANSWER_RETENTION", "P", "timedelta"),
+        ("POSTROOM_MAX_BODY_BYTES", "0", "greater"),
+        ("POSTROOM_ARCHIVE_ENABLED", "perhaps", "boolean"),
+        ("POSTROOM_LOG_LEVEL", "loud", "'debug'"),
+        ("POSTROOM_GIT_AUTHOR_NAME", "a\nb", "pattern"),
+        ("POSTROOM_GIT_AUTHOR_EMAIL", "<a@b>", "pattern"),
+        ("POSTROOM_ENVIRONMENT", "a b", "pattern"),
+        ("POSTROOM_DATABASE", "a\0b", "no path"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name_value_origin_and_reason(
+    home: dict[str, str], name: str, value: str, reason: str | None
+) -> None:
+    if reason is None:  # an empty variable is one that is not set
+        assert load_settings(environment=home | {name: value}).origin_of("host") == "default"
+        return
+    error = refusal(home | {name: value})
+    setting = name.removeprefix("POSTROOM_").lower()
+    assert error.message.startswith(f"{setting} is ")
+    assert f"env {name}" in error.message
+    assert reason in error.message
+    assert error.value == value[:200]
+    assert error.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7d", timedelta(days=7)),
+        ("1h", timedelta(hours=1)),
+        ("90s", timedelta(seconds=90)),
+        ("500ms", timedelta(milliseconds=500)),
+        ("2w", timedelta(weeks=2)),
+        ("15 m", timedelta(minutes=15)),
+        ("P7D", timedelta(days=7)),
+        ("pt1h30m", timedelta(hours=1, minutes=30)),
+    ],
+)
+def test_durations_are_written_with_a_unit_or_as_iso(
+    home: dict[str, str], text: str, expected: timedelta
+) -> None:
+    assert load_settings(environment=home | {"POSTROOM_ANSWER_RETENTION": text}).answer_retention == expected
+
+
+def test_an_unknown_name_of_ours_is_refused_with_the_nearest(home: dict[str, str]) -> None:
+    error = refusal(home | {"POSTROOM_PROT": "1"})
+    assert error.value == "POSTROOM_PROT"
+    assert error.remedy == "did you mean POSTROOM_PORT?"
+    file = write_config(home, "max_bodybytes = 3\n")
+    error = refusal(home)
+    assert error.remedy == "did you mean max_body_bytes?"
+    assert str(file) in error.message
+
+
+def test_names_that_clients_use_are_no_settings_and_no_mistakes(home: dict[str, str]) -> None:
+    clients = {"POSTROOM_TOKEN": "prm_x", "POSTROOM_URL": "http://x", "POSTROOM_AGENT_TOKEN": "pra_x"}
+    assert load_settings(environment=home | clients | {"PATH": "/bin"}).port == 8765
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("port = [1", "not TOML"),
+        ("port = true", "write a number"),
+        ("host = 5", "without scheme"),
+        ("answer_retention = 3600", "unit"),
+        ("database = 5", "no path"),
+        ('data_dir = "/x"', "POSTROOM_DATA_DIR"),
+        ("[port]\nx = 1", "integer"),
+        ("a = " + "[" * 5000, "not TOML"),
+    ],
+)
+def test_a_broken_file_is_refused(home: dict[str, str], text: str, reason: str) -> None:
+    write_config(home, text)
+    error = refusal(home)
+    assert reason in error.message + error.remedy
+
+
+def test_a_file_that_was_named_must_be_there_and_the_usual_one_need_not(home: dict[str, str]) -> None:
+    assert load_settings(environment=home).port == 8765
+    assert "it is not there" in refusal(home | {"POSTROOM_CONFIG": "/nowhere/settings.toml"}).message
+    assert "cannot be read" in refusal(home | {"POSTROOM_CONFIG": home["HOME"]}).message
+
+
+def test_a_relative_path_in_the_file_begins_at_the_file(home: dict[str, str]) -> None:
+    file = write_config(
+        home, 'database = "mail/post.db"\nstorage_root = "~/archive"\nallowed_hosts = ["Mail.Example.com"]\n'
+    )
+    settings = load_settings(environment=home)
+    assert settings.database == file.parent / "mail" / "post.db"
+    assert settings.storage_root == Path(home["HOME"]) / "archive"
+    assert settings.allowed_hosts == ("mail.example.com",)
+
+
+def test_limits_must_fit_together(home: dict[str, str]) -> None:
+    error = refusal(home | {"POSTROOM_DEFAULT_RESERVATION_TTL": "8d"})
+    assert "longer than max_reservation_ttl" in error.message
+    error = refusal(home | {"POSTROOM_MAX_ATTACHMENTS_BYTES": "10"})
+    assert "max_attachments_bytes" in error.message
+
+
+@pytest.mark.parametrize(
+    ("host", "identity", "verified"),
+    [
+        ("127.0.0.1", "asserted", False),
+        ("127.8.8.8", "asserted", False),
+        ("::1", "asserted", False),
+        ("[0:0:0:0:0:0:0:1]", "asserted", False),
+        ("localhost", "asserted", False),
+        ("127.0.0.1", "verified", True),
+        ("0.0.0.0", "asserted", True),  # noqa: S104 - nothing is bound here
+        ("::", "asserted", True),
+        ("192.168.1.5", "asserted", True),
+        ("devbox", "asserted", True),
+    ],
+)
+def test_beyond_loopback_agents_prove_who_they_are(
+    home: dict[str, str], host: str, identity: str, verified: bool
+) -> None:
+    settings = load_settings(environment=home | {"POSTROOM_HOST": host, "POSTROOM_IDENTITY": identity})
+    assert settings.verified is verified
+
+
+def test_settings_do_not_change(home: dict[str, str]) -> None:
+    settings = load_settings(environment=home)
+    with pytest.raises(ValidationError):
+        settings.port = 1  # type: ignore[misc]  # that this is wrong is the point
+
+
+def test_an_unknown_flag_is_refused(home: dict[str, str]) -> None:
+    assert refusal(home, prot=1).remedy == "did you mean port?"
+
+
+def test_explain_lists_every_setting_and_no_token(home: dict[str, str]) -> None:
+    token = "prm_" + "x" * 43
+    settings = load_settings(environment=home | {"POSTROOM_OWNER": token, "POSTROOM_ANSWER_RETENTION": "36h"})
+    lines = {line.name: line for line in explain(settings)}
+    assert lines.keys() == Settings.model_fields.keys()
+    assert all(line.description for line in lines.values())
+    assert lines["owner"].value == "prm_***"
+    assert lines["answer_retention"].value == "36h"
+    assert lines["archive_enabled"].value == "true"
+    assert token not in str(refusal(home | {"POSTROOM_PROFILE": token}).as_dict())
+
+
+def test_the_largest_letter_fits_into_the_largest_request(home: dict[str, str]) -> None:
+    settings = load_settings(environment=home)
+    as_base64 = -(-settings.max_attachments_bytes * 4 // 3)
+    assert settings.max_request_bytes > as_base64 + 6 * settings.max_body_bytes
+
+
+@pytest.mark.parametrize(
+    ("platform", "environment", "data", "config"),
+    [
+        ("linux", {}, "/home/a/.local/share/postroom", "/home/a/.config/postroom/config.toml"),
+        (
+            "linux",
+            {"XDG_DATA_HOME": "/d", "XDG_CONFIG_HOME": "/c"},
+            "/d/postroom",
+            "/c/postroom/config.toml",
+        ),
+        (
+            "linux",
+            {"XDG_DATA_HOME": "relative"},
+            "/home/a/.local/share/postroom",
+            "/home/a/.config/postroom/config.toml",
+        ),
+        (
+            "darwin",
+            {},
+            "/home/a/Library/Application Support/postroom",
+            "/home/a/Library/Application Support/postroom/config.toml",
+        ),
+        ("win32", {"LOCALAPPDATA": "/l", "APPDATA": "/r"}, "/l/postroom", "/r/postroom/config.toml"),
+        ("win32", {"POSTROOM_DATA_DIR": "~/post", "POSTROOM_CONFIG": "/c.toml"}, "/home/a/post", "/c.toml"),
+    ],
+)
+def test_every_system_has_its_usual_places(
+    platform: str, environment: dict[str, str], data: str, config: str
+) -> None:
+    given = {"HOME": "/home/a", **environment}
+    assert places.data_dir(given, platform=platform) == Path(data)
+    assert places.config_file(given, platform=platform) == Path(config)
+
+
+def test_the_note_of_a_server_is_private_and_goes_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    assert places.read_server_note(folder) is None
+    note = places.ServerNote(url="http://127.0.0.1:8765", pid=7, version="1", started_at=5)
+    places.write_server_note(folder, places.ServerNote(url="", pid=7, version="0", started_at=1))
+    places.write_server_note(folder, note)
+    assert places.read_server_note(folder) == note
+    assert stat.S_IMODE(places.server_note(folder).stat().st_mode) == 0o600
+    assert [path.name for path in folder.iterdir()] == ["server.json"]
+    places.remove_server_note(folder, pid=8)
+    assert places.read_server_note(folder) == note
+    places.remove_server_note(folder, pid=7)
+    places.remove_server_note(folder, pid=7)
+    assert places.read_server_note(folder) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"url": 1, "pid": "x"}', "[" * 100_000, "\x00"])
+def test_a_broken_note_is_refused_and_not_guessed_at(tmp_path: Path, text: str) -> None:
+    places.server_note(tmp_path).write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        places.read_server_note(tmp_path)
+    assert "remove the file" in caught.value.remedy

@@ -1,0 +1,616 @@
+"""The routes behind the door: health, log-in, administration, and the form of every refusal."""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import structlog
+from prometheus_client import CollectorRegistry, Counter
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from postroom.app.tokens import token_check
+from postroom.contracts import errors
+from postroom.contracts.mail import Backlog
+from postroom.http_api.errors import STATUSES, problem_of, status_of
+from postroom.http_api.guard import Credentials, Guard, GuardRules
+from postroom.http_api.lag import LagMeter, measure_lag
+from postroom.http_api.operations import Check, Readiness
+from postroom.http_api.readiness import FreshReadiness, archive_check, loop_check, store_check
+from postroom.http_api.routes import application, routes
+from postroom.http_api.sessions import MOST_CODES, Attempts, LoginCodes, LoginDesk, Sessions
+from postroom.testing.clock import ManualClock
+from postroom.version import __version__
+
+TOKEN = "prm_" + "t" * 43
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+BASE = "http://127.0.0.1:8765"
+
+
+class FakeOperations:
+    """Answers as it is told and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+        self.readiness = Readiness(checks=(Check(name="store", state="ok"),))
+        self.error: Exception | None = None
+
+    def _ask(self, *call: Any) -> None:
+        self.asked.append(call)
+        if self.error is not None:
+            raise self.error
+
+    async def status(self) -> Mapping[str, object]:
+        self._ask("status")
+        return {"projects": 1}
+
+    async def ready(self) -> Readiness:
+        self._ask("ready")
+        return self.readiness
+
+    async def doctor(self) -> Mapping[str, object]:
+        self._ask("doctor")
+        return {"checks": []}
+
+    async def back_up(self, target: Path | None) -> Mapping[str, object]:
+        self._ask("back_up", target)
+        return {"path": "/b"}
+
+    async def issue_agent_token(self, project: str, agent: str) -> str:
+        self._ask("issue", project, agent)
+        return "pra_x"
+
+    async def revoke_agent_token(self, project: str, agent: str) -> None:
+        self._ask("revoke", project, agent)
+
+    async def rebuild_archive(self, project: str | None) -> Mapping[str, object]:
+        self._ask("rebuild", project)
+        return {"files": 3}
+
+
+class Server:
+    """The whole edge over fake operations, and clients of it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.operations = FakeOperations()
+        self.registry = CollectorRegistry()
+        self.codes = LoginCodes(self.clock)
+        sessions = Sessions(b"k" * 32, self.clock)
+        self.cookie_name = sessions.cookie_name
+        is_operator = token_check(TOKEN)
+        desk = LoginDesk(sessions, self.codes, self.clock, is_operator=is_operator)
+        made = routes(self.operations, desk, registry=self.registry, clock=self.clock)
+        pages = [Route("/", _home), Route("/p/{slug}", _home), Route("/broken", _broken)]
+        self.app = Guard(
+            application([*made, *pages]),
+            GuardRules(),
+            Credentials(is_operator=is_operator, sessions=sessions),
+        )
+
+    def client(self, *, scheme: str = "http", address: str = "127.0.0.1") -> httpx2.AsyncClient:
+        transport = httpx2.ASGITransport(app=self.app, client=(address, 5), raise_app_exceptions=True)
+        return httpx2.AsyncClient(transport=transport, base_url=BASE.replace("http", scheme))
+
+
+async def _home(request: Request) -> Response:
+    return PlainTextResponse(request.state.caller)
+
+
+async def _broken(_: Request) -> Response:
+    raise RuntimeError("a private detail")
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+async def post(server: Server, path: str, **arguments: Any) -> httpx2.Response:
+    async with server.client() as client:
+        return await client.post(path, headers=BEARER, **arguments)
+
+
+async def get(server: Server, path: str, **arguments: Any) -> httpx2.Response:
+    async with server.client() as client:
+        return await client.get(path, **{"headers": BEARER, **arguments})
+
+
+async def test_the_process_says_that_it_is_up(server: Server) -> None:
+    reply = await get(server, "/healthz", headers={})
+    assert (reply.status_code, reply.json()) == (200, {"status": "ok", "version": __version__})
+
+
+@pytest.mark.parametrize(
+    ("store", "archive", "status"),
+    [
+        ("ok", "ok", 200),
+        ("ok", "failed", 200),
+        ("ok", "unknown", 200),
+        ("failed", "ok", 503),
+        ("unknown", "ok", 503),
+    ],
+)
+async def test_readiness_needs_every_required_part_to_be_known_well(
+    server: Server, store: Any, archive: Any, status: int
+) -> None:
+    server.operations.readiness = Readiness(
+        checks=(
+            Check(name="store", state=store, facts={"took_ms": 3}),
+            Check(name="archive", state=archive, required=False, facts={"waiting": 2, "oldest_ms": 7}),
+        )
+    )
+    reply = await get(server, "/readyz", headers={})
+    assert reply.status_code == status
+    assert reply.json() == {
+        "status": "ready" if status == 200 else "not_ready",
+        "checks": {
+            "store": {"state": store, "took_ms": 3},
+            "archive": {"state": archive, "waiting": 2, "oldest_ms": 7},
+        },
+    }
+
+
+async def test_many_who_ask_whether_it_is_ready_share_one_look(server: Server) -> None:
+    for _ in range(5):
+        assert (await get(server, "/readyz", headers={})).status_code == 200
+    assert server.operations.asked == [("ready",)]
+    server.clock.advance(timedelta(seconds=1))
+    await get(server, "/readyz", headers={})
+    server.clock.advance(timedelta(hours=-1))
+    await get(server, "/readyz", headers={})
+    assert len(server.operations.asked) == 3
+
+
+async def test_a_failed_look_is_not_remembered() -> None:
+    outcomes: list[Readiness | Exception] = [errors.StoreUnavailable("away"), Readiness(checks=())]
+
+    async def look() -> Readiness:
+        found = outcomes.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    fresh = FreshReadiness(look, ManualClock())
+    with pytest.raises(errors.StoreUnavailable):
+        await fresh()
+    assert (await fresh()).is_ready
+
+
+async def test_metrics_are_text_for_who_has_the_token(server: Server) -> None:
+    Counter("letters", "Letters.", registry=server.registry).inc()
+    reply = await get(server, "/metrics")
+    assert reply.headers["content-type"].startswith("text/plain")
+    assert "letters_total 1.0" in reply.text
+    assert (await get(server, "/metrics", headers={})).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/.well-known/oauth-authorization-server",
+        "/.well-known/oauth-authorization-server/mcp",
+        "/.well-known/oauth-protected-resource",
+        "/.well-known/oauth-protected-resource/mcp",
+        "/.well-known/openid-configuration",
+        "/.well-known/openid-configuration/mcp/",
+        "/mcp/.well-known/openid-configuration",
+        "/register",
+        "/authorize",
+        "/oauth/token",
+        "/token",
+    ],
+)
+async def test_clients_that_look_for_oauth_are_told_plainly_that_there_is_none(
+    server: Server, path: str
+) -> None:
+    async with server.client() as client:
+        for method in ("GET", "POST", "OPTIONS"):
+            reply = await client.request(method, path, headers={"Accept": "text/html"})
+            assert reply.status_code == 404
+            assert reply.headers["content-type"] == "application/json"
+            assert reply.json()["error"] == "not_found"
+            assert "OAuth" in reply.json()["error_description"]
+
+
+async def test_the_operator_asks_for_status_and_doctor(server: Server) -> None:
+    assert (await get(server, "/admin/status")).json() == {"projects": 1}
+    assert (await get(server, "/admin/doctor")).json() == {"checks": []}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "call", "answer"),
+    [
+        ("/admin/backup", None, ("back_up", None), {"path": "/b"}),
+        ("/admin/backup", {}, ("back_up", None), {"path": "/b"}),
+        ("/admin/backup", {"target": "/b/x.db"}, ("back_up", Path("/b/x.db")), {"path": "/b"}),
+        ("/admin/agent-token", {"project": "p", "agent": "A"}, ("issue", "p", "A"), {"token": "pra_x"}),
+        ("/admin/rebuild-archive", None, ("rebuild", None), {"files": 3}),
+        ("/admin/rebuild-archive", {"project": "p"}, ("rebuild", "p"), {"files": 3}),
+    ],
+)
+async def test_the_operator_gives_orders(
+    server: Server, path: str, body: dict[str, str] | None, call: tuple[Any, ...], answer: dict[str, Any]
+) -> None:
+    reply = await post(server, path, json=body) if body is not None else await post(server, path)
+    assert (reply.status_code, reply.json()) == (200, answer)
+    assert server.operations.asked == [call]
+
+
+async def test_an_agents_token_is_revoked(server: Server) -> None:
+    async with server.client() as client:
+        reply = await client.request(
+            "DELETE", "/admin/agent-token", headers=BEARER, json={"project": "p", "agent": "A"}
+        )
+    assert (reply.status_code, reply.json()) == (200, {"revoked": True})
+    assert server.operations.asked == [("revoke", "p", "A")]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "code"),
+    [
+        ("/admin/agent-token", b"", "invalid_argument"),
+        ("/admin/agent-token", b"{}", "invalid_argument"),
+        ("/admin/agent-token", b'{"project": "p"}', "invalid_argument"),
+        ("/admin/agent-token", b'{"project": "p", "agent": 5}', "invalid_argument"),
+        ("/admin/agent-token", b'{"project": "p", "agent": null}', "invalid_argument"),
+        ("/admin/agent-token", b'{"project": "p", "agent": "a", "x": 1}', "invalid_argument"),
+        ("/admin/backup", b"{", "invalid_argument"),
+        ("/admin/backup", b"[]", "invalid_argument"),
+        ("/admin/backup", b"null", "invalid_argument"),
+        ("/admin/backup", b"\xff\xfe", "invalid_argument"),
+        ("/admin/backup", b'{"target": "\xff"}', "invalid_argument"),
+        ("/admin/backup", b'{"target": "\\ud800"}', "invalid_argument"),
+        ("/admin/backup", b"[" * 100_000, "invalid_argument"),
+        ("/admin/backup", b'{"target": ' + b"[" * 100_000, "invalid_argument"),
+        ("/admin/backup", b'{"x": ' + b"[" * 100_000, "invalid_argument"),
+        ("/admin/backup", b'{"target": "b.db"}', "invalid_path"),
+        ("/admin/backup", b'{"target": ""}', "invalid_path"),
+        ("/admin/backup", b'{"target": "/a\\u0000b"}', "invalid_path"),
+        ("/admin/backup", b'{"target": "/' + b"a" * 5000 + b'"}', "invalid_path"),
+    ],
+)
+async def test_an_order_that_cannot_be_read_is_refused(
+    server: Server, path: str, body: bytes, code: str
+) -> None:
+    reply = await post(server, path, content=body)
+    assert (reply.status_code, reply.json()["code"]) == (400, code)
+    assert reply.json()["remedy"]
+    assert server.operations.asked == []
+
+
+async def test_the_operators_routes_are_shut_to_everybody_else(server: Server) -> None:
+    async with server.client() as client:
+        await log_in(client)
+        for method, path in (
+            ("GET", "/admin/status"),
+            ("GET", "/admin/doctor"),
+            ("POST", "/admin/backup"),
+            ("POST", "/admin/agent-token"),
+            ("DELETE", "/admin/agent-token"),
+            ("POST", "/admin/login-code"),
+            ("POST", "/admin/rebuild-archive"),
+        ):
+            reply = await client.request(method, path)
+            assert (reply.status_code, reply.json()["code"]) == (401, "token_required")
+    assert server.operations.asked == []
+
+
+async def test_without_the_guard_the_operators_routes_refuse_everybody(server: Server) -> None:
+    desk = LoginDesk(Sessions(b"k", server.clock), server.codes, server.clock, is_operator=lambda _: True)
+    bare = application([*routes(server.operations, desk, registry=server.registry, clock=server.clock)])
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=bare), base_url=BASE) as client:
+        reply = await client.get("/admin/status", headers=BEARER)
+    assert (reply.status_code, reply.json()["code"]) == (403, "not_permitted")
+
+
+async def test_failures_of_an_order_keep_their_code(server: Server) -> None:
+    server.operations.error = errors.UnknownAgent("no agent is called 'A'", value="A")
+    reply = await post(server, "/admin/agent-token", json={"project": "p", "agent": "A"})
+    problem = reply.json()
+    assert reply.status_code == 404
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert (problem["type"], problem["title"]) == ("urn:postroom:problem:unknown_agent", "Unknown agent")
+    assert (problem["detail"], problem["value"], problem["status"]) == ("no agent is called 'A'", "A", 404)
+    assert problem["request_id"] == reply.headers["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/nowhere", "/admin", "/admin/else", "/p/a/b/c", "/static/none.css", "/mcp/x"]
+)
+async def test_an_unknown_address_is_answered_in_json(server: Server, path: str) -> None:
+    reply = await get(server, path)
+    assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+    assert reply.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("POST", "/healthz", {"GET", "HEAD"}),
+        ("DELETE", "/login", {"GET", "HEAD", "POST"}),
+        ("GET", "/logout", {"POST"}),
+        ("GET", "/admin/agent-token", {"DELETE", "POST"}),
+        ("BREW", "/admin/status", {"GET", "HEAD"}),
+    ],
+)
+async def test_a_wrong_method_is_answered_with_the_right_ones(
+    server: Server, method: str, path: str, allowed: set[str]
+) -> None:
+    async with server.client() as client:
+        reply = await client.request(method, path, headers=BEARER)
+    assert (reply.status_code, reply.json()["code"]) == (405, "method_not_allowed")
+    assert set(reply.headers["allow"].split(", ")) == allowed
+
+
+async def test_what_nobody_foresaw_is_one_line_to_the_client_and_one_traceback_in_the_log(
+    server: Server,
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        reply = await get(server, "/broken")
+    assert (reply.status_code, reply.json()["code"]) == (500, "internal_error")
+    assert reply.json()["request_id"] == reply.headers["x-request-id"]
+    assert "private" not in reply.text
+    assert [(entry["event"], entry["exc_info"]) for entry in logs] == [("http.failed", True)]
+
+
+async def log_in(client: httpx2.AsyncClient, token: str = TOKEN) -> httpx2.Response:
+    return await client.post(
+        "/login", data={"token": token}, headers={"Origin": str(client.base_url).rstrip("/")}
+    )
+
+
+async def test_the_login_page_is_plain_and_has_a_form(server: Server) -> None:
+    reply = await get(server, "/login", headers={})
+    assert reply.headers["content-type"] == "text/html; charset=utf-8"
+    assert '<form method="post" action="/login">' in reply.text
+    assert "/static/postroom.css" in reply.text
+    assert not re.search(r"<script|style=|https?://", reply.text)
+    assert (await get(server, "/login", headers={"Origin": "null"})).status_code == 403
+
+
+async def test_the_token_logs_a_person_in_and_logging_out_forgets_it(server: Server) -> None:
+    async with server.client() as client:
+        assert (await client.get("/", headers={"Accept": "text/html"})).headers["location"] == "/login"
+        reply = await log_in(client)
+        assert (reply.status_code, reply.headers["location"]) == (303, "/")
+        cookie = reply.headers["set-cookie"].lower()
+        for part in ("httponly", "samesite=strict", "path=/", "max-age=2592000"):
+            assert part in cookie
+        assert "secure" not in cookie
+        assert TOKEN not in cookie
+        assert (await client.get("/")).text == "person"
+        reply = await client.post("/logout", headers={"Origin": BASE})
+        assert (reply.status_code, reply.headers["location"]) == (303, "/login")
+        assert (await client.get("/")).status_code == 401
+
+
+async def test_over_https_the_cookie_travels_over_https_alone(server: Server) -> None:
+    async with server.client(scheme="https") as client:
+        assert "; secure" in (await log_in(client)).headers["set-cookie"].lower()
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status"),
+    [
+        (b"token=wrong", "application/x-www-form-urlencoded", 401),
+        (b"", "application/x-www-form-urlencoded", 401),
+        (b"token=%ff%00&token=%zz&&==", "application/x-www-form-urlencoded; charset=x", 401),
+        (b"\xff\xfe", "application/x-www-form-urlencoded", 401),
+        (b"&" * 16_000, "application/x-www-form-urlencoded", 401),
+        (b'{"token": "x"}', "application/json", 415),
+        (b"token=x", "", 415),
+    ],
+)
+async def test_a_login_that_proves_nothing_shows_the_form_again(
+    server: Server, content: bytes, kind: str, status: int
+) -> None:
+    async with server.client() as client:
+        reply = await client.post("/login", content=content, headers={"Content-Type": kind})
+    assert reply.status_code == status
+    assert "<form" in reply.text
+    assert "set-cookie" not in reply.headers
+
+
+async def test_after_ten_failures_an_address_waits_and_others_do_not(server: Server) -> None:
+    async with server.client() as client:
+        for _ in range(10):
+            assert (await log_in(client, "wrong")).status_code == 401
+        server.clock.advance(timedelta(seconds=20))
+        reply = await log_in(client)
+        assert (reply.status_code, reply.headers["retry-after"]) == (429, "40")
+        assert "set-cookie" not in reply.headers
+    async with server.client(address="127.0.0.2") as other:
+        assert (await log_in(other)).status_code == 303
+    server.clock.advance(timedelta(seconds=40))
+    async with server.client() as client:
+        assert (await log_in(client)).status_code == 303
+
+
+def test_the_list_of_failed_addresses_stays_small() -> None:
+    attempts = Attempts(ManualClock())
+    for number in range(3000):
+        attempts.failed(str(number))
+    for _ in range(10):
+        attempts.failed("2999")
+    assert attempts.wait("2999") == 60
+    assert attempts.wait("0") == 0
+    assert len(attempts._failures) == 1024
+
+
+async def test_a_login_link_works_once(server: Server) -> None:
+    url = (await post(server, "/admin/login-code")).json()["url"]
+    assert url.startswith(f"{BASE}/login?code=prl_")
+    async with server.client() as client:
+        assert (await client.head(url)).status_code == 200
+        reply = await client.get(url)
+        assert (reply.status_code, reply.headers["location"]) == (303, "/")
+        assert (await client.get("/")).text == "person"
+    async with server.client() as client:
+        reply = await client.get(url)
+        assert reply.status_code == 401
+        assert "used before" in reply.text
+
+
+@pytest.mark.parametrize("code", ["", "x", "prl_" + "x" * 43, "%00", "%ff", "\u00e9" * 100, "<script>"])
+async def test_a_made_up_code_opens_nothing(server: Server, code: str) -> None:
+    reply = await get(server, f"/login?code={code}", headers={})
+    assert reply.status_code == 401
+    assert "<script" not in reply.text
+    assert "set-cookie" not in reply.headers
+
+
+def test_codes_end_after_ten_minutes_and_the_oldest_of_too_many_is_dropped() -> None:
+    clock = ManualClock()
+    codes = LoginCodes(clock)
+    made = [codes.make() for _ in range(MOST_CODES + 1)]
+    assert len(set(made)) == MOST_CODES + 1
+    assert not codes.use(made[0])
+    assert codes.use(made[1])
+    assert not codes.use(made[1])
+    clock.advance(timedelta(minutes=10))
+    assert not codes.use(made[2])
+
+
+TAMPERED: list[Callable[[str], str]] = [
+    lambda value: value[:-1] + ("0" if value[-1] != "0" else "1"),
+    lambda value: "9" + value[1:],
+    lambda value: value.replace(".", ""),
+    lambda value: value + "x",
+    lambda value: f'"{value}"',
+    lambda value: value.split(".")[0],
+    lambda value: "." * len(value),
+    lambda value: value.upper(),
+    lambda value: "",
+    lambda value: "\u00b2" + value[1:],
+]
+
+
+@pytest.mark.parametrize("change", TAMPERED)
+def test_a_session_that_was_changed_is_none(change: Callable[[str], str]) -> None:
+    sessions = Sessions(b"k" * 32, ManualClock())
+    value = sessions.issue()
+    assert sessions.recognises(f"x=y; {sessions.cookie_name}={value}")
+    assert not sessions.recognises(f"{sessions.cookie_name}={change(value)}")
+
+
+def test_a_session_ends_and_belongs_to_one_server() -> None:
+    clock = ManualClock()
+    sessions, other = Sessions(b"k" * 32, clock), Sessions(b"j" * 32, clock)
+    value = sessions.issue()
+    assert sessions.cookie_name != other.cookie_name
+    assert not other.recognises(f"{other.cookie_name}={value}")
+    clock.advance(timedelta(days=30) - timedelta(milliseconds=1))
+    assert sessions.recognises(f"{sessions.cookie_name}={value}")
+    clock.advance(timedelta(milliseconds=1))
+    assert not sessions.recognises(f"{sessions.cookie_name}={value}")
+
+
+def test_every_failure_has_a_status() -> None:
+    kinds = [kind for kind in errors.all_errors() if kind.__module__ == errors.__name__]
+    assert set(STATUSES) == set(kinds)
+    for kind in kinds:
+        problem = problem_of(kind("it failed", value="v"))
+        assert 400 <= problem.status <= 599
+        assert (problem.status, problem.code) == (status_of(kind("x")), kind.code)
+        assert ("WWW-Authenticate" in problem.headers) == (problem.status == 401)
+        assert (problem.value is None) == issubclass(kind, errors.AccessError)
+
+
+def test_a_failure_that_the_table_does_not_know_has_the_status_of_its_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(STATUSES, errors.UnknownAgent)
+    assert status_of(errors.UnknownAgent("x")) == STATUSES[errors.InputError]
+
+
+async def nothing() -> None:
+    return None
+
+
+async def never() -> Any:
+    await asyncio.Event().wait()
+
+
+async def test_a_store_that_writes_is_well_and_one_that_does_not_is_not() -> None:
+    async def full() -> None:
+        raise errors.StoreFull("the disk is full: /srv/mail")
+
+    assert (await store_check(nothing)).state == "ok"
+    failed = await store_check(full)
+    assert (failed.state, failed.facts) == ("failed", {"code": "store_full"})
+    slow = await store_check(never, patience=timedelta(milliseconds=1))
+    assert (slow.state, slow.facts) == ("failed", {"code": "store_unavailable"})
+
+
+@pytest.mark.parametrize(
+    ("backlog", "state", "facts"),
+    [
+        (Backlog(waiting=0, oldest_at=None), "ok", {"waiting": 0, "oldest_ms": 0}),
+        (Backlog(waiting=3, oldest_at=1_000_000), "ok", {"waiting": 3, "oldest_ms": 900_000}),
+        (Backlog(waiting=3, oldest_at=999_999), "failed", {"waiting": 3, "oldest_ms": 900_001}),
+        (Backlog(waiting=3, oldest_at=9_000_000), "ok", {"waiting": 3, "oldest_ms": 0}),
+    ],
+)
+async def test_an_archive_that_falls_behind_is_told(
+    backlog: Backlog, state: str, facts: dict[str, int]
+) -> None:
+    async def look() -> Backlog:
+        return backlog
+
+    check = await archive_check(look, 1_900_000)
+    assert (check.state, check.facts, check.required) == (state, facts, False)
+
+
+async def test_an_archive_that_cannot_be_seen_is_unknown() -> None:
+    async def away() -> Backlog:
+        raise errors.StoreUnavailable("closed")
+
+    assert (await archive_check(away, 0)).state == "unknown"
+    assert (await archive_check(never, 0, patience=timedelta(milliseconds=1))).state == "unknown"
+
+
+def test_the_loop_is_unknown_until_measured_and_failed_when_it_stalled_lately() -> None:
+    meter = LagMeter()
+    assert loop_check(meter, 0).state == "unknown"
+    meter.note(5, 1000)
+    assert (loop_check(meter, 1000).state, loop_check(meter, 1000).facts) == ("ok", {"lag_ms": 5})
+    meter.note(2001, 2000)
+    meter.note(-3, 3000)
+    assert loop_check(meter, 3000).state == "failed"
+    assert meter.worst(11_999) == 2001
+    assert meter.worst(12_000) == 0
+    assert meter.worst(13_000) is None
+
+
+async def test_the_meter_measures_how_late_it_woke_until_it_is_stopped() -> None:
+    meter, clock = LagMeter(), ManualClock()
+    moments = iter([0.0, 0.25, 0.5, 1.75])
+
+    def seconds() -> float:
+        moment = next(moments)
+        if moment == 1.75:
+            meter.stop()
+        return moment
+
+    async with asyncio.timeout(5):
+        await measure_lag(meter, clock, every=timedelta(milliseconds=1), seconds=seconds)
+    assert meter.worst(clock.now()) == 1249
+    assert [lag for _, lag in meter._seen] == [249, 249, 1249]
+
+
+async def test_the_meter_ends_with_its_task_group() -> None:
+    meter = LagMeter()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        task = group.create_task(measure_lag(meter, ManualClock()))
+        await asyncio.sleep(0)
+        task.cancel()
+    assert task.cancelled()
+    meter.stop()
+    meter.stop()

@@ -1,0 +1,619 @@
+"""The door: what may pass, what is refused and how, and that nothing hostile makes the server fail."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+import httpx2
+import pytest
+import structlog
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from postroom.app.tokens import token_check
+from postroom.contracts.errors import StoreUnavailable, UnknownAgent
+from postroom.http_api.guard import (
+    AGENT_TOKEN_SCOPE,
+    OPERATOR_SCOPE,
+    SMALL_BODY,
+    Credentials,
+    Guard,
+    GuardRules,
+)
+from postroom.http_api.sessions import Sessions
+from postroom.testing.clock import ManualClock
+
+TOKEN = "prm_" + "t" * 43
+AGENT_TOKEN = "pra_" + "a" * 43
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+LIMIT = 64 * 1024
+POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; font-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with what the guard let through."""
+    request = Request(scope, receive)
+    answer = JSONResponse(
+        {
+            "path": request.url.path,
+            "caller": request.state.caller,
+            "request_id": request.state.request_id,
+            "operator": scope.get(OPERATOR_SCOPE),
+            "agent_token": scope.get(AGENT_TOKEN_SCOPE),
+            "bytes": len(await request.body()),
+            "bound": structlog.contextvars.get_contextvars(),
+        }
+    )
+    await answer(scope, receive, send)
+
+
+async def is_agent(token: str) -> bool:
+    return token == AGENT_TOKEN
+
+
+@dataclass
+class Reply:
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    starts: int = 0
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+def sessions() -> Sessions:
+    return Sessions(b"k" * 32, ManualClock())
+
+
+def guarded(app: ASGIApp = echo, **rules: Any) -> Guard:
+    return Guard(
+        app,
+        GuardRules(max_request_bytes=LIMIT, **rules),
+        Credentials(is_operator=token_check(TOKEN), sessions=sessions(), is_agent=is_agent),
+    )
+
+
+async def ask(
+    app: ASGIApp,
+    path: str = "/mcp",
+    *,
+    method: str = "GET",
+    headers: list[tuple[bytes, bytes]] | None = None,
+    raw_path: bytes | None = None,
+    query: bytes = b"",
+    body: list[bytes] | None = None,
+) -> Reply:
+    """Send a request as a server would hand it over, however odd it is."""
+    given = [(b"host", b"127.0.0.1:8765")] if headers is None else headers
+    scope: MutableMapping[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode("utf-8", "surrogatepass") if raw_path is None else raw_path,
+        "query_string": query,
+        "root_path": "",
+        "headers": given,
+        "client": ("127.0.0.1", 5),
+        "server": ("127.0.0.1", 8765),
+    }
+    parts = list(body or [b""])
+    reply = Reply()
+
+    async def receive() -> Message:
+        if not parts:
+            return {"type": "http.disconnect"}
+        part = parts.pop(0)
+        return {"type": "http.request", "body": part, "more_body": bool(parts)}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            reply.starts += 1
+            reply.status = message["status"]
+            reply.headers = {
+                key.decode().lower(): value.decode("latin-1") for key, value in message["headers"]
+            }
+        else:
+            reply.body += message.get("body", b"")
+
+    await app(scope, receive, send)
+    return reply
+
+
+def head(
+    *extra: tuple[bytes, bytes], host: bytes = b"127.0.0.1:8765", token: bool = True
+) -> list[tuple[bytes, bytes]]:
+    proof = [(b"authorization", f"Bearer {TOKEN}".encode())] if token else []
+    return [(b"host", host), *proof, *extra]
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx2.AsyncClient]:
+    transport = httpx2.ASGITransport(app=guarded())
+    async with httpx2.AsyncClient(transport=transport, base_url="http://localhost:8765") as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("host", "passes"),
+    [
+        (b"127.0.0.1", True),
+        (b"127.0.0.1:8765", True),
+        (b"127.0.0.1:1", True),
+        (b"localhost:9", True),
+        (b"LOCALHOST:9", True),
+        (b"[::1]:8765", True),
+        (b"[::1]", True),
+        (b"[0:0:0:0:0:0:0:1]:8765", True),
+        (b"mail.example.com", True),
+        (b"Mail.Example.com:443", True),
+        (b"10.0.0.7:8765", True),
+        (b"", False),
+        (b"evil.example", False),
+        (b"evil.example:8765", False),
+        (b"127.0.0.1.evil.example", False),
+        (b"localhost.evil.example", False),
+        (b"evil.example/localhost", False),
+        (b"localhost@evil.example", False),
+        (b"localhost:8765:8765", False),
+        (b"localhost:65536", False),
+        (b"localhost:99999999", False),
+        (b"localhost:", False),
+        (b"localhost:\xc2\xb2", False),
+        (b"local host", False),
+        (b"::1", False),
+        (b"[::1", False),
+        (b"[::ffff:]", False),
+        (b"[]", False),
+        (b"\xff\xfe", False),
+        (b"localhost\x00", False),
+        (b"x" * 5000, False),
+    ],
+)
+async def test_only_the_names_of_this_server_are_answered(host: bytes, passes: bool) -> None:
+    app = guarded(host="10.0.0.7", allowed_hosts=("mail.example.com",))
+    reply = await ask(app, headers=head(host=host))
+    assert reply.status == (200 if passes else 421)
+    if not passes:
+        assert reply.json()["code"] == "unknown_host"
+        assert "POSTROOM_ALLOWED_HOSTS" in reply.json()["remedy"]
+
+
+async def test_a_request_without_a_host_is_refused() -> None:
+    assert (await ask(guarded(), headers=head()[1:])).status == 421
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "passes"),
+    [
+        (b"localhost:8765", b"http://localhost:8765", True),
+        (b"localhost:8765", b"HTTP://LOCALHOST:8765", True),
+        (b"[::1]:8765", b"http://[::1]:8765", True),
+        (b"localhost", b"http://localhost", True),
+        (b"localhost:80", b"http://localhost", True),
+        (b"mail.example.com", b"https://mail.example.com", True),
+        (b"mail.example.com:443", b"https://mail.example.com", True),
+        (b"127.0.0.1:8765", b"https://mail.example.com", True),
+        (b"127.0.0.1:8765", b"http://mail.example.com:8765", True),
+        (b"127.0.0.1:8765", b"http://mail.example.com:3000", False),
+        (b"mail.example.com", b"https://mail.example.com:3000", False),
+        (b"localhost:8765", b"http://localhost:3000", False),
+        (b"localhost:8765", b"http://127.0.0.1:8765", False),
+        (b"localhost:8765", b"https://localhost", False),
+        (b"localhost:8765", b"http://evil.example", False),
+        (b"localhost:8765", b"http://evil.example:8765", False),
+        (b"localhost:8765", b"http://localhost:8765.evil.example", False),
+        (b"localhost:8765", b"http://localhost:8765@evil.example", False),
+        (b"localhost:8765", b"http://localhost:8765/", False),
+        (b"localhost:8765", b"http://localhost:8765 http://evil.example", False),
+        (b"localhost:8765", b"null", False),
+        (b"localhost:8765", b"", False),
+        (b"localhost:8765", b"file://", False),
+        (b"localhost:8765", b"chrome-extension://abc", False),
+        (b"localhost:8765", b"\xff", False),
+    ],
+)
+async def test_a_page_of_another_origin_may_send_nothing(host: bytes, origin: bytes, passes: bool) -> None:
+    app = guarded(allowed_hosts=("mail.example.com",))
+    for path in ("/mcp", "/p/x", "/healthz", "/login", "/static/x.css"):
+        reply = await ask(app, path, method="POST", headers=head((b"origin", origin), host=host))
+        assert reply.status == (200 if passes else 403)
+        if not passes:
+            assert reply.json()["code"] == "foreign_origin"
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        b"Bearer",
+        b"Bearer ",
+        b"Bearer wrong",
+        b"Bearer " + TOKEN.encode()[:-1],
+        b"Bearer " + TOKEN.encode() + b"t",
+        b"Bearer " + TOKEN.upper().encode(),
+        b"Bearer \xff\xfe",
+        b"Bearer " + b"x" * 60_000,
+        b"Bearer \x00",
+    ],
+)
+async def test_a_wrong_token_opens_nothing(authorization: bytes) -> None:
+    cookie = f"{sessions().cookie_name}={sessions().issue()}".encode()
+    for path in ("/mcp", "/p/x", "/admin/status", "/metrics"):
+        reply = await ask(
+            guarded(), path, headers=head((b"authorization", authorization), (b"cookie", cookie), token=False)
+        )
+        assert reply.status == 401
+        assert reply.json()["code"] == "wrong_token"
+        assert reply.headers["www-authenticate"] == 'Bearer realm="postroom"'
+        assert reply.json()["value"] is None
+
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Basic dTpw"}, {"Authorization": TOKEN}])
+async def test_without_a_token_the_answer_says_that_one_is_needed(
+    client: httpx2.AsyncClient, headers: dict[str, str]
+) -> None:
+    for path in ("/mcp", "/p/x", "/", "/nowhere"):
+        reply = await client.post(path, headers=headers)
+        assert reply.status_code == 401
+        assert reply.headers["content-type"] == "application/problem+json"
+        assert reply.headers["www-authenticate"] == 'Bearer realm="postroom"'
+        problem = reply.json()
+        assert problem["code"] == "token_required"
+        assert problem["status"] == 401
+        assert problem["request_id"] == reply.headers["x-request-id"]
+        assert "Authorization: Bearer" in problem["remedy"]
+
+
+async def test_the_servers_token_makes_an_operator(client: httpx2.AsyncClient) -> None:
+    for path in ("/mcp", "/p/x", "/admin/status"):
+        for scheme in ("Bearer", "bearer", "BEARER"):
+            found = (await client.get(path, headers={"Authorization": f"{scheme} {TOKEN}"})).json()
+            assert (found["caller"], found["operator"], found["agent_token"]) == ("operator", True, None)
+
+
+async def test_an_agents_token_opens_the_mcp_endpoint_alone(client: httpx2.AsyncClient) -> None:
+    proof = {"Authorization": f"Bearer {AGENT_TOKEN}"}
+    found = (await client.post("/mcp", headers=proof)).json()
+    assert (found["caller"], found["operator"], found["agent_token"]) == ("agent", False, AGENT_TOKEN)
+    for path in ("/admin/agent-token", "/metrics", "/p/x", "/", "/mcpx"):
+        assert (await client.get(path, headers=proof)).json()["code"] == "wrong_token"
+
+
+async def test_without_a_look_for_agents_only_the_servers_token_counts() -> None:
+    app = Guard(echo, GuardRules(), Credentials(is_operator=token_check(TOKEN), sessions=sessions()))
+    reply = await ask(app, headers=head((b"authorization", f"Bearer {AGENT_TOKEN}".encode()), token=False))
+    assert reply.status == 401
+
+
+async def test_a_session_opens_the_pages_and_no_interface(client: httpx2.AsyncClient) -> None:
+    cookie = {"Cookie": f"a=b; {sessions().cookie_name}={sessions().issue()}; c=d"}
+    found = (await client.get("/p/x", headers=cookie)).json()
+    assert (found["caller"], found["operator"]) == ("person", False)
+    for path in ("/mcp", "/mcp/", "/admin/status", "/metrics"):
+        reply = await client.get(path, headers={**cookie, "Accept": "text/html"})
+        assert (reply.status_code, reply.json()["code"]) == (401, "token_required")
+
+
+async def test_a_browser_without_a_session_is_led_to_the_login_page(client: httpx2.AsyncClient) -> None:
+    for method in ("GET", "POST"):
+        reply = await client.request(method, "/p/x", headers={"Accept": "text/html,*/*;q=0.8"})
+        assert (reply.status_code, reply.headers["location"]) == (303, "/login")
+        assert reply.headers["content-security-policy"] == POLICY
+
+
+@pytest.mark.parametrize(
+    ("path", "public"),
+    [
+        ("/healthz", True),
+        ("/readyz", True),
+        ("/login", True),
+        ("/static/postroom.css", True),
+        ("/.well-known/oauth-authorization-server", True),
+        ("/.well-known/oauth-protected-resource/mcp", True),
+        ("/.well-known/openid-configuration", True),
+        ("/mcp/.well-known/openid-configuration", True),
+        ("/register", True),
+        ("/authorize", True),
+        ("/oauth/token", True),
+        ("/", False),
+        ("/healthz/", False),
+        ("/healthzz", False),
+        ("/login/x", False),
+        ("/static", False),
+        ("//static/x", False),
+        ("/STATIC/x", False),
+        ("/.well-known/else", False),
+        ("/.well-known/oauth-protected-resourcex", False),
+        ("/logout", False),
+        ("/admin/status", False),
+        ("/metrics", False),
+        ("/mcp", False),
+    ],
+)
+async def test_only_the_public_paths_need_no_token(path: str, public: bool) -> None:
+    reply = await ask(guarded(), path, headers=head(token=False))
+    assert reply.status == (200 if public else 401)
+    if public:
+        assert reply.json()["caller"] == "anyone"
+        assert reply.json()["operator"] is False
+
+
+async def test_a_forged_mark_of_the_scope_does_not_survive() -> None:
+    reply = await ask(guarded(), "/healthz", headers=head((b"postroom.operator", b"1"), token=False))
+    assert reply.json()["operator"] is False
+
+
+MALFORMED: list[tuple[str, bytes | None, bytes]] = [
+    ("/p/\x00", b"/p/%00", b""),
+    ("/p/\x1b[2J", b"/p/%1B[2J", b""),
+    ("/p/%zz", b"/p/%zz", b""),
+    ("/p/%", b"/p/%", b""),
+    ("/p/%4", b"/p/%4", b""),
+    ("/p/\ufffd", b"/p/%ff%fe", b""),
+    ("/p/\ufffd", b"/p/%c0%af", b""),
+    ("/p/\udcff", b"/p/x", b""),
+    ("/static/../admin/status", None, b""),
+    ("/static/..", b"/static/%2e%2e", b""),
+    ("/p/./x", None, b""),
+    ("/..\\x", None, b""),
+    ("*", None, b""),
+    ("", None, b""),
+    ("http://evil.example/", None, b""),
+    ("/" + "9" * 5000, None, b""),
+    ("/healthz", None, b"q=" + b"x" * 9000),
+]
+
+
+@pytest.mark.parametrize(("path", "raw_path", "query"), MALFORMED)
+async def test_a_malformed_address_is_the_callers_fault(
+    path: str, raw_path: bytes | None, query: bytes
+) -> None:
+    reply = await ask(guarded(), path, raw_path=raw_path, query=query, headers=head())
+    assert reply.status == 400
+    assert reply.json()["code"] == "malformed_request"
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        [(b"host", b"evil.example")],
+        [(b"origin", b"http://localhost:8765"), (b"origin", b"http://localhost:8765")],
+        [(b"authorization", b"Bearer x")],
+        [(b"content-length", b"x")],
+        [(b"content-length", b"-1")],
+        [(b"content-length", b"1.5")],
+        [(b"content-length", b"\xc2\xb2")],
+        [(b"content-length", b"9" * 5000)],
+        [(b"content-length", b"1"), (b"content-length", b"2")],
+    ],
+)
+async def test_headers_that_contradict_are_the_callers_fault(extra: list[tuple[bytes, bytes]]) -> None:
+    reply = await ask(guarded(), headers=head(*extra))
+    assert (reply.status, reply.json()["code"]) == (400, "malformed_request")
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        [(b"cookie", b"\xff\xfe=\x00; ;;=; ===")],
+        [(b"cookie", b"a=b" * 10_000)],
+        [(b"accept", b"\xff")],
+        [(b"x-request-id", b"\xff\n")],
+        [(b"content-type", b"\xff\xfe")],
+        [(b"traceparent", b"\x00")],
+        [(b"x", b"\r\n\r\nGET /admin/status HTTP/1.1")],
+    ],
+)
+async def test_odd_headers_harm_nobody(extra: list[tuple[bytes, bytes]]) -> None:
+    assert (await ask(guarded(), headers=head(*extra))).status == 200
+    assert (await ask(guarded(), "/p/x", headers=head(*extra, token=False))).status == 401
+
+
+async def test_a_body_that_is_announced_too_large_is_not_read(client: httpx2.AsyncClient) -> None:
+    reply = await client.post("/mcp", content=b"x" * (LIMIT + 1), headers=BEARER)
+    assert (reply.status_code, reply.json()["code"]) == (413, "too_large")
+    assert (await client.post("/mcp", content=b"x" * LIMIT, headers=BEARER)).json()["bytes"] == LIMIT
+
+    async def unreached(scope: Scope, receive: Receive, send: Send) -> None:
+        raise AssertionError("the application was called")
+
+    announced = head((b"content-length", str(LIMIT + 1).encode()))
+    assert (await ask(guarded(unreached), method="POST", headers=announced)).status == 413
+    assert (await client.post("/login", content=b"x" * (SMALL_BODY + 1))).status_code == 413
+
+
+@pytest.mark.parametrize("announced", [[], [(b"content-length", b"5")]])
+async def test_a_body_that_grows_too_large_is_cut_off_and_answered_once(
+    announced: list[tuple[bytes, bytes]],
+) -> None:
+    parts = [b"x" * LIMIT, b"x", b"y" * LIMIT]
+    reply = await ask(guarded(), method="POST", headers=head(*announced), body=parts)
+    assert (reply.status, reply.starts) == (413, 1)
+    assert reply.json()["code"] == "too_large"
+    assert reply.json()["value"] == LIMIT
+
+
+async def test_an_application_that_makes_little_of_a_cut_body_cannot_answer_after_us() -> None:
+    async def stubborn(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        assert (await receive())["type"] == "http.disconnect"
+        await PlainTextResponse("thanks")(scope, receive, send)
+
+    reply = await ask(guarded(stubborn), method="POST", headers=head(), body=[b"x" * LIMIT, b"x", b"z"])
+    assert (reply.status, reply.starts) == (413, 1)
+
+
+async def test_an_unexpected_failure_is_logged_whole_and_told_in_one_line() -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        raise RuntimeError("the secret of /etc/shadow")
+
+    with structlog.testing.capture_logs() as logs:
+        reply = await ask(guarded(broken), headers=head((b"x-request-id", b"r-1")))
+    assert reply.status == 500
+    assert reply.json()["code"] == "internal_error"
+    assert reply.json()["request_id"] == reply.headers["x-request-id"] == "r-1"
+    assert b"shadow" not in reply.body
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    assert [(entry["event"], entry["log_level"], entry["exc_info"]) for entry in logs] == [
+        ("http.failed", "error", True)
+    ]
+
+
+async def test_a_failure_after_the_answer_began_is_not_answered_twice() -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise RuntimeError("late")
+
+    with structlog.testing.capture_logs() as logs:
+        reply = await ask(guarded(broken), headers=head())
+    assert (reply.status, reply.starts, reply.body) == (200, 1, b"")
+    assert logs[0]["event"] == "http.failed"
+
+
+async def test_a_typed_failure_keeps_its_code_and_remedy() -> None:
+    async def unknown(scope: Scope, receive: Receive, send: Send) -> None:
+        raise UnknownAgent("no agent is called 'x'", value="x\udcff")
+
+    reply = await ask(guarded(unknown), headers=head())
+    assert (reply.status, reply.json()["code"], reply.json()["value"]) == (404, "unknown_agent", "x\udcff")
+    assert reply.json()["remedy"].startswith("call register_agent")
+
+    async def away(scope: Scope, receive: Receive, send: Send) -> None:
+        raise StoreUnavailable("the store is closed")
+
+    with structlog.testing.capture_logs() as logs:
+        reply = await ask(guarded(away), headers=head())
+    assert (reply.status, reply.json()["retryable"], reply.headers["retry-after"]) == (503, True, "1")
+    assert logs[0]["code"] == "store_unavailable"
+
+
+async def test_a_client_that_leaves_is_no_failure() -> None:
+    with structlog.testing.capture_logs() as logs:
+        app = guarded()
+
+        async def cut(scope: Scope, receive: Receive, send: Send) -> None:
+            async def gone() -> Message:
+                return {"type": "http.disconnect"}
+
+            await app(scope, gone, send)
+
+        reply = await ask(cut, method="POST", headers=head())
+    assert reply.starts == 0
+    assert [entry["event"] for entry in logs] == ["http.client_left"]
+
+
+@pytest.mark.parametrize("path", ["/mcp", "/p/x", "/nowhere", "/healthz", "/static/x.css", "/\x00"])
+async def test_every_answer_carries_the_same_protection(path: str) -> None:
+    for headers in (head(), head(token=False), head(host=b"evil.example"), head((b"origin", b"null"))):
+        reply = await ask(guarded(), path, headers=headers)
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert reply.headers["referrer-policy"] == "same-origin"
+        assert reply.headers["x-frame-options"] == "DENY"
+        assert reply.headers["content-security-policy"] == POLICY
+        assert reply.headers["cache-control"] == ("no-cache" if path.startswith("/static/") else "no-store")
+        assert reply.headers["x-request-id"]
+
+
+async def test_an_answer_keeps_the_stricter_policy_it_brings() -> None:
+    async def download(scope: Scope, receive: Receive, send: Send) -> None:
+        answer = PlainTextResponse(
+            "x", headers={"Content-Security-Policy": "sandbox", "X-Request-Id": "theirs"}
+        )
+        await answer(scope, receive, send)
+
+    reply = await ask(guarded(download), headers=head((b"x-request-id", b"mine")))
+    assert (reply.headers["content-security-policy"], reply.headers["x-request-id"]) == ("sandbox", "mine")
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ([b"abc-123_X.y"], True),
+        ([b"a" * 64], True),
+        ([b"a" * 65], False),
+        ([b""], False),
+        ([b"a b"], False),
+        ([b"a\nb"], False),
+        ([b"\xff"], False),
+        ([b"a", b"b"], False),
+        ([], False),
+    ],
+)
+async def test_a_request_id_is_kept_when_well_formed_and_made_otherwise(
+    given: list[bytes], kept: bool
+) -> None:
+    reply = await ask(guarded(), headers=head(*((b"x-request-id", value) for value in given)))
+    made = reply.headers["x-request-id"]
+    assert (made == given[0].decode("latin-1")) if kept else (len(made) == 16 and made.isalnum())
+    assert reply.json()["request_id"] == made
+    assert reply.json()["bound"] == {"request_id": made}
+    assert structlog.contextvars.get_contextvars() == {}
+
+
+async def test_a_web_socket_is_closed_unheard() -> None:
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await guarded()({"type": "websocket", "path": "/mcp", "headers": head()}, receive, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+async def test_start_and_end_of_the_server_pass_through() -> None:
+    seen: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append(scope["type"])
+
+    async def nothing(_: Any = None) -> Message:
+        return {}
+
+    await guarded(app)({"type": "lifespan"}, nothing, nothing)  # type: ignore[arg-type]  # nobody calls them
+    assert seen == ["lifespan"]
+
+
+def test_the_marks_are_those_that_the_mcp_server_reads() -> None:
+    from postroom.mcp_server import server
+
+    assert (OPERATOR_SCOPE, AGENT_TOKEN_SCOPE) == (server.OPERATOR_SCOPE, server.AGENT_TOKEN_SCOPE)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    target=st.binary(max_size=60),
+    host=st.one_of(st.just(b"localhost"), st.binary(max_size=30)),
+    name=st.sampled_from(
+        [b"origin", b"authorization", b"cookie", b"content-length", b"accept", b"x-request-id"]
+    ),
+    value=st.one_of(st.binary(max_size=60), st.text("0123456789.-+ ", max_size=40).map(str.encode)),
+    token=st.booleans(),
+)
+def test_no_bytes_make_the_door_fail(
+    target: bytes, host: bytes, name: bytes, value: bytes, token: bool
+) -> None:
+    raw = b"/" + target.partition(b"?")[0]
+    path = unquote(raw.decode("latin-1"))
+    given_head = head((name, value), host=host, token=token)
+    reply = asyncio.run(
+        ask(guarded(), path, raw_path=raw, query=target, headers=given_head, method="POST", body=[target])
+    )
+    assert reply.starts == 1
+    assert reply.status in {200, 303, 400, 401, 403, 413, 421}
+    assert reply.headers["x-request-id"]

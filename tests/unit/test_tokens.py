@@ -1,0 +1,213 @@
+"""Tokens, and that none of them reaches a log."""
+
+import io
+import json
+import logging
+import os
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from postroom.app import tokens
+from postroom.app.config import load_settings
+from postroom.app.logs import configure_logs
+from postroom.contracts.errors import ConfigError
+
+SECRET = "prm_" + "s" * 43
+"""Looks like a token; opens nothing."""
+
+
+def test_the_first_start_makes_a_private_token_and_later_ones_keep_it(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "token"
+    token = tokens.load_or_make_token(path)
+    assert token.startswith("prm_")
+    assert len(token) == len("prm_") + 43
+    assert tokens.load_or_make_token(path) == token
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [found.name for found in path.parent.iterdir()] == ["token"]
+
+
+def test_racing_starts_get_one_token(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "token"
+    barrier = threading.Barrier(8)
+    found: list[str] = []
+
+    def start() -> None:
+        barrier.wait(timeout=5)
+        found.append(tokens.load_or_make_token(path))
+
+    threads = [threading.Thread(target=start) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=5)
+    assert len(found) == 8
+    assert len(set(found)) == 1
+    assert [entry.name for entry in path.parent.iterdir()] == ["token"]
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o602])
+def test_a_token_that_others_can_use_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "token"
+    token = tokens.load_or_make_token(path)
+    path.chmod(mode)
+    with pytest.raises(ConfigError) as caught:
+        tokens.load_or_make_token(path)
+    assert f"{mode:04o}" in caught.value.message
+    assert f"chmod 600 {path}" in caught.value.remedy
+    assert token not in str(caught.value.as_dict())
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"prm_short", b"secret", b"\xff" * 47, SECRET.encode() + b"x"]
+)
+def test_a_file_without_a_token_is_refused_and_kept(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(content)
+    path.chmod(0o600)
+    with pytest.raises(ConfigError) as caught:
+        tokens.load_or_make_token(path)
+    assert "holds no token" in caught.value.message
+    assert path.read_bytes() == content
+
+
+def test_a_token_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "token"
+    tokens.load_or_make_token(path)
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    with pytest.raises(ConfigError) as caught:
+        tokens.load_or_make_token(path)
+    assert f"belongs to user {me}" in caught.value.message
+
+
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError) as caught:
+        tokens.load_or_make_token(tmp_path / "file" / "token")
+    assert str(tmp_path) in caught.value.message
+    (tmp_path / "token").mkdir(mode=0o700)
+    with pytest.raises(ConfigError):
+        tokens.load_or_make_token(tmp_path / "token")
+
+
+def test_agents_get_tokens_of_their_own_kind() -> None:
+    made = {tokens.new_agent_token() for _ in range(100)}
+    assert len(made) == 100
+    assert all(token.startswith("pra_") and len(token) == 47 for token in made)
+
+
+def test_tokens_are_stored_by_hash_and_compared_whole() -> None:
+    assert tokens.token_hash("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    assert tokens.same_token(SECRET, SECRET)
+    for other in ("", SECRET[:-1], SECRET + "s", SECRET.upper(), "\udcff", "é"):
+        assert not tokens.same_token(other, SECRET)
+        assert not tokens.token_check(SECRET)(other)
+    assert tokens.token_check(SECRET)(SECRET)
+    assert SECRET not in repr(tokens.token_check(SECRET))
+
+
+def test_keys_differ_by_purpose_and_by_token() -> None:
+    keys = {tokens.derived_key(token, purpose) for token in (SECRET, "x") for purpose in ("page", "mail")}
+    assert len(keys) == 4
+    assert all(len(key) == 32 for key in keys)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"token={SECRET}", "token=prm_***"),
+        (f"/login?code=prl_{'c' * 43}&x=1", "/login?code=prl_***&x=1"),
+        (f"%3Dpra_{'c' * 43}", "%3Dpra_***"),
+        ("Authorization: Bearer abcdefghijkl, x", "Authorization: Bearer ***, x"),
+        ("authorization: bearer  abcdefghijkl", "authorization: bearer  ***"),
+        ("a bearer token is needed", "a bearer token is needed"),
+        ("", ""),
+    ],
+)
+def test_what_looks_like_a_token_is_masked(text: str, expected: str) -> None:
+    assert tokens.redact(text) == expected
+
+
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield io.StringIO()
+    root.handlers = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def configured(log: io.StringIO, form: str, level: str = "info") -> None:
+    settings = load_settings(
+        environment={"HOME": "/nowhere", "POSTROOM_LOG_FORMAT": form, "POSTROOM_LOG_LEVEL": level}
+    )
+    configure_logs(settings, stream=log)
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_no_secret_reaches_a_log(log: io.StringIO, form: str) -> None:
+    configured(log, form)
+    ours = structlog.get_logger("ours")
+    ours.info("it.happened", note=f"x {SECRET} y", headers={"Cookie": "opensesame"})
+    ours.info("it.happened", token="opensesame")  # noqa: S106 - a word that must not be written
+    ours.info(
+        "it.happened", values=[f"Bearer {SECRET}"], body_md="the letter's text", path=Path(f"/{SECRET}")
+    )
+    logging.getLogger("library").warning("called with %s", SECRET)
+    logging.getLogger("uvicorn.access").info('"GET /login?code=prl_%s HTTP/1.1"', "c" * 43)
+    try:
+        int(SECRET)
+    except ValueError:
+        ours.exception("it.broke")
+        logging.getLogger("library").exception("broke")
+    written = log.getvalue()
+    for secret in (SECRET, "s" * 20, "opensesame", "the letter's text", "c" * 20):
+        assert secret not in written
+    assert written.count("Traceback") == 2
+    assert "prm_***" in written
+
+
+def test_json_logs_hold_one_object_a_line_with_what_is_bound(log: io.StringIO) -> None:
+    configured(log, "json")
+    with structlog.contextvars.bound_contextvars(request_id="r1"):
+        structlog.get_logger("ours").info("mail.sent", message_id=7, code="ok")
+        logging.getLogger("library").warning("line\nfeed %s", "\x1b[31m")
+    first, second = (json.loads(line) for line in log.getvalue().splitlines())
+    assert first["event"] == "mail.sent"
+    assert (first["message_id"], first["code"], first["request_id"]) == (7, "ok", "r1")
+    assert (first["level"], first["logger"]) == ("info", "ours")
+    assert first["timestamp"].endswith("Z")
+    assert (second["event"], second["request_id"]) == ("line\\x0afeed \\x1b[31m", "r1")
+
+
+def test_control_characters_cannot_forge_a_line_of_the_console(log: io.StringIO) -> None:
+    configured(log, "console")
+    structlog.get_logger("ours").info("one\ntwo", path="/\x1b[2J")
+    assert len(log.getvalue().splitlines()) == 1
+    assert "\x1b[2J" not in log.getvalue()
+
+
+def test_the_web_servers_own_handlers_write_nothing_beside_ours(log: io.StringIO) -> None:
+    theirs = io.StringIO()
+    logging.getLogger("uvicorn.access").addHandler(logging.StreamHandler(theirs))
+    configured(log, "json")
+    logging.getLogger("uvicorn.access").info("GET /")
+    assert theirs.getvalue() == ""
+    assert json.loads(log.getvalue())["event"] == "GET /"
+
+
+def test_the_level_holds_for_ours_and_the_libraries(log: io.StringIO) -> None:
+    configured(log, "json", level="warning")
+    structlog.get_logger("ours").info("quiet")
+    logging.getLogger("library").info("quiet")
+    assert log.getvalue() == ""
+    configured(log, "json", level="debug")
+    structlog.get_logger("ours").debug("said")
+    assert "said" in log.getvalue()

@@ -1,0 +1,210 @@
+import asyncio
+import threading
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from postroom.web import markdown
+from postroom.web.markdown import INLINE_LIMIT, MARKDOWN_LIMIT, PLAIN_SHOWN, Markdown, to_html
+from web_samples import HOSTILE
+
+TAGS = {
+    *("p", "br", "hr", "h3", "h4", "h5", "h6", "blockquote", "ul", "ol", "li", "pre", "code"),
+    *("em", "strong", "s", "a", "div", "table", "thead", "tbody", "tr", "th", "td"),
+}
+REL = "noopener noreferrer nofollow"
+
+
+class Seen(HTMLParser):
+    """Collects what an HTML text holds."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.elements = []
+        self.others = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.text += data
+
+    def handle_comment(self, data):
+        self.others.append(data)
+
+    handle_decl = handle_pi = unknown_decl = handle_comment
+
+
+def allowed(tag, attribute, value):
+    if tag == "a":
+        web = value.lower().startswith(("http://", "https://", "mailto:"))
+        return {"href": web, "title": True, "rel": value == REL}.get(attribute, False)
+    if attribute == "dir":
+        return value == "auto" and tag in {"ul", "ol", "blockquote"}
+    if attribute == "class":
+        return (tag, value) in {
+            ("div", "wide"),
+            ("pre", "plain"),
+            *((cell, f"align-{way}") for cell in ("th", "td") for way in ("center", "right")),
+        }
+    return tag == "ol" and attribute == "start" and value.isdigit()
+
+
+def assert_harmless(html):
+    seen = Seen(html)
+    assert not seen.others
+    assert {tag for tag, _ in seen.elements} <= TAGS
+    wrong = [
+        (tag, attribute, value)
+        for tag, attributes in seen.elements
+        for attribute, value in attributes.items()
+        if not allowed(tag, attribute, value)
+    ]
+    assert not wrong
+    assert all(attributes.get("rel") == REL for tag, attributes in seen.elements if tag == "a")
+
+
+@pytest.mark.parametrize("body", HOSTILE)
+def test_nothing_that_acts_survives(body):
+    assert_harmless(to_html(body))
+
+
+def test_all_of_it_at_once_is_harmless_too():
+    assert_harmless(to_html("\n\n".join(HOSTILE)))
+    assert_harmless(to_html(" ".join(HOSTILE)))
+
+
+pieces = st.sampled_from(
+    [*HOSTILE, "\n", "\n\n", "> ", "- ", "|", "|-|\n", "`", "```\n", "**", "[", "](", ")", "<", "&", "\x00"]
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.one_of(pieces, st.text(max_size=20)), max_size=12).map("".join))
+def test_no_text_at_all_yields_more_than_the_allow_list(body):
+    assert_harmless(to_html(body))
+
+
+@pytest.mark.parametrize(
+    ("body", "html"),
+    [
+        ("*a* **b** ~~c~~ `d`", "<p><em>a</em> <strong>b</strong> <s>c</s> <code>d</code></p>\n"),
+        ("# one\n### three", "<h3>one</h3>\n<h5>three</h5>\n"),
+        ("```py\na < b\n```", "<pre><code>a &lt; b\n</code></pre>\n"),
+        (
+            "[a](https://ok.example/?q=1&r=2)",
+            f'<p><a href="https://ok.example/?q=1&amp;r=2" rel="{REL}">a</a></p>\n',
+        ),
+        (
+            "<mailto:ana@ok.example>",
+            f'<p><a href="mailto:ana@ok.example" rel="{REL}">mailto:ana@ok.example</a></p>\n',
+        ),
+        (
+            "![a chart](https://ok.example/c.png)",
+            f'<p><a href="https://ok.example/c.png" rel="{REL}">a chart</a></p>\n',
+        ),
+        (
+            "![](https://ok.example/c.png)",
+            f'<p><a href="https://ok.example/c.png" rel="{REL}">picture</a></p>\n',
+        ),
+        ("[there](src/app.py)", f'<p><a rel="{REL}">there</a></p>\n'),
+        ("https://ok.example", "<p>https://ok.example</p>\n"),
+        ("3. c", '<ol start="3" dir="auto">\n<li>c</li>\n</ol>\n'),
+        ("> q", '<blockquote dir="auto">\n<p>q</p>\n</blockquote>\n'),
+        ("a <b>bold</b>", "<p>a &lt;b&gt;bold&lt;/b&gt;</p>\n"),
+    ],
+)
+def test_markdown_is_rendered(body, html):
+    assert to_html(body) == html
+
+
+def test_a_table_is_wrapped_and_aligned_by_classes():
+    html = to_html("|a|b|c|\n|:-|:-:|-:|\n|1|2|3|")
+    assert html.startswith('<div class="wide"><table>')
+    assert '<td>1</td>\n<td class="align-center">2</td>\n<td class="align-right">3</td>' in html
+    assert "style" not in html
+
+
+def test_half_a_surrogate_pair_and_a_nul_become_marks():
+    assert to_html("a\ud800b\x00c") == "<p>a?b\ufffdc</p>\n"
+
+
+def test_quotations_of_quotations_keep_their_text():
+    assert "deep" in to_html("> " * 50 + "deep")
+
+
+async def test_a_body_over_the_limit_is_plain_text_cut_and_escaped():
+    body = "<script>*x*" * (MARKDOWN_LIMIT // 11 + 1)
+    shown = (await Markdown().render({1: body}))[1]
+    assert shown.cut
+    assert shown.size == len(body)
+    assert shown.html.startswith('<pre class="plain">&lt;script&gt;*x*')
+    assert_harmless(shown.html)
+    assert Seen(shown.html).text == body[:PLAIN_SHOWN]
+
+
+async def test_a_body_at_the_limit_is_rendered():
+    shown = (await Markdown().render({1: "é" * (MARKDOWN_LIMIT // 2)}))[1]
+    assert not shown.cut
+    assert shown.size == MARKDOWN_LIMIT
+
+
+async def test_equal_bodies_are_rendered_once_and_remembered(monkeypatch):
+    rendered = []
+    monkeypatch.setattr(markdown, "to_html", lambda text: rendered.append(text) or f"<p>{text}</p>")
+    pages = Markdown()
+    first = await pages.render({1: "same", 2: "same", 3: "other"})
+    again = await pages.render({7: "same"})
+    assert rendered == ["same", "other"]
+    assert first[1] == first[2] == again[7]
+    assert first[3].html == "<p>other</p>"
+
+
+async def test_what_is_remembered_is_bounded_and_the_oldest_goes_first(monkeypatch):
+    rendered = []
+    monkeypatch.setattr(markdown, "to_html", lambda text: rendered.append(text[0]) or text)
+    pages = Markdown(remembered=30)
+    for letter in ("a", "b", "c", "a", "d", "a", "b"):
+        assert (await pages.render({1: letter * 10}))[1].html == letter * 10
+    assert rendered == ["a", "b", "c", "d", "b"]
+
+
+async def test_a_body_larger_than_all_that_may_be_remembered_is_rendered_and_not_kept():
+    pages = Markdown(remembered=10)
+    assert "long enough" in (await pages.render({1: "long enough to fall out"}))[1].html
+    assert (await pages.render({1: "b"}))[1].html == "<p>b</p>\n"
+
+
+@pytest.mark.parametrize(("size", "elsewhere"), [(INLINE_LIMIT, False), (INLINE_LIMIT + 1, True)])
+async def test_much_markdown_is_rendered_off_the_loop(monkeypatch, size, elsewhere):
+    threads = []
+    monkeypatch.setattr(markdown, "to_html", lambda text: threads.append(threading.current_thread()) or text)
+    await Markdown().render({1: "a" * (size - 1), 2: "b"})
+    assert {thread is not threading.main_thread() for thread in threads} == {elsewhere}
+
+
+async def test_two_pages_are_rendered_one_after_the_other(monkeypatch):
+    running, most = 0, 0
+    guard = threading.Lock()
+
+    def slow(text):
+        nonlocal running, most
+        with guard:
+            running += 1
+            most = max(most, running)
+        threading.Event().wait(0.02)
+        with guard:
+            running -= 1
+        return text
+
+    monkeypatch.setattr(markdown, "to_html", slow)
+    pages = Markdown()
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        for letter in "abcd":
+            group.create_task(pages.render({1: letter * (INLINE_LIMIT + 1)}))
+    assert most == 1

@@ -1,0 +1,732 @@
+import asyncio
+import re
+from dataclasses import dataclass, replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+
+from postroom.contracts.errors import InvalidName, StoreUnavailable
+from postroom.mail.query import parse_query
+from postroom.stores.memory import MemoryStore
+from postroom.stores.sqlite import SqliteStore
+from postroom.web import error_page, page_routes, reading
+from postroom.web.assets import asset_link
+from web_samples import HOSTILE, HOUR, MINUTE, NOW, Writer, picture
+
+GONE = "the recalled words"
+HTTP = "http://127.0.0.1:8765"
+PAGES = (
+    "/",
+    "/p/orchard",
+    "/p/orchard/threads",
+    "/p/orchard/t/claims",
+    "/p/orchard/t/claims?newest=1",
+    "/p/orchard/agents",
+    "/p/orchard/agents/GreenLake",
+    "/p/orchard/agents/GreenLake?box=sent",
+    "/p/orchard/agents/BlueFox",
+    "/p/orchard/reservations",
+    "/p/orchard/search",
+    "/p/orchard/search?q=claim",
+    "/p/orchard/search?q=nothing-like-it",
+    "/p/quiet",
+    "/p/quiet/threads",
+    "/p/quiet/agents",
+    "/p/quiet/reservations",
+    "/p/nowhere",
+)
+
+
+class Noon:
+    """A clock that stands still."""
+
+    def now(self):
+        return NOW
+
+
+class Page(HTMLParser):
+    """What a test asks of a page."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.raw = text
+        self.elements = []
+        self.words = ""
+        self.feed(text)
+        self.close()
+        self.text = re.sub(r" ([,:;.])", r"\1", " ".join(self.words.split()))
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        self.words += " "
+
+    def handle_endtag(self, tag):
+        self.words += " "
+
+    def handle_data(self, data):
+        self.words += data
+
+    def all(self, tag):
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    def links(self):
+        return [one["href"] for one in self.all("a") if "href" in one]
+
+    def next(self):
+        found = [one["href"] for one in self.all("a") if one.get("rel") == "next"]
+        assert len(set(found)) <= 1
+        return found[0] if found else None
+
+
+@dataclass
+class World:
+    """A project with mail in every state, and one that is empty."""
+
+    claim: int
+    reply: int
+    recalled: int
+    stranger: int
+    hostile: int
+    files: dict[str, str]
+
+
+def fill(writes):
+    write = Writer(writes)
+    orchard = write.project("orchard", "/home/ana/orchard")
+    write.project("quiet", "C:\\Users\\ana\\quiet")
+    lake, fox, bird = (write.agent(orchard, name) for name in ("GreenLake", "BlueFox", "RedBird"))
+    ghost = write.agent(orchard, "HiddenReader")
+    claim = write.send(
+        lake,
+        "Who claims the claim",
+        "A *claim* without an epoch.",
+        to=(fox, bird),
+        cc=(lake,),
+        bcc=(ghost,),
+        thread="claims",
+        importance="urgent",
+        ack=True,
+    )
+    writes.mark_acked(claim.id, fox.id, NOW - 5 * MINUTE)
+    writes.mark_read(claim.id, bird.id, NOW - 4 * MINUTE)
+    files = {
+        "chart": write.attach(
+            claim, "chart.png", "image/png", picture(size=(900, 600)), picture(kind="WEBP")
+        ),
+        "small": write.attach(claim, "small.gif", "image/gif", picture(kind="GIF")),
+        "drawing": write.attach(claim, "drawing.svg", "image/svg+xml", b"<svg onload='alert(1)'/>"),
+        "liar": write.attach(claim, "liar.png", "image/png", b"<html><script>alert(1)</script>"),
+        "named": write.attach(claim, 'a "b"\r\nX-Evil: 1;é/../\u202egpj.exe', "text/html", b"named"),
+    }
+    reply = write.send(
+        fox, "Re: Who claims the claim", "I do.", to=(lake,), thread="claims", reply_to=claim.id
+    )
+    recalled = write.send(fox, GONE, GONE, to=(lake,), thread="claims", reply_to=reply.id)
+    files["recalled"] = write.attach(recalled, "gone.txt", "text/plain", GONE.encode())
+    writes.mark_recalled(recalled.id, NOW - MINUTE)
+    first_recalled = write.send(fox, GONE, GONE, to=(lake,), thread="gone")
+    writes.mark_recalled(first_recalled.id, NOW - MINUTE)
+    nobody = replace(lake, id=987_654, name="")
+    stranger = write.send(nobody, "", "A line from a stranger.", thread="strange")
+    hostile = write.send(
+        bird, "<script>alert(1)</script>", "\n\n".join(HOSTILE), to=(lake,), thread="hostile", at=NOW - HOUR
+    )
+    write.reserve(lake, "src/desk/**", reason="<b>mending</b>")
+    write.reserve(fox, "docs/*.md", exclusive=False)
+    old = write.reserve(bird, "old.py", at=NOW - 2 * HOUR)
+    writes.release_reservation(old, now=NOW - HOUR, by="GreenLake", reason="gone silent")
+    return World(claim.id, reply.id, recalled.id, stranger.id, hostile.id, files)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request, tmp_path):
+    made = MemoryStore() if request.param == "memory" else SqliteStore.open(tmp_path / "postroom.db")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def client(store):
+    app = Starlette(routes=page_routes(store, clock=Noon(), parse_query=parse_query))
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as made:
+        yield made
+
+
+@pytest.fixture
+async def world(store):
+    return await store.write(fill)
+
+
+async def page(client, address, *, status=200):
+    answer = await client.get(address)
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    return Page(answer.text)
+
+
+async def every_page(client):
+    """Follow every link from the list of projects."""
+    seen, waiting = {}, ["/"]
+    while waiting:
+        address = waiting.pop()
+        if address in seen or urlsplit(address).netloc or address.startswith(("/attachments/", "/static/")):
+            continue
+        answer = await client.get(address)
+        seen[address] = answer
+        if "html" in answer.headers["content-type"]:
+            waiting += [
+                link.split("#")[0]
+                for link in Page(answer.text).links()
+                if not link.startswith(("#", "mailto:"))
+            ]
+        assert len(seen) < 200
+    return seen
+
+
+async def test_every_link_of_every_page_leads_somewhere(client, world):
+    found = await every_page(client)
+    assert {
+        address: answer.status_code for address, answer in found.items() if answer.status_code != 200
+    } == {}
+    for part in (
+        "/threads",
+        "/agents/GreenLake",
+        "?box=sent",
+        "/t/claims",
+        f"/m/{world.claim}",
+        "/reservations",
+    ):
+        assert any(part in address for address in found), part
+
+
+@pytest.mark.parametrize("address", PAGES)
+async def test_no_page_needs_more_than_the_content_policy_allows(client, world, address):
+    seen = Page((await client.get(address)).text)
+    assert not {"script", "style", "iframe", "object", "embed", "base"} & {tag for tag, _ in seen.elements}
+    for _, attributes in seen.elements:
+        assert not [name for name in attributes if name == "style" or name.startswith("on")]
+    fetched = [one["src"] for one in seen.all("img")] + [one["href"] for one in seen.all("link")]
+    assert fetched
+    assert all(re.match(r"/(static|previews)/", address) for address in fetched)
+    assert all(
+        one["action"].startswith("/") and one.get("method", "get") == "get" for one in seen.all("form")
+    )
+
+
+@pytest.mark.parametrize("address", PAGES)
+async def test_every_page_is_built_for_a_keyboard_and_a_screen_reader(client, world, address):
+    seen = Page((await client.get(address)).text)
+    assert seen.all("html") == [{"lang": "en"}]
+    assert seen.all("main")[0]["id"] == "main"
+    assert seen.links()[0] == "#main"
+    levels = [int(tag[1]) for tag, _ in seen.elements if re.fullmatch("h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert all(later - earlier <= 1 for earlier, later in pairwise(levels))
+    ids = [attributes["id"] for _, attributes in seen.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    named = {attributes.get("aria-labelledby") for _, attributes in seen.elements} - {None}
+    assert named <= set(ids)
+    assert all("alt" in one for one in seen.all("img"))
+    assert all("scope" in one for one in seen.all("th"))
+    assert all("datetime" in one for one in seen.all("time"))
+    assert seen.all("title")
+
+
+async def test_hidden_copies_are_on_no_page(client, world):
+    hidden = "HiddenReader"
+    inbox = await page(client, f"/p/orchard/agents/{hidden}")
+    assert "No letter to be shown" in inbox.text
+    assert f"/p/orchard/m/{world.claim}" not in inbox.links()
+    for address, answer in (await every_page(client)).items():
+        if address in ("/p/orchard", "/p/orchard/agents") or hidden in address:
+            continue
+        assert hidden not in answer.text, address
+
+
+async def test_the_text_of_a_recalled_message_is_nowhere(client, world):
+    for address, answer in (await every_page(client)).items():
+        assert GONE not in answer.text, address
+    assert "recalled" in (await page(client, f"/p/orchard/m/{world.recalled}")).text
+    assert "recalled" in (await page(client, "/p/orchard/t/gone")).text
+    await page(client, f"/p/orchard/m/{world.recalled}/source", status=404)
+    await page(client, f"/attachments/{world.files['recalled']}?message={world.recalled}", status=404)
+    letter = (await page(client, f"/p/orchard/m/{world.recalled}")).raw
+    assert "/attachments/" not in letter
+
+
+async def test_hostile_mail_stays_text(client, world):
+    for address in (f"/p/orchard/m/{world.hostile}", "/p/orchard/threads", "/p/orchard/search?q=script"):
+        seen = await page(client, address)
+        assert "<script>alert(1)</script>" in seen.text
+        assert not seen.all("script")
+        assert not [
+            one
+            for one in seen.all("a")
+            if re.match(r"(java|vb)script|data|file|blob", one.get("href", ""), re.I)
+        ]
+
+
+async def test_a_letter_shows_who_has_read_and_who_has_acknowledged(client, world):
+    text = (await page(client, f"/p/orchard/m/{world.claim}")).text
+    assert "urgent 2 of 3 to acknowledge" in text
+    assert "BlueFox ✓✓ acknowledged 5 minutes ago" in text
+    assert "RedBird ✓ read 4 minutes ago, not acknowledged" in text
+    assert "GreenLake cc ● unread, not acknowledged" in text
+
+
+async def test_a_thread_shows_its_messages_in_order_with_what_they_answer(client, world):
+    seen = await page(client, "/p/orchard/t/claims")
+    assert [one["id"] for one in seen.all("article")] == [
+        f"m-{n}" for n in (world.claim, world.reply, world.recalled)
+    ]
+    assert "3 messages" in seen.text
+    assert f"#m-{world.claim}" in seen.links()
+    alone = await page(client, f"/p/orchard/m/{world.reply}")
+    assert f"/p/orchard/m/{world.claim}" in alone.links()
+
+
+async def test_a_list_of_threads_shows_what_waits(client, world):
+    text = (await page(client, "/p/orchard/threads")).text
+    assert "Who claims the claim BlueFox recalled urgent 2 to acknowledge" in text
+    assert "no subject unknown sender A line from a stranger." in text
+
+
+async def test_what_is_unknown_is_said_to_be_unknown(client, store, world):
+    text = (await page(client, f"/p/orchard/m/{world.stranger}")).text
+    assert "unknown sender" in text
+    assert "No recipient to be shown." in text
+    assert "acknowledged" not in text
+
+
+async def test_an_inbox_marks_what_is_unread(client, world):
+    seen = await page(client, "/p/orchard/agents/GreenLake")
+    assert (
+        "Who claims the claim GreenLake A claim without an epoch. urgent cc ● unread, not acknowledged"
+        in seen.text
+    )
+    assert "Re: Who claims the claim BlueFox I do. ● unread 10 minutes ago" in seen.text
+    assert "Holds reserved src/desk/** exclusive ends in 1 hour <b>mending</b>" in seen.text
+    sent = await page(client, "/p/orchard/agents/GreenLake?box=sent")
+    assert "urgent 2 of 3 to acknowledge 2 of 3 read" in sent.text
+
+
+async def test_reservations_say_who_what_and_until_when(client, world):
+    text = (await page(client, "/p/orchard/reservations")).text
+    assert "docs/*.md BF BlueFox shared not said in 1 hour" in text
+    assert "src/desk/** GL GreenLake exclusive <b>mending</b> in 1 hour" in text
+    assert "old.py RB RedBird exclusive taken by GreenLake 1 hour ago: gone silent" in text
+    near = (await page(client, "/p/orchard/reservations?path=src/desk/a.py")).text
+    assert "src/desk/**" in near
+    assert "docs/*.md" not in near
+    assert "Nobody holds" in (await page(client, "/p/orchard/reservations?path=elsewhere")).text
+
+
+async def test_an_empty_server_says_how_to_connect_a_client(client):
+    shown = (await page(client, "/")).text
+    assert f"claude mcp add --transport http postroom {HTTP}/mcp --header" in shown
+    assert '--header "Authorization: Bearer $POSTROOM_TOKEN"' in shown
+    elsewhere = await client.get("/", headers={"host": "box.local:9000"})
+    assert "http://box.local:9000/mcp" in elsewhere.text
+    strange = await client.get("/", headers={"host": "box$(reboot)"})
+    assert f"{HTTP}/mcp" in Page(strange.text).text
+
+
+async def walk(client, address):
+    """Return the pages from an address on, by their links to the next one."""
+    found = []
+    while address:
+        found.append(await page(client, address))
+        address = found[-1].next()
+        assert len(found) < 50
+    return found
+
+
+def numbers(pages, pattern):
+    return [int(number) for one in pages for number in dict.fromkeys(re.findall(pattern, one.raw))]
+
+
+async def test_long_lists_are_paged_and_each_row_is_there_once(client, store):
+    def put(writes):
+        write = Writer(writes)
+        project = write.project("long", "/long")
+        agents = [write.agent(project, f"Agent{n}") for n in range(2 * reading.AGENTS + 5)]
+        for n in range(2 * reading.THREADS + 5):
+            write.send(agents[0], f"Thread {n}", "text", to=(agents[1],), thread=f"t{n}")
+        for n in range(2 * reading.PROJECTS + 3):
+            write.project(f"other-{n}", f"/other/{n}")
+
+    await store.write(put)
+    threads = await walk(client, "/p/long/threads")
+    assert numbers(threads, r">Thread (\d+)<") == list(range(2 * reading.THREADS + 5))[::-1]
+    agents = await walk(client, "/p/long/agents")
+    assert numbers(agents, r"/agents/Agent(\d+)") == list(range(2 * reading.AGENTS + 5))
+    projects = await walk(client, "/")
+    assert sorted(numbers(projects, r"/p/other-(\d+)\"")) == list(range(2 * reading.PROJECTS + 3))
+    assert len(threads) == len(agents) == len(projects) == 3
+    assert all("Back to the start" in one.text for one in threads[1:])
+
+
+async def test_counts_that_were_not_finished_say_so(client, store):
+    def put(writes):
+        write = Writer(writes)
+        project = write.project("long", "/long")
+        sender, *_ = [write.agent(project, f"Agent{n}") for n in range(reading.COUNTED + 1)]
+        for n in range(reading.COUNTED):
+            write.send(sender, f"Thread {n}", "text")
+
+    await store.write(put)
+    assert "/long 99+ 99 10 minutes ago" in (await page(client, "/")).text
+
+
+async def test_a_long_thread_is_paged_in_order(client, store):
+    def put(writes):
+        write = Writer(writes)
+        sender = write.agent(write.project("p", "/p"), "GreenLake")
+        return [write.send(sender, "Long", f"text {n}", thread="long").id for n in range(120)]
+
+    ids = await store.write(put)
+    pages = await walk(client, "/p/p/t/long")
+    assert numbers(pages, r'<article [^>]*id="m-(\d+)"') == ids
+    assert len(pages) == 3
+    assert "120 messages, the first 50 are shown" in pages[0].text
+    newest = await page(client, "/p/p/t/long?newest=1")
+    assert numbers([newest], r'<article [^>]*id="m-(\d+)"') == ids[-50:]
+    assert newest.next() is None
+    assert "No newer message" in (await page(client, f"/p/p/t/long?after={ids[-1]}")).text
+
+
+async def test_a_page_of_a_thread_ends_early_when_its_text_is_long(client, store):
+    def put(writes):
+        write = Writer(writes)
+        sender = write.agent(write.project("p", "/p"), "GreenLake")
+        bodies = ["a" * 1000, "b" * 300_000, "c" * 200_000, "d" * 60_000, "e"]
+        return [write.send(sender, "Big", body, thread="big").id for body in bodies]
+
+    ids = await store.write(put)
+    pages = await walk(client, "/p/p/t/big")
+    shown = [numbers([one], r'<article [^>]*id="m-(\d+)"') for one in pages]
+    assert shown == [ids[:1], ids[1:2], ids[2:]]
+    assert "This message is 293 KiB long" in pages[1].text
+    assert f"/p/p/m/{ids[1]}/source" in pages[1].links()
+    newest = await page(client, "/p/p/t/big?newest=1")
+    assert numbers([newest], r'<article [^>]*id="m-(\d+)"') == ids[2:]
+
+
+async def test_an_inbox_is_paged_newest_first_without_hidden_copies(client, store):
+    def put(writes):
+        write = Writer(writes)
+        project = write.project("p", "/p")
+        sender, reader = write.agent(project, "Sender"), write.agent(project, "Reader")
+        shown = []
+        for n in range(70):
+            if n % 3:
+                shown.append(write.send(sender, f"Open {n}", "text", to=(reader,)).id)
+            else:
+                write.send(sender, f"Hidden {n}", "text", bcc=(reader,))
+        return shown
+
+    shown = await store.write(put)
+    pages = await walk(client, "/p/p/agents/Reader")
+    assert numbers(pages, r'/m/(\d+)"') == shown[::-1]
+    assert not any("Hidden" in one.raw for one in pages)
+    assert len(pages) == 3
+
+
+async def test_what_an_agent_sent_is_its_own_and_paged(client, store):
+    def put(writes):
+        write = Writer(writes)
+        project = write.project("p", "/p")
+        green, lake = write.agent(project, "Green"), write.agent(project, "Green-Lake")
+        return [write.send((green, lake)[n % 2], f"Letter {n}", "text", to=(lake,)).id for n in range(90)]
+
+    ids = await store.write(put)
+    assert numbers(await walk(client, "/p/p/agents/Green?box=sent"), r'/m/(\d+)"') == ids[::2][::-1]
+    assert numbers(await walk(client, "/p/p/agents/green-lake?box=sent"), r'/m/(\d+)"') == ids[1::2][::-1]
+
+
+async def test_the_last_reservations_that_ended_are_shown_newest_first(client, store):
+    def put(writes):
+        write = Writer(writes)
+        agent = write.agent(write.project("p", "/p"), "GreenLake")
+        other = write.agent(write.project("q", "/q"), "BlueFox")
+        for n in range(200):
+            write.reserve(other, f"noise{n}.py", at=NOW - 3 * HOUR)
+            made = write.reserve(agent, f"file{n}.py", at=NOW - 2 * HOUR)
+            if n % 2:
+                writes.release_reservation(made, now=NOW - HOUR, by="GreenLake", reason="")
+
+    await store.write(put)
+    seen = await page(client, "/p/p/reservations")
+    assert numbers([seen], r"file(\d+)\.py") == list(range(200 - reading.ENDED, 200))[::-1]
+    assert "file199.py GL GreenLake exclusive released 1 hour ago" in seen.text
+    assert "file198.py GL GreenLake exclusive expired 1 hour ago" in seen.text
+
+
+async def test_more_live_reservations_than_fit_are_said_to_be_there(client, store):
+    def put(writes):
+        write = Writer(writes)
+        agent = write.agent(write.project("p", "/p"), "GreenLake")
+        for n in range(reading.LIVE + 1):
+            write.reserve(agent, f"src/{n}.py")
+
+    await store.write(put)
+    assert f"There are more than {reading.LIVE}" in (await page(client, "/p/p/reservations")).text
+    assert "Ended lately" not in (await page(client, "/p/p/reservations")).text
+    assert "and more" in (await page(client, "/p/p/agents/GreenLake")).text
+
+
+@pytest.mark.parametrize("order", ["newest", "best"])
+async def test_a_search_marks_what_it_found_and_goes_on(client, store, order):
+    def put(writes):
+        write = Writer(writes)
+        sender = write.agent(write.project("p", "/p"), "GreenLake")
+        return [write.send(sender, f"Letter {n}", "an <i>Épôch</i> here").id for n in range(45)]
+
+    ids = await store.write(put)
+    pages = await walk(client, f"/p/p/search?q=epoch&order={order}")
+    assert numbers(pages, r'/m/(\d+)"') == ids[::-1]
+    assert "an &lt;i&gt;<mark>Épôch</mark>&lt;/i&gt; here" in pages[0].raw
+    assert pages[0].all("input")[0]["value"] == "epoch"
+
+
+async def test_an_empty_search_explains_itself(client, world):
+    for question in ("", "   ", "***", '"'):
+        seen = await client.get("/p/orchard/search", params={"q": question})
+        assert seen.status_code == 200
+        assert "What the box understands" in seen.text
+    assert "Nothing found" in (await page(client, "/p/orchard/search?q=zzzz")).text
+
+
+class Counting:
+    """Counts the look-ups of one page."""
+
+    def __init__(self, store):
+        self.store = store
+        self.looked_up = 0
+
+    async def settle(self):
+        await self.store.settle()
+
+    async def read(self, look):
+        return await self.store.read(lambda reads: look(CountingReads(reads, self)))
+
+
+class CountingReads:
+    def __init__(self, reads, counting):
+        self.reads = reads
+        self.counting = counting
+
+    def __getattr__(self, name):
+        self.counting.looked_up += 1
+        return getattr(self.reads, name)
+
+
+async def test_a_page_makes_a_fixed_number_of_look_ups_however_much_it_shows(store):
+    def put(writes):
+        write = Writer(writes)
+        for slug, count in (("small", 2), ("large", 48)):
+            project = write.project(slug, f"/{slug}")
+            agents = [write.agent(project, f"Agent{n}") for n in range(count)]
+            for n in range(count):
+                sent = write.send(
+                    agents[n % 2], f"Letter {n}", f"word {n}", to=tuple(agents[:2]), thread="one"
+                )
+                write.attach(sent, "a.txt", "text/plain", b"a")
+                write.send(agents[0], f"Other {n}", f"word {n}", to=(agents[1],), reply_to=sent.id)
+                write.reserve(agents[0], f"src/{n}.py")
+
+    await store.write(put)
+    counting = Counting(store)
+    app = Starlette(routes=page_routes(counting, clock=Noon(), parse_query=parse_query))
+    rests = (
+        "",
+        "/threads",
+        "/t/one",
+        "/agents",
+        "/agents/Agent1",
+        "/agents/Agent1?box=sent",
+        "/search?q=word",
+    )
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as client:
+        for rest in rests:
+            made = []
+            for slug in ("small", "large"):
+                counting.looked_up = 0
+                await page(client, f"/p/{slug}{rest}")
+                made.append(counting.looked_up)
+            assert made[1] <= made[0] <= 8 or rest == "", (rest, made)
+            assert made[1] <= 25
+
+
+async def test_an_attachment_is_stored_and_never_opened(client, world):
+    sha256 = world.files["chart"]
+    answer = await client.get(f"/attachments/{sha256}?message={world.claim}&name=chart.png")
+    assert answer.status_code == 200
+    assert answer.content == picture(size=(900, 600))
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert (
+        answer.headers["content-disposition"]
+        == "attachment; filename=\"chart.png\"; filename*=UTF-8''chart.png"
+    )
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["content-security-policy"].startswith("sandbox")
+    assert answer.headers["cache-control"] == "private, no-cache"
+    again = await client.get(answer.url, headers={"if-none-match": answer.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+
+
+async def test_the_name_of_a_file_comes_from_its_message_and_cannot_add_a_header(client, world):
+    forged = await client.get(f"/attachments/{world.files['chart']}?message={world.claim}&name=invoice.exe")
+    assert 'filename="chart.png"' in forged.headers["content-disposition"]
+    odd = await client.get(f"/attachments/{world.files['named']}?message={world.claim}")
+    assert "x-evil" not in odd.headers
+    assert odd.headers["content-disposition"] == (
+        'attachment; filename="a _b_ X-Evil: 1___.._gpj.exe"; '
+        "filename*=UTF-8''a%20%22b%22%20X-Evil%3A%201%3B%C3%A9_.._gpj.exe"
+    )
+
+
+async def test_bytes_that_no_message_holds_are_not_given(client, store, world):
+    alone = "f" * 64
+    await store.write(lambda writes: writes.insert_blob(alone, b"alone"))
+    chart = world.files["chart"]
+    for address in (
+        f"/attachments/{alone}?message={world.claim}",
+        f"/attachments/{alone}",
+        f"/attachments/{chart}",
+        f"/attachments/{chart}?message={world.reply}",
+        f"/attachments/{chart}?message=999999",
+        f"/attachments/{chart.upper()}?message={world.claim}",
+        f"/attachments/..{chart}?message={world.claim}",
+        f"/previews/{alone}?message={world.claim}",
+    ):
+        await page(client, address, status=404)
+
+
+async def test_pictures_are_shown_as_what_their_bytes_are_and_nothing_else_is(client, world):
+    letter = await page(client, f"/p/orchard/m/{world.claim}")
+    shown = [one["src"] for one in letter.all("img") if one["src"].startswith("/previews/")]
+    types = {}
+    for address in shown:
+        answer = await client.get(address)
+        types[address] = answer.headers["content-type"] if answer.status_code == 200 else answer.status_code
+        if answer.status_code == 200:
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["content-security-policy"].startswith("sandbox")
+    liar = f"/previews/{world.files['liar']}?message={world.claim}"
+    assert types.pop(liar) == 404
+    assert sorted(types.values()) == ["image/gif", "image/webp"]
+    await page(client, f"/previews/{world.files['drawing']}?message={world.claim}", status=404)
+
+
+async def test_a_message_is_given_as_it_was_written(client, world):
+    answer = await client.get(f"/p/orchard/m/{world.hostile}/source")
+    assert answer.text == "\n\n".join(HOSTILE)
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert f'filename="message-{world.hostile}.md"' in answer.headers["content-disposition"]
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        ("/p/none", 404),
+        ("/p/none/threads", 404),
+        ("/p/none/search?q=a", 404),
+        ("/p/orchard/t/none", 404),
+        ("/p/orchard/t/", 404),
+        ("/p/orchard/agents/Nobody", 404),
+        ("/p/orchard/agents/", 404),
+        ("/p/orchard/m/999999", 404),
+        ("/p/orchard/m/99999999999999999999", 404),
+        ("/p/orchard/m/-1", 404),
+        ("/p/orchard/m/\u0661", 404),
+        ("/p/quiet/m/1", 404),
+        ("/p/orchard/something/else", 404),
+        ("/p/<script>alert(1)</script>", 404),
+        ("/p/%ff%00", 404),
+        ("/p/orchard/threads?before=x", 400),
+        ("/p/orchard/threads?before=-5", 400),
+        ("/p/orchard/threads?before=99999999999999999999", 400),
+        ("/p/orchard/agents?after=", 400),
+        ("/p/orchard/search?q=a&order=worst", 400),
+        ("/p/orchard/agents/GreenLake?box=bin", 400),
+    ],
+)
+async def test_a_wrong_address_is_answered_in_the_look_of_the_other_pages(client, world, address, status):
+    seen = await page(client, address, status=status)
+    assert seen.all("main")
+    assert str(status) in seen.text
+    assert not seen.all("script")
+    assert "/" in seen.links()
+
+
+async def test_a_store_that_does_not_answer_is_said_to_be_unavailable(client, store):
+    await asyncio.to_thread(store.close)
+    seen = await page(client, "/", status=503)
+    assert "Service Unavailable" in seen.text
+
+
+class Failing:
+    def __init__(self, error):
+        self.error = error
+
+    async def settle(self):
+        raise self.error
+
+    async def read(self, look):
+        raise self.error
+
+
+async def test_an_error_that_the_house_does_not_know_is_left_to_the_edge():
+    app = Starlette(routes=page_routes(Failing(ZeroDivisionError()), clock=Noon(), parse_query=parse_query))
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as client:
+        with pytest.raises(ZeroDivisionError):
+            await client.get("/")
+
+
+@pytest.mark.parametrize(("error", "status"), [(StoreUnavailable("busy"), 503), (InvalidName("no"), 400)])
+async def test_a_failure_of_the_house_becomes_a_page_with_its_remedy(error, status):
+    app = Starlette(routes=page_routes(Failing(error), clock=Noon(), parse_query=parse_query))
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as client:
+        seen = await page(client, "/p/a/search?q=b", status=status)
+    assert error.message in seen.text
+    assert error.remedy in seen.text
+
+
+async def test_pages_are_kept_by_nobody_and_assets_for_good(client, world):
+    assert (await client.get("/")).headers["cache-control"] == "no-store"
+    for name in ("postroom.css", "favicon.svg"):
+        hashed = await client.get(asset_link(name))
+        plain = await client.get(f"/static/{name}")
+        assert hashed.content == plain.content
+        assert hashed.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert plain.headers["cache-control"] == "no-cache"
+        assert hashed.headers["content-type"] in ("text/css; charset=utf-8", "image/svg+xml")
+        known = await client.get(f"/static/{name}", headers={"if-none-match": plain.headers["etag"]})
+        assert (known.status_code, known.content) == (304, b"")
+    assert asset_link("postroom.css") in (await client.get("/")).text
+    for address in (
+        "/static/none.css",
+        "/static/postroom.0000000000000000.css",
+        "/static/../pages.py",
+        "/static/",
+    ):
+        assert (await client.get(address)).status_code == 404
+
+
+async def test_pages_are_read_and_never_written(client, world):
+    for address in ("/", "/p/orchard", "/p/orchard/search", "/static/postroom.css"):
+        assert (await client.post(address)).status_code == 405
+        head = await client.head(address)
+        assert (head.status_code, head.content) == (200, b"")
+
+
+def test_an_error_page_can_be_made_for_any_edge():
+    answer = error_page(404, "there is no <page>", remedy="look & see")
+    assert answer.status_code == 404
+    seen = Page(bytes(answer.body).decode())
+    assert "404 Not Found there is no <page> look & see" in seen.text
