@@ -106,7 +106,9 @@ class FakePostroom:
 
         with self.arrived:
             if not self.arrived.wait_for(lambda: len(found()) >= count, PATIENCE):
-                raise AssertionError(f"{len(found())} of {count} requests of {method or 'any method'} arrived")
+                raise AssertionError(
+                    f"{len(found())} of {count} requests of {method or 'any method'} arrived"
+                )
             return found()
 
     def serve(self, handler: BaseHTTPRequestHandler) -> None:

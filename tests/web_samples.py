@@ -119,11 +119,12 @@ class Writer:
         importance: Importance = "normal",
         ack: bool = False,
         reply_to: int | None = None,
+        project: int | None = None,
         at: int = NOW - 10 * MINUTE,
     ) -> Message:
         """Store a message with its recipients."""
         sent = self.writes.insert_message(
-            project_id=sender.project_id,
+            project_id=sender.project_id if project is None else project,
             sender=sender,
             thread_id=thread,
             subject=subject,

@@ -9,10 +9,16 @@ from typing import Any
 from postroom.app.config import Settings
 from postroom.contracts.clock import SystemClock
 from postroom.mail.archive import layout
-from postroom.mail.archive.repository import ArchiveRepository
 from postroom.mail.archive.foreign import foreign_message, foreign_profile
+from postroom.mail.archive.repository import ArchiveRepository
 
-__all__ = ["ProjectArchive", "clear_repo_cache", "ensure_archive", "write_agent_profile", "write_message_bundle"]
+__all__ = [
+    "ProjectArchive",
+    "clear_repo_cache",
+    "ensure_archive",
+    "write_agent_profile",
+    "write_message_bundle",
+]
 
 _repositories: dict[Path, ArchiveRepository] = {}
 

@@ -1,5 +1,6 @@
 """`postroom mcp` as a real process in front of a fake server."""
 
+import asyncio
 import json
 import os
 import queue
@@ -9,10 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from filelock import FileLock
+from mcp import Client, StdioServerParameters
+
 from fake_postroom import FakePostroom, Raw, Seen, Stream, rpc_error, rpc_result
+from postroom.app import places
+from postroom.cli.client import Server, locate
+from postroom.stores.sqlite.lock import read_owner
 
 PATIENCE = 10
 MODERN = "2026-07-28"
@@ -317,7 +324,12 @@ def test_an_unknown_method_keeps_the_server_s_own_error(fake: FakePostroom, prox
 
 
 def test_a_refused_token_is_told_with_its_code_and_remedy(fake: FakePostroom, proxy: Proxy) -> None:
-    problem = {"status": 401, "code": "wrong_token", "detail": "no such token", "remedy": "take the right one"}
+    problem = {
+        "status": 401,
+        "code": "wrong_token",
+        "detail": "no such token",
+        "remedy": "take the right one",
+    }
     fake.rpc["ping"] = lambda _: Raw(401, json.dumps(problem).encode(), "application/problem+json")
     proxy.send(ask(3, "ping"))
     error = proxy.line()["error"]
@@ -394,3 +406,75 @@ def test_ctrl_c_ends_it_quietly(fake: FakePostroom, proxy: Proxy) -> None:
     assert proxy.process.wait(PATIENCE) == 130
     proxy.end()
     assert proxy.is_silent()
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of an installation that has no server yet; one that was started is stopped."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("POSTROOM_")}
+    data = tmp_path / "data"
+    yield {
+        **environment,
+        "POSTROOM_DATA_DIR": str(data),
+        "POSTROOM_PORT": "0",
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+    }
+    note = places.read_server_note(data)
+    if note is not None:
+        os.kill(note.pid, signal.SIGTERM)
+        with FileLock(f"{data / 'postroom.db'}.lock", timeout=PATIENCE):
+            pass  # it has let go of the database
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_clients_that_begin_at_once_share_one_server_which_outlives_them(house: dict[str, str]) -> None:
+    data = Path(house["POSTROOM_DATA_DIR"])
+    proxies = [Proxy(house) for _ in range(3)]
+    for proxy in proxies:
+        proxy.send(ask(1, "tools/call", name="health_check", arguments={}))
+    for proxy in proxies:
+        assert proxy.line()["result"]["structuredContent"]["status"] == "ok"
+        assert proxy.end() == 0
+    note = places.read_server_note(data)
+    assert note is not None
+    assert read_owner(data / "postroom.db")["pid"] == note.pid
+    assert Server(locate(house)).is_ready()
+    assert (data / "server.log").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_the_sdk_s_client_works_through_it_in_both_eras(
+    house: dict[str, str], tmp_path: Path, mode: Literal["auto", "legacy"]
+) -> None:
+    command = StdioServerParameters(command=sys.executable, args=["-m", "postroom", "mcp"], env=house)
+    project = {"project_key": str(tmp_path)}
+    async with Client(command, mode=mode, read_timeout_seconds=PATIENCE) as client:
+        made = await client.call_tool("ensure_project", {"human_key": str(tmp_path)})
+        for name in ("Ada", "Bo"):
+            await client.call_tool("register_agent", {**project, "name": name, "program": "p", "model": "m"})
+        refused = await client.call_tool("whois", {**project, "agent_name": "Nobody"})
+        assert refused.structured_content["error"]["code"] == "unknown_agent"
+        letter = {**project, "sender_name": "Ada", "to": ["Bo"], "subject": "s", "body_md": "b"}
+        if mode == "auto":
+            inbox_uri = f"mail://inbox/{made.structured_content['slug']}/Bo"
+            async with client.listen(resource_subscriptions=[inbox_uri]) as news:
+                await client.call_tool("send_message", letter)
+                async with asyncio.timeout(PATIENCE):
+                    event = await anext(aiter(news))
+            assert event.uri == inbox_uri
+        else:
+            await client.call_tool("send_message", letter)
+        inbox = await client.call_tool("fetch_inbox", {**project, "agent_name": "Bo"})
+        assert [one["subject"] for one in inbox.structured_content["result"]] == ["s"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_a_server_that_cannot_start_leaves_the_reason_in_its_log(house: dict[str, str]) -> None:
+    proxy = Proxy({**house, "POSTROOM_PROFILE": "enormous"})
+    proxy.send(ask(1, "ping"))
+    assert proxy.line()["error"]["data"]["code"] == "server_unavailable"
+    log = Path(house["POSTROOM_DATA_DIR"]) / "server.log"
+    assert str(log) in proxy.logged()
+    assert "enormous" in log.read_text()
+    assert proxy.end() == 0

@@ -1,13 +1,15 @@
 """How commands reach the server, against a fake one."""
 
+# ruff: noqa: S105, S106 - the tokens are made up for these tests
+
 import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from fake_postroom import FakePostroom, Raw, Short, Stream, rpc_error, rpc_result
 
+from fake_postroom import FakePostroom, Raw, Short, Stream, rpc_error, rpc_result
 from postroom.app import places
 from postroom.cli.answers import events, rebuilt
 from postroom.cli.client import Server, locate
@@ -41,7 +43,9 @@ def test_a_server_is_found_by_the_note_it_left_and_its_token(tmp_path: Path) -> 
 def test_the_environment_wins_over_the_note(tmp_path: Path) -> None:
     note(tmp_path, "http://127.0.0.1:1234")
     places.token_file(tmp_path).write_text("prm_kept")
-    found = locate({"POSTROOM_URL": "https://mail.example/house/mcp", "POSTROOM_TOKEN": "t"}, data_dir=tmp_path)
+    found = locate(
+        {"POSTROOM_URL": "https://mail.example/house/mcp", "POSTROOM_TOKEN": "t"}, data_dir=tmp_path
+    )
     assert (found.url, found.token) == ("https://mail.example/house", "t")
 
 
@@ -170,9 +174,13 @@ def test_the_administration_answers_with_an_object(fake: FakePostroom, server: S
     assert fake.seen[0].headers["Content-Type"] == "application/json"
 
 
-def test_a_refusal_of_the_administration_comes_back_as_what_it_was(fake: FakePostroom, server: Server) -> None:
+def test_a_refusal_of_the_administration_comes_back_as_what_it_was(
+    fake: FakePostroom, server: Server
+) -> None:
     problem = {"type": "urn:x", "status": 404, "code": "unknown_agent", "detail": "no agent", "value": "Bo"}
-    fake.admin[("GET", "/admin/x")] = lambda _: Raw(404, json.dumps(problem).encode(), "application/problem+json")
+    fake.admin[("GET", "/admin/x")] = lambda _: Raw(
+        404, json.dumps(problem).encode(), "application/problem+json"
+    )
     with pytest.raises(errors.UnknownAgent) as caught:
         server.admin("GET", "/admin/x")
     assert (caught.value.message, caught.value.value) == ("no agent", "Bo")

@@ -3,13 +3,15 @@ import re
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from itertools import pairwise
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 from starlette.applications import Starlette
 
-from postroom.contracts.errors import InvalidName, StoreUnavailable
+from postroom.contracts.errors import InvalidName, StoreUnavailable, UnknownMessage
+from postroom.contracts.mail import Attachment
 from postroom.mail.query import parse_query
 from postroom.stores.memory import MemoryStore
 from postroom.stores.sqlite import SqliteStore
@@ -300,6 +302,24 @@ async def test_what_is_unknown_is_said_to_be_unknown(client, store, world):
     assert "unknown sender" in text
     assert "No recipient to be shown." in text
     assert "acknowledged" not in text
+
+
+async def test_mail_between_projects_leads_to_where_it_and_its_people_are(client, store):
+    def put(writes):
+        write = Writer(writes)
+        near, far = write.project("near", "/near"), write.project("far", "/far")
+        fox, bird = write.agent(near, "BlueFox"), write.agent(far, "RedBird")
+        kept = write.send(fox, "Over there", "text", to=(bird,), thread="t")
+        guest = write.send(bird, "Over here", "text", to=(fox,), thread="t", project=near)
+        return kept.id, guest.id
+
+    kept, guest = await store.write(put)
+    thread = await page(client, "/p/near/t/t")
+    assert "/p/far/agents/RedBird" in thread.links()
+    assert "/p/near/agents/RedBird" not in thread.links()
+    assert f"/p/near/m/{kept}" in (await page(client, "/p/far/agents/RedBird")).links()
+    await page(client, f"/p/near/m/{guest}")
+    await page(client, f"/p/far/m/{guest}", status=404)
 
 
 async def test_an_inbox_marks_what_is_unread(client, world):
@@ -621,6 +641,24 @@ async def test_pictures_are_shown_as_what_their_bytes_are_and_nothing_else_is(cl
     assert types.pop(liar) == 404
     assert sorted(types.values()) == ["image/gif", "image/webp"]
     await page(client, f"/previews/{world.files['drawing']}?message={world.claim}", status=404)
+
+
+def test_a_recalled_message_has_no_files_even_in_a_store_that_still_has_them():
+    file = Attachment(sha256="a" * 64, name="a.txt", media_type="text/plain", size=1)
+
+    class Reads:
+        recalled_at = None
+
+        def message(self, message_id):
+            return SimpleNamespace(id=message_id, recalled_at=self.recalled_at)
+
+        def attachments(self, message_ids):
+            return {one: [file] for one in message_ids}
+
+    assert reading.attached(Reads(), 1, file.sha256) == [file]
+    Reads.recalled_at = NOW
+    with pytest.raises(UnknownMessage):
+        reading.attached(Reads(), 1, file.sha256)
 
 
 async def test_a_message_is_given_as_it_was_written(client, world):

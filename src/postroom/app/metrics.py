@@ -1,4 +1,4 @@
-"""Prometheus metrics: names, and where each number comes from. Labels are bounded; no names of people or agents."""
+"""Prometheus metrics: names, and where each number comes from. Labels are few; no names of agents."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -48,7 +48,7 @@ class Metrics:
         self.registry.register(_Grouping(store))
 
     def observe_call(self, tool: str, outcome: str, seconds: float) -> None:
-        """Count one tool call; `tool` is a name of the table and `outcome` a code, so that labels stay few."""
+        """Count one tool call; `tool` is a name of the table, `outcome` a code: labels stay few."""
         self._calls.labels(tool, outcome).inc()
         self._seconds.labels(tool).observe(seconds)
 

@@ -91,7 +91,9 @@ class Operator:
         except StoreError as error:
             return _found("store reads", "failed", error.message, error.remedy)
         if faults:
-            return _found("store reads", "failed", "; ".join(faults[:5]), "stop the server, `postroom restore`")
+            return _found(
+                "store reads", "failed", "; ".join(faults[:5]), "stop the server, `postroom restore`"
+            )
         return _found("store reads", "ok", "every table and index was read")
 
     async def _archive(self, project: Project) -> dict[str, object]:
@@ -106,11 +108,16 @@ class Operator:
         except ArchiveUnavailable as error:
             return _found(name, "failed", error.message, error.remedy)
         if faults:
-            return _found(name, "failed", "; ".join(faults[:5]), "move it away and run `postroom doctor` again")
+            return _found(
+                name, "failed", "; ".join(faults[:5]), "move it away and run `postroom doctor` again"
+            )
         missing = [number for number in stored - written if f"message:{number}" not in waiting]
         if missing:
             return _found(
-                name, "failed", f"{len(missing)} letters are missing", "rebuild it: POST /admin/rebuild-archive"
+                name,
+                "failed",
+                f"{len(missing)} letters are missing",
+                "rebuild it: POST /admin/rebuild-archive",
             )
         return _found(name, "ok", f"{len(written)} letters, {len(stored - written)} on their way")
 
@@ -125,12 +132,16 @@ class Operator:
         stamp = iso(house.clock.now()).replace(":", "").replace(".", "")
         chosen = target or house.settings.data_dir / "backups" / f"postroom-{stamp}.db"
         if chosen.exists():
-            raise InvalidPath(f"{chosen} exists", value=str(chosen), remedy="name a file that is not there yet")
+            raise InvalidPath(
+                f"{chosen} exists", value=str(chosen), remedy="name a file that is not there yet"
+            )
         try:
             chosen.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidPath(
-                f"{chosen.parent} cannot be made: {error.strerror}", value=str(chosen), remedy="name another place"
+                f"{chosen.parent} cannot be made: {error.strerror}",
+                value=str(chosen),
+                remedy="name another place",
             ) from error
         await house.store.back_up(chosen)
         return {"path": str(chosen), "bytes": chosen.stat().st_size}
@@ -160,12 +171,14 @@ class Operator:
         self._house.metrics.show_state(backlog, counts, (lag or 0) / 1000)
 
     async def _projects(self) -> list[Project]:
-        found: list[Project] = []
-        while page := await self._house.store.read(
-            lambda tx: tx.projects(limit=PAGE, after=found[-1].id if found else 0)
-        ):
-            found += page
-        return found
+        return await self._house.store.read(_all_projects)
+
+
+def _all_projects(tx: MailReads) -> list[Project]:
+    found: list[Project] = []
+    while page := tx.projects(limit=PAGE, after=found[-1].id if found else 0):
+        found += page
+    return found
 
 
 def _message_ids(tx: MailReads, project: Project) -> set[int]:

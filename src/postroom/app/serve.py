@@ -39,7 +39,6 @@ ALIASES: Final = ("/api",)
 """Other addresses of the MCP endpoint, which older client configurations name."""
 GRACE_SECONDS: Final = 5
 """How long open requests may go on when the server is told to stop."""
-MOST_REQUEST_BYTES: Final = 64 * 1024 * 1024
 
 
 class Site:
@@ -58,7 +57,7 @@ class Site:
         server.streamable_http_app(
             json_response=True,
             stateless_http=True,
-            max_request_body_size=MOST_REQUEST_BYTES,
+            max_request_body_size=settings.max_request_bytes,
             # The door in front checks Host and Origin for every route alike.
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
@@ -84,7 +83,7 @@ class Site:
                 host=settings.host,
                 allowed_hosts=settings.allowed_hosts,
                 mcp_path=settings.mcp_path,
-                max_request_bytes=MOST_REQUEST_BYTES,
+                max_request_bytes=settings.max_request_bytes,
             ),
             Credentials(is_operator=is_operator, sessions=sessions, is_agent=house.mail.knows_token),
         )
@@ -136,7 +135,9 @@ class _Server(uvicorn.Server):
         self._site.operator.url = url
         places.write_server_note(
             settings.data_dir,
-            places.ServerNote(url=url, pid=os.getpid(), version=__version__, started_at=self._house.clock.now()),
+            places.ServerNote(
+                url=url, pid=os.getpid(), version=__version__, started_at=self._house.clock.now()
+            ),
         )
         # What stands now stays: the collector need not look at it again. Its full runs are the tail of
         # every latency (docs/benchmarks.md).
@@ -220,7 +221,7 @@ def _greet(settings: Settings, url: str, code: str) -> None:
     """Tell a person at the terminal where everything is; the link logs in once, within ten minutes."""
     endpoint = f"{url}{settings.mcp_path}"
     token_file = places.token_file(settings.data_dir)
-    print(  # noqa: T201 - the greeting of a foreground program
+    print(
         f"postroom {__version__}\n"
         f"  page      {url}/login?code={code}\n"
         f"  MCP       {endpoint}\n"

@@ -36,7 +36,7 @@ def backup(
             from postroom.cli.offline import back_up_offline
 
             found = back_up_offline(chosen, data_dir=data_dir, now=SystemClock().now())
-    show.answer(found, as_json=as_json, text=lambda: f"the backup is {show.line(found['target'])}")
+    show.answer(found, as_json=as_json, text=lambda: f"the backup is {show.line(found['path'])}")
 
 
 @app.command()

@@ -34,7 +34,9 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
     if not token and (not named or parts(url).hostname in _LOOPBACK):
         # A token of this machine's server is no business of another machine's.
         token = _kept_token(places.token_file(folder))
-    return Endpoint(url=url, token=_plain(token), agent_token=_plain(environment.get("POSTROOM_AGENT_TOKEN", "")))
+    return Endpoint(
+        url=url, token=_plain(token), agent_token=_plain(environment.get("POSTROOM_AGENT_TOKEN", ""))
+    )
 
 
 def _noted_url(folder: Path) -> str:

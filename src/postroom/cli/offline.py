@@ -40,10 +40,10 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
                 back_up(connection, chosen)
             finally:
                 connection.close()
-        schema = checked_schema(chosen, chosen)
+        checked_schema(chosen, chosen)
     finally:
         lock.release()
-    return {"target": str(chosen), "size": chosen.stat().st_size, "schema": schema}
+    return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
 
 def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> dict[str, object]:
@@ -58,7 +58,7 @@ def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
         checks.append(_finding("settings"))
         checks.append(_checked("token", lambda: _look_at_token(settings)))
         checks.append(_checked("store", lambda: _look_at_store(settings, now)))
-    return {"status": "failed", "running": False, "checks": checks}
+    return {"ok": False, "checks": checks}
 
 
 def _usual_target(settings: Settings, now: int) -> Path:
@@ -100,11 +100,5 @@ def _checked(name: str, look: Callable[[], None]) -> dict[str, object]:
 
 def _finding(name: str, error: PostroomError | None = None) -> dict[str, object]:
     if error is None:
-        return {"name": name, "state": "ok"}
-    return {
-        "name": name,
-        "state": "failed",
-        "code": error.code,
-        "message": error.message,
-        "remedy": error.remedy,
-    }
+        return {"name": name, "state": "ok", "detail": "", "remedy": ""}
+    return {"name": name, "state": "failed", "detail": error.message, "remedy": error.remedy}

@@ -6,7 +6,7 @@ FILE ──copy──▶ <database>.restoring ──check──▶ <database>
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -193,30 +193,21 @@ def _unfit(shown: Path, reason: str) -> StoreCorrupt:
 
 
 def _set_aside(database: Path, former: Path) -> None:
-    """Keep the database under another name too, so that its own name is never without a file."""
-    _settle(database)
+    """Keep the database under another name too, so that its own name is never without a file.
+
+    Its log goes along unread: of one that is damaged it may be the only trace, and opening would use it up.
+    And it goes first: SQLite would take a log that lies beside the new file for that file's own.
+    """
     with _writing(database):
-        for ending in _COMPANIONS:  # only what could not be settled: with them the former one is whole
-            left = database.with_name(database.name + ending)
-            if left.exists():
-                left.replace(former.with_name(former.name + ending))
         try:
             former.hardlink_to(database)
         except OSError:  # a file system without links: for a moment there is no file of that name
             database.replace(former)
-
-
-def _settle(database: Path) -> None:
-    """Bring what still waits in the log into the database, so that one file holds everything.
-
-    One that is damaged cannot be settled, which may be why it is replaced: it is kept as it is, log and all.
-    """
-    with suppress(StoreError), translated():
-        connection = connect(database)
-        try:
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        finally:
-            connection.close()
+        for ending in _COMPANIONS:
+            left = database.with_name(database.name + ending)
+            if left.exists():
+                left.replace(former.with_name(former.name + ending))
+        _sync_folder(database.parent)
 
 
 def _remove(file: Path) -> None:

@@ -1,9 +1,10 @@
 """The commands about the server itself: start it, reach it over stdio, see how it is."""
 
 import platform
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -88,8 +89,8 @@ def doctor(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         from postroom.cli.offline import examine_offline
 
         found = examine_offline(error, data_dir=data_dir, now=SystemClock().now())
-    show.answer(found, as_json=as_json, text=lambda: show.outline(found))
-    if found.get("status") != "ok":
+    show.answer(found, as_json=as_json, text=lambda: _examined(found))
+    if not found.get("ok"):
         raise typer.Exit(FAILED)
 
 
@@ -118,3 +119,13 @@ def _server_version(data_dir: Path | None) -> str | None:
         return str(Server.find(data_dir=data_dir).admin("GET", "/healthz").get("version"))
     except PostroomError:  # this command answers in every case; `status` says what is wrong
         return None
+
+
+def _examined(found: Mapping[str, Any]) -> str:
+    lines = []
+    for one in show.items(found.get("checks")):
+        detail = f": {show.line(one['detail'])}" if one.get("detail") else ""
+        lines.append(f"{show.line(one['state']):<7} {show.line(one['name'])}{detail}")
+        if one.get("remedy"):
+            lines.append(f"        remedy: {show.line(one['remedy'])}")
+    return "\n".join(lines)

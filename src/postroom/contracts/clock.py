@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Protocol
 
 
@@ -28,8 +29,13 @@ def milliseconds(duration: timedelta) -> int:
 
 def iso(instant: int) -> str:
     """Render an instant as ISO 8601 in UTC with milliseconds, for JSON, pages and files."""
-    moment = datetime.fromtimestamp(instant / 1000, tz=UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{instant % 1000:03d}Z"
+    return f"{_iso_second(instant // 1000)}.{instant % 1000:03d}Z"
+
+
+@lru_cache(maxsize=1_024)
+def _iso_second(second: int) -> str:
+    """Render a second; a burst of letters names the same one again and again."""
+    return datetime.fromtimestamp(second, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def from_iso(text: str) -> int:

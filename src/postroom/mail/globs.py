@@ -16,84 +16,73 @@ A path is relative to the project root: names joined by single slashes. A patter
     port:8080      a resource, no file: a scheme of two or more characters, a colon, then no slash.
                    It matches the same text only. A file of that name is written ./port:8080
 
-A wildcard pattern matches what it says and no tree below it. A name does not tell a file from a folder, so
-src/app.py and **/*.js overlap: both cover src/app.py/x.js. Any text without a slash counts as a name. Where
-the file system ignores case, patterns and paths are compared folded, character by character (so that ? stays
-one character); all patterns of one comparison must be read with the same `case_sensitive`.
+A wildcard pattern (a glob) matches what it says and no tree below it. Any text without a slash counts as a
+name. Where the file system ignores case, patterns and paths are compared folded, character by character (so
+that ? stays one character); all patterns of one comparison must be read with the same `case_sensitive`.
 
-Overlap asks whether the product of two automata accepts anything. Both automata are chains whose only loops
-are gaps (`*` between characters, `**` between names), and for chains the answer needs no search:
+Two globs overlap if some path is matched by both. A pattern without wildcards (a literal) does not say
+whether it names a file or a folder, so it has rules of its own:
+
+    literal and literal   overlap if they are equal or one lies below the other: src and src/app.py
+    literal and glob      overlap if the glob matches the literal itself, or if the names before the glob's
+                          first wildcard are the literal or lie below it: then all it matches lies below.
+                          src meets src/*.py and src/app/**/*.py; src/app.py does not meet **/*.js
+
+So the literal src does not meet **/*.py. Whoever means a whole folder writes src/ or src/**, which are exact.
+
+The overlap of two globs asks whether the product of two automata accepts anything. Both automata are chains
+whose only loops are gaps (`*` between characters, `**` between names), and for chains the answer needs no
+search:
 
     gap and gap      each gap can swallow the other's middle: only what stands before the first gap and
                      after the last one can disagree
     gap and no gap   the pieces between gaps are placed leftmost, one after the other, along the other chain
     no gap at all    position by position
 
-The same rule decides characters within a name and names within a path. A pattern without wildcards is a chain
-of names with a gap at its end.
+The same rule decides characters within a name and names within a path. Every path has a last name, and so has
+every pattern (`a/**` is `a/**/*`): last names and the folders above them are compared apart, and each pair of
+folders once for all live patterns.
 """
 
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache, reduce
-from itertools import pairwise, takewhile
+from functools import lru_cache, reduce
 from operator import or_
 from typing import TypeAlias, TypeVar
 
 from postroom.contracts.errors import InvalidPattern
+from postroom.mail.glob_sets import (
+    Character,
+    Glob,
+    Name,
+    characters_meet,
+    folded,
+    lexemes,
+    read_name,
+    runs_backwards,
+)
 
 MAX_LENGTH = 1024
 # One comparison costs at most about the wildcards of one side times the length of the other: with these two
 # limits the slowest pair known (benchmarks/globs.py) takes 3 ms, the usual pair under 1 us.
 MAX_WILDCARDS = 32
 
-_Ranges: TypeAlias = tuple[tuple[int, int], ...]
-_Character: TypeAlias = str | _Ranges
-_Piece: TypeAlias = Sequence[_Character]
-_Unit = TypeVar("_Unit", bound="_Character | _Name")
+_Unit = TypeVar("_Unit", bound="Character | Name")
 _Agree: TypeAlias = Callable[[_Unit, _Unit], bool]
 
-_LAST_CHARACTER = 0x10FFFF
-_LAST_CASED = 0x1FFFF  # no character above this one has another case; a test watches it
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Glob:
-    """A name with wildcards.
+class _Folders:
+    """What stands above the last name: the names between the gaps.
 
-    `pieces` are what stands between its stars; `start` and `end` the text before its first wildcard and after
-    its last. `is_plain`: it has a star, and no other wildcard before the first or after the last star;
-    `is_text`: nor between them.
+    `start` is the text every path begins with, written `/path/`, up to the first wildcard; `is_literal`: there
+    is none.
     """
 
-    pieces: tuple[_Piece, ...]
+    pieces: tuple[tuple[Name, ...], ...]
     start: str
-    end: str
-    is_plain: bool
-    is_text: bool
-
-
-_Name: TypeAlias = str | _Glob
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Shape:
-    """What comparisons read. Texts are those of the path written as `/path/`, so that names end with a slash.
-
-    Every path begins with `start`, ends with `end`, and its last name begins with `last`: three necessary
-    conditions. Between two shapes of one `depth` (names; 0 where there is a gap) that both are `is_plain`
-    they are sufficient too.
-    """
-
-    pieces: tuple[tuple[_Name, ...], ...]
-    start: str
-    end: str
-    last: str
-    depth: int
-    is_plain: bool
-    folds_case: bool
+    is_literal: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +91,18 @@ class Pattern:
 
     `text` reads back as the same pattern. `prefix` holds the leading names without wildcards (for a resource
     its text), folded where case is ignored: two patterns overlap only if the prefix of one is a whole-name
-    prefix of the other's. `shape` is for this module.
+    prefix of the other's. The other fields are for this module: `start` is the text before the first wildcard
+    of the path written as `/path/`, so that names end with a slash.
     """
 
     text: str
     prefix: str
     is_literal: bool
     is_resource: bool
-    shape: _Shape = field(repr=False, compare=False)
+    start: str = field(repr=False, compare=False)
+    folders: _Folders = field(repr=False, compare=False)
+    last: Name = field(repr=False, compare=False)
+    folds_case: bool = field(repr=False, compare=False)
 
 
 def parse_pattern(raw: str, *, case_sensitive: bool = True) -> Pattern:
@@ -131,46 +124,55 @@ def prefixes_of(prefix: str) -> tuple[str, ...]:
 
 
 def matches(pattern: Pattern, path: str) -> bool:
-    """Whether `pattern` covers `path`, a path from the project root without `.`, `..` or empty names."""
+    """Whether `pattern` covers `path`, a path from the project root without `.`, `..` or empty names.
+
+    A literal covers itself and, should it be a folder, everything below it.
+    """
     if pattern.is_resource:
         return path == pattern.text
-    names = _folded(path).split("/") if pattern.shape.folds_case else path.split("/")
-    return "" not in names and _chains_meet(pattern.shape.pieces, (tuple(names),), _names_meet)
+    names = (folded(path) if pattern.folds_case else path).split("/")
+    if "" in names:
+        return False
+    if pattern.is_literal:
+        return "/".join(("", *names, "")).startswith(pattern.start)
+    above = (tuple(names[:-1]),)
+    return _names_meet(pattern.last, names[-1]) and _chains_meet(pattern.folders.pieces, above, _names_meet)
 
 
 def overlap(a: Pattern, b: Pattern) -> bool:
-    """Whether some path is covered by both patterns; the order of the two does not matter."""
-    return _shapes_meet(a.shape, b.shape)
+    """Whether the two patterns overlap as the module's docstring says; their order does not matter."""
+    return bool(overlapping(a, (b,)))
 
 
 def overlapping(new: Pattern, live: Sequence[Pattern]) -> list[int]:
     """Return the positions in `live` of the patterns that overlap `new`, in order."""
-    shape, start = new.shape, new.shape.start
+    start = new.start
+    decided: dict[_Folders, bool] = {}
     return [
         position
         for position, other in enumerate(live)
-        if (other.shape.start.startswith(start) or start.startswith(other.shape.start))
-        and _shapes_meet(shape, other.shape)
+        if (other.start.startswith(start) or start.startswith(other.start)) and _meet(new, other, decided)
     ]
 
 
 # Comparing
 
 
-def _shapes_meet(a: _Shape, b: _Shape) -> bool:
-    # No cache of decided pairs: an entry costs about what deciding does, but for pairs made to be slow.
-    if not (
-        (a.start.startswith(b.start) or b.start.startswith(a.start))
-        and (a.end.endswith(b.end) or b.end.endswith(a.end))
-        and (a.last.startswith(b.last) or b.last.startswith(a.last))
-    ):
-        return False
-    if a.is_plain and b.is_plain and a.depth == b.depth:
+def _meet(new: Pattern, other: Pattern, decided: dict[_Folders, bool]) -> bool:
+    """Whether two patterns whose starts agree overlap; `decided` keeps the answers for `new`'s folders."""
+    if new.is_literal and other.start.startswith(new.start):
         return True
-    return _chains_meet(a.pieces, b.pieces, _names_meet)
+    if other.is_literal and new.start.startswith(other.start):
+        return True
+    if not _names_meet(new.last, other.last):
+        return False
+    known = decided.get(other.folders)
+    if known is None:
+        known = decided[other.folders] = _chains_meet(new.folders.pieces, other.folders.pieces, _names_meet)
+    return known
 
 
-def _names_meet(a: _Name, b: _Name) -> bool:
+def _names_meet(a: Name, b: Name) -> bool:
     if isinstance(a, str):
         return a == b if isinstance(b, str) else _glob_takes(b, a)
     if isinstance(b, str):
@@ -180,14 +182,19 @@ def _names_meet(a: _Name, b: _Name) -> bool:
         and (a.end.endswith(b.end) or b.end.endswith(a.end))
     ):
         return False
-    return (a.is_plain and b.is_plain) or _chains_meet(a.pieces, b.pieces, _characters_meet)
+    return (
+        (a.head <= len(b.start) or b.head <= len(a.start))
+        and (a.tail <= len(b.end) or b.tail <= len(a.end))
+        and len(a.pieces) > 1
+        and len(b.pieces) > 1
+    ) or _chains_meet(a.pieces, b.pieces, characters_meet)
 
 
-def _glob_takes(glob: _Glob, name: str) -> bool:
+def _glob_takes(glob: Glob, name: str) -> bool:
     if not (name.startswith(glob.start) and name.endswith(glob.end)):
         return False
     if not glob.is_text:
-        return _chains_meet(glob.pieces, (name,), _characters_meet)
+        return _chains_meet(glob.pieces, (name,), characters_meet)
     first, room = len(glob.start), len(name) - len(glob.end)
     for piece in glob.pieces[1:-1]:
         found = name.find(str(piece), first)
@@ -195,12 +202,6 @@ def _glob_takes(glob: _Glob, name: str) -> bool:
             return False
         first = found + len(piece)
     return first <= room
-
-
-def _characters_meet(a: _Character, b: _Character) -> bool:
-    if isinstance(a, str):
-        return a == b if isinstance(b, str) else _holds(b, ord(a))
-    return _holds(a, ord(b)) if isinstance(b, str) else _share(a, b)
 
 
 def _chains_meet(a: Sequence[Sequence[_Unit]], b: Sequence[Sequence[_Unit]], agree: _Agree[_Unit]) -> bool:
@@ -248,82 +249,9 @@ def _follow(pieces: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agr
     return True
 
 
-# Sets of characters: sorted, disjoint ranges of code points, both ends included
-
-
-def _merged(ranges: Iterable[tuple[int, int]]) -> _Ranges:
-    merged: list[tuple[int, int]] = []
-    for low, high in sorted(ranges):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(high, merged[-1][1]))
-        else:
-            merged.append((low, high))
-    return tuple(merged)
-
-
-def _inverted(ranges: _Ranges) -> _Ranges:
-    """Return every character a name may hold that is not in `ranges`: never NUL, never a slash."""
-    taken = _merged([*ranges, (0, 0), (ord("/"), ord("/"))])
-    gaps = [(before[1] + 1, after[0] - 1) for before, after in pairwise(taken)]
-    return tuple(gaps) + (((taken[-1][1] + 1, _LAST_CHARACTER),) if taken[-1][1] < _LAST_CHARACTER else ())
-
-
-def _holds(ranges: _Ranges, code: int) -> bool:
-    index = bisect_right(ranges, (code, _LAST_CHARACTER)) - 1
-    return index >= 0 and ranges[index][1] >= code
-
-
-def _share(a: _Ranges, b: _Ranges) -> bool:
-    i = j = 0
-    while i < len(a) and j < len(b):
-        if a[i][1] < b[j][0]:
-            i += 1
-        elif b[j][1] < a[i][0]:
-            j += 1
-        else:
-            return True
-    return False
-
-
-_ANY: _Ranges = _inverted(())
-
-
-def _folded(text: str) -> str:
-    return text.lower() if text.isascii() else "".join(map(_folded_character, text))
-
-
-@lru_cache(maxsize=4096)
-def _folded_character(character: str) -> str:
-    # The full folding of some characters is longer (one ß, two s): they keep a form of one character.
-    for form in (character.casefold(), character.lower()):
-        if len(form) == 1:
-            return form
-    return character
-
-
-@cache
-def _cases() -> dict[str, tuple[int, ...]]:
-    """Return, for every folded character that has other cases, all of them."""
-    groups: dict[str, list[int]] = {}
-    for code in range(_LAST_CASED + 1):
-        form = _folded_character.__wrapped__(chr(code))
-        if form != chr(code):
-            groups.setdefault(form, [ord(form)]).append(code)
-    return {form: tuple(codes) for form, codes in groups.items()}
-
-
-def _with_cases(ranges: _Ranges) -> _Ranges:
-    """Return the set with every other case of its characters."""
-    more = [codes for codes in _cases().values() if any(_holds(ranges, code) for code in codes)]
-    return _merged([*ranges, *((code, code) for codes in more for code in codes)])
-
-
 # Reading
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+-]+:")
-_WILD = re.compile(r"[*?\[]")
-_LEXEME = re.compile(r"\*+|\?|\[[!^]?+\]?+[^\]]*\]|\[|[^*?\[]+")
-_SET_ITEM = re.compile(r"(.)-(.)|(.)")
 _EXAMPLES = "name a path, a pattern or a resource: src/app.py, src/**, port:8080"
 _RELATIVE = "write it relative to the project root, with forward slashes: src/app.py or src/**"
 _NOT_HOME = f"{_RELATIVE}; a file of that name is ./~name"
@@ -340,37 +268,41 @@ _REFUSED_TEXTS = (
     (re.compile(r"(?:\A|/)\.\.(?:/|\Z)"), "climbs with `..`", f"{_RELATIVE}; leave `..` out"),
     (re.compile(rf"\A{_SCHEME.pattern}(?:/|\Z)"), "is neither a path nor a resource", _NO_SLASH),
 )
+# A text in its one spelling, as a stored one is, with nothing to refuse but its wildcards. Possessive: one pass.
+_TIDY_RUN = r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff\\:/*]++"
+_TIDY_NAME = rf"(?!\.\.?(?:/|\Z))(?:\*?+(?:{_TIDY_RUN}\*?+)++|\*\*?+)"
+_TIDY = re.compile(rf"(?![\s~]){_TIDY_NAME}(?:/{_TIDY_NAME})*+")
 
 
 @lru_cache(maxsize=16_384)
 def _parse(raw: str, case_sensitive: bool) -> Pattern:
-    _check_text(raw)
-    if _SCHEME.match(raw):
-        return _resource(raw)
-    written = _written_names(raw)
-    text = "/".join(written)
-    if raw.startswith("./") and (text.startswith("~") or _SCHEME.match(text)):
-        text = f"./{text}"  # without it the text would be read as a home folder or a resource
-    _check_length(raw, text)
-    _check_wildcards(raw, written)
-    names = [None if name == "**" else _name(name, case_sensitive) for name in written]
-    if "." in names or ".." in names:
-        raise _invalid(raw, "spells `.` or `..` with sets", "leave them out")
-    literal = [name for name in takewhile(lambda name: isinstance(name, str), names) if isinstance(name, str)]
-    is_literal = len(literal) == len(names)
-    return Pattern(
-        text=text,
-        prefix="/".join(literal),
-        is_literal=is_literal,
-        is_resource=False,
-        shape=_shape(_chain(names, is_literal), folds_case=not case_sensitive),
-    )
+    if _TIDY.fullmatch(raw) and "**/**" not in raw and len(raw) <= MAX_LENGTH:
+        text = path = raw
+    else:
+        _check_text(raw)
+        if _SCHEME.match(raw):
+            return _resource(raw)
+        text = path = "/".join(_written_names(raw))
+        if raw.startswith("./") and (text.startswith("~") or _SCHEME.match(text)):
+            text = f"./{text}"  # without it the text would be read as a home folder or a resource
+        _check_length(raw, text)
+    if "[" in path or path.count("*") + path.count("?") > MAX_WILDCARDS:
+        _check_wildcards(raw, path.split("/"), case_sensitive)
+    above, _, written = path.rpartition("/")
+    if written == "**":
+        above, written = path, "*"  # `a/**` takes at least one name: a itself is not inside a
+    folders, last = _folders(above, case_sensitive), read_name(written, case_sensitive)
+    is_literal = folders.is_literal and isinstance(last, str)
+    start = folders.start
+    if folders.is_literal:
+        start += f"{last}/" if isinstance(last, str) else last.start
+    prefix = start[1 : start.rindex("/")]
+    return Pattern(text, prefix, is_literal, False, start, folders, last, not case_sensitive)
 
 
 def _resource(raw: str) -> Pattern:
     # NUL ends the text and no path begins with a colon: one such start begins another only if both are equal.
-    shape = _Shape((), start=f":{raw}\0", end="", last="", depth=0, is_plain=True, folds_case=False)
-    return Pattern(text=raw, prefix=raw, is_literal=True, is_resource=True, shape=shape)
+    return Pattern(raw, raw, True, True, f":{raw}\0", _folders("", True), raw, False)
 
 
 def _invalid(raw: str, problem: str, remedy: str) -> InvalidPattern:
@@ -391,10 +323,8 @@ def _check_text(raw: str) -> None:
             raise _invalid(raw, problem, remedy)
 
 
-def _check_wildcards(raw: str, names: list[str]) -> None:
-    wild = [
-        part for name in names if _WILD.search(name) for part in _LEXEME.findall(name) if part[0] in "*?["
-    ]
+def _check_wildcards(raw: str, names: list[str], case_sensitive: bool) -> None:
+    wild = [part for name in names for part in lexemes(name) if part[0] in "*?["]
     if len(wild) > MAX_WILDCARDS:
         raise _invalid(raw, f"has more than {MAX_WILDCARDS} wildcards", "use fewer: one ** covers any depth")
     for part in wild:
@@ -402,8 +332,10 @@ def _check_wildcards(raw: str, names: list[str]) -> None:
             raise _invalid(raw, "has a [ without its ] in the same name", "write [[] for a plain [")
         if "[:" in part:
             raise _invalid(raw, "names a class of characters", "write the characters out: [a-z] or [0-9]")
-        if any(low > high for low, high in _set_items(part)):
+        if part[0] == "[" and runs_backwards(part):
             raise _invalid(raw, "has a range that runs backwards", "write the lower character first: [a-z]")
+    if "[." in raw and any(read_name(name, case_sensitive) in (".", "..") for name in names):
+        raise _invalid(raw, "spells `.` or `..` with sets", "leave them out")
 
 
 def _written_names(raw: str) -> list[str]:
@@ -415,86 +347,24 @@ def _written_names(raw: str) -> list[str]:
             continue
         if "**" in part:
             stars = "**" if not part.strip("*") else "*"
-            part = "".join(stars if lexeme[0] == "*" else lexeme for lexeme in _LEXEME.findall(part))
+            part = "".join(stars if lexeme[0] == "*" else lexeme for lexeme in lexemes(part))
         if part != "**" or names[-1:] != ["**"]:
             names.append(part)
     return names
 
 
 @lru_cache(maxsize=16_384)
-def _name(written: str, case_sensitive: bool) -> _Name:
-    if not _WILD.search(written):
-        return written if case_sensitive else _folded(written)
-    pieces: list[list[_Character]] = [[]]
-    for lexeme in _LEXEME.findall(written):
-        if lexeme[0] == "*":
-            pieces.append([])
-        elif lexeme == "?":
-            pieces[-1].append(_ANY)
-        elif lexeme[0] == "[":
-            pieces[-1].append(_set(lexeme, case_sensitive))
-        else:
-            pieces[-1].extend(lexeme if case_sensitive else _folded(lexeme))
-    if len(pieces) == 1 and not any(isinstance(unit, tuple) for unit in pieces[0]):
-        return _text_of(pieces[0])
-    start, end = _text_of(pieces[0]), _text_of(reversed(pieces[-1]))[::-1]
-    is_plain = len(pieces) > 1 and len(start) == len(pieces[0]) and len(end) == len(pieces[-1])
-    is_text = is_plain and all(isinstance(unit, str) for piece in pieces for unit in piece)
-    chain = tuple("".join(map(str, piece)) if is_text else tuple(piece) for piece in pieces)
-    return _Glob(chain, start, end, is_plain, is_text)
-
-
-def _text_of(units: Iterable[_Character]) -> str:
-    """Return the characters that stand before the first wildcard."""
-    return "".join(str(unit) for unit in takewhile(lambda unit: isinstance(unit, str), units))
-
-
-def _set_items(lexeme: str) -> list[tuple[str, str]]:
-    body = lexeme[2:-1] if lexeme[1:2] in ("!", "^") else lexeme[1:-1]
-    return [(low or one, high or one) for low, high, one in _SET_ITEM.findall(body)]
-
-
-def _set(lexeme: str, case_sensitive: bool) -> _Character:
-    ranges = _merged((ord(low), ord(high)) for low, high in _set_items(lexeme))
-    is_negated = lexeme[1] in "!^"
-    if not is_negated and len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
-        return chr(ranges[0][0]) if case_sensitive else _folded(chr(ranges[0][0]))
-    if not case_sensitive:
-        ranges = _with_cases(ranges)
-    return _inverted(ranges) if is_negated else _inverted(_inverted(ranges))
-
-
-def _chain(names: Sequence[_Name | None], is_literal: bool) -> tuple[tuple[_Name, ...], ...]:
-    """Return the names between the gaps (None)."""
-    pieces: list[list[_Name]] = [[]]
-    for name in names:
-        if name is None:
+def _folders(above: str, case_sensitive: bool) -> _Folders:
+    pieces: list[list[Name]] = [[]]
+    for written in above.split("/") if above else ():
+        if written == "**":
             pieces.append([])
         else:
-            pieces[-1].append(name)
-    if is_literal:
-        pieces.append([])
-    elif names[-1] is None:
-        pieces[-1].append(_name("*", True))  # `a/**` takes at least one name: a itself is not inside a
-    return tuple(map(tuple, pieces))
-
-
-def _shape(chain: tuple[tuple[_Name, ...], ...], *, folds_case: bool) -> _Shape:
-    first, final = chain[0], chain[-1]
-    has_gap = len(chain) > 1
-    start = end = last = "/"
-    for name in first:
-        start += f"{name}/" if isinstance(name, str) else name.start
-        if not isinstance(name, str):
+            pieces[-1].append(read_name(written, case_sensitive))
+    start, is_literal = "/", len(pieces) == 1
+    for name in pieces[0]:
+        if isinstance(name, Glob):
+            start, is_literal = start + name.start, False
             break
-    for name in reversed(final):
-        end = f"/{name}{end}" if isinstance(name, str) else name.end + end
-        if not isinstance(name, str):
-            break
-    if final:
-        last = f"/{final[-1]}/" if isinstance(final[-1], str) else f"/{final[-1].start}"
-    is_plain = all(isinstance(name, str) for name in (first if has_gap else first[:-1]))
-    if final:
-        ends_plain = isinstance(final[-1], _Glob) and final[-1].is_plain
-        is_plain = is_plain and ends_plain and not (has_gap and len(final) > 1)
-    return _Shape(chain, start, end, last, 0 if has_gap else len(first), is_plain, folds_case)
+        start += f"{name}/"
+    return _Folders(tuple(map(tuple, pieces)), start, is_literal)

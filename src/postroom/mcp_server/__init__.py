@@ -1,4 +1,4 @@
-"""MCP over agent mail: a thin registration of the mail room's operations as tools and of its views as resources."""
+"""MCP over agent mail: a thin registration of operations as tools and of their views as resources."""
 
 from postroom.mcp_server.server import PostroomMcpServer
 

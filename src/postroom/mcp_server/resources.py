@@ -1,4 +1,4 @@
-"""The resources: the same views as the tools give, under `mail://` addresses, for clients that read or subscribe."""
+"""The resources: views that the tools give too, under `mail://` addresses, to read or to subscribe to."""
 
 import re
 from collections.abc import Callable

@@ -9,7 +9,7 @@ from postroom.mail.commands import Command
 
 _NOISE = ("title", "default")
 _CHECKED_ANYWAY = ("maximum", "minimum", "minLength", "maxLength", "pattern", "maxItems", "minItems")
-"""Bounds that the server checks and whose refusal says them; telling them with each prompt costs every agent."""
+"""Bounds that the server checks and whose refusal says them; to tell them in each prompt costs tokens."""
 _WORDS = re.compile(r"[A-Za-z]{1,8}|\d{1,3}|[^\sA-Za-z\d]{1,3}")
 
 
@@ -43,7 +43,11 @@ def _small(schema: dict[str, Any]) -> dict[str, Any]:
         if len(kept) == 1:
             outer = {key: value for key, value in schema.items() if key not in ("anyOf", *_NOISE)}
             return _small({**kept[0], **outer})
-    small = {key: value for key, value in schema.items() if key not in _NOISE or (key == "default" and _tells(value))}
+    small = {
+        key: value
+        for key, value in schema.items()
+        if key not in _NOISE or (key == "default" and _tells(value))
+    }
     if small.get("type") == "array" and "items" in small:
         small["items"] = _small(small["items"])
     if small.get("type") == "object" and "properties" in small:

@@ -51,7 +51,13 @@ def touched(operation: str, answer: Any, slug: str) -> list[str]:
     match operation:
         case "send_message" | "reply_message":
             return _letters(answer, slug)
-        case "register_agent" | "create_agent_identity" | "retire_agent" | "unretire_agent" | "set_contact_policy":
+        case (
+            "register_agent"
+            | "create_agent_identity"
+            | "retire_agent"
+            | "unretire_agent"
+            | "set_contact_policy"
+        ):
             return [f"mail://agents/{slug}"]
         case "ensure_project":
             return [f"mail://project/{slug}"]

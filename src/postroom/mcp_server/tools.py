@@ -29,7 +29,7 @@ CORE_TOKEN_LIMIT = 2_500
 
 @cache
 def tools_of(profile: Profile) -> tuple[Tool, ...]:
-    """Return the tools of a profile in an order that never changes, so that clients can cache their prompts."""
+    """Return the tools of a profile in an order that never changes: clients cache prompts with it."""
     return tuple(_tool(operation) for operation in operations_of(profile))
 
 

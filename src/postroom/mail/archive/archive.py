@@ -70,8 +70,7 @@ class Archive:
         Raises:
             ArchiveUnavailable: nothing was written; the rows wait on.
         """
-        batch = await self._store.read(lambda tx: gather(tx, project, rows))
-        await asyncio.to_thread(self._commit, batch)
+        await asyncio.to_thread(self._commit, await self._gathered(project, rows))
         ids = [row.id for row in rows]
         await self._store.write(lambda tx: tx.finish_outbox(ids))
 
@@ -95,20 +94,23 @@ class Archive:
         written = 0
         for kind in ("agent", "message", "reservation"):
             after = 0
-            while ids := await self._store.read(
-                lambda tx, kind=kind, after=after: _ids(tx, project, kind, after, page)
-            ):
+            while ids := await self._ids(project, kind, after, page):
                 rows = [
                     OutboxRow(
                         id=0, topic=ARCHIVE, key=f"{kind}:{number}", project_id=project.id, created_at=0
                     )
                     for number in ids
                 ]
-                batch = await self._store.read(lambda tx, rows=rows: gather(tx, project, rows))
-                await asyncio.to_thread(self._commit, batch)
+                await asyncio.to_thread(self._commit, await self._gathered(project, rows))
                 written += len(ids)
                 after = ids[-1]
         return written
+
+    async def _gathered(self, project: Project, rows: Sequence[OutboxRow]) -> Batch:
+        return await self._store.read(lambda tx: gather(tx, project, rows))
+
+    async def _ids(self, project: Project, kind: str, after: int, limit: int) -> list[int]:
+        return await self._store.read(lambda tx: _ids(tx, project, kind, after, limit))
 
 
 def _place(repository: ArchiveRepository, message: Message) -> str:

@@ -1,4 +1,4 @@
-"""Files of records that come from outside of the database, through the import names: loosely shaped mappings."""
+"""Files of records that come through the import names: loosely shaped mappings, not from the database."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ def foreign_profile(profile: Mapping[str, Any]) -> tuple[str, bytes]:
     return name, (json.dumps(dict(profile), ensure_ascii=False, indent=2, default=str) + "\n").encode()
 
 
-def foreign_message(  # noqa: PLR0913 - the parts of a letter as the import names give them
+def foreign_message(
     slug: str, message: Mapping[str, Any], *, body_md: str, sender: str, recipients: Sequence[str], now: int
 ) -> tuple[str, bytes]:
     """Return the path and the file of a letter.
@@ -30,7 +30,9 @@ def foreign_message(  # noqa: PLR0913 - the parts of a letter as the import name
     """
     number = message.get("id")
     if not isinstance(number, int):
-        raise InvalidArgument(f"a message needs an integer id, not {number!r}", value=number, remedy="give `id`")
+        raise InvalidArgument(
+            f"a message needs an integer id, not {number!r}", value=number, remedy="give `id`"
+        )
     letter = Message(
         id=number,
         project_id=0,

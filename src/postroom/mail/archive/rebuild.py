@@ -4,6 +4,7 @@ What the archive does not hold cannot come back: hidden recipients, read and ack
 contacts, tokens and idempotency keys. Every letter is unread afterwards.
 """
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -54,13 +55,18 @@ async def rebuild_database(root: Path, store: MailStore, *, author: tuple[str, s
         StateError: the store already holds mail; nothing was changed.
         StoreCorrupt: a file of the archive does not read; nothing was changed.
     """
-    repositories = {
-        path.stem: ArchiveRepository.open(path, author_name=author[0], author_email=author[1])
-        for path in sorted(root.glob("*.git"))
-    }
-    rows = read_archive(repositories)
+    rows = await asyncio.to_thread(_read_all, root, author)
     await store.write(lambda tx: tx.restore_rows(rows))
     return {table: len(records) for table, records in rows.items()}
+
+
+def _read_all(root: Path, author: tuple[str, str]) -> dict[str, list[Row]]:
+    return read_archive(
+        {
+            path.stem: ArchiveRepository.open(path, author_name=author[0], author_email=author[1])
+            for path in sorted(root.glob("*.git"))
+        }
+    )
 
 
 def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> None:

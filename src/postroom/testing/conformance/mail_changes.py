@@ -130,8 +130,9 @@ def _everything(tx: MailWrites, here: Office, now: int) -> None:
     tx.insert_answer("scope", "new", "digest", b"answer", now)
     tx.purge_answers(now + 1, limit=1)
     tx.insert_outbox("archive", "new", here.project.id, now)
-    tx.fail_outbox([1], "x")
-    tx.finish_outbox([2])
+    first, second, _ = tx.outbox("archive", limit=9)
+    tx.fail_outbox([first.id], "x")
+    tx.finish_outbox([second.id])
 
 
 async def a_change_that_raises_is_undone_whole(store: MailStore, clock: ManualClock) -> None:

@@ -1,0 +1,71 @@
+# The commands of the project. `make help` lists them.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+SEEDS  ?= ../shared/seeds/runnable
+JOBS   ?= 2
+
+.DEFAULT_GOAL := help
+
+$(STAMP): pyproject.toml requirements.lock
+	@if command -v uv >/dev/null 2>&1; then \
+	  uv venv --quiet --clear --python $(PYTHON) $(VENV) && \
+	  uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock && \
+	  uv pip install --quiet --python $(BIN)/python --no-deps -e . ; \
+	else \
+	  $(PYTHON) -m venv --clear $(VENV) && \
+	  $(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock && \
+	  $(BIN)/python -m pip install --quiet --no-deps -e . ; \
+	fi
+	@touch $@
+
+.PHONY: install run test seeds check format static lock docs bench clean help
+
+install: $(STAMP) ## make the environment in .venv
+
+run: $(STAMP) ## start the server on 127.0.0.1:8765; prints the page's link and the line that connects a client
+	@$(BIN)/postroom up $(ARGS)
+
+test: $(STAMP) ## run every test, the seeds included
+	$(BIN)/pytest -n $(JOBS) --dist loadfile tests
+	@$(MAKE) --no-print-directory seeds
+
+seeds: $(STAMP) ## run the acceptance tests beside the project, unchanged
+	@if [ -d "$(SEEDS)" ]; then \
+	  PYTHONDONTWRITEBYTECODE=1 $(BIN)/pytest -q -p no:cacheprovider -c pyproject.toml --rootdir . \
+	    $(SEEDS)/test_concurrency_agents.py $(SEEDS)/test_concurrent_writes.py; \
+	elif [ -n "$$CI" ]; then \
+	  echo "the acceptance tests are not at $(SEEDS): in CI they must run" >&2; exit 1; \
+	else \
+	  echo "skipped: the acceptance tests are not at $(SEEDS)"; \
+	fi
+
+static: $(STAMP) ## formatting, lint, types and layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+check: static ## what CI runs: formatting, lint, types, layers, tests
+	@$(MAKE) --no-print-directory test
+
+format: $(STAMP) ## format the code and mend what lint can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+docs: $(STAMP) ## write the generated reference pages anew
+	$(BIN)/python docs/generate.py
+
+bench: $(STAMP) ## run the benchmarks; prints each figure with its ratio to a limit taken in the same run
+	$(BIN)/python -m benchmarks $(ARGS)
+
+lock: ## pin every dependency anew (needs uv)
+	uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-annotate --no-header --quiet --output-file requirements.lock $(ARGS)
+
+clean: ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -1,0 +1,30 @@
+"""Runs the benchmarks named on the command line, or all of them: `python -m benchmarks sending reading`."""
+
+import asyncio
+import inspect
+import platform
+import sys
+from importlib import import_module
+
+ALL = ("starting", "layers", "sending", "reading", "globs", "archive", "flatness")
+
+
+def main() -> None:
+    """Print a table for each benchmark."""
+    chosen = sys.argv[1:] or ALL
+    unknown = set(chosen) - {*ALL, "soak"}
+    if unknown:
+        raise SystemExit(
+            f"no benchmark is named {', '.join(sorted(unknown))}; there are: {', '.join(ALL)}, soak"
+        )
+    print(f"Python {platform.python_version()} on {platform.system()}")
+    for name in chosen:
+        run = import_module(f"benchmarks.{name}").main
+        if inspect.iscoroutinefunction(run):
+            asyncio.run(run())
+        else:
+            run()
+
+
+if __name__ == "__main__":
+    main()

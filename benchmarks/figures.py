@@ -1,0 +1,51 @@
+"""What a benchmark prints: one line a figure, with the limit it is held against and the ratio of the two."""
+
+import statistics
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Table:
+    """Figures under one heading, printed as they come."""
+
+    title: str
+    rows: list[tuple[str, str, str, str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        print(f"\n### {self.title}\n")
+        print("| what | ours | against | ratio | aim |")
+        print("|---|---|---|---|---|", flush=True)
+
+    def add(self, what: str, ours: str, against: str = "", ratio: float | None = None, aim: str = "") -> None:
+        """Print one figure."""
+        shown = "" if ratio is None else f"{ratio:.2f}"
+        self.rows.append((what, ours, against, shown, aim))
+        print(f"| {what} | {ours} | {against} | {shown} | {aim} |", flush=True)
+
+
+def ms(seconds: float) -> str:
+    """Render seconds as milliseconds."""
+    return f"{seconds * 1000:.3f} ms"
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the median."""
+    return statistics.median(values)
+
+
+def p95(values: Sequence[float]) -> float:
+    """Return the 95th percentile."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * 0.95))]
+
+
+async def timed(count: int, call: Callable[[], Awaitable[object]]) -> list[float]:
+    """Return how long each of `count` calls took, in seconds."""
+    taken = []
+    for _ in range(count):
+        began = time.perf_counter()
+        await call()
+        taken.append(time.perf_counter() - began)
+    return taken

@@ -1,0 +1,53 @@
+"""Whether cost stays flat: the same calls with a thousand and with a million letters stored."""
+
+import asyncio
+import sys
+from typing import Any
+
+from benchmarks.figures import Table, median, ms, timed
+from benchmarks.house import PROJECT, fill, fresh_house, letter
+from postroom.app.wiring import House
+
+SMALL = 1_000
+ROUNDS = 300
+
+
+async def main(large: int = 1_000_000) -> None:
+    """Print the table."""
+    async with fresh_house() as small, fresh_house() as big:
+        await fill(small, SMALL)
+        await fill(big, large)
+        await asyncio.sleep(1)  # let the disk finish what the filling left behind
+        table = Table(f"Flatness: {SMALL:,} against {large:,} letters stored, medians in turns")
+        costs: dict[str, tuple[list[float], list[float]]] = {}
+        for number in range(ROUNDS):
+            for at, house in enumerate((small, big)):
+                for what, call in _calls(house, number).items():
+                    costs.setdefault(what, ([], []))[at].extend(await timed(1, call))
+    for what, (few, many) in costs.items():
+        table.add(
+            what,
+            ms(median(many)),
+            f"{ms(median(few))} with {SMALL:,}",
+            median(many) / median(few),
+            "under 1.5",
+        )
+
+
+def _calls(house: House, number: int) -> dict[str, Any]:
+    me = {"project_key": PROJECT, "agent_name": "Reader4"}
+
+    async def acknowledge() -> None:
+        newest = await house.mail.call("fetch_inbox", {**me, "limit": 1, "include_bodies": False})
+        await house.mail.call("acknowledge_message", {**me, "message_id": newest[0]["id"]})
+
+    return {
+        "send": lambda: house.mail.call("send_message", letter("Sender", "Reader4")),
+        "fetch (20 letters)": lambda: house.mail.call("fetch_inbox", {**me, "limit": 20}),
+        "acknowledge (with the fetch that finds it)": acknowledge,
+        "reserve": lambda: house.mail.call("file_reservation_paths", {**me, "paths": [f"src/f{number}.py"]}),
+    }
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*(int(word) for word in sys.argv[1:])))

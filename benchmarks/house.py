@@ -1,0 +1,115 @@
+"""A house to measure: a fresh database in a temporary folder, filled straight through the store."""
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from mcp.types import CallToolResult, TextContent, Tool
+
+from postroom.app.config import load_settings
+from postroom.app.wiring import House
+from postroom.mcp_server.server import PostroomMcpServer
+
+PROJECT = "/bench/project"
+BODY = "The build of module seven failed in the linker; see the log below and tell me what you think. " * 4
+
+
+class WithEmptyTool(PostroomMcpServer):
+    """The server with one tool more, which does nothing: what any call costs."""
+
+    async def list_tools(self) -> list[Tool]:
+        """Return the tools, and the empty one."""
+        tools = await super().list_tools()
+        return [*tools, tools[0].model_copy(update={"name": "empty"})]
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> CallToolResult:
+        """Answer the empty tool at once."""
+        if name == "empty":
+            return CallToolResult(
+                content=[TextContent(type="text", text='{"ok":true}')], structured_content={"ok": True}
+            )
+        return await super().call_tool(name, arguments, context)
+
+
+@asynccontextmanager
+async def fresh_house(*, archive: bool = False) -> AsyncIterator[House]:
+    """Open a house in a temporary folder; closed and removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
+        house = House.open(
+            load_settings(environment={}, overrides={"data_dir": folder, "archive_enabled": archive})
+        )
+        try:
+            yield house
+        finally:
+            house.close()
+
+
+def folder_of(house: House) -> Path:
+    """Return the folder in which a house keeps its data."""
+    return house.settings.data_dir
+
+
+async def two_agents(house: House) -> tuple[str, str]:
+    """Make the project and two agents in it."""
+    await house.mail.call("ensure_project", {"human_key": PROJECT})
+    names = []
+    for name in ("Sender", "Reader"):
+        made = await house.mail.call(
+            "register_agent", {"project_key": PROJECT, "program": "bench", "model": "none", "name": name}
+        )
+        names.append(made["name"])
+    return names[0], names[1]
+
+
+def letter(sender: str, reader: str) -> dict[str, Any]:
+    """Return the arguments of one letter of usual size."""
+    return {
+        "project_key": PROJECT,
+        "sender_name": sender,
+        "to": [reader],
+        "subject": "The build of module seven",
+        "body_md": BODY,
+    }
+
+
+def with_empty_tool(house: House) -> PostroomMcpServer:
+    """Make an MCP server over a house, with the empty tool."""
+    server = house.mcp_server()
+    server.__class__ = WithEmptyTool
+    return server
+
+
+async def fill(house: House, messages: int, *, readers: int = 20, page: int = 2_000) -> None:
+    """Store many letters to many readers, straight through the store; words differ, so that searches do."""
+    sender, _ = await two_agents(house)
+    for number in range(readers):
+        await house.mail.call(
+            "register_agent",
+            {"project_key": PROJECT, "program": "bench", "model": "none", "name": f"Reader{number}"},
+        )
+
+    def some(tx: Any, first: int) -> None:
+        project = tx.project(PROJECT)
+        writer = tx.agent(project.id, sender)
+        others = tx.agents_named(project.id, [f"Reader{number}" for number in range(readers)])
+        for number in range(first, min(first + page, messages)):
+            message = tx.insert_message(
+                project_id=project.id,
+                sender=writer,
+                thread_id=f"t{number % 5_000}",
+                subject=f"Report {number} on module{number % 97}",
+                body_md=f"common words here and word{number % 9_973} beside rare{number} {BODY[:200]}",
+                importance="normal",
+                ack_required=False,
+                topic="",
+                broadcast=False,
+                reply_to=None,
+                now=1_700_000_000_000 + number,
+            )
+            tx.insert_recipient(message.id, others[number % readers], "to")
+
+    for first in range(0, messages, page):
+        await house.store.write(lambda tx, first=first: some(tx, first))
+    await house.store.settle()

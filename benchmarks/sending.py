@@ -1,0 +1,163 @@
+"""What sending costs: one after another, a hundred agents at once, and below MCP."""
+
+import asyncio
+import sqlite3
+import time
+from typing import Any
+
+from fastmcp import Client
+
+from benchmarks.figures import Table, median, ms, timed
+from benchmarks.house import folder_of, fresh_house, letter, two_agents, with_empty_tool
+from postroom.app.wiring import House
+from postroom.stores.sqlite.connection import connect
+
+ROUNDS = 600
+AGENTS = 100
+LETTERS = 20
+
+
+def _bare(house: House) -> sqlite3.Connection:
+    connection = connect(folder_of(house) / "bare.db")
+    connection.execute("CREATE TABLE IF NOT EXISTS bare (id INTEGER PRIMARY KEY, text TEXT)")
+    return connection
+
+
+def _commit(connection: sqlite3.Connection) -> float:
+    began = time.perf_counter()
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("INSERT INTO bare (text) VALUES ('one small row, as durable as ours')")
+    connection.execute("COMMIT")
+    return time.perf_counter() - began
+
+
+async def one_after_another(table: Table) -> None:
+    """Take turns: an empty tool, two bare commits, a letter; so that all meet the same machine."""
+    async with fresh_house() as house:
+        sender, reader = await two_agents(house)
+        bare = _bare(house)
+        async with Client(with_empty_tool(house)) as client:
+            arguments = letter(sender, reader)
+            await timed(50, lambda: client.call_tool("send_message", arguments))
+            empty, first, second, sent = [], [], [], []
+            for _ in range(ROUNDS):
+                empty += await timed(1, lambda: client.call_tool("empty", arguments))
+                first.append(_commit(bare))
+                second.append(_commit(bare))
+                sent += await timed(1, lambda: client.call_tool("send_message", arguments))
+        bare.close()
+    limit = median(empty) + median(first) + median(second)
+    parts = f"empty tool {ms(median(empty))} + commits {ms(median(first))} and {ms(median(second))}"
+    table.add("one send_message, in memory", ms(median(sent)), parts, median(sent) / limit, "at most 1")
+
+
+async def hundred_at_once(table: Table) -> None:
+    """A hundred agents in a hundred sessions send at once; nobody fails."""
+    async with fresh_house() as house:
+        await two_agents(house)
+        names = [f"Agent{number}" for number in range(AGENTS)]
+        for name in names:
+            await house.mail.call(
+                "register_agent",
+                {"project_key": "/bench/project", "program": "b", "model": "n", "name": name},
+            )
+        server = with_empty_tool(house)
+        sending = await _rate(server, names, "send_message")
+        empty = await _rate(server, names, "empty")
+    table.add(
+        f"{AGENTS} agents at once, in memory",
+        f"{sending:,.0f} sends/s",
+        f"{empty:,.0f} empty calls/s",
+        sending / empty,
+        "at least 0.5",
+    )
+
+
+async def _rate(server: Any, names: list[str], tool: str) -> float:
+    ready = asyncio.Barrier(AGENTS + 1)
+
+    async def agent(number: int) -> None:
+        arguments = letter(names[number], names[(number + 1) % AGENTS])
+        async with Client(server) as client:
+            await client.call_tool("empty", arguments)
+            await ready.wait()
+            for _ in range(LETTERS):
+                await client.call_tool(tool, arguments)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(AGENTS):
+            group.create_task(agent(number))
+        await ready.wait()
+        began = time.perf_counter()
+    return AGENTS * LETTERS / (time.perf_counter() - began)
+
+
+async def below_mcp(table: Table) -> None:
+    """The mail service against the bare writer thread that commits the same rows."""
+    async with fresh_house() as house:
+        sender, reader = await two_agents(house)
+        project, writer, receiver = await house.store.read(
+            lambda tx: (
+                (found := tx.project("/bench/project")),
+                tx.agent(found.id, sender),
+                tx.agent(found.id, reader),
+            )
+        )
+        arguments = letter(sender, reader)
+
+        def rows(tx: Any) -> None:
+            message = tx.insert_message(
+                project_id=project.id,
+                sender=writer,
+                thread_id=None,
+                subject=arguments["subject"],
+                body_md=arguments["body_md"],
+                importance="normal",
+                ack_required=False,
+                topic="",
+                broadcast=False,
+                reply_to=None,
+                now=1,
+            )
+            tx.insert_recipient(message.id, receiver, "to")
+            tx.insert_outbox("archive", f"message:{message.id}", project.id, 1)
+
+        for tasks in (1, 8, 64):
+            bare = await _many(tasks, lambda: house.store.write(rows))
+            mail = await _many(tasks, lambda: house.mail.call("send_message", dict(arguments)))
+            table.add(
+                f"mail service, {tasks} at once",
+                f"{mail:,.0f} letters/s",
+                f"{bare:,.0f} letters/s of the same rows by the bare writer",
+                mail / bare,
+                "at least 0.40",
+            )
+
+
+async def _many(tasks: int, call: Any, *, seconds: float = 1.5) -> float:
+    done = 0
+    end = time.perf_counter() + seconds
+
+    async def work() -> None:
+        nonlocal done
+        while time.perf_counter() < end:
+            await call()
+            done += 1
+
+    began = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for _ in range(tasks):
+            group.create_task(work())
+    return done / (time.perf_counter() - began)
+
+
+async def main() -> None:
+    """Print the table."""
+    table = Table("Sending")
+    await one_after_another(table)
+    await hundred_at_once(table)
+    await below_mcp(table)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

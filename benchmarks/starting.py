@@ -1,0 +1,83 @@
+"""What starting costs: server to ready, memory at rest, the command line's help, the stdio entry."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from benchmarks.figures import Table, median, ms
+
+ROUNDS = 5
+
+
+def _postroom(*words: str) -> list[str]:
+    return [sys.executable, "-m", "postroom", *words]
+
+
+def _ready(folder: Path) -> bool:
+    try:
+        url = json.loads((folder / "server.json").read_text())["url"]
+        with urllib.request.urlopen(f"{url}/readyz", timeout=1) as answer:
+            return answer.status == 200
+    except (OSError, ValueError, urllib.error.URLError):
+        return False
+
+
+def _resident(pid: int) -> int:
+    """Return resident memory in bytes, as Linux tells it."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _start_once() -> tuple[float, int]:
+    with tempfile.TemporaryDirectory(prefix="postroom-bench-") as name:
+        began = time.perf_counter()
+        server = subprocess.Popen(
+            _postroom("up", "--port", "0", "--data-dir", name),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            while not _ready(Path(name)):
+                if time.perf_counter() - began > 20 or server.poll() is not None:
+                    raise SystemExit("the server did not become ready")
+                time.sleep(0.01)
+            took = time.perf_counter() - began
+            time.sleep(1)
+            return took, _resident(server.pid)
+        finally:
+            server.terminate()
+            server.wait(10)
+
+
+def _run_once(*command: str) -> float:
+    began = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    """Print the table."""
+    table = Table("Starting")
+    python = median([_run_once(sys.executable, "-c", "pass") for _ in range(ROUNDS)])
+    starts = [_start_once() for _ in range(ROUNDS)]
+    took = median([seconds for seconds, _ in starts])
+    table.add(
+        "server start to ready", ms(took), f"python itself {ms(python)}", took / python, "under 1,500 ms"
+    )
+    resident = median([memory for _, memory in starts]) / 2**20
+    table.add("memory at rest", f"{resident:.0f} MB", "", None, "under 150 MB")
+    help_text = median([_run_once(*_postroom("--help")) for _ in range(ROUNDS)])
+    table.add(
+        "postroom --help", ms(help_text), f"python itself {ms(python)}", help_text / python, "under 300 ms"
+    )
+
+
+if __name__ == "__main__":
+    main()

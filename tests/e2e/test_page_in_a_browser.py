@@ -1,0 +1,361 @@
+"""The pages in a real browser, spoken to over its debugging pipe: how they look, and that nothing acts."""
+
+import asyncio
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+
+from postroom.contracts.clock import SystemClock
+from postroom.mail.query import parse_query
+from postroom.stores.sqlite import SqliteStore
+from postroom.web import page_routes
+from web_samples import HOSTILE, Writer, picture
+
+POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; font-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+FLAGS = (
+    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync --remote-debugging-pipe"
+)
+# The browser reads commands from descriptor 3 and answers on 4; this puts the pipes there.
+LAUNCH = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+PATIENCE = 20
+WIDTHS = (360, 768, 1440)
+ADDRESSES = (
+    "/",
+    "/p/orchard",
+    "/p/orchard/threads",
+    "/p/orchard/t/hostile",
+    "/p/orchard/t/plain",
+    "/p/orchard/agents",
+    "/p/orchard/agents/GreenLake",
+    "/p/orchard/reservations",
+    "/p/orchard/search?q=lake",
+    "/p/orchard/search",
+    "/p/none",
+)
+ACTING = """
+[...document.querySelectorAll('*')].filter(one =>
+  one.matches('script, style, iframe, object, embed, base, svg, math')
+  || [...one.attributes].some(({name, value}) => name.startsWith('on') || ['style', 'srcdoc'].includes(name)
+       || (['href', 'src', 'action', 'formaction'].includes(name) && !/^(https?:|mailto:|[/#])/.test(value)))
+).map(one => one.outerHTML.slice(0, 200))
+"""
+
+
+def program() -> str:
+    """Return the browser; without one the test is skipped, and fails where the whole suite must run."""
+    found = next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))),
+        None,
+    )
+    if found is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium is installed")
+    return found
+
+
+class Browser:
+    """One tab of a browser without a window."""
+
+    def __init__(self, executable: str, profile: str) -> None:
+        commands, self._commands = os.pipe()
+        self._answers, answers = os.pipe()
+        arguments = [executable, *FLAGS.split(), f"--user-data-dir={profile}", "about:blank"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", LAUNCH, str(commands), str(answers), *arguments],
+            pass_fds=(commands, answers),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        os.close(commands)
+        os.close(answers)
+        self._buffer = b""
+        self._number = 0
+        self._session: str | None = None
+        self.events: list[dict] = []
+        target = self.ask("Target.createTarget", url="about:blank")["targetId"]
+        self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.ask(f"{domain}.enable")
+
+    def ask(self, method: str, **parameters: object) -> dict:
+        """Send one command and return its answer."""
+        self._number += 1
+        command = {"id": self._number, "method": method, "params": parameters}
+        if self._session:
+            command["sessionId"] = self._session
+        os.write(self._commands, json.dumps(command).encode() + b"\0")
+        while (message := self._receive()).get("id") != self._number:
+            self.events.append(message)
+        assert "error" not in message, message["error"]
+        return message["result"]
+
+    def wait_for(self, event: str) -> None:
+        """Return once the browser has told of an event."""
+        while not any(one["method"] == event for one in self.events):
+            self.events.append(self._receive())
+
+    def open(self, address: str, *, width: int = 1440, dark: bool = False) -> None:
+        """Load a page in a window of this width, for a reader who prefers light or dark."""
+        self.ask(
+            "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.ask("Emulation.setEmulatedMedia", features=[scheme])
+        self.events.clear()
+        self.ask("Page.navigate", url=address)
+        self.wait_for("Page.loadEventFired")
+
+    def see(self, expression: str) -> object:
+        """Return what an expression is in the page."""
+        return self.ask("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def press(self, key: str, code: int) -> None:
+        """Press and release a key."""
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            pressed = text if kind == "keyDown" else {}
+            self.ask(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **pressed
+            )
+
+    def complaints(self) -> list[str]:
+        """Return what the browser refused or failed to do since the page was opened."""
+        told = {"Runtime.exceptionThrown", "Page.javascriptDialogOpening", "Runtime.consoleAPICalled"}
+        entries = [one["params"]["entry"] for one in self.events if one["method"] == "Log.entryAdded"]
+        wrong = [one["text"] for one in entries if one["level"] in ("error", "warning")]
+        return wrong + [str(one["params"]) for one in self.events if one["method"] in told]
+
+    def fetched(self) -> list[str]:
+        """Return every address that was asked for since the page was opened."""
+        asked = [one["params"] for one in self.events if one["method"] == "Network.requestWillBeSent"]
+        return [one["request"]["url"] for one in asked]
+
+    def close(self) -> None:
+        """End the browser and all its processes."""
+        os.close(self._commands)
+        os.close(self._answers)
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(PATIENCE)
+
+    def _receive(self) -> dict:
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._answers], [], [], PATIENCE)
+            assert ready, "the browser does not answer"
+            piece = os.read(self._answers, 1 << 16)
+            assert piece, "the browser has ended"
+            self._buffer += piece
+        message, self._buffer = self._buffer.split(b"\0", 1)
+        return json.loads(message)
+
+
+@dataclass
+class Site:
+    """The pages, served on this machine."""
+
+    address: str
+    hostile: int
+    letter: int
+
+
+def fill(writes) -> tuple[int, int]:
+    """Store mail of every shape; return the number of the hostile message, and of one with a picture."""
+    write = Writer(writes)
+    now = SystemClock().now()
+    project = write.project("orchard", "/home/ana/a-folder-with-a-very-long-name/" * 4 + "orchard")
+    names = (
+        "GreenLake",
+        "BlueFox",
+        "Agent-with-a-name-of-sixty-four-characters-without-a-place-to-1",
+        "D",
+        "E",
+        "F",
+    )
+    agents = [write.agent(project, name, "Keeps " + "everything_in_one_word_" * 8) for name in names]
+    lake = agents[0]
+    hostile = write.send(
+        lake, "<img src=x onerror=alert(1)>" * 3, "\n\n".join(HOSTILE), to=tuple(agents), thread="hostile"
+    )
+    wide = (
+        "|"
+        + "column|" * 30
+        + "\n|"
+        + "-|" * 30
+        + "\n|"
+        + "cell|" * 30
+        + "\n\n```\n"
+        + "x" * 500
+        + "\n```\n\n"
+        + "y" * 500
+    )
+    letter = write.send(
+        agents[1],
+        "Lake " + "w" * 300,
+        wide,
+        to=tuple(agents),
+        thread="plain",
+        importance="urgent",
+        ack=True,
+        at=now,
+    )
+    write.attach(
+        letter,
+        "z" * 200 + ".png",
+        "image/png",
+        picture(size=(1200, 500)),
+        picture(size=(320, 130), kind="WEBP"),
+    )
+    write.send(agents[1], "مراجعة", "مرحبا بالبحيرة\n\n- واحد", to=(lake,), thread="plain", at=now)
+    for agent in agents:
+        write.reserve(agent, "src/" + "deep/" * 30 + agent.name + "/**", reason="because " * 30, at=now)
+    return hostile.id, letter.id
+
+
+class Guarded:
+    """Sends the policy that the server sends with every page."""
+
+    def __init__(self, app) -> None:
+        self.app = app
+
+    async def __call__(self, scope, receive, send) -> None:
+        async def with_policy(message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).setdefault("Content-Security-Policy", POLICY)
+            await send(message)
+
+        await self.app(scope, receive, with_policy)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Iterator[Site]:
+    store = SqliteStore.open(tmp_path_factory.mktemp("store") / "postroom.db")
+    hostile, letter = asyncio.run(store.write(fill))
+    routes = page_routes(store, clock=SystemClock(), parse_query=parse_query)
+    config = uvicorn.Config(Guarded(Starlette(routes=routes)), log_level="warning", lifespan="off", ws="none")
+    server = uvicorn.Server(config)
+    listening = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, args=([listening],), name="pages")
+    thread.start()
+    yield Site(f"http://127.0.0.1:{listening.getsockname()[1]}", hostile, letter)
+    server.should_exit = True
+    thread.join(PATIENCE)
+    listening.close()
+    store.close()
+    assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[Browser]:
+    opened = Browser(program(), str(tmp_path_factory.mktemp("profile")))
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_a_page_fits_every_width_in_light_and_dark_and_fetches_from_home_only(site, browser, address):
+    grounds = set()
+    for width in WIDTHS:
+        for dark in (False, True):
+            browser.open(site.address + address, width=width, dark=dark)
+            assert browser.see("innerWidth") == width
+            assert browser.see("document.documentElement.scrollWidth") <= width, (width, dark)
+            assert browser.see("document.styleSheets.length && document.styleSheets[0].cssRules.length") > 100
+            grounds.add((dark, browser.see("getComputedStyle(document.body).backgroundColor")))
+            assert all(asked.startswith(site.address + "/") for asked in browser.fetched())
+            assert not browser.see(ACTING)
+            expected = (
+                ["the server responded with a status of 404 (Not Found)"] if address == "/p/none" else []
+            )
+            assert [one.partition(": ")[2] for one in browser.complaints()] == expected
+    assert len(grounds) == 2
+
+
+def test_hostile_mail_does_nothing_in_a_browser(site, browser):
+    browser.open(f"{site.address}/p/orchard/m/{site.hostile}")
+    assert "alert(1)" in browser.see("document.querySelector('.prose').textContent")
+    assert not browser.see(ACTING)
+    assert not browser.complaints()
+    assert browser.see("document.querySelectorAll('.prose img, .prose [id], .prose [name]').length") == 0
+    assert browser.see("document.querySelectorAll('main').length") == 1
+    links = (
+        "[...document.querySelectorAll('.prose a')].every(one => one.rel === 'noopener noreferrer nofollow')"
+    )
+    assert browser.see(links) is True
+
+
+def test_long_code_and_wide_tables_scroll_within_their_letter(site, browser):
+    browser.open(f"{site.address}/p/orchard/t/plain", width=360)
+    for part in (".prose pre", ".prose .wide"):
+        assert (
+            browser.see(f"(one => one.scrollWidth > one.clientWidth)(document.querySelector('{part}'))")
+            is True
+        )
+
+
+def test_a_table_becomes_cards_where_it_has_no_room(site, browser):
+    shown = "getComputedStyle(document.querySelector('.table tbody tr')).display"
+    browser.open(f"{site.address}/p/orchard/reservations", width=1440)
+    assert browser.see(shown) == "table-row"
+    browser.open(f"{site.address}/p/orchard/reservations", width=360)
+    assert browser.see(shown) == "block"
+
+
+def test_a_preview_is_shown(site, browser):
+    browser.open(f"{site.address}/p/orchard/m/{site.letter}")
+    # The picture is below the first screen and loads when it comes near.
+    browser.see("document.querySelector('.file img').scrollIntoView()")
+    deadline = time.monotonic() + PATIENCE
+    while browser.see("document.querySelector('.file img').naturalWidth") == 0:
+        assert time.monotonic() < deadline, "the preview was not loaded"
+    assert browser.see("document.querySelector('.file img').naturalWidth") == 320
+    assert not browser.complaints()
+
+
+def test_the_first_key_reaches_the_content(site, browser):
+    browser.open(f"{site.address}/p/orchard")
+    browser.press("Tab", 9)
+    assert browser.see("document.activeElement.className") == "skip"
+    assert browser.see("document.activeElement.getBoundingClientRect().top") >= 0
+    browser.press("Enter", 13)
+    assert browser.see("location.hash") == "#main"
+
+
+def test_the_search_box_and_the_lists_work_without_a_script(site, browser):
+    browser.open(f"{site.address}/p/orchard")
+    browser.see("document.querySelector('input[name=q]').focus()")
+    browser.ask("Input.insertText", text="البحيرة OR column")
+    browser.events.clear()
+    browser.press("Enter", 13)
+    browser.wait_for("Page.loadEventFired")
+    assert browser.see("document.querySelector('mark').textContent") == "column"
+    assert browser.see("document.querySelector('input[name=q]').value") == "البحيرة OR column"
+    browser.open(f"{site.address}/p/orchard/m/{site.letter}")
+    assert browser.see("document.querySelector('details.people').open") is False
+    browser.see("document.querySelector('details.people summary').click()")
+    assert browser.see("document.querySelector('details.people').open") is True
+    assert not browser.complaints()

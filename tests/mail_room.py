@@ -1,0 +1,143 @@
+"""A mail room to test in: `Mail` over a store of either kind, calls in one line, refusals that change nothing."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import pytest
+
+from postroom.contracts.errors import PostroomError
+from postroom.contracts.mail import Project
+from postroom.contracts.store import MailReads, MailStore
+from postroom.mail.desk import Caller, Rules
+from postroom.mail.service import Mail
+from postroom.stores.memory import MemoryStore
+from postroom.stores.sqlite import SqliteStore
+from postroom.testing import ManualClock
+
+HARBOR = "/projects/harbor"
+SHORE = "/projects/shore"
+AGENTS = ("Ada", "Ben", "Cyd")
+
+E = TypeVar("E", bound=PostroomError)
+
+UNPLACED = ("health_check", "ensure_project")
+"""Operations that take no project key."""
+
+
+@dataclass(slots=True)
+class Room:
+    """A mail service with its store and a clock to move."""
+
+    mail: Mail
+    clock: ManualClock
+
+    @property
+    def store(self) -> MailStore:
+        return self.mail.store
+
+    async def call(self, operation: str, /, *, caller: Caller | None = None, **arguments: Any) -> Any:
+        """Perform an operation, in the project `HARBOR` unless another is named."""
+        place = {} if operation in UNPLACED else {"project_key": HARBOR}
+        return await self.mail.call(operation, {**place, **arguments}, caller=caller)
+
+    async def refused(
+        self, kind: type[E], operation: str, /, *, caller: Caller | None = None, **arguments: Any
+    ) -> E:
+        """Perform an operation that must be refused in this very way, and see that nothing changed."""
+        before = await everything(self.store)
+        with pytest.raises(PostroomError) as caught:
+            await self.call(operation, caller=caller, **arguments)
+        assert type(caught.value) is kind, caught.value
+        assert_presentable(caught.value)
+        assert await everything(self.store) == before
+        return caught.value
+
+    async def open(self, *names: str, project: str = HARBOR) -> None:
+        """Make a project with agents."""
+        await self.call("ensure_project", human_key=project)
+        for name in names or AGENTS:
+            await self.call("register_agent", project_key=project, program="shell", model="none", name=name)
+
+    async def send(self, sender: str, *to: str, **more: Any) -> int:
+        """Send a letter and return its id."""
+        letter = {"subject": "A subject", "body_md": "A body", "to": list(to), **more}
+        sent = await self.call("send_message", sender_name=sender, **letter)
+        return int(sent["deliveries"][0]["payload"]["id"])
+
+    async def inbox(self, name: str, **more: Any) -> list[dict[str, Any]]:
+        """Return an agent's inbox."""
+        found: list[dict[str, Any]] = await self.call("fetch_inbox", agent_name=name, **more)
+        return found
+
+
+def a_room(store: MailStore, clock: ManualClock, rules: Rules | None = None) -> Room:
+    """Return a mail room over a store."""
+    return Room(Mail(store, clock, rules), clock)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def room_over_each_store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Room]:
+    """An empty mail room, over each kind of store."""
+    if request.param == "sqlite":
+        yield a_room(request.getfixturevalue("sqlite_store"), clock)
+        return
+    memory = MemoryStore()
+    yield a_room(memory, clock)
+    memory.close()
+
+
+async def everything(store: MailStore) -> dict[str, object]:
+    """Return all that a store holds, for comparing before with after."""
+
+    def look(tx: MailReads) -> dict[str, object]:
+        projects = tx.projects(limit=1_000)
+        return {
+            "projects": [_project(tx, project) for project in projects],
+            "outbox": tx.outbox("archive", limit=100_000),
+            "backlog": tx.backlog("archive"),
+        }
+
+    found = await store.read(look)
+    return {**found, **await _uncovered(store)}
+
+
+def _project(tx: MailReads, project: Project) -> dict[str, object]:
+    agents = tx.agents(project.id, include_retired=True, limit=100_000)
+    messages = tx.project_messages(project.id, limit=100_000)
+    ids = [message.id for message in messages]
+    return {
+        "project": project,
+        "agents": agents,
+        "messages": messages,
+        "recipients": tx.recipients(ids),
+        "attachments": tx.attachments(ids),
+        "reservations": tx.reservations(project.id, limit=100_000),
+        "contacts": [tx.contacts(agent.id) for agent in agents],
+    }
+
+
+async def _uncovered(store: MailStore) -> dict[str, int]:
+    """Count what the port does not list: kept answers, stored bytes, aliases."""
+    if isinstance(store, SqliteStore):
+        counts = "SELECT (SELECT count(*) FROM idempotency), (SELECT count(*) FROM blobs), " + (
+            "(SELECT count(*) FROM project_aliases)"
+        )
+        row = await store._readers.submit(lambda connection: connection.execute(counts).fetchone())
+    elif isinstance(store, MemoryStore):
+        row = (len(store._tables.answers), len(store._tables.blobs), len(store._tables.aliases))
+    else:
+        return await _uncovered(store._store)  # type: ignore[attr-defined]  # a store that fails on purpose
+    return dict(zip(("answers", "blobs", "aliases"), row, strict=True))
+
+
+def assert_presentable(error: PostroomError) -> None:
+    """See that a refusal says something, is short, and can be written by every encoder of JSON."""
+    plain = error.as_dict()
+    assert plain["code"] == error.code
+    assert error.message
+    assert error.remedy, f"{error.code} has no remedy: {error.message}"
+    assert len(json.dumps(plain, allow_nan=False)) < 10_000
+    assert msgspec.json.decode(msgspec.json.encode(plain)) == json.loads(json.dumps(plain))

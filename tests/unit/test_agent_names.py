@@ -1,0 +1,173 @@
+"""Names of agents: chosen ones are kept exactly, generated ones are made of known words and never taken."""
+
+import asyncio
+import itertools
+import random
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mail_room import Room, room_over_each_store
+
+from postroom.contracts.errors import AgentRetired, InvalidName, NameTaken, StateError
+from postroom.contracts.store import MailWrites
+from postroom.mail import agents, names
+from postroom.mail.commands import CreateAgentIdentity
+from postroom.mail.desk import Caller, Desk, Rules
+from postroom.mail.service import Mail
+
+room = room_over_each_store
+
+WHO = {"program": "shell", "model": "none"}
+
+
+@pytest.mark.parametrize("name", ["a", "A", "9", "Ada", "ada.lovelace", "a_b-c.d", "0-0", "x" * 64, "a-", "a.."])
+def test_a_name_within_the_rule_is_kept_exactly(name: str) -> None:
+    assert names.check_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", " ", "-a", ".a", "_a", "a b", "a\n", "\na", "a/b", "a\\b", "a@b", "human:ada", "ä", "x" * 65, "a\x00"]
+    + ["a\u200b", "１", "../a", "a:b", "{name}", "<name>", "ada,ben"],
+)
+def test_a_name_outside_of_the_rule_is_refused_with_one_that_would_do(name: str) -> None:
+    with pytest.raises(InvalidName) as caught:
+        names.check_name(name)
+    assert caught.value.value == name
+    suggested = re.search(r"for example '([^']*)'", caught.value.remedy)
+    assert suggested
+    assert names.check_name(suggested[1])
+
+
+@given(st.text(max_size=80))
+@settings(max_examples=300, derandomize=True, deadline=None, database=None)
+def test_every_text_is_either_a_name_or_gets_a_suggestion_that_is_one(text: str) -> None:
+    try:
+        assert names.check_name(text) == text
+    except InvalidName as error:
+        suggested = re.search(r"for example '([^']*)'", error.remedy)
+        assert suggested
+        names.check_name(suggested[1])
+
+
+def test_the_words_make_names_within_the_rule_and_none_is_there_twice() -> None:
+    assert len(set(names.ADJECTIVES)) == len(names.ADJECTIVES)
+    assert len(set(names.NOUNS)) == len(names.NOUNS)
+    assert len(names.ADJECTIVES) * len(names.NOUNS) > 50_000
+    for word in (*names.ADJECTIVES, *names.NOUNS):
+        assert re.fullmatch(r"[A-Z][a-z]{1,11}", word)
+
+
+def test_two_pairs_of_words_never_read_the_same() -> None:
+    made = [first + second for first, second in itertools.product(names.ADJECTIVES, names.NOUNS)]
+    assert len({name.casefold() for name in made}) == len(made)
+
+
+def test_names_that_look_alike_are_found_best_first_whatever_their_case() -> None:
+    known = ["GreenLake", "GreenLark", "BlueStone"]
+    assert names.nearest("greenlake", known) == ["GreenLake", "GreenLark"]
+    assert names.nearest("", known) == []
+    assert names.nearest("x" * 100_000, ["y" * 100_000] * 3) == []
+
+
+def test_a_value_is_shown_quoted_and_cut_when_it_is_long() -> None:
+    assert names.shown("a\nb") == r"'a\nb'"
+    assert len(names.shown("x" * 10_000)) < 100
+
+
+async def test_ten_thousand_generated_names_of_one_project_are_all_different(room: Room) -> None:
+    await room.open("Ada")
+    dice = random.Random(7)
+
+    def make(tx: MailWrites) -> list[str]:
+        desk = Desk(tx=tx, now=1, rules=Rules(), caller=Caller(), dice=dice)
+        asked = CreateAgentIdentity(project_key="projects-harbor", program="p", model="m")
+        return [agents.create_agent_identity(desk, asked)["name"] for _ in range(10_000)]
+
+    made = await room.store.write(make)
+    assert len({name.casefold() for name in made}) == 10_000
+    assert all(names.check_name(name) for name in made)
+    assert sum(name[-1].isdigit() for name in made) < 100, "the lists are large enough"
+
+
+class _StuckDice(random.Random):
+    """Dice that always fall alike."""
+
+    def choice(self, seq):  # type: ignore[no-untyped-def]
+        return seq[0]
+
+    def randrange(self, start, stop=None, step=1):  # type: ignore[no-untyped-def]
+        return start
+
+
+async def test_a_generated_name_that_is_taken_is_tried_again_and_the_end_is_a_plain_refusal(room: Room) -> None:
+    await room.open("Ada")
+    room.mail = Mail(room.store, room.clock, dice=_StuckDice())
+    first = await room.call("create_agent_identity", **WHO)
+    second = await room.call("create_agent_identity", **WHO)
+    assert second["name"] == first["name"] + "2"
+    error = await room.refused(StateError, "create_agent_identity", **WHO)
+    assert "choose a name" in error.remedy
+
+
+async def test_a_chosen_name_is_kept_exactly_and_registering_again_updates_the_same_agent(room: Room) -> None:
+    await room.open("Ada")
+    first = await room.call("register_agent", name="x.Y_z-9", **WHO, task_description="one")
+    again = await room.call("register_agent", name="x.Y_z-9", program="p2", model="m2", task_description="two")
+    assert again["id"] == first["id"]
+    assert again["name"] == "x.Y_z-9"
+    assert (again["program"], again["model"], again["task_description"]) == ("p2", "m2", "two")
+    assert again["created_at"] == first["created_at"]
+
+
+async def test_a_name_that_differs_by_case_alone_is_refused_with_the_one_in_use(room: Room) -> None:
+    await room.open("Ada")
+    error = await room.refused(NameTaken, "register_agent", name="ADA", **WHO)
+    assert "'Ada'" in error.message
+    assert error.value == "ADA"
+    assert await room.refused(NameTaken, "start_session", name="aDA", **WHO)
+
+
+async def test_an_invalid_name_is_refused_wherever_one_is_chosen(room: Room) -> None:
+    await room.open("Ada")
+    await room.refused(InvalidName, "register_agent", name="", **WHO)
+    await room.refused(InvalidName, "register_agent", name="human:ada", **WHO)
+    await room.refused(InvalidName, "start_session", name="a b", **WHO)
+    await room.refused(InvalidName, "start_session", project_key="/projects/new", name="a b", **WHO)
+
+
+async def test_the_name_of_a_retired_agent_is_not_given_to_another(room: Room) -> None:
+    await room.open("Ada")
+    await room.call("retire_agent", agent_name="Ada")
+    await room.refused(AgentRetired, "register_agent", name="Ada", **WHO)
+    await room.refused(NameTaken, "register_agent", name="ada", **WHO)
+
+
+async def test_ten_registrations_of_a_name_at_once_give_one_agent(room: Room) -> None:
+    await room.open("Ada")
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(room.call("register_agent", name="Dee", program="p", model=f"m{number}"))
+            for number in range(10)
+        ]
+    assert len({task.result()["id"] for task in tasks}) == 1
+    listed = await room.call("list_agents")
+    assert [one["name"] for one in listed["agents"]] == ["Ada", "Dee"]
+
+
+async def test_agents_without_a_name_made_at_once_are_all_different(room: Room) -> None:
+    await room.open("Ada")
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(room.call("register_agent", **WHO)) for _ in range(20)]
+    assert len({task.result()["name"].casefold() for task in tasks}) == 20
+
+
+async def test_the_same_name_in_two_projects_is_two_agents(room: Room) -> None:
+    await room.open("Ada")
+    await room.open("Ada", project="/projects/shore")
+    here = await room.call("whois", agent_name="Ada")
+    there = await room.call("whois", agent_name="Ada@projects-shore")
+    assert here["id"] != there["id"]
+    assert there["project"] == "projects-shore"

@@ -1,0 +1,340 @@
+"""Backup, restore and examination without a server, on real files."""
+
+import json
+import os
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_postroom import FakePostroom
+from postroom.cli import restoring
+from postroom.cli.main import main
+from postroom.cli.restoring import Wish, restore
+from postroom.contracts import errors
+from postroom.stores.sqlite.connection import connect
+from postroom.stores.sqlite.lock import OwnerLock
+from postroom.stores.sqlite.migrate import back_up, migrate
+
+NOW = 1_700_000_000_000
+
+
+def make(path: Path, mark: str) -> Path:
+    """Make a database of postroom that tells whose it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = connect(path)
+    migrate(connection, path, now=NOW)
+    connection.execute("CREATE TABLE mark (text TEXT)")
+    connection.execute("INSERT INTO mark VALUES (?)", (mark,))
+    connection.close()
+    return path
+
+
+def mark_of(path: Path) -> str:
+    connection = sqlite3.connect(path)
+    try:
+        return str(connection.execute("SELECT text FROM mark").fetchone()[0])
+    finally:
+        connection.close()
+
+
+def names(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()} - {"postroom.db.lock"}
+
+
+def quiet(_: str) -> None:
+    """Nobody watches."""
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in os.environ:
+        if name.startswith("POSTROOM_"):
+            monkeypatch.delenv(name)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    monkeypatch.setenv("POSTROOM_DATA_DIR", str(folder))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return folder
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A backup, made as the server makes one."""
+    connection = connect(make(tmp_path / "origin" / "x.db", "saved"))
+    target = tmp_path / "saved.db"
+    back_up(connection, target)
+    connection.close()
+    return target
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    code = main([*words, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_a_backup_takes_an_empty_place(data: Path, saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, document = run(capsys, "restore", str(saved))
+    assert code == 0
+    assert set(document) == {"source", "database", "former", "schema", "size", "done"}
+    assert (document["former"], document["done"], document["schema"] >= 1) == (None, True, True)
+    assert mark_of(data / "postroom.db") == "saved"
+    assert names(data) == {"postroom.db"}
+    assert (data / "postroom.db").stat().st_mode & 0o077 == 0
+
+
+def test_a_database_in_place_is_replaced_by_force_alone_and_kept(
+    data: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(data / "postroom.db", "former")
+    code, document = run(capsys, "restore", str(saved))
+    assert (code, document["error"]["code"]) == (2, "state_conflict")
+    assert "--force" in document["error"]["remedy"]
+    assert mark_of(data / "postroom.db") == "former"
+    code, document = run(capsys, "restore", str(saved), "--force")
+    assert (code, mark_of(data / "postroom.db")) == (0, "saved")
+    assert mark_of(Path(document["former"])) == "former"
+    assert Path(document["former"]).name.startswith("postroom.db.before-restore.")
+
+
+def test_changes_that_wait_in_the_log_are_kept_with_the_former_database(tmp_path: Path, saved: Path) -> None:
+    database = make(tmp_path / "db" / "postroom.db", "former")
+    crashed = connect(database)
+    crashed.execute("UPDATE mark SET text = 'in the log'")
+    copies = {ending: database.with_name(database.name + ending).read_bytes() for ending in ("", "-wal")}
+    crashed.close()
+    for ending, content in copies.items():  # what a killed server leaves
+        database.with_name(database.name + ending).write_bytes(content)
+    done = restore(Wish(source=saved, database=database, force=True), now=NOW, progress=quiet)
+    assert done.former is not None
+    assert mark_of(database) == "saved"
+    assert mark_of(done.former) == "in the log"
+
+
+def test_a_damaged_database_is_kept_as_it_is_log_and_all(tmp_path: Path, saved: Path) -> None:
+    folder = tmp_path / "db"
+    folder.mkdir()
+    database = folder / "postroom.db"
+    database.write_bytes(b"no database at all " * 100)
+    database.with_name("postroom.db-wal").write_bytes(b"its log")
+    done = restore(Wish(source=saved, database=database, force=True), now=NOW, progress=quiet)
+    assert done.former is not None
+    assert mark_of(database) == "saved"
+    assert done.former.read_bytes() == b"no database at all " * 100
+    assert done.former.with_name(done.former.name + "-wal").read_bytes() == b"its log"
+
+
+def test_a_dry_run_checks_everything_and_changes_nothing(
+    data: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(data / "postroom.db", "former")
+    before = (data / "postroom.db").read_bytes()
+    code, document = run(capsys, "restore", str(saved), "--dry-run")
+    assert (code, document["done"]) == (0, False)
+    assert document["former"].endswith(".before-restore." + document["former"].rpartition(".")[2])
+    assert names(data) == {"postroom.db"}
+    assert (data / "postroom.db").read_bytes() == before
+    assert main(["restore", str(saved), "--dry-run"]) == 0
+    assert "can be restored to" in capsys.readouterr().out
+
+
+def test_another_place_can_be_named(
+    data: Path, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, document = run(capsys, "restore", str(saved), "--to", str(tmp_path / "new" / "copy.db"))
+    assert (code, document["database"]) == (0, str(tmp_path / "new" / "copy.db"))
+    assert mark_of(tmp_path / "new" / "copy.db") == "saved"
+    assert names(data) == set()
+
+
+def test_a_database_in_use_is_not_touched(
+    data: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(data / "postroom.db", "former")
+    lock = OwnerLock(data / "postroom.db")
+    lock.acquire(now=NOW, purpose="server")
+    try:
+        code, document = run(capsys, "restore", str(saved), "--force")
+        assert (code, document["error"]["code"]) == (78, "store_held")
+        code, document = run(capsys, "backup", str(data / "b.db"))
+        assert (code, document["error"]["code"]) == (78, "store_held")
+    finally:
+        lock.release()
+    assert mark_of(data / "postroom.db") == "former"
+
+
+def spoiled(saved: Path, how: str) -> None:
+    content = bytearray(saved.read_bytes())
+    if how == "text":
+        content[:] = b"this is a letter, not a database\n" * 50
+    elif how == "empty":
+        content[:] = b""
+    elif how == "cut":
+        del content[len(content) // 2 :]
+    elif how == "scribbled":
+        content[8192:16384] = os.urandom(8192)
+    saved.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["text", "empty", "cut", "scribbled"])
+def test_a_spoiled_backup_is_refused_and_nothing_changes(
+    data: Path, saved: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    make(data / "postroom.db", "former")
+    spoiled(saved, how)
+    code, document = run(capsys, "restore", str(saved), "--force")
+    assert (code, document["error"]["code"]) == (1, "store_corrupt")
+    assert str(saved) in document["error"]["message"]
+    assert mark_of(data / "postroom.db") == "former"
+    assert names(data) == {"postroom.db"}
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "name"),
+    [
+        ("INSERT INTO schema_migrations VALUES (9999, 'later', 'x', 0)", 78, "schema_too_new"),
+        ("UPDATE schema_migrations SET checksum = 'other'", 1, "store_corrupt"),
+        ("DELETE FROM schema_migrations", 1, "store_corrupt"),
+        ("DROP TABLE schema_migrations", 1, "store_corrupt"),
+    ],
+)
+def test_a_schema_that_is_not_ours_is_refused(
+    data: Path, saved: Path, capsys: pytest.CaptureFixture[str], change: str, code: int, name: str
+) -> None:
+    connection = sqlite3.connect(saved)
+    connection.execute(change)
+    connection.commit()
+    connection.close()
+    ended, document = run(capsys, "restore", str(saved))
+    assert (ended, document["error"]["code"]) == (code, name)
+    assert names(data) == set()
+
+
+def test_a_live_database_is_no_backup(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    live = connect(make(tmp_path / "live.db", "live"))
+    live.execute("UPDATE mark SET text = 'newer'")
+    code, document = run(capsys, "restore", str(tmp_path / "live.db"))
+    live.close()
+    assert (code, document["error"]["code"]) == (2, "invalid_argument")
+    assert names(data) == set()
+
+
+@pytest.mark.parametrize("name", ["missing.db", "."])
+def test_a_file_that_cannot_be_read_is_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    code, document = run(capsys, "restore", str(tmp_path / name))
+    assert (code, document["error"]["code"]) == (2, "invalid_path")
+    assert names(data) == set()
+
+
+def test_a_full_disk_leaves_everything_as_it_was(
+    tmp_path: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = make(tmp_path / "db" / "postroom.db", "former")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(restoring.os, "fsync", full)
+    with pytest.raises(errors.StoreFull):
+        restore(Wish(source=saved, database=database, force=True), now=NOW, progress=quiet)
+    assert mark_of(database) == "former"
+    assert names(database.parent) == {"postroom.db"}
+
+
+def test_progress_is_told_in_percent(tmp_path: Path, saved: Path) -> None:
+    told: list[str] = []
+    restore(Wish(source=saved, database=tmp_path / "x.db"), now=NOW, progress=told.append)
+    size = saved.stat().st_size
+    assert told == [f"copied 100 % of {size} bytes", "reading the whole copy"]
+
+
+def test_a_backup_without_a_server_is_whole_and_leaves_the_schema(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = make(data / "postroom.db", "mine")
+    code, document = run(capsys, "backup")
+    assert code == 0
+    target = Path(document["path"])
+    assert target.parent == data / "backups"
+    assert (mark_of(target), document["bytes"]) == ("mine", target.stat().st_size)
+    assert target.stat().st_mode & 0o077 == 0
+    assert mark_of(database) == "mine"
+    code, document = run(capsys, "backup", str(target))
+    assert (code, document["error"]["code"]) == (2, "invalid_path")
+
+
+def test_a_backup_goes_to_where_the_person_stands(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(data / "postroom.db", "mine")
+    monkeypatch.chdir(tmp_path)
+    code, document = run(capsys, "backup", "here.db")
+    assert (code, document["path"]) == (0, str(tmp_path / "here.db"))
+
+
+def test_there_is_nothing_to_back_up_before_the_first_start(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, document = run(capsys, "backup")
+    assert (code, document["error"]["code"]) == (2, "state_conflict")
+    assert names(data) == set()
+
+
+def test_a_running_server_makes_the_backup(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with FakePostroom() as fake:
+        fake.admin[("POST", "/admin/backup")] = lambda seen: {
+            "path": seen.body["target"] or "/usual",
+            "bytes": 1,
+        }
+        monkeypatch.setenv("POSTROOM_URL", fake.url)
+        assert run(capsys, "backup") == (0, {"path": "/usual", "bytes": 1})
+        assert run(capsys, "backup", "x.db") == (0, {"path": str(tmp_path / "x.db"), "bytes": 1})
+    code, document = run(capsys, "backup")  # somebody else's server is gone: nothing here to back up
+    assert (code, document["error"]["code"]) == (75, "server_unavailable")
+    assert names(data) == set()
+
+
+def test_doctor_examines_what_it_can_without_a_server(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(data / "postroom.db", "mine")
+    code, document = run(capsys, "doctor")
+    assert (code, document["ok"]) == (1, False)
+    states = {one["name"]: one["state"] for one in document["checks"]}
+    assert states == {"server": "failed", "settings": "ok", "token": "ok", "store": "ok"}
+    (data / "postroom.db").write_bytes(b"broken" * 1000)
+    (data / "token").write_text("nonsense")
+    code, document = run(capsys, "doctor")
+    found = {one["name"]: one["detail"] for one in document["checks"] if one["state"] != "ok"}
+    assert set(found) == {"server", "token", "store"}
+    assert all(set(one) == {"name", "state", "detail", "remedy"} for one in document["checks"])
+    assert main(["doctor"]) == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert f"failed  store: {found['store']}" in shown
+    assert "ok      settings" in shown
+
+
+def test_two_restores_at_once_do_not_mix(tmp_path: Path, saved: Path) -> None:
+    database = tmp_path / "db" / "postroom.db"
+    outcomes: list[str] = []
+
+    def attempt() -> None:
+        try:
+            restore(Wish(source=saved, database=database, force=True), now=NOW, progress=quiet)
+            outcomes.append("done")
+        except errors.StoreHeld:
+            outcomes.append("held")
+
+    threads = [threading.Thread(target=attempt) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join(10)
+    assert len(outcomes) == 4
+    assert "done" in outcomes
+    assert mark_of(database) == "saved"

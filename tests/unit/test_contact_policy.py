@@ -1,0 +1,306 @@
+"""Who may write to whom: one function over facts, and what agents can do about it."""
+
+import itertools
+from typing import Any, get_args
+
+import pytest
+from mail_room import HARBOR, SHORE, Room, a_room, room_over_each_store
+
+from postroom.contracts.clock import iso
+from postroom.contracts.errors import (
+    AgentRetired,
+    ContactBlocked,
+    ContactRequired,
+    InvalidArgument,
+    InvalidRecipients,
+    StateError,
+    UnknownAgent,
+    UnknownMessage,
+    UnknownProject,
+)
+from postroom.contracts.mail import ContactPolicy
+from postroom.mail.contacts import ContactFacts, refusal
+from postroom.mail.desk import Rules
+from postroom.testing import ManualClock
+
+room = room_over_each_store
+
+FLAGS = ("same_agent", "same_project", "same_owner", "retired", "approved", "blocked", "answers_recipient")
+EVERY_CASE = [
+    ContactFacts(policy=policy, **dict(zip(FLAGS, values, strict=True)))
+    for policy in get_args(ContactPolicy)
+    for values in itertools.product((False, True), repeat=len(FLAGS))
+]
+
+
+def test_a_retired_agent_gets_no_mail_whatever_else_holds() -> None:
+    assert {refusal(facts) for facts in EVERY_CASE if facts.retired} == {AgentRetired}
+
+
+def test_an_agent_may_always_write_to_itself() -> None:
+    assert {refusal(facts) for facts in EVERY_CASE if facts.same_agent and not facts.retired} == {None}
+
+
+def test_closed_and_a_block_stand_above_everything_else() -> None:
+    others = [facts for facts in EVERY_CASE if not facts.same_agent and not facts.retired]
+    assert {refusal(facts) for facts in others if facts.policy == "closed" or facts.blocked} == {ContactBlocked}
+    assert ContactBlocked not in {refusal(facts) for facts in others if facts.policy != "closed" and not facts.blocked}
+
+
+def test_an_approval_or_an_answer_opens_every_policy_but_closed() -> None:
+    for facts in EVERY_CASE:
+        if facts.retired or facts.same_agent or facts.blocked or facts.policy == "closed":
+            continue
+        if facts.approved or facts.answers_recipient:
+            assert refusal(facts) is None
+
+
+def test_without_an_approval_strangers_are_those_of_another_owner_and_under_approval_everybody() -> None:
+    for facts in EVERY_CASE:
+        if facts.retired or facts.same_agent or facts.blocked or facts.approved or facts.answers_recipient:
+            continue
+        if facts.policy == "approval":
+            assert refusal(facts) is ContactRequired
+        elif facts.policy != "closed":
+            expected = None if facts.same_project or facts.same_owner else ContactRequired
+            assert refusal(facts) is expected
+
+
+async def _closed_room(room: Room, policy: str) -> None:
+    await room.open()
+    await room.call("set_contact_policy", agent_name="Ben", policy=policy)
+
+
+LOUD: list[dict[str, Any]] = [
+    {},
+    {"importance": "urgent"},
+    {"ack_required": True},
+    {"cc": ["Ben"], "to": ["Cyd"]},
+    {"bcc": ["Ben"], "to": ["Cyd"]},
+    {"bcc": ["Ben"], "to": []},
+    {"broadcast": True},
+    {"thread_id": "known"},
+    {"to": ["ben"]},
+    {"to": ["Ben@projects-harbor"]},
+    {"to": ["Ben@/projects/harbor"]},
+    {"to": ["Cyd", "Ben", "Ben"]},
+]
+
+
+@pytest.mark.parametrize("extra", LOUD, ids=str)
+async def test_nothing_gets_past_closed(room: Room, extra: dict[str, Any]) -> None:
+    await room.open()
+    await room.send("Ben", "Ada", thread_id="known")
+    await room.call("request_contact", agent_name="Ada", to="Ben")
+    await room.call("respond_contact", agent_name="Ben", requester="Ada", accept=True)
+    await room.call("respond_contact", agent_name="Ada", requester="Ben", accept=True)
+    await room.call("set_contact_policy", agent_name="Ben", policy="closed")
+    letter = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b", **extra}
+    await room.refused(ContactBlocked, "send_message", **letter)
+    assert await room.inbox("Ben") == []
+    assert await room.inbox("Cyd") == []
+
+
+async def test_a_broadcast_passes_by_those_who_do_not_take_it_and_says_who(room: Room) -> None:
+    await room.open("Ada", "Ben", "Cyd", "Dee", "Eve")
+    await room.call("set_contact_policy", agent_name="Ben", policy="closed")
+    await room.call("set_contact_policy", agent_name="Cyd", policy="approval")
+    await room.call("respond_contact", agent_name="Dee", requester="Ada", accept=False)
+    sent = await room.call("send_message", sender_name="Ada", broadcast=True, subject="s", body_md="b")
+    assert sent["count"] == 1
+    assert sent["deliveries"][0]["recipients"] == ["Eve"]
+    assert sorted(sent["skipped"]) == ["Ben", "Cyd", "Dee"]
+    for name in ("Ben", "Cyd", "Dee", "Ada"):
+        assert await room.inbox(name) == []
+
+
+async def test_a_reply_does_not_get_past_closed_or_a_block(room: Room) -> None:
+    await room.open()
+    letter = await room.send("Ben", "Ada", "Cyd")
+    await room.call("set_contact_policy", agent_name="Ben", policy="closed")
+    reply = {"sender_name": "Ada", "message_id": letter, "body_md": "b"}
+    await room.refused(ContactBlocked, "reply_message", **reply)
+    await room.refused(ContactBlocked, "reply_message", **reply, reply_all=True, importance="urgent")
+    await room.call("set_contact_policy", agent_name="Ben", policy="open")
+    await room.call("respond_contact", agent_name="Ben", requester="Ada", accept=False)
+    await room.refused(ContactBlocked, "reply_message", **reply)
+    assert await room.inbox("Ben") == []
+
+
+async def test_approval_lets_in_those_who_were_approved_and_nobody_else(room: Room) -> None:
+    await _closed_room(room, "approval")
+    letter = {"to": ["Ben"], "subject": "s", "body_md": "b"}
+    error = await room.refused(ContactRequired, "send_message", sender_name="Ada", **letter)
+    assert error.value == "Ben"
+    assert "request_contact" in error.remedy
+    asked = await room.call("request_contact", agent_name="Ada", to="Ben", reason="hello")
+    assert (asked["requester"], asked["to"], asked["status"], asked["reason"]) == ("Ada", "Ben", "pending", "hello")
+    await room.refused(ContactRequired, "send_message", sender_name="Ada", **letter)
+    answered = await room.call("respond_contact", agent_name="Ben", requester="Ada", accept=True)
+    assert answered["status"] == "approved"
+    assert answered["decided_at"] == iso(room.clock.now())
+    await room.send("Ada", "Ben")
+    await room.refused(ContactRequired, "send_message", sender_name="Cyd", **letter)
+
+
+async def test_an_agent_cannot_approve_itself_by_approving_the_other(room: Room) -> None:
+    await _closed_room(room, "approval")
+    await room.call("respond_contact", agent_name="Ada", requester="Ben", accept=True)
+    letter = {"to": ["Ben"], "subject": "s", "body_md": "b"}
+    await room.refused(ContactRequired, "send_message", sender_name="Ada", **letter)
+    await room.call("respond_contact", agent_name="Ada", requester="Ben", accept=False)
+    await room.call("respond_contact", agent_name="Ada", requester="Ben", accept=True)
+    await room.refused(ContactRequired, "send_message", sender_name="Ada", **letter)
+
+
+async def test_an_answer_reaches_whoever_wrote_the_letter_even_under_approval(room: Room) -> None:
+    await _closed_room(room, "approval")
+    letter = await room.send("Ben", "Ada")
+    sent = await room.call("reply_message", sender_name="Ada", message_id=letter, body_md="b")
+    assert sent["deliveries"][0]["recipients"] == ["Ben"]
+
+
+async def test_a_letter_that_went_to_others_opens_no_door(room: Room) -> None:
+    await _closed_room(room, "approval")
+    letter = await room.send("Ben", "Ada")
+    await room.refused(ContactRequired, "reply_message", sender_name="Cyd", message_id=letter, body_md="b")
+    error = await room.refused(
+        ContactRequired, "reply_message", sender_name="Cyd", message_id=letter, body_md="b", reply_all=True
+    )
+    assert error.value == "Ben"
+
+
+async def test_a_block_can_be_lifted_and_an_approval_taken_back(room: Room) -> None:
+    await room.open()
+    await room.call("respond_contact", agent_name="Ben", requester="Ada", accept=False, reason="noise")
+    letter = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}
+    await room.refused(ContactBlocked, "send_message", **letter)
+    await room.refused(ContactBlocked, "request_contact", agent_name="Ada", to="Ben")
+    await room.call("respond_contact", agent_name="Ben", requester="Ada", accept=True)
+    await room.call("send_message", **letter)
+    await room.call("respond_contact", agent_name="Ben", requester="Ada", accept=False)
+    await room.refused(ContactBlocked, "send_message", **letter)
+
+
+async def test_a_block_holds_in_one_direction(room: Room) -> None:
+    await room.open()
+    await room.call("respond_contact", agent_name="Ben", requester="Ada", accept=False)
+    await room.send("Ben", "Ada")
+
+
+async def test_asking_again_changes_nothing_and_asking_oneself_or_a_closed_agent_is_refused(room: Room) -> None:
+    await _closed_room(room, "closed")
+    await room.refused(ContactBlocked, "request_contact", agent_name="Ada", to="Ben")
+    await room.refused(StateError, "request_contact", agent_name="Ada", to="ada")
+    await room.refused(StateError, "respond_contact", agent_name="Ada", requester="Ada", accept=False)
+    await room.refused(UnknownAgent, "request_contact", agent_name="Ada", to="Nobody")
+    await room.refused(UnknownAgent, "respond_contact", agent_name="Ada", requester="Nobody", accept=True)
+    await room.refused(UnknownProject, "request_contact", agent_name="Ada", to="Ben@nowhere")
+    await room.refused(UnknownProject, "request_contact", agent_name="Ada", to="Ben@")
+    first = await room.call("request_contact", agent_name="Ada", to="Cyd", reason="one")
+    assert await room.call("request_contact", agent_name="Ada", to="Cyd", reason="two") == first
+    await room.call("respond_contact", agent_name="Cyd", requester="Ada", accept=True)
+    assert (await room.call("request_contact", agent_name="Ada", to="Cyd"))["status"] == "approved"
+
+
+async def test_contacts_are_listed_for_both_sides_with_the_policy(room: Room) -> None:
+    await _closed_room(room, "approval")
+    await room.call("request_contact", agent_name="Ada", to="Ben")
+    await room.call("respond_contact", agent_name="Ada", requester="Cyd", accept=False)
+    mine = await room.call("list_contacts", agent_name="Ada")
+    assert mine["policy"] == "open"
+    shown = {(one["requester"], one["to"], one["status"]) for one in mine["contacts"]}
+    assert shown == {("Ada", "Ben", "pending"), ("Cyd", "Ada", "blocked")}
+    theirs = await room.call("list_contacts", agent_name="Ben")
+    assert theirs["policy"] == "approval"
+    assert [one["requester"] for one in theirs["contacts"]] == ["Ada"]
+
+
+async def test_a_policy_that_there_is_not_is_refused(room: Room) -> None:
+    await room.open()
+    for policy in ("", "Open", "none", None, 1):
+        await room.refused(InvalidArgument, "set_contact_policy", agent_name="Ben", policy=policy)
+    await room.refused(InvalidArgument, "respond_contact", agent_name="Ben", requester="Ada", accept="maybe")
+
+
+async def _two_projects(room: Room, here: str, there: str) -> None:
+    """Open two projects of two owners."""
+    await a_room(room.store, room.clock, Rules(owner=here)).open("Ada", "Ben")
+    await a_room(room.store, room.clock, Rules(owner=there)).open("Eve", "Flo", "Ada", project=SHORE)
+
+
+ABROAD = {"sender_name": "Ada", "to": ["Eve@projects-shore"], "subject": "s", "body_md": "b"}
+
+
+async def test_mail_to_another_project_of_the_same_owner_needs_no_approval(room: Room) -> None:
+    await _two_projects(room, "me", "me")
+    sent = await room.call("send_message", **ABROAD, cc=["Ben", "Flo@/projects/shore"])
+    assert [(one["project"], one["recipients"]) for one in sent["deliveries"]] == [
+        ("projects-shore", ["Eve", "Flo"]),
+        ("projects-harbor", ["Ben"]),
+    ]
+    arrived = (await room.inbox("Eve", project_key=SHORE))[0]
+    assert arrived["from"] == "Ada@projects-harbor"
+    assert arrived["to"] == ["Eve"]
+    assert arrived["cc"] == ["Ben@projects-harbor", "Flo"]
+
+
+@pytest.mark.parametrize("owners", [("me", "you"), ("", ""), ("me", "")])
+async def test_mail_to_a_project_of_another_owner_needs_an_approval(room: Room, owners: tuple[str, str]) -> None:
+    await _two_projects(room, *owners)
+    error = await room.refused(ContactRequired, "send_message", **ABROAD)
+    assert error.value == "Eve@projects-shore"
+    await room.call("request_contact", agent_name="Ada", to="Eve@projects-shore")
+    listed = (await room.call("list_contacts", project_key=SHORE, agent_name="Eve"))["contacts"]
+    assert listed[0]["requester"] == "Ada@projects-harbor", "the address by which it can be answered"
+    granted = await room.call(
+        "respond_contact", project_key=SHORE, agent_name="Eve", requester=listed[0]["requester"], accept=True
+    )
+    assert (granted["requester"], granted["to"]) == ("Ada@projects-harbor", "Eve")
+    await room.call("send_message", **ABROAD)
+    await room.refused(ContactRequired, "send_message", **{**ABROAD, "sender_name": "Ben"})
+    await room.refused(ContactRequired, "send_message", **{**ABROAD, "to": ["Flo@projects-shore"]})
+
+
+async def test_two_of_one_name_in_two_projects_are_told_apart_in_a_refusal(room: Room) -> None:
+    await _two_projects(room, "me", "you")
+    await room.call("register_agent", project_key=SHORE, program="p", model="m", name="Ben")
+    await room.call("set_contact_policy", agent_name="Ben", policy="closed")
+    error = await room.refused(
+        InvalidRecipients, "send_message", **{**ABROAD, "to": ["Ben", "Ben@projects-shore", "Ada@projects-shore"]}
+    )
+    assert error.value == ["Ben", "Ben@projects-shore", "Ada@projects-shore"]
+    codes = [one["code"] for one in error.details["recipients"]]  # type: ignore[attr-defined]
+    assert codes == ["contact_blocked", "contact_required", "contact_required"]
+
+
+async def test_a_broadcast_stays_within_the_project(room: Room) -> None:
+    await _two_projects(room, "me", "me")
+    sent = await room.call("send_message", sender_name="Ada", broadcast=True, subject="s", body_md="b")
+    assert [one["project"] for one in sent["deliveries"]] == ["projects-harbor"]
+    assert await room.inbox("Eve", project_key=SHORE) == []
+
+
+async def test_a_letter_from_abroad_can_be_answered_without_an_approval_of_its_own(room: Room) -> None:
+    await _two_projects(room, "me", "you")
+    await room.call(
+        "respond_contact", project_key=SHORE, agent_name="Eve", requester="Ada@projects-harbor", accept=True
+    )
+    letter = (await room.call("send_message", **ABROAD))["deliveries"][0]["payload"]["id"]
+    answer = {"project_key": SHORE, "sender_name": "Eve", "message_id": letter, "body_md": "b"}
+    sent = await room.call("reply_message", **answer)
+    assert sent["deliveries"][0]["project"] == "projects-harbor"
+    back = {"project_key": SHORE, "sender_name": "Eve", "to": ["Ada@projects-harbor"]}
+    await room.refused(ContactRequired, "send_message", **back, subject="s", body_md="b")
+    await room.refused(UnknownMessage, "reply_message", **{**answer, "sender_name": "Flo"})
+
+
+async def test_an_address_may_name_a_folder_with_an_at_sign(sqlite_store: Any, clock: ManualClock) -> None:
+    room = a_room(sqlite_store, clock)
+    await room.open("Ada")
+    await room.open("Eve", project="/projects/@scope/app")
+    await room.send("Ada", "Eve@/projects/@scope/app")
+    assert len(await room.inbox("Eve", project_key="/projects/@scope/app")) == 1
+    found = await room.call("whois", agent_name="Eve@/projects/@scope/app")
+    assert found["project"] == "projects-scope-app"
+    assert (await room.call("show_project", project_key=HARBOR))["threads"][0]["messages"] == 1

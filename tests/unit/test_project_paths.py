@@ -1,0 +1,261 @@
+"""Paths and slugs of projects: what names a folder, what does not, and which spellings mean the same one."""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mail_room import HARBOR, SHORE, Room, room_over_each_store
+
+from postroom.contracts.errors import InvalidArgument, InvalidName, InvalidPath, UnknownProject
+from postroom.mail import service
+from postroom.mail.projects import checked_path, slug_of, spelling
+
+room = room_over_each_store
+
+REFUSED = {
+    "": "is empty",
+    "   ": "is empty",
+    "relative": "not an absolute path",
+    "./here": "not an absolute path",
+    "../up": "not an absolute path",
+    "~/project": "not an absolute path",
+    "C:relative": "not an absolute path",
+    "file:///home/me": "not an absolute path",
+    "/home/me/../you": "has '..'",
+    "C:\\work\\..\\other": "has '..'",
+    "/..": "has '..'",
+    "YOUR_PROJECT": "placeholder",
+    "/path/to/YOUR_PROJECT": "placeholder",
+    "/home/YOUR-NAME/x": "placeholder",
+    "<PROJECT>": "placeholder",
+    "/home/<user>/x": "placeholder",
+    "/work/{project}": "placeholder",
+    "$HOME/project": "placeholder",
+    "/home/${USER}/x": "placeholder",
+    "PROJECT_PATH": "placeholder",
+    "/srv/PROJECT_KEY": "placeholder",
+    "/a\x00b": "control characters",
+    "/a\nb": "control characters",
+    "/a\x7f": "control characters",
+    "/" + "x" * 4_096: "longer than",
+}
+
+
+@pytest.mark.parametrize(("path", "why"), REFUSED.items())
+def test_what_is_no_absolute_path_is_refused_with_the_reason(path: str, why: str) -> None:
+    with pytest.raises(InvalidPath, match=re.escape(why)) as caught:
+        checked_path(path)
+    assert caught.value.value == path
+    assert "absolute path" in caught.value.remedy
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("given_path", "kept"),
+    [
+        ("/", "/"),
+        ("/a", "/a"),
+        ("/a/", "/a"),
+        ("//a///b//", "/a/b"),
+        ("/a/./b/.", "/a/b"),
+        ("/a b/ü", "/a b/ü"),
+        ("/a/..b/c..", "/a/..b/c.."),
+        ("/home/me/your_project", "/home/me/your_project"),
+        ("/a/$1", "/a/$1"),
+        ("C:\\a\\b\\", "C:\\a\\b"),
+        ("c:/a//b", "c:\\a\\b"),
+        ("\\\\server\\share\\x\\", "\\\\server\\share\\x"),
+        ("\\\\wsl.localhost\\Ubuntu\\home\\me", "\\\\wsl.localhost\\Ubuntu\\home\\me"),
+    ],
+)
+def test_an_absolute_path_is_kept_without_doubled_or_trailing_separators(given_path: str, kept: str) -> None:
+    assert checked_path(given_path) == kept
+    assert checked_path(kept) == kept
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("C:\\Work\\App", "c:\\work\\app"),
+        ("C:\\Work\\App", "/mnt/c/Work/App"),
+        ("C:\\Work\\App", "/mnt/C/work/app"),
+        ("\\\\wsl.localhost\\Ubuntu\\home\\me\\app", "/home/me/app"),
+        ("\\\\wsl$\\Debian\\home\\me\\app", "/home/me/app"),
+        ("\\\\wsl$\\Debian\\mnt\\d\\x", "D:\\x"),
+        ("\\\\Server\\Share\\x", "\\\\server\\share\\X"),
+    ],
+)
+def test_spellings_of_one_folder_compare_equal(one: str, other: str) -> None:
+    assert spelling(checked_path(one)) == spelling(checked_path(other))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("/home/me/App", "/home/me/app"), ("/mnt/c/x", "/mnt/d/x"), ("/mnt/cc/x", "C:\\c\\x"), ("/a", "/a/b")],
+)
+def test_other_folders_stay_apart(one: str, other: str) -> None:
+    assert spelling(checked_path(one)) != spelling(checked_path(other))
+
+
+@given(st.text(min_size=1, max_size=200))
+@settings(max_examples=300, derandomize=True, deadline=None, database=None)
+def test_every_slug_is_lower_case_letters_digits_and_single_hyphens(text: str) -> None:
+    slug = slug_of("/" + text)
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug)
+    assert len(slug) <= 120
+
+
+@given(st.text(max_size=60))
+@settings(max_examples=500, derandomize=True, deadline=None, database=None)
+def test_every_text_is_a_path_or_an_invalid_one_and_a_checked_path_stays_as_it_is(text: str) -> None:
+    for candidate in (text, "/" + text, "C:\\" + text, "\\\\" + text):
+        try:
+            path = checked_path(candidate)
+        except InvalidPath:
+            continue
+        assert ".." not in re.split(r"[\\/]", path)
+        assert path == "C:" or path == "\\\\" or checked_path(path) == path
+
+
+async def test_the_slug_reads_like_the_path(room: Room) -> None:
+    made = await room.call("ensure_project", human_key="/tmp/concurrent-test")
+    assert made["slug"] == "tmp-concurrent-test"
+    assert made["human_key"] == "/tmp/concurrent-test"
+
+
+async def test_ensuring_a_project_ten_times_at_once_gives_one(room: Room) -> None:
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(room.call("ensure_project", human_key=HARBOR)) for _ in range(10)]
+    assert len({task.result()["id"] for task in tasks}) == 1
+    health = await room.call("health_check")
+    assert health["projects"] == 1
+
+
+async def test_a_project_is_found_by_its_slug_its_path_and_the_path_with_slashes_too_many(room: Room) -> None:
+    made = await room.call("ensure_project", human_key=HARBOR)
+    for key in ("projects-harbor", HARBOR, HARBOR + "/", "/projects//harbor/."):
+        found = await room.call("show_project", project_key=key)
+        assert found["id"] == made["id"]
+    assert (await room.call("ensure_project", human_key=HARBOR + "//"))["id"] == made["id"]
+
+
+async def test_paths_that_would_share_a_slug_get_their_own(room: Room) -> None:
+    first = await room.call("ensure_project", human_key="/a-b")
+    second = await room.call("ensure_project", human_key="/a/b")
+    third = await room.call("ensure_project", human_key="/a b")
+    assert first["slug"] == "a-b"
+    assert re.fullmatch(r"a-b-[0-9a-f]{8}", second["slug"])
+    assert len({first["slug"], second["slug"], third["slug"]}) == 3
+
+
+async def test_a_path_that_has_the_slug_another_would_get_does_not_keep_it_out(room: Room) -> None:
+    squatted = f"c-d-{hashlib.sha256(b'/c/d').hexdigest()[:8]}"
+    for path in ("/c-d", f"/{squatted}", f"/{squatted}-2"):
+        await room.call("ensure_project", human_key=path)
+    made = await room.call("ensure_project", human_key="/c/d")
+    assert made["slug"] == f"{squatted}-3"
+    assert (await room.call("show_project", project_key=made["slug"]))["human_key"] == "/c/d"
+
+
+async def test_an_unknown_project_is_refused_with_the_nearest_names(room: Room) -> None:
+    await room.open("Ada")
+    await room.open("Ada", project=SHORE)
+    error = await room.refused(UnknownProject, "list_agents", project_key="projects-harbour")
+    assert error.details["nearest"][0] == "projects-harbor"  # type: ignore[index]
+    assert "projects-harbor" in error.message
+    assert "ensure_project" in error.remedy
+    error = await room.refused(UnknownProject, "list_agents", project_key="/projects/harbo")
+    assert "/projects/harbor" in error.details["nearest"]  # type: ignore[operator]
+    error = await room.refused(UnknownProject, "list_agents", project_key="zzzzzz")
+    assert error.details["nearest"] == []
+
+
+@pytest.mark.parametrize("key", ["<PROJECT>", "YOUR_PROJECT", "/path/to/YOUR_PROJECT", "/a\x1b[31m", "{project}"])
+async def test_a_placeholder_for_a_project_is_named_as_such(room: Room, key: str) -> None:
+    await room.open("Ada")
+    await room.refused(InvalidPath, "fetch_inbox", project_key=key, agent_name="Ada")
+    await room.refused(InvalidPath, "ensure_project", human_key=key)
+    await room.refused(InvalidPath, "start_session", project_key=key, program="p", model="m")
+
+
+@pytest.mark.parametrize("key", ["relative/path", ".", "..", "harbor", "C:relative"])
+async def test_no_project_is_made_of_a_relative_path(room: Room, key: str) -> None:
+    await room.refused(InvalidPath, "ensure_project", human_key=key)
+    await room.refused(InvalidPath, "start_session", project_key=key, program="p", model="m", name="Ada")
+
+
+async def test_an_empty_or_endless_project_key_is_refused(room: Room) -> None:
+    await room.refused(InvalidArgument, "list_agents", project_key="")
+    await room.refused(InvalidArgument, "list_agents", project_key="/" + "x" * 5_000)
+    await room.refused(InvalidPath, "ensure_project", human_key="/" + "x" * 5_000)
+    await room.refused(InvalidPath, "ensure_project", human_key="")
+
+
+def _git(monkeypatch: pytest.MonkeyPatch, identities: Mapping[str, str]) -> list[str]:
+    asked: list[str] = []
+
+    def read(path: str) -> str:
+        asked.append(path)
+        return identities.get(path, "")
+
+    monkeypatch.setattr(service, "read_git_identity", read)
+    return asked
+
+
+WINDOWS, MOUNTED = "C:\\work\\app", "/mnt/c/work/app"
+
+
+@pytest.mark.parametrize("opening", ["ensure_project", "start_session"])
+async def test_another_spelling_of_a_folder_is_the_same_project_when_git_says_so(
+    room: Room, monkeypatch: pytest.MonkeyPatch, opening: str
+) -> None:
+    asked = _git(monkeypatch, {WINDOWS: "git@host:app#abc", MOUNTED: "git@host:app#abc"})
+    made = await room.call("ensure_project", human_key=WINDOWS)
+    assert asked == [], "Git is asked only when a spelling is known"
+    if opening == "ensure_project":
+        again = await room.call("ensure_project", human_key=MOUNTED, idempotency_key="k")
+        repeated = await room.call("ensure_project", human_key=MOUNTED, idempotency_key="k")
+        assert repeated == again
+    else:
+        session = await room.call("start_session", project_key=MOUNTED, program="p", model="m", name="Ada")
+        again = session["project"]
+    assert again["id"] == made["id"]
+    for key in (WINDOWS, MOUNTED, MOUNTED + "/", made["slug"]):
+        assert (await room.call("show_project", project_key=key))["id"] == made["id"]
+
+
+@pytest.mark.parametrize(
+    "identities",
+    [{}, {WINDOWS: "a#1"}, {MOUNTED: "a#1"}, {WINDOWS: "a#1", MOUNTED: "a#2"}],
+    ids=["no Git", "the known one only", "the new one only", "another repository"],
+)
+async def test_another_spelling_is_its_own_project_when_git_does_not_say_so(
+    room: Room, monkeypatch: pytest.MonkeyPatch, identities: dict[str, str]
+) -> None:
+    _git(monkeypatch, identities)
+    made = await room.call("ensure_project", human_key=WINDOWS)
+    other = await room.call("ensure_project", human_key=MOUNTED)
+    assert other["id"] != made["id"]
+    assert other["slug"] != made["slug"]
+
+
+async def test_a_caller_that_knows_the_git_identity_may_say_it(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = _git(monkeypatch, {})
+    made = await room.call("ensure_project", human_key=WINDOWS, git_identity="r#1")
+    same = await room.call("ensure_project", human_key=MOUNTED, git_identity="r#1")
+    other = await room.call("ensure_project", human_key="/mnt/c/WORK/APP", git_identity="r#2")
+    assert same["id"] == made["id"]
+    assert other["id"] != made["id"]
+    assert asked == []
+
+
+async def test_a_session_that_is_refused_makes_no_project(room: Room) -> None:
+    before = (await room.call("health_check"))["projects"]
+    await room.refused(InvalidName, "start_session", project_key=SHORE, program="p", model="m", name="no name")
+    assert (await room.call("health_check"))["projects"] == before

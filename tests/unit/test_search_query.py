@@ -1,0 +1,234 @@
+"""What is typed into a search box: operators where they make sense, everything else taken literally."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mail_room import Room, room_over_each_store
+
+from postroom.contracts.errors import InvalidArgument, UnknownProject
+from postroom.contracts.mail import All, AnyOf, Not, Phrase, Query, Term
+from postroom.mail.query import parse_query
+from postroom.stores.sqlite.match import fts5
+
+room = room_over_each_store
+
+A, B, C = Term("a"), Term("b"), Term("c")
+
+PARSED: dict[str, Query | None] = {
+    "": None,
+    "  \t\n ": None,
+    "a": A,
+    " a ": A,
+    "a b": All((A, B)),
+    "a AND b": All((A, B)),
+    "a OR b": AnyOf((A, B)),
+    "a NOT b": Not(A, B),
+    "a NOT b NOT c": Not(A, AnyOf((B, C))),
+    "a OR b c": AnyOf((A, All((B, C)))),
+    "(a OR b) c": All((AnyOf((A, B)), C)),
+    "a b NOT c": Not(All((A, B)), C),
+    "a NOT (b OR c)": Not(A, AnyOf((B, C))),
+    '"a b"': Phrase(("a", "b")),
+    '"a  b': Phrase(("a", "b")),
+    '"a" "b"': All((Phrase(("a",)), Phrase(("b",)))),
+    "a*": Term("a", prefix=True),
+    "a**": Term("a", prefix=True),
+    "*a": Term("*a"),
+    "a*b": Term("a*b"),
+    "subject:a": Term("a", field="subject"),
+    "SUBJECT:a*": Term("a", prefix=True, field="subject"),
+    "from:a": Term("a", field="sender"),
+    "sender_name:a": Term("sender_name:a"),
+    'body:"a b"': Phrase(("a", "b"), field="body"),
+    "topic:(a OR b)": AnyOf((Term("a", field="topic"), Term("b", field="topic"))),
+    "topic:(a NOT b)": Not(Term("a", field="topic"), Term("b", field="topic")),
+    "topic:(a subject:b)": All((Term("a", field="topic"), Term("b", field="subject"))),
+    "port:8080": Term("port:8080"),
+    "http://a.b/c": Term("http://a.b/c"),
+    "subject:": Term("subject:"),
+    "subject: a": All((Term("subject:"), A)),
+    "subject:subject:a": Term("a", field="subject"),
+    "or": Term("or"),
+    "AND": Term("AND"),
+    "OR": Term("OR"),
+    "NOT": Term("NOT"),
+    "NOT a": All((Term("NOT"), A)),
+    "OR a": All((Term("OR"), A)),
+    "a OR": All((A, Term("OR"))),
+    "a AND": All((A, Term("AND"))),
+    "a NOT": All((A, Term("NOT"))),
+    "(a": A,
+    "a)": A,
+    "((a))": A,
+    ")(": None,
+    "()": None,
+    '""': None,
+    '"': None,
+    "()a()": A,
+    "- + ! ^ * ?": None,
+    "a - b": All((A, B)),
+    "a^2": Term("a^2"),
+    "NEAR(a b)": All((Term("NEAR"), All((A, B)))),
+    "col : a": All((Term("col"), A)),
+    "x'; DROP TABLE messages; --": All((Term("x';"), Term("DROP"), Term("TABLE"), Term("messages;"))),
+    "naïve": Term("naïve"),
+    "日本": Term("日本"),
+}
+
+
+@pytest.mark.parametrize(("text", "query"), PARSED.items())
+def test_a_query_is_read_as_it_is_meant(text: str, query: Query | None) -> None:
+    assert parse_query(text) == query
+
+
+@pytest.fixture(scope="module")
+def index() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(
+            "CREATE VIRTUAL TABLE m USING fts5 (subject, body_md, sender_name, topic, "
+            "tokenize = 'unicode61 remove_diacritics 2')"
+        )
+        connection.execute("INSERT INTO m VALUES ('a b c', 'd AND e', 'Ada', 'x')")
+        yield connection
+
+
+def _finds(index: sqlite3.Connection, text: str) -> bool:
+    query = parse_query(text)
+    if query is None:
+        return False
+    return bool(index.execute("SELECT count(*) FROM m WHERE m MATCH ?", (fts5(query),)).fetchone()[0])
+
+
+PIECES = ["a", "b", "AND", "OR", "NOT", "(", ")", '"', "*", ":", "subject:", "body:(", "x:", "-", "NEAR", "^", "é", "\t"]
+PIECES += ["𞤀", "\u0345", "\ue000", "²", "'", ";", "{", "}", "+", "\u2028", "½", "ß", "a*", '"a b"']
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=60), st.sampled_from(["", " "]))
+@settings(max_examples=1_500, derandomize=True, deadline=None, database=None)
+def test_no_line_of_operators_is_an_error(index: sqlite3.Connection, pieces: list[str], between: str) -> None:
+    _finds(index, between.join(pieces))
+
+
+@given(st.text(max_size=300))
+@settings(max_examples=500, derandomize=True, deadline=None, database=None)
+def test_no_text_is_an_error(index: sqlite3.Connection, text: str) -> None:
+    _finds(index, text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 1_000,
+        ")" * 1_000,
+        "(a OR " * 160 + "b" + ")" * 160,
+        "(a b NOT (c OR " * 60,
+        "a " + "NOT b " * 160,
+        " OR ".join(["a"] * 200),
+        "subject:" * 120 + "a",
+        "body:(" * 160 + "a",
+        '"' * 1_000,
+        "a" * 1_000,
+        "a:" * 400,
+        "*" * 1_000,
+        "a" + " " * 900 + "b",
+    ],
+)
+def test_no_depth_or_length_is_an_error(index: sqlite3.Connection, text: str) -> None:
+    _finds(index, text)
+
+
+@pytest.mark.parametrize("text", ["a", "a b", "A B C", '"a b"', '"b c"', "d", "subject:a", "from:ada", "ad*", "é OR a"])
+def test_what_is_there_is_found(index: sqlite3.Connection, text: str) -> None:
+    assert _finds(index, text)
+
+
+@pytest.mark.parametrize("text", ["z", "a z", '"a c"', "subject:d", "body:a", "a NOT b", "z NOT a", "topic:ada"])
+def test_what_is_not_there_is_not_found(index: sqlite3.Connection, text: str) -> None:
+    assert not _finds(index, text)
+
+
+async def test_a_letter_is_found_by_each_of_its_parts(room: Room) -> None:
+    await room.open()
+    sent = await room.send("Ada", "Ben", subject="Harbour crane", body_md="It lifts **anchors**.", topic="iron/2")
+    other = await room.send("Ben", "Ada", subject="Other", body_md="Nothing of it.")
+    for query in ("crane", "subject:harbour", "anchors", "lift*", "from:ada", "topic:iron", '"harbour crane"'):
+        found = await room.call("search_messages", query=query)
+        assert [hit["id"] for hit in found["hits"]] == [sent], query
+    both = await room.call("search_messages", query="it")
+    assert [hit["id"] for hit in both["hits"]] == [other, sent]
+    assert (await room.call("search_messages", query="it NOT anchors"))["hits"][0]["id"] == other
+
+
+@pytest.mark.parametrize("order", ["newest", "best"])
+async def test_pages_of_hits_neither_skip_nor_repeat(room: Room, order: str) -> None:
+    await room.open()
+    sent = [await room.send("Ada", "Ben", subject=f"word {number}") for number in range(25)]
+    seen: list[int] = []
+    cursor = 0
+    for _ in range(10):
+        page = await room.call("search_messages", query="word", order=order, limit=7, cursor=cursor)
+        seen += [hit["id"] for hit in page["hits"]]
+        if page["next"] is None:
+            break
+        cursor = page["next"]
+    assert sorted(seen) == sent
+    if order == "newest":
+        assert seen == sent[::-1]
+
+
+async def test_a_search_of_nothing_finds_nothing_and_is_no_error(room: Room) -> None:
+    await room.open()
+    await room.send("Ada", "Ben")
+    for query in ("", "   ", '""', "()", "* - !", "(" * 900):
+        found = await room.call("search_messages", query=query)
+        assert found == {"hits": [], "next": None, "query": query}
+
+
+@pytest.mark.parametrize("query", ["AND OR", "a NOT NOT b", '"unclosed', "col:x OR (y", "-a +b", "%_", "a;b'c"])
+async def test_malformed_search_text_is_taken_literally(room: Room, query: str) -> None:
+    await room.open()
+    await room.send("Ada", "Ben", body_md=f"Here it is: {query}")
+    found = await room.call("search_messages", query=query)
+    assert found["query"] == query
+    for order in ("newest", "best"):
+        await room.call("search_messages", query=query, order=order)
+
+
+async def test_only_letters_of_the_project_are_found(room: Room) -> None:
+    await room.open()
+    await room.open("Eve", "Flo", project="/projects/shore")
+    await room.send("Ada", "Ben", subject="treasure")
+    await room.call(
+        "send_message",
+        project_key="/projects/shore",
+        sender_name="Eve",
+        to=["Flo"],
+        subject="treasure map",
+        body_md="x",
+    )
+    here = await room.call("search_messages", query="treasure")
+    there = await room.call("search_messages", project_key="projects-shore", query="treasure")
+    assert [hit["subject"] for hit in here["hits"]] == ["treasure"]
+    assert [hit["subject"] for hit in there["hits"]] == ["treasure map"]
+
+
+async def test_a_search_with_bad_arguments_is_refused(room: Room) -> None:
+    await room.open()
+    for bad in ({"limit": 0}, {"limit": 201}, {"order": "worst"}, {"cursor": -1}, {"query": "x" * 1_001}, {"query": 5}):
+        await room.refused(InvalidArgument, "search_messages", **{"query": "a", **bad})
+    await room.refused(InvalidArgument, "search_messages")
+    await room.refused(InvalidArgument, "search_messages", query="a\x00b")
+    await room.refused(UnknownProject, "search_messages", query="a", project_key="nowhere")
+
+
+async def test_a_cursor_beyond_everything_is_an_empty_page(room: Room) -> None:
+    await room.open()
+    await room.send("Ada", "Ben", subject="word")
+    assert len((await room.call("search_messages", query="word", cursor=2**53))["hits"]) == 1
+    assert (await room.call("search_messages", query="word", cursor=1))["hits"] == []
+    best = await room.call("search_messages", query="word", order="best", cursor=2**53)
+    assert best["hits"] == []
