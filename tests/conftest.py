@@ -9,8 +9,12 @@ pytest.register_assert_rewrite("postroom.testing.conformance")
 
 from blockbuster import blockbuster_ctx  # noqa: E402 - the rewriting of assertions comes first
 
+from postroom.app.logs import route_to_logging  # noqa: E402 - as above
 from postroom.stores.sqlite import SqliteStore  # noqa: E402 - as above
 from postroom.testing import ManualClock  # noqa: E402 - as above
+
+
+route_to_logging()  # unconfigured, structlog writes to standard output and reads sources to do so
 
 
 @pytest.fixture(autouse=True)

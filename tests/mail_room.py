@@ -89,6 +89,14 @@ def room_over_each_store(request: pytest.FixtureRequest, clock: ManualClock) -> 
     memory.close()
 
 
+@pytest.fixture
+def room_in_memory(clock: ManualClock) -> Iterator[Room]:
+    """An empty mail room over one store, for what is decided before any store is asked."""
+    memory = MemoryStore()
+    yield a_room(memory, clock)
+    memory.close()
+
+
 async def everything(store: MailStore) -> dict[str, object]:
     """Return all that a store holds, for comparing before with after."""
 

@@ -3,11 +3,14 @@
 Sessions never checkpoint (the writer alone may) and wait for the writer instead of failing.
 """
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from mcp_agent_mail.config import get_settings
+from postroom.app.logs import route_to_logging
 from postroom.app.wiring import House
 from postroom.contracts.errors import MissingExtra
 
@@ -25,6 +28,7 @@ except ImportError as error:
 __all__ = ["ensure_schema", "get_session", "reset_database_state"]
 
 _open: dict[str, House] = {}
+_opening = threading.Lock()
 _engines: dict[str, AsyncEngine] = {}
 
 _PRAGMAS = (
@@ -40,20 +44,22 @@ def shared_house() -> House:
     Raises:
         StoreHeld: another process owns the database; use that server instead.
     """
-    if "house" not in _open:
-        _open["house"] = House.open(get_settings(), purpose="mcp_agent_mail")
-    return _open["house"]
+    with _opening:
+        if "house" not in _open:
+            route_to_logging()
+            _open["house"] = House.open(get_settings(), purpose="mcp_agent_mail")
+        return _open["house"]
 
 
 async def ensure_schema() -> None:
     """Open the database and bring it to the newest schema; harmless when that is done."""
-    shared_house()
+    await asyncio.to_thread(shared_house)
 
 
 @asynccontextmanager
 async def get_session() -> AsyncIterator[AsyncSession]:
     """Give a SQLAlchemy session on the database; what is not committed is undone at the end."""
-    house = shared_house()
+    house = _open.get("house") or await asyncio.to_thread(shared_house)
     address = f"sqlite+aiosqlite:///{house.store.path}"
     if address not in _engines:
         _engines[address] = _engine(address)

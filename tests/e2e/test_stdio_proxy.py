@@ -478,3 +478,52 @@ def test_a_server_that_cannot_start_leaves_the_reason_in_its_log(house: dict[str
     assert str(log) in proxy.logged()
     assert "enormous" in log.read_text()
     assert proxy.end() == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_the_command_line_works_with_the_server_that_a_client_started(
+    house: dict[str, str], tmp_path: Path
+) -> None:
+    def run(*words: str, code: int = 0, stdin: str = "") -> Any:
+        done = subprocess.run(
+            [sys.executable, "-m", "postroom", *words, "--json"],
+            env=house,
+            cwd=tmp_path,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE * 2,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (code, ""), done.stdout
+        return json.loads(done.stdout)
+
+    assert run("status", code=75)["error"]["code"] == "server_unavailable"
+    assert Proxy(house).end() == 0  # it came, started the server and went
+    assert run("status")["running"] is True
+    assert [run("agents", "register", name)["name"] for name in ("Ada", "Bo")] == ["Ada", "Bo"]
+    (tmp_path / "note.txt").write_text("attached")
+    words = ("mail", "send", "--as", "Ada", "--to", "Bo", "-s", "Hi", "--idempotency-key", "k", "-")
+    sent = run(*words, "--attach", "note.txt", stdin="from *stdin*")
+    again = run(*words, "--attach", "note.txt", stdin="from *stdin*")
+    assert again == sent
+    assert run(*words, stdin="another text", code=2)["error"]["code"] == "idempotency_conflict"
+    (letter,) = run("mail", "inbox", "--as", "Bo", "--bodies")["messages"]
+    assert (letter["body_md"], letter["attachments"][0]["size"]) == ("from *stdin*", 8)
+    assert run("mail", "read", str(letter["id"]), "--as", "Bo")["marked"]["read"] is True
+    assert run("mail", "ack", str(letter["id"]), "--as", "Bo")["acknowledged"] is True
+    assert run("mail", "search", "stdin")["hits"][0]["id"] == letter["id"]
+    assert run("mail", "thread", letter["thread_id"])["messages"] == 1
+    assert run("mail", "send", "--as", "Ada", "--to", "No", "-s", "S", "t", code=2)["error"]["details"]
+    run("reservations", "reserve", "src/**", "--as", "Ada")
+    assert run("reservations", "check", "src/a.py", "--as", "Bo", code=2)["conflicts"]
+    assert run("reservations", "release", "--as", "Ada", "--all")["released"]
+    assert run("agents", "token", "Ada")["token"].startswith("pra_")
+    assert run("agents", "revoke-token", "Ada") == {"revoked": True}
+    assert run("agents", "retire", "Bo")["retired_at"]
+    assert "/login?code=" in run("open")["url"]
+    assert run("version")["server"] == run("version")["version"]
+    assert run("doctor")["ok"] is True
+    saved = run("backup", "saved.db")["path"]
+    assert run("restore", saved, "--force", code=78)["error"]["code"] == "store_held"
+    assert run("restore", saved, "--to", str(tmp_path / "new.db"))["done"] is True

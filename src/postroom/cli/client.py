@@ -29,14 +29,15 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
     """
     folder = data_dir or places.data_dir(environment)
     named = environment.get("POSTROOM_URL", "")
-    url = _base(named or _noted_url(folder))
+    mcp_path = "/" + (environment.get("POSTROOM_MCP_PATH") or "mcp").strip("/")
+    url = (named or _noted_url(folder)).rstrip("/").removesuffix(mcp_path)
+    host = parts(url).hostname
     token = environment.get("POSTROOM_TOKEN", "")
-    if not token and (not named or parts(url).hostname in _LOOPBACK):
+    if not token and (not named or host in _LOOPBACK):
         # A token of this machine's server is no business of another machine's.
         token = _kept_token(places.token_file(folder))
-    return Endpoint(
-        url=url, token=_plain(token), agent_token=_plain(environment.get("POSTROOM_AGENT_TOKEN", ""))
-    )
+    agent_token = environment.get("POSTROOM_AGENT_TOKEN", "")
+    return Endpoint(url=url, mcp_path=mcp_path, token=_plain(token), agent_token=_plain(agent_token))
 
 
 def _noted_url(folder: Path) -> str:
@@ -44,12 +45,6 @@ def _noted_url(folder: Path) -> str:
     if note is None:
         raise ServerUnavailable(f"no server has left a note in {folder}", value=str(folder))
     return note.url
-
-
-def _base(url: str) -> str:
-    found = url.rstrip("/").removesuffix("/mcp")
-    parts(found)
-    return found
 
 
 def _kept_token(path: Path) -> str:
@@ -108,7 +103,7 @@ class Server:
             "params": {"name": name, "arguments": given},
         }
         headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": PROTOCOL_VERSION}
-        answer = _answer_to(named, self._exchange("POST", "/mcp", document, headers))
+        answer = _answer_to(named, self._exchange("POST", self.endpoint.mcp_path, document, headers))
         if isinstance(error := answer.get("error"), Mapping):
             raise protocol_failure(error)
         return tool_result(answer.get("result"))

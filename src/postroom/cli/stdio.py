@@ -153,9 +153,10 @@ class Proxy:
         if errand.dropped:
             return
         try:
-            response = exchange.send(
-                Call(path="/mcp", body=errand.message.body, headers=self._headers(errand.message))
+            call = Call(
+                path=endpoint.mcp_path, body=errand.message.body, headers=self._headers(errand.message)
             )
+            response = exchange.send(call)
             if response.status == 200 and content_type(response) == "text/event-stream":
                 self._stream(errand, endpoint, response)
             else:

@@ -8,6 +8,7 @@ import http.client
 import json
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -27,6 +28,7 @@ class Endpoint:
 
     url: str
     """Without a path of its own, or with the prefix a proxy adds; never ends with a slash."""
+    mcp_path: str = "/mcp"
     token: str = field(default="", repr=False)
     agent_token: str = field(default="", repr=False)
 
@@ -84,11 +86,12 @@ class Exchange:
             ServerUnavailable: nobody answers there, or not in time.
         """
         headers = {**self._endpoint.headers(), **call.headers}
+        path = self._parts.path + call.path
         try:
             self._connect()
-            self._connection.request(
-                call.method, self._parts.path + call.path, body=call.body, headers=headers
-            )
+            with suppress(BrokenPipeError, ConnectionResetError):
+                # A server that refuses what is too large answers, and closes, before it has it all.
+                self._connection.request(call.method, path, body=call.body, headers=headers)
             return self._connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             raise unavailable(self._endpoint, error) from error

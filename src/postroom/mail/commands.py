@@ -366,7 +366,7 @@ def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
         where = path.rstrip("`")
         raise InvalidArgument(
             reason[:_LONGEST_SHOWN] + (f" (at {where})" if where else ""),
-            value=_value_at(arguments, where),
+            value=_value_at(arguments, where) if where not in ("", "$") else None,
             remedy=f"the arguments are: {', '.join(_signature(kind))}",
         ) from error
 
@@ -380,7 +380,11 @@ def _refuse_broken_text(value: object, where: str, depth: int = 0) -> None:
                 f"{where} holds {_BROKEN_TEXT} or NUL", value=shown, remedy="send valid UTF-8 text"
             )
     elif depth == _DEEPEST and isinstance(value, dict | list):
-        raise InvalidArgument(f"the arguments nest deeper than {_DEEPEST} levels", value=_DEEPEST)
+        raise InvalidArgument(
+            f"the arguments nest deeper than {_DEEPEST} levels",
+            value=_DEEPEST,
+            remedy="send plain arguments; lists hold texts and numbers",
+        )
     elif isinstance(value, dict):
         for key, inner in value.items():
             _refuse_broken_text(key, f"a key of {where}", depth + 1)

@@ -19,7 +19,7 @@ Character: TypeAlias = str | _Ranges
 _LAST_CHARACTER = 0x10FFFF
 _LAST_CASED = 0x1FFFF  # no character above this one has another case; a test watches it
 _NEVER = 1 << 30  # above every length
-_LEXEME = re.compile(r"\*+|\?|\[[!^]?+\]?+[^\]]*\]|\[|[^*?\[]+")
+_LEXEME = re.compile(r"\*+|\?|\[[!^]?+\]?+[^\]/]*\]|\[|[^*?\[]+")
 _SET_ITEM = re.compile(r"(.)-(.)|(.)")
 
 
@@ -53,19 +53,21 @@ def read_name(written: str, case_sensitive: bool) -> Name:
         runs = tuple(text.split("*"))
         return Glob(runs, runs[0], runs[-1], len(runs[0]), len(runs[-1]), is_text=True)
     pieces: list[list[Character]] = [[]]
-    is_text = True
+    start, end, is_text = None, "", True
     for lexeme in lexemes(written):
-        if lexeme[0] == "*":
+        unit = _unit(lexeme, case_sensitive)
+        if isinstance(unit, str):
+            pieces[-1].extend(unit)
+            end += unit
+            continue
+        start, end = end if start is None else start, ""
+        if unit is None:
             pieces.append([])
-        elif lexeme[0] in "?[":
-            unit = _ANY if lexeme == "?" else _set(lexeme, case_sensitive)
-            is_text = is_text and isinstance(unit, str)
-            pieces[-1].append(unit)
         else:
-            pieces[-1].extend(lexeme if case_sensitive else folded(lexeme))
-    start, end = _text_of(pieces[0]), _text_of(reversed(pieces[-1]))[::-1]
-    if is_text and len(pieces) == 1:
-        return start
+            pieces[-1].append(unit)
+            is_text = False
+    if start is None:
+        return end
     head = len(start) if len(start) == len(pieces[0]) else _NEVER
     tail = len(end) if len(end) == len(pieces[-1]) else _NEVER
     chain = tuple(["".join(map(str, piece)) for piece in pieces] if is_text else map(tuple, pieces))
@@ -73,10 +75,11 @@ def read_name(written: str, case_sensitive: bool) -> Name:
 
 
 def lexemes(written: str) -> list[str]:
-    """Return the parts of a name: runs of text, `?`, stars, sets, and a `[` that opens none."""
+    """Return the parts of names: runs of text, `?`, stars, sets, and a `[` that opens none in its name."""
     return _LEXEME.findall(written)
 
 
+@lru_cache(maxsize=1024)
 def runs_backwards(written: str) -> bool:
     """Whether a set as written (`[z-a]`) has a range whose first character is the higher one."""
     return any(low > high for low, high in _items(written))
@@ -94,14 +97,15 @@ def folded(text: str) -> str:
     return text.lower() if text.isascii() else "".join(map(_folded_character, text))
 
 
-def _text_of(units: Iterable[Character]) -> str:
-    """Return the characters that stand before the first wildcard."""
-    text = ""
-    for unit in units:
-        if not isinstance(unit, str):
-            break
-        text += unit
-    return text
+def _unit(lexeme: str, case_sensitive: bool) -> Character | None:
+    """Return the text or the set that a lexeme stands for; None for stars."""
+    if lexeme[0] == "*":
+        return None
+    if lexeme == "?":
+        return _ANY
+    if lexeme[0] == "[":
+        return _set(lexeme, case_sensitive)
+    return lexeme if case_sensitive else folded(lexeme)
 
 
 # Sets of characters

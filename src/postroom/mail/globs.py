@@ -68,6 +68,7 @@ MAX_LENGTH = 1024
 # limits the slowest pair known (benchmarks/globs.py) takes 3 ms, the usual pair under 1 us.
 MAX_WILDCARDS = 32
 
+_SHORT = 16  # up to here plain trying is faster, and what nearly fits costs little
 _Unit = TypeVar("_Unit", bound="Character | Name")
 _Agree: TypeAlias = Callable[[_Unit, _Unit], bool]
 
@@ -76,8 +77,8 @@ _Agree: TypeAlias = Callable[[_Unit, _Unit], bool]
 class _Folders:
     """What stands above the last name: the names between the gaps.
 
-    `start` is the text every path begins with, written `/path/`, up to the first wildcard; `is_literal`: there
-    is none.
+    `start` is the text every path begins with, written `/path/`, up to the first wildcard; `is_literal`: no
+    wildcard follows.
     """
 
     pieces: tuple[tuple[Name, ...], ...]
@@ -226,15 +227,21 @@ def _fits(chain: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[
 def _follow(pieces: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[_Unit]) -> bool:
     """Whether the pieces find places along `row`, one after the other.
 
-    Sets of positions are integers, one bit a position: a piece of n units is placed in n steps, however often
-    it nearly fits.
+    A short row is tried position by position. Along a long one sets of positions are integers, one bit a
+    position: a piece of n units is placed in n steps, however often it nearly fits.
     """
+    first = 0
+    if len(row) <= _SHORT:
+        for piece in pieces:
+            while not all(map(agree, piece, row[first:])):
+                first += 1
+            first += len(piece)
+        return first <= len(row)
     positions: dict[_Unit, int] = {}
     for position, unit in enumerate(row):
         positions[unit] = positions.get(unit, 0) | 1 << position
     wild = [unit for unit in positions if not isinstance(unit, str)]
     places: dict[_Unit, int] = {}
-    first = 0
     for piece in pieces:
         starts = -1 << first
         for offset, unit in enumerate(piece):
@@ -268,7 +275,7 @@ _REFUSED_TEXTS = (
     (re.compile(r"(?:\A|/)\.\.(?:/|\Z)"), "climbs with `..`", f"{_RELATIVE}; leave `..` out"),
     (re.compile(rf"\A{_SCHEME.pattern}(?:/|\Z)"), "is neither a path nor a resource", _NO_SLASH),
 )
-# A text in its one spelling, as a stored one is, with nothing to refuse but its wildcards. Possessive: one pass.
+# A text in its one spelling, as stored ones are, with nothing to refuse but its wildcards; read in one pass.
 _TIDY_RUN = r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff\\:/*]++"
 _TIDY_NAME = rf"(?!\.\.?(?:/|\Z))(?:\*?+(?:{_TIDY_RUN}\*?+)++|\*\*?+)"
 _TIDY = re.compile(rf"(?![\s~]){_TIDY_NAME}(?:/{_TIDY_NAME})*+")
@@ -287,7 +294,7 @@ def _parse(raw: str, case_sensitive: bool) -> Pattern:
             text = f"./{text}"  # without it the text would be read as a home folder or a resource
         _check_length(raw, text)
     if "[" in path or path.count("*") + path.count("?") > MAX_WILDCARDS:
-        _check_wildcards(raw, path.split("/"), case_sensitive)
+        _check_wildcards(raw, path, case_sensitive)
     above, _, written = path.rpartition("/")
     if written == "**":
         above, written = path, "*"  # `a/**` takes at least one name: a itself is not inside a
@@ -323,8 +330,8 @@ def _check_text(raw: str) -> None:
             raise _invalid(raw, problem, remedy)
 
 
-def _check_wildcards(raw: str, names: list[str], case_sensitive: bool) -> None:
-    wild = [part for name in names for part in lexemes(name) if part[0] in "*?["]
+def _check_wildcards(raw: str, path: str, case_sensitive: bool) -> None:
+    wild = [part for part in lexemes(path) if part[0] in "*?["]
     if len(wild) > MAX_WILDCARDS:
         raise _invalid(raw, f"has more than {MAX_WILDCARDS} wildcards", "use fewer: one ** covers any depth")
     for part in wild:
@@ -334,7 +341,7 @@ def _check_wildcards(raw: str, names: list[str], case_sensitive: bool) -> None:
             raise _invalid(raw, "names a class of characters", "write the characters out: [a-z] or [0-9]")
         if part[0] == "[" and runs_backwards(part):
             raise _invalid(raw, "has a range that runs backwards", "write the lower character first: [a-z]")
-    if "[." in raw and any(read_name(name, case_sensitive) in (".", "..") for name in names):
+    if "[." in path and any(read_name(name, case_sensitive) in (".", "..") for name in path.split("/")):
         raise _invalid(raw, "spells `.` or `..` with sets", "leave them out")
 
 

@@ -32,6 +32,7 @@ from postroom.web import files, marks, reading
 from postroom.web.assets import asset_routes
 from postroom.web.markdown import Body, Markdown
 from postroom.web.templating import render
+from postroom.web.views import Letter
 
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -222,7 +223,7 @@ class Pages:
         await self._mail.settle()
         return await self._mail.read(look)
 
-    async def _message(self, request: Request) -> tuple[Project, reading.Letter]:
+    async def _message(self, request: Request) -> tuple[Project, Letter]:
         slug, given = request.path_params["slug"], request.path_params["message_id"]
         if not _NUMBER.fullmatch(given):
             raise UnknownMessage(f"{given!r} is no message's number", value=given)

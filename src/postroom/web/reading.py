@@ -1,30 +1,38 @@
-"""What each page shows, gathered from the reads of one consistent view with a bounded number of look-ups.
+"""Gathers what each page shows from one consistent view of the store, with a bounded number of look-ups.
 
 Nothing here knows of HTML. Hidden copies are left out here, before any page can see them: as recipients of a
 letter, and as letters of an inbox.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from postroom.contracts.errors import UnknownAgent, UnknownMessage, UnknownProject, UnknownThread
 from postroom.contracts.mail import (
     Agent,
     Attachment,
     Importance,
-    InboxEntry,
     Message,
     Phrase,
     Project,
     Query,
     Recipient,
-    Reservation,
     SearchHit,
     SearchOrder,
-    ThreadHead,
 )
 from postroom.contracts.store import MailReads
+from postroom.web.views import (
+    AgentPage,
+    BoxRow,
+    Letter,
+    Overview,
+    Page,
+    ProjectRow,
+    ReservationsPage,
+    Tally,
+    ThreadPage,
+    ThreadRow,
+)
 
 PROJECTS = 20
 AGENTS = 50
@@ -55,112 +63,6 @@ class Numbered(Protocol):
 
 T = TypeVar("T")
 N = TypeVar("N", bound=Numbered)
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
-    """Some rows of a list, and where the next ones begin; None when there are no more."""
-
-    rows: Sequence[T]
-    next: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """A number of rows, as far as they were counted."""
-
-    counted: int
-    more: bool
-
-    def __str__(self) -> str:
-        return f"{self.counted}+" if self.more else str(self.counted)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProjectRow:
-    """A project in the list of projects."""
-
-    project: Project
-    agents: Tally
-    threads: Tally
-    last_at: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadRow:
-    """A thread in a list, with its first and its newest message."""
-
-    head: ThreadHead
-    first: Message | None
-    last: Message | None
-    importance: Importance
-    """The greater of the two messages' importance."""
-    owed: int
-    """How many acknowledgements the two messages still wait for."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
-    """A message with everything around it that a page may show."""
-
-    message: Message
-    sender: Agent | None
-    recipients: Sequence[Recipient]
-    attachments: Sequence[Attachment]
-    answers: Message | None
-    """The message that this one replies to, when it is in the same project."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """A project's first page."""
-
-    project: Project
-    threads: Page[ThreadRow]
-    agents: Page[Agent]
-    reservations: Page[Reservation]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadPage:
-    """Some messages of a thread, in order."""
-
-    project: Project
-    thread_id: str
-    first: Message
-    size: int
-    letters: Page[Letter]
-    after: int
-    newest: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BoxRow:
-    """A letter that an agent got (`entry`) or sent (without one)."""
-
-    message: Message
-    project_slug: str | None
-    entry: InboxEntry | None = None
-    recipients: Sequence[Recipient] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentPage:
-    """An agent's profile, one of its boxes, and what it has reserved."""
-
-    project: Project
-    agent: Agent
-    box: Page[BoxRow]
-    held: Page[Reservation]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservationsPage:
-    """What is reserved now, and what was reserved last."""
-
-    project: Project
-    live: Page[Reservation]
-    ended: Sequence[Reservation]
 
 
 def known_project(reads: MailReads, slug: str) -> Project:

@@ -68,7 +68,9 @@ class SqliteStore:
 
     async def write(self, change: Callable[[MailWrites], T]) -> T:
         """Run `change` on the writer thread; answer after the fsync that covers it."""
-        return await self._writer.submit(lambda connection: change(SqliteWrites(connection, self._outbox_ids)))
+        return await self._writer.submit(
+            lambda connection: change(SqliteWrites(connection, self._outbox_ids))
+        )
 
     async def settle(self) -> None:
         """Bring search and threads up to what was written so far; most times nothing is left to do."""
@@ -126,8 +128,10 @@ def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
         connection = connect(path)
         try:
             migrate(connection, path, now=now)
-            # A file that cannot be written is refused now, not at the first letter.
+            # A file that cannot be written is refused now, not at the first letter. It takes a statement that
+            # writes: on such a file SQLite lets BEGIN IMMEDIATE pass and begins to read.
             connection.execute("BEGIN IMMEDIATE")
+            connection.execute(STATEMENTS["probe"], (now,)).fetchall()
             connection.execute("ROLLBACK")
         except BaseException:
             connection.close()

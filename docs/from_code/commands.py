@@ -1,0 +1,79 @@
+"""The page of the commands: the tree that `postroom` runs, and its exit codes."""
+
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from from_code.markdown import table
+from postroom.cli import exit_codes
+from postroom.cli.commands import app as command_tree
+
+
+def page() -> str:
+    """Return the page."""
+    tree = get_command(command_tree)
+    sections = "\n\n".join(_command(words, command) for words, command in _leaves(tree, "postroom"))
+    _, _, codes = (exit_codes.__doc__ or "").partition("\n\n")
+    return f"""
+# Commands
+
+{command_tree.info.help}
+
+Every command takes `--help`. With `--json` a command prints one JSON document on standard output, in
+failure too: `{{"error": {{"code": ..., "message": ..., "value": ..., "remedy": ...}}}}`. Commands that write
+use the running server; they find it by the note in the data folder, or by `POSTROOM_URL`.
+
+## Exit codes
+
+{codes.strip()}
+
+Which failure has which code is in the table of [errors](errors.md).
+
+{sections}
+"""
+
+
+def _leaves(command: Any, words: str) -> Iterator[tuple[str, Any]]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield words, command
+        return
+    for name, one in inner.items():
+        yield from _leaves(one, f"{words} {name}")
+
+
+def _command(words: str, command: Any) -> str:
+    shown = [one for one in command.params if not one.hidden]
+    named = " ".join(one.metavar or f"[{one.name.upper()}]" for one in shown if not _is_option(one))
+    usage = f"{words} {named} [OPTIONS]".replace("  ", " ")
+    rows = [(_option(one), _option_default(one), one.help or "") for one in shown]
+    options = table(("option", "default", "meaning"), rows)
+    return f"## {words}\n\n{command.help}\n\n```text\n{usage}\n```\n\n{options}"
+
+
+def _is_option(parameter: Any) -> bool:
+    return str(parameter.opts[0]).startswith("-")
+
+
+def _option(parameter: Any) -> str:
+    if not _is_option(parameter):
+        return f"`{parameter.metavar or parameter.name.upper()}`"
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    if parameter.is_flag:
+        return names
+    kind = parameter.type_descriptor.annotation
+    if choices := typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ():
+        return f"{names} {' or '.join(f'`{one}`' for one in choices)}"
+    word = parameter.metavar or {int: "NUMBER", Path: "PATH"}.get(kind, "TEXT")
+    return f"{names} {word}{' (repeatable)' if parameter.multiple else ''}"
+
+
+def _option_default(parameter: Any) -> str:
+    if parameter.required:
+        return "required"
+    if isinstance(parameter.show_default, str):
+        return parameter.show_default
+    return "" if parameter.default in (None, False) else f"`{parameter.default}`"

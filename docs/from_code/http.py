@@ -1,0 +1,116 @@
+"""The page of the HTTP addresses: every route, and for whom the door opens."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from starlette.routing import BaseRoute, Mount, Route
+
+from from_code.markdown import table
+from postroom.contracts.clock import SystemClock
+from postroom.http_api import guard
+from postroom.http_api.routes import routes
+from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
+from postroom.web import page_routes
+
+ROUTE_WORDS: Final = {
+    "/healthz": "The process answers: status and version.",
+    "/readyz": "Store, archive and event loop, looked at at most once a second; 503 when a required one is "
+    "not well.",
+    "/metrics": "Prometheus text. See [metrics](metrics.md).",
+    "/login": "The form that takes the server's token, and the target of one-time links.",
+    "/logout": "Ends the session of the browser.",
+    "/admin/status": "What runs, where its data is, how much there is.",
+    "/admin/doctor": "The examination behind `postroom doctor`.",
+    "/admin/backup": 'Writes a backup. Body: `{"target": "/absolute/path"}`, or `{}` for the usual place.',
+    "/admin/agent-token": 'Makes (`POST`) or ends (`DELETE`) an agent\'s token. Body: `{"project": "...", '
+    '"agent": "..."}`.',
+    "/admin/login-code": "Makes a link that opens the pages once, within ten minutes.",
+    "/admin/rebuild-archive": "Writes the archive anew from the database. Body: "
+    '`{"project": "..."}`, or `{}` for every project.',
+    "/": "Projects.",
+    "/p/{slug}": "A project: newest threads, agents, reservations.",
+    "/p/{slug}/agents": "Its agents.",
+    "/p/{slug}/agents/{name}": "An agent, its letters, what it holds. `?box=sent` for what it sent.",
+    "/p/{slug}/threads": "Its threads, newest first.",
+    "/p/{slug}/t/{thread_id}": "A thread, in order.",
+    "/p/{slug}/m/{message_id}": "A letter.",
+    "/p/{slug}/m/{message_id}/source": "A letter's text as it was written, to be stored.",
+    "/p/{slug}/reservations": "What is reserved, and what was reserved last. `?path=` for one path.",
+    "/p/{slug}/search": "Search: `?q=`, `?order=newest` or `best`.",
+    "/p/{rest}": "Any other address below `/p`: a page that says that there is none.",
+    "/attachments/{sha256}": "An attachment's bytes, to be stored. `?message=` names a letter that has it.",
+    "/previews/{sha256}": "A picture, to be shown within a page. `?message=` names a letter that has it.",
+    "/static/{name}": "Style sheet and icon.",
+}
+MCP: Final = (
+    "`/mcp`",
+    "POST",
+    "operator, agents",
+    "The MCP endpoint; the setting `mcp_path` moves it. Also `/api`, and each with a slash at its end.",
+)
+OAUTH_WORDS: Final = "Where clients look for OAuth: a clean 404 in JSON, since there is none."
+
+
+class _Absent:
+    """Stands where routes keep what they ask only when they are called."""
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def page() -> str:
+    """Return the page."""
+    clock = SystemClock()
+    sessions = Sessions(b"", clock)
+    desk = LoginDesk(sessions, LoginCodes(clock), clock, is_operator=lambda _: False)
+    nobody: Any = _Absent()
+    machine = routes(nobody, desk, registry=nobody, clock=clock)
+    people = page_routes(nobody, clock=clock, parse_query=lambda _: None)
+    rows = [
+        MCP,
+        *(_route(path, methods) for path, methods in _paths([*machine, *people]) if not _is_oauth(path)),
+    ]
+    oauth = sorted(path for path, _ in _paths(machine) if _is_oauth(path))
+    return f"""
+# HTTP
+
+One port serves everything. A request must name a host that the server knows (`Host`), must not come from a
+page of another origin (`Origin`), and must say who sends it unless the address is open to anyone:
+
+- the operator sends `Authorization: Bearer <the server's token>`: every address;
+- an agent sends `Authorization: Bearer <the agent's token>`: the MCP endpoint alone;
+- a person logs in at `/login` and has a signed cookie: the pages alone.
+
+Beside the server's token, a call of the MCP endpoint may carry `Postroom-Agent-Token`. Every answer carries
+`X-Request-Id`, the caller's own if it sent a usable one. Refusals are problem JSON: see [errors](errors.md).
+
+{table(("path", "methods", "for whom", "what"), rows)}
+
+{OAUTH_WORDS}
+
+{chr(10).join(f"- `{path}`" for path in oauth)}
+"""
+
+
+def _paths(found: Sequence[BaseRoute], base: str = "") -> Iterator[tuple[str, list[str]]]:
+    for one in found:
+        if isinstance(one, Mount):
+            yield from _paths(one.routes, base + one.path)
+        elif isinstance(one, Route):
+            yield base + one.path.replace(":path}", "}"), sorted((one.methods or set()) - {"HEAD"})
+
+
+def _is_oauth(path: str) -> bool:
+    return ".well-known" in path or path in ("/authorize", "/oauth/token", "/register", "/token")
+
+
+def _route(path: str, methods: Sequence[str]) -> tuple[str, str, str, str]:
+    concrete = re.sub(r"\{\w+\}", "x", path)
+    if guard._is_public(concrete, "/mcp"):  # noqa: SLF001 - the door's own decision
+        who = "anyone"
+    elif guard._is_interface(concrete, "/mcp"):  # noqa: SLF001 - as above
+        who = "operator"
+    else:
+        who = "operator, logged-in people"
+    return f"`{path}`", ", ".join(methods), who, ROUTE_WORDS[path]

@@ -1,0 +1,95 @@
+"""The page of the settings: every field of `Settings`, and where things lie on each system."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from from_code.markdown import table
+from postroom.app import config, places
+from postroom.app.config import Settings
+from postroom.cli import exit_codes
+
+CLIENT_WORDS: Final = {
+    "POSTROOM_URL": "Address of the server to use, for commands and the stdio entry; without it, the server "
+    "that left its note in the data folder.",
+    "POSTROOM_TOKEN": "The server's token, for a server on another machine; without it, the file `token` of "
+    "the data folder.",
+    "POSTROOM_AGENT_TOKEN": "The token of the agent that acts, sent as `Postroom-Agent-Token`.",
+    "POSTROOM_CONFIG": "The configuration file, in the place of the usual one.",
+}
+FACTORY_WORDS: Final = {
+    "data_dir": "by system, see below",
+    "database": "`postroom.db` in `data_dir`",
+    "storage_root": "`archive` in `data_dir`",
+}
+PLATFORM_WORDS: Final = {"case_sensitive_paths": "`true`; on Windows and macOS `false`"}
+
+
+def page() -> str:
+    """Return the page."""
+    older = {new: old for old, new in config._OLDER_NAMES.items()}  # noqa: SLF001 - to be told, not used
+    rows = [
+        (
+            f"`{name}`",
+            f"`{places.PREFIX}{name.upper()}`",
+            _setting_default(name, field),
+            _limits(field.metadata),
+            field.description,
+        )
+        for name, field in Settings.model_fields.items()
+    ]
+    clients = [(f"`{name}`", CLIENT_WORDS[name]) for name in sorted(places.CLIENT_NAMES)]
+    folders = [
+        (title, f"`{_data_dir(platform)}`", f"`{_config_file(platform)}`")
+        for title, platform in (("Linux and others", "linux"), ("macOS", "darwin"), ("Windows", "win32"))
+    ]
+    return f"""
+# Settings
+
+Later sources win, in this order: the default, the configuration file, the environment, the flag of `postroom
+up`. In the environment, names with the prefix `{places.PREFIX}` win over older ones. `postroom config show`
+prints every value and where it came from. An unknown name, a value out of range or a duration without a unit
+stops the start with exit code {exit_codes.CONFIGURATION} and says which, from where, and what to do.
+
+Durations are written with their unit: `500ms`, `90s`, `15m`, `1h`, `7d`, `2w`, or ISO 8601 (`P7D`).
+
+{table(("setting", "environment", "default", "limits", "meaning"), rows)}
+
+The older names, which keep working: {", ".join(f"`{old}` for `{new}`" for new, old in older.items())}.
+`DATABASE_URL` is read as `sqlite:///path` or `sqlite+aiosqlite:///path` and as nothing else.
+
+## The configuration file
+
+TOML, one `name = value` a line, with the names of the first column. Relative paths begin at the file's
+folder. `data_dir` cannot stand there, since clients read no file: set `{places.DATA_DIR_NAME}`.
+
+{table(("system", "data folder", "configuration file"), folders)}
+
+`XDG_DATA_HOME`, `XDG_CONFIG_HOME`, `LOCALAPPDATA` and `APPDATA` are heeded where the system has them.
+
+## For commands and clients
+
+{table(("environment", "meaning"), clients)}
+"""
+
+
+def _data_dir(platform: str) -> str:
+    return places.data_dir({"HOME": "~"}, platform=platform).as_posix()
+
+
+def _config_file(platform: str) -> str:
+    return places.config_file({"HOME": "~"}, platform=platform).as_posix()
+
+
+def _setting_default(name: str, field: Any) -> str:
+    if name in PLATFORM_WORDS:
+        return PLATFORM_WORDS[name]
+    if field.default_factory is not None:
+        return FACTORY_WORDS[name]
+    shown = config._shown(field.default)  # noqa: SLF001 - in the words of `postroom config show`
+    return f"`{shown}`" if shown else "none"
+
+
+def _limits(metadata: Sequence[Any]) -> str:
+    least = next((one.ge for one in metadata if hasattr(one, "ge")), None)
+    most = next((one.le for one in metadata if hasattr(one, "le")), None)
+    return "" if least is None else f"{least} to {most}"

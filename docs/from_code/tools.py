@@ -1,0 +1,193 @@
+"""The page of the tools: the table of operations, their arguments, and the types of their answers."""
+
+import inspect
+import re
+import sys
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from types import NoneType, UnionType
+from typing import Any, Final
+
+import msgspec
+
+from from_code.markdown import sentence, table
+from postroom.contracts import errors
+from postroom.mail.commands import Command
+from postroom.mail.operations import ALL_OPERATIONS, Operation
+from postroom.mcp_server.resources import RESOURCES
+from postroom.mcp_server.tools import CORE, definition_tokens
+
+ROTATED: Final = (
+    ("agent", "string", "The agent."),
+    ("token_file", "string", "The file on the server that holds the new token, readable by its user alone."),
+)
+
+
+def page() -> str:
+    """Return the page."""
+    views: dict[str, type] = {}
+    index = table(
+        ("tool", "profile", "kind", "what it does"),
+        [
+            (f"[`{one.name}`](#{one.name})", _profile(one), _kind(one), one.description)
+            for one in ALL_OPERATIONS
+        ],
+    )
+    resources = [
+        (f"`{one.template}`", one.description, f"[`{one.operation}`](#{one.operation})") for one in RESOURCES
+    ]
+    sections = "\n\n".join(_tool(one, views) for one in ALL_OPERATIONS)
+    return f"""
+# Tools
+
+The tools of the MCP server. The profile `core` offers {len(CORE)} of the {len(ALL_OPERATIONS)}; the setting
+`profile` chooses (default `full`). The definitions cost a model about {definition_tokens("core"):,} tokens in
+`core` and {definition_tokens("full"):,} in `full`, by the server's own cautious estimate.
+
+Every tool that changes something takes `idempotency_key` (the one exception is `rotate_agent_token`): the
+same call under the same key is done once and answered alike each time; another call under a key that was used
+is refused with `idempotency_conflict`. Moments in answers are ISO 8601 in UTC with milliseconds. A refusal is
+a tool result with `isError` and `structuredContent.error`: see [errors](errors.md). Answers that are lists
+stand in `structuredContent.result`.
+
+{index}
+
+{sections}
+
+# Answers
+
+Objects that tools answer with. A `?` marks a key that may be missing.
+
+{_views(views)}
+
+# Resources
+
+The same views for clients that read or subscribe. A notice that a resource changed is a hint and never counts
+as delivery.
+
+{table(("address", "what it shows", "as the tool"), resources)}
+"""
+
+
+def _profile(operation: Operation) -> str:
+    return "core, full" if operation.name in CORE else "full"
+
+
+def _kind(operation: Operation) -> str:
+    if not operation.changes:
+        return "looks"
+    return "changes, destructive" if operation.destructive else "changes"
+
+
+def _tool(operation: Operation, views: dict[str, type]) -> str:
+    arguments = table(("argument", "type", "default", "meaning"), _arguments(operation.command))
+    refusals = _refusals(operation.run)
+    parts = [f"## {operation.name}", operation.description]
+    parts.append(arguments if arguments.count("\n") > 1 else "Takes no arguments.")
+    parts.append(f"Answers {_answer(operation, views)}.")
+    if refusals:
+        parts.append("Refuses, beside what every call may meet:\n\n" + refusals)
+    return "\n\n".join(parts)
+
+
+def _arguments(command: type[Command]) -> Iterator[tuple[str, str, str, str]]:
+    _, components = msgspec.json.schema_components([command])
+    schema = components[command.__name__]
+    required = schema.get("required", [])
+    for name, given in sorted(schema["properties"].items(), key=lambda pair: pair[0] == "idempotency_key"):
+        default = "required" if name in required else _default(given.get("default"))
+        yield f"`{name}`", _type_of(given, components), default, sentence(_meaning(given))
+
+
+def _default(value: object) -> str:
+    return "" if value in (None, "", []) else f"`{msgspec.json.encode(value).decode()}`"
+
+
+def _meaning(schema: Mapping[str, Any]) -> str:
+    options = [schema, *schema.get("anyOf", ())]
+    return next((one["description"] for one in options if one.get("description")), "")
+
+
+def _type_of(schema: Mapping[str, Any], components: Mapping[str, Any]) -> str:
+    """Return a JSON schema in words."""
+    if "$ref" in schema:
+        inner = components[schema["$ref"].rsplit("/", 1)[-1]]
+        return "object of " + ", ".join(f"`{name}`" for name in inner["properties"])
+    if "anyOf" in schema:
+        kept = [one for one in schema["anyOf"] if one != {"type": "null"}]
+        return " or ".join(_type_of(one, components) for one in kept)
+    if "enum" in schema:
+        return "one of " + ", ".join(f"`{one}`" for one in schema["enum"])
+    if schema["type"] == "array":
+        return f"list{_bounds(schema, 'Items')} of {_type_of(schema['items'], components)}"
+    if schema["type"] == "string":
+        return "string" + _bounds(schema, "Length", " characters")
+    return str(schema["type"]) + _bounds(schema, "imum")
+
+
+def _bounds(schema: Mapping[str, Any], ending: str, unit: str = "") -> str:
+    least, most = schema.get(f"min{ending}"), schema.get(f"max{ending}")
+    if most is None:
+        return "" if least is None else f" (at least {least}{unit})"
+    shown = "2^53" if most == 2**53 else most
+    return f" (at most {shown}{unit})" if not least else f" ({least} to {shown}{unit})"
+
+
+def _answer(operation: Operation, views: dict[str, type]) -> str:
+    answer = typing.get_type_hints(operation.run)["return"]
+    if answer is NoneType:  # done by the service, with a file
+        return "an object of " + " and ".join(f"`{name}` ({words[:-1]})" for name, _, words in ROTATED)
+    return _annotation(answer, views)
+
+
+def _annotation(kind: Any, views: dict[str, type]) -> str:
+    """Return a type in words, and note the objects it names."""
+    origin = typing.get_origin(kind)
+    if typing.is_typeddict(kind):
+        views.setdefault(kind.__name__, kind)
+        return f"[{kind.__name__}](#{kind.__name__.lower()})"
+    if origin is list:
+        return f"list of {_annotation(typing.get_args(kind)[0], views)}"
+    if origin in (typing.Union, UnionType):
+        return " or ".join(_annotation(one, views) for one in typing.get_args(kind))
+    names = {str: "string", int: "integer", bool: "boolean", float: "number", NoneType: "null"}
+    return names[kind]
+
+
+def _views(views: dict[str, type]) -> str:
+    done: dict[str, str] = {}
+    while waiting := [name for name in views if name not in done]:
+        for name in waiting:
+            done[name] = _view(views[name], views)
+    return "\n\n".join(done[name] for name in sorted(done))
+
+
+def _view(kind: Any, views: dict[str, type]) -> str:
+    rows = [
+        (f"`{name}`{'' if name in kind.__required_keys__ else '?'}", _annotation(one, views))
+        for name, one in typing.get_type_hints(kind).items()
+    ]
+    said = inspect.cleandoc(kind.__doc__ or _said_below(kind))
+    return f"## {kind.__name__}\n\n{said}\n\n{table(('key', 'type'), rows)}"
+
+
+def _said_below(kind: Any) -> str:
+    """Return the text under the definition of a type that is made by a call and can hold no docstring."""
+    source = inspect.getsource(sys.modules[kind.__module__])
+    found = re.search(rf'^{kind.__name__} = TypedDict\(.*?^\)\n"""(.+?)"""', source, re.DOTALL | re.MULTILINE)
+    if found is None:
+        raise LookupError(f"{kind.__name__} has no words below it")
+    return found[1]
+
+
+def _refusals(run: Callable[..., Any]) -> str:
+    _, found, text = (inspect.getdoc(run) or "").partition("Raises:\n")
+    if not found:
+        return ""
+    entries = re.split(r"\n {4}(?! )", "\n" + text.rstrip())[1:]
+    lines = []
+    for entry in entries:
+        names, _, why = " ".join(entry.split()).partition(": ")
+        codes = ", ".join(f"`{getattr(errors, name.strip()).code}`" for name in names.split(","))
+        lines.append(f"- {codes}: {why}")
+    return "\n".join(lines)

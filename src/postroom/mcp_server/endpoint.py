@@ -1,0 +1,94 @@
+"""What stands between the door and the SDK's transport: settles what the transport answers badly or not at all.
+
+- A message is read once, as strictly as JSON and JSON-RPC ask; the transport would answer a broken one with
+  the report of its validator.
+- A request without an Accept header takes any answer, as HTTP says; the transport refuses it.
+- There is one method, POST. The transport would hold an empty stream open for every GET; answers never need
+  one, and news comes by `subscriptions/listen`.
+"""
+
+from typing import Any, Final
+
+import msgspec
+from mcp.types import INVALID_REQUEST, PARSE_ERROR
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_ANY_ANSWER: Final = (b"accept", b"application/json, text/event-stream")
+
+
+class Endpoint:
+    """Passes well formed messages on to the transport."""
+
+    def __init__(self, transport: ASGIApp) -> None:
+        self._transport = transport
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request."""
+        if scope["method"] != "POST":
+            refusal = _refusal(405, INVALID_REQUEST, "send messages with POST")
+            refusal.headers["Allow"] = "POST"
+            await refusal(scope, receive, send)
+            return
+        body = await Request(scope, receive).body()
+        if (fault := _fault(body)) is not None:
+            await fault(scope, receive, send)
+            return
+        if not any(name == b"accept" for name, _ in scope["headers"]):
+            scope = {**scope, "headers": [*scope["headers"], _ANY_ANSWER]}
+        await self._transport(scope, _replayed(body, receive), send)
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Give the body that was read, and after it whatever else comes."""
+    waiting = [body]
+
+    async def again() -> Message:
+        if waiting:
+            return {"type": "http.request", "body": waiting.pop(), "more_body": False}
+        return await receive()
+
+    return again
+
+
+def _fault(body: bytes) -> Response | None:
+    """Return the refusal of a body that is no message; None when it is one."""
+    try:
+        found = msgspec.json.decode(body)
+    except UnicodeDecodeError:
+        return _refusal(400, PARSE_ERROR, "the body is not UTF-8")
+    except (msgspec.DecodeError, RecursionError) as error:
+        reason = "it nests too deep" if isinstance(error, RecursionError) else str(error)
+        return _refusal(400, PARSE_ERROR, f"the body is not JSON that can be read: {reason}")
+    if isinstance(found, list):
+        return _refusal(400, INVALID_REQUEST, "send one message a request; batches are not served")
+    if not isinstance(found, dict) or found.get("jsonrpc") != "2.0":
+        return _refusal(400, INVALID_REQUEST, 'send one JSON-RPC message: an object with "jsonrpc": "2.0"')
+    named = found.get("id")
+    if "id" in found and (isinstance(named, bool) or not isinstance(named, str | int)):
+        return _refusal(400, INVALID_REQUEST, "the id of a message is text or a whole number")
+    if _is_call(found) or _is_answer(found):
+        return None
+    return _refusal(
+        400, INVALID_REQUEST, "a message has a method, and params that are an object", named=named
+    )
+
+
+def _is_call(found: dict[str, Any]) -> bool:
+    return isinstance(found.get("method"), str) and isinstance(found.get("params"), dict | None)
+
+
+def _is_answer(found: dict[str, Any]) -> bool:
+    """Whether it answers a request; this server asks none, and passes them over."""
+    if "id" not in found or "method" in found:
+        return False
+    error = found.get("error")
+    if isinstance(error, dict):
+        return type(error.get("code")) is int and isinstance(error.get("message"), str)
+    return isinstance(found.get("result"), dict)
+
+
+def _refusal(status: int, code: int, text: str, *, named: str | int | None = None) -> Response:
+    document = {"jsonrpc": "2.0", "id": named, "error": {"code": code, "message": text}}
+    return Response(msgspec.json.encode(document), status_code=status, media_type="application/json")

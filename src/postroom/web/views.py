@@ -1,0 +1,125 @@
+"""What each page shows, as plain values: rows, pages of rows, and what stands around them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from postroom.contracts.mail import (
+    Agent,
+    Attachment,
+    Importance,
+    InboxEntry,
+    Message,
+    Project,
+    Recipient,
+    Reservation,
+    ThreadHead,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some rows of a list, and where the next ones begin; None when there are no more."""
+
+    rows: Sequence[T]
+    next: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """A number of rows, as far as they were counted."""
+
+    counted: int
+    more: bool
+
+    def __str__(self) -> str:
+        return f"{self.counted}+" if self.more else str(self.counted)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectRow:
+    """A project in the list of projects."""
+
+    project: Project
+    agents: Tally
+    threads: Tally
+    last_at: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadRow:
+    """A thread in a list, with its first and its newest message."""
+
+    head: ThreadHead
+    first: Message | None
+    last: Message | None
+    importance: Importance
+    """The greater of the two messages' importance."""
+    owed: int
+    """How many acknowledgements the two messages still wait for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A message with everything around it that a page may show."""
+
+    message: Message
+    sender: Agent | None
+    recipients: Sequence[Recipient]
+    attachments: Sequence[Attachment]
+    answers: Message | None
+    """The message that this one replies to, when it is in the same project."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """A project's first page."""
+
+    project: Project
+    threads: Page[ThreadRow]
+    agents: Page[Agent]
+    reservations: Page[Reservation]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadPage:
+    """Some messages of a thread, in order."""
+
+    project: Project
+    thread_id: str
+    first: Message
+    size: int
+    letters: Page[Letter]
+    after: int
+    newest: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxRow:
+    """A letter that an agent got (`entry`) or sent (without one)."""
+
+    message: Message
+    project_slug: str | None
+    entry: InboxEntry | None = None
+    recipients: Sequence[Recipient] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPage:
+    """An agent's profile, one of its boxes, and what it has reserved."""
+
+    project: Project
+    agent: Agent
+    box: Page[BoxRow]
+    held: Page[Reservation]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationsPage:
+    """What is reserved now, and what was reserved last."""
+
+    project: Project
+    live: Page[Reservation]
+    ended: Sequence[Reservation]

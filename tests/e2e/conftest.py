@@ -1,0 +1,14 @@
+"""What tests of whole processes share: a server of their own, on a port that the system chose."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.running import RunningServer
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A running server on an empty data folder, shared by the tests of one file."""
+    with RunningServer(tmp_path_factory.mktemp("server") / "data") as running:
+        yield running

@@ -1,0 +1,134 @@
+"""One process owns the file, says who it is, and its lock dies with it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from postroom.contracts.errors import StoreError, StoreHeld
+from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.lock import read_owner
+
+HERE = Path(__file__).parent
+
+
+@contextmanager
+def holder(path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Let another process own the file until the block ends, or until it is killed."""
+    child = subprocess.Popen(
+        [sys.executable, str(HERE / "holding_process.py"), str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        assert child.stdout is not None
+        try:
+            assert child.stdout.readline() == "held\n"
+            yield child
+        finally:
+            child.kill()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "postroom.db"
+
+
+def note_of(path: Path) -> Path:
+    return path.with_name(path.name + ".owner.json")
+
+
+def test_a_second_process_is_refused_and_told_who_holds_the_file(path: Path) -> None:
+    with holder(path) as child:
+        with pytest.raises(StoreHeld) as refused:
+            SqliteStore.open(path, purpose="second")
+        assert f"process {child.pid} (holding, since " in refused.value.message
+        assert refused.value.details["pid"] == child.pid
+        assert refused.value.value == str(path)
+        assert refused.value.remedy
+
+
+def test_a_second_store_of_this_process_is_refused(path: Path) -> None:
+    store = SqliteStore.open(path, purpose="first")
+    try:
+        with pytest.raises(StoreHeld) as refused:
+            SqliteStore.open(path, purpose="second")
+        assert refused.value.details["pid"] == os.getpid()
+    finally:
+        store.close()
+    SqliteStore.open(path).close()
+
+
+def test_a_link_to_the_file_is_the_same_file(path: Path) -> None:
+    SqliteStore.open(path).close()
+    link = path.with_name("link.db")
+    link.symlink_to(path)
+    with holder(path), pytest.raises(StoreHeld):
+        SqliteStore.open(link)
+    with holder(link), pytest.raises(StoreHeld):
+        SqliteStore.open(path)
+
+
+def test_the_file_opens_at_once_when_its_holder_was_killed(path: Path) -> None:
+    with holder(path) as child:
+        child.kill()
+        child.wait()
+        assert read_owner(path)["pid"] == child.pid
+        store = SqliteStore.open(path, purpose="next")
+        try:
+            assert read_owner(path)["pid"] == os.getpid()
+        finally:
+            store.close()
+
+
+def test_a_holder_that_ends_takes_its_note_away(path: Path) -> None:
+    with holder(path) as child:
+        assert child.stdin is not None
+        child.stdin.close()
+        assert child.wait(10) == 0
+    assert read_owner(path) == {}
+    assert not note_of(path).exists()
+
+
+STALE = [
+    json.dumps({"pid": 1, "since": "2001", "purpose": "old"}),
+    "",
+    "{",
+    "[]",
+    "null",
+    '{"pid": 1}',
+    "\ufffd",
+]
+
+
+@pytest.mark.parametrize("note", STALE)
+def test_a_stale_note_is_harmless(path: Path, note: str) -> None:
+    note_of(path).write_text(note, encoding="utf-8")
+    store = SqliteStore.open(path, purpose="test")
+    try:
+        assert read_owner(path)["purpose"] == "test"
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("note", STALE[1:])
+def test_a_holder_without_a_readable_note_is_a_holder_all_the_same(path: Path, note: str) -> None:
+    with holder(path):
+        note_of(path).write_text(note, encoding="utf-8")
+        with pytest.raises(StoreHeld, match="another process"):
+            SqliteStore.open(path)
+
+
+def test_a_database_that_cannot_be_opened_is_given_back(path: Path) -> None:
+    path.write_bytes(b"this is no database, and long enough not to be taken for an empty one" * 20)
+    with pytest.raises(StoreError):
+        SqliteStore.open(path)
+    assert not note_of(path).exists()
+    path.unlink()
+    SqliteStore.open(path).close()

@@ -1,0 +1,313 @@
+"""Who acts: asserted and verified identity, tokens, the operator; a wrong token is an error everywhere."""
+
+import itertools
+from typing import Any
+
+import pytest
+from mail_room import SHORE, Room, room_in_memory, room_over_each_store
+
+from postroom.contracts.clock import iso
+from postroom.contracts.errors import (
+    AgentRetired,
+    IdentityMismatch,
+    NotPermitted,
+    PostroomError,
+    StateError,
+    TokenRequired,
+    UnknownAgent,
+    UnknownProject,
+    WrongToken,
+)
+from postroom.mail.agents import rotated_elsewhere
+from postroom.mail.desk import Caller, Rules, token_hash
+from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.service import refusal_of
+
+room = room_over_each_store
+memory = room_in_memory
+
+WHO = {"program": "p", "model": "m"}
+ADA, BEN, EVE, WRONG = "token of Ada", "token of Ben", "token of Eve abroad", "no such token"
+OPERATOR = Caller(operator=True)
+
+
+def _with(token: str | None, *, operator: bool = False) -> Caller:
+    return Caller(agent_token=token, operator=operator)
+
+
+async def _furnish(room: Room) -> None:
+    """Open two projects, give three agents a token, and write one letter with a reservation beside it."""
+    await room.open()
+    await room.open("Eve", project=SHORE)
+    for project, name, token in (("projects-harbor", "Ada", ADA), ("projects-harbor", "Ben", BEN), (SHORE, "Eve", EVE)):
+        await room.mail.issue_token(project, name, token_hash(token))
+    await room.send("Ada", "Ben", thread_id="t")
+    await room.call("file_reservation_paths", agent_name="Ada", paths=["a"])
+
+
+ACTING: dict[str, dict[str, Any]] = {
+    "register_agent": {"name": "Ada", **WHO},
+    "start_session": {"name": "Ada", **WHO},
+    "retire_agent": {"agent_name": "Ada"},
+    "unretire_agent": {"agent_name": "Ada"},
+    "rotate_agent_token": {"agent_name": "Ada"},
+    "send_message": {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"},
+    "reply_message": {"sender_name": "Ada", "message_id": 1, "body_md": "b"},
+    "recall_message": {"sender_name": "Ada", "message_id": 1},
+    "fetch_inbox": {"agent_name": "Ada"},
+    "fetch_inbox_events": {"agent_name": "Ada"},
+    "get_message": {"agent_name": "Ada", "message_id": 1},
+    "delivery_status": {"agent_name": "Ada", "message_id": 1},
+    "mark_message_read": {"agent_name": "Ben", "message_id": 1},
+    "acknowledge_message": {"agent_name": "Ben", "message_id": 1},
+    "request_contact": {"agent_name": "Ada", "to": "Ben"},
+    "respond_contact": {"agent_name": "Ada", "requester": "Ben", "accept": True},
+    "list_contacts": {"agent_name": "Ada"},
+    "set_contact_policy": {"agent_name": "Ada", "policy": "open"},
+    "file_reservation_paths": {"agent_name": "Ada", "paths": ["b"]},
+    "check_file_reservations": {"agent_name": "Ada", "paths": ["b"]},
+    "release_file_reservations": {"agent_name": "Ada"},
+    "renew_file_reservations": {"agent_name": "Ada"},
+    "force_release_file_reservation": {"agent_name": "Ada", "reservation_id": 1, "reason": "r"},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "health_check": {},
+    "ensure_project": {"human_key": "/projects/new"},
+    "create_agent_identity": WHO,
+    "show_project": {},
+    "whois": {"agent_name": "Ada"},
+    "list_agents": {},
+    "search_messages": {"query": "subject"},
+    "summarize_thread": {"thread_id": "t"},
+    "list_file_reservations": {},
+}
+
+
+def test_every_operation_is_in_one_of_the_two_tables() -> None:
+    assert sorted([*ACTING, *OTHERS]) == sorted(one.name for one in ALL_OPERATIONS)
+
+
+def _own(arguments: dict[str, Any]) -> str:
+    who = arguments.get("agent_name") or arguments.get("sender_name") or arguments.get("name")
+    return BEN if who == "Ben" else ADA
+
+
+CASES = list(itertools.product(ACTING, (False, True), ("none", "own", "other", "abroad", "wrong"), (False, True)))
+
+
+@pytest.mark.parametrize(("name", "verified", "token", "operator"), CASES)
+async def test_an_agent_acts_with_its_own_token_or_where_none_is_asked_for(
+    memory: Room, name: str, verified: bool, token: str, operator: bool
+) -> None:
+    await _furnish(memory)
+    memory.mail.rules = Rules(verified=verified)
+    memory.mail.keep_token = lambda slug, agent: (f"new token of {agent} in {slug}", "/tokens/file")
+    arguments = ACTING[name]
+    own = _own(arguments)
+    given = {"none": None, "own": own, "other": ADA if own == BEN else BEN, "abroad": EVE, "wrong": WRONG}[token]
+    expected: type[PostroomError] | None = {
+        "none": TokenRequired if verified else None,
+        "own": None,
+        "other": IdentityMismatch,
+        "abroad": IdentityMismatch,
+        "wrong": WrongToken,
+    }[token]
+    if name == "rotate_agent_token" and token == "none" and not operator:
+        expected = TokenRequired  # an agent with a token must show it to get another
+    caller = _with(given, operator=operator)
+    if expected is None:
+        await memory.call(name, caller=caller, **arguments)
+    else:
+        error = await memory.refused(expected, name, caller=caller, **arguments)
+        assert given is None or given not in str(error.as_dict()), "no token is ever repeated"
+
+
+@pytest.mark.parametrize("verified", [False, True])
+@pytest.mark.parametrize("name", OTHERS)
+async def test_a_wrong_token_is_an_error_even_where_none_is_asked_for(
+    memory: Room, name: str, verified: bool
+) -> None:
+    await _furnish(memory)
+    memory.mail.rules = Rules(verified=verified)
+    await memory.refused(WrongToken, name, caller=_with(WRONG), **OTHERS[name])
+    await memory.refused(WrongToken, name, caller=_with(WRONG, operator=True), **OTHERS[name])
+    await memory.refused(WrongToken, name, caller=_with(""), **OTHERS[name])
+    if name != "create_agent_identity":
+        await memory.call(name, caller=_with(EVE), **OTHERS[name])
+
+
+async def test_a_revoked_token_is_a_wrong_one(room: Room) -> None:
+    await _furnish(room)
+    await room.mail.issue_token("projects-harbor", "Ada", None)
+    assert not await room.mail.knows_token(ADA)
+    await room.refused(WrongToken, "fetch_inbox", agent_name="Ada", caller=_with(ADA))
+
+
+async def test_a_token_replaced_by_another_is_a_wrong_one(room: Room) -> None:
+    await _furnish(room)
+    await room.mail.issue_token("projects-harbor", "Ada", token_hash("second"))
+    assert await room.mail.knows_token("second")
+    await room.refused(WrongToken, "fetch_inbox", agent_name="Ada", caller=_with(ADA))
+    assert await room.call("fetch_inbox", agent_name="Ada", caller=_with("second")) == []
+    assert await room.mail.check_identity("projects-harbor", "ada", _with("second")) == ("projects-harbor", "Ada")
+
+
+async def test_tokens_are_issued_to_agents_that_there_are(room: Room) -> None:
+    await _furnish(room)
+    with pytest.raises(UnknownAgent):
+        await room.mail.issue_token("projects-harbor", "Nobody", "h")
+    with pytest.raises(UnknownProject):
+        await room.mail.issue_token("nowhere", "Ada", "h")
+    with pytest.raises(UnknownProject):
+        await room.mail.slug("nowhere")
+    assert await room.mail.slug(SHORE + "/") == "projects-shore"
+
+
+@pytest.mark.parametrize("verified", [False, True])
+@pytest.mark.parametrize("name", ["register_agent", "create_agent_identity", "start_session"])
+@pytest.mark.parametrize("token", [None, ADA])
+async def test_only_the_operator_makes_agents_where_identity_is_verified(
+    room: Room, verified: bool, name: str, token: str | None
+) -> None:
+    await _furnish(room)
+    room.mail.rules = Rules(verified=verified)
+    named = {} if name == "create_agent_identity" else {"name": "Dee"}
+    if verified:
+        await room.refused(TokenRequired, name, **WHO, caller=_with(token))
+        await room.refused(TokenRequired, name, **WHO, **named, caller=_with(token))
+    else:
+        await room.call(name, **WHO, **named, caller=_with(token))
+    await room.call(name, **WHO, caller=_with(token, operator=True))
+
+
+async def test_an_agent_registers_itself_again_with_its_token(room: Room) -> None:
+    await _furnish(room)
+    room.mail.rules = Rules(verified=True)
+    again = await room.call("register_agent", name="Ada", program="p2", model="m2", caller=_with(ADA))
+    assert again["program"] == "p2"
+
+
+async def test_an_answer_kept_under_a_key_is_given_to_its_agent_only(room: Room) -> None:
+    await _furnish(room)
+    room.mail.rules = Rules(verified=True)
+    letter = {"sender_name": "Ada", "to": ["Ben"], "bcc": ["Cyd"], "subject": "s", "body_md": "b", "idempotency_key": "k"}
+    first = await room.call("send_message", **letter, caller=_with(ADA))
+    await room.refused(IdentityMismatch, "send_message", **letter, caller=_with(BEN))
+    await room.refused(TokenRequired, "send_message", **letter, caller=_with(None))
+    await room.refused(TokenRequired, "send_message", **letter, caller=OPERATOR)
+    await room.refused(WrongToken, "send_message", **letter, caller=_with(WRONG))
+    other = {**letter, "subject": "other"}
+    await room.refused(IdentityMismatch, "send_message", **other, caller=_with(BEN))
+    assert await room.call("send_message", **letter, caller=_with(ADA)) == first
+
+
+@pytest.mark.parametrize("name", ["register_agent", "create_agent_identity", "start_session"])
+async def test_an_answer_given_to_the_operator_is_given_to_it_again_and_to_nobody_else(room: Room, name: str) -> None:
+    await _furnish(room)
+    room.mail.rules = Rules(verified=True)
+    first = await room.call(name, **WHO, idempotency_key="k", caller=OPERATOR)
+    assert await room.call(name, **WHO, idempotency_key="k", caller=OPERATOR) == first
+    await room.refused(TokenRequired, name, **WHO, idempotency_key="k", caller=_with(ADA))
+    await room.refused(TokenRequired, name, **WHO, idempotency_key="k")
+    if name != "create_agent_identity":
+        named = {**WHO, "name": "Dee", "idempotency_key": "k2"}
+        second = await room.call(name, **named, caller=OPERATOR)
+        assert await room.call(name, **named, caller=OPERATOR) == second
+        await room.refused(TokenRequired, name, **named)
+
+
+async def test_a_token_is_rotated_into_a_file_and_never_answered(room: Room) -> None:
+    await _furnish(room)
+    kept: list[tuple[str, str]] = []
+
+    def keep(slug: str, name: str) -> tuple[str, str]:
+        kept.append((slug, name))
+        return "fresh", f"/tokens/{slug}/{name}"
+
+    await room.refused(NotPermitted, "rotate_agent_token", agent_name="Ada", caller=_with(ADA))
+    room.mail.keep_token = keep
+    answer = await room.call("rotate_agent_token", agent_name="ada", caller=_with(ADA))
+    assert answer == {"agent": "Ada", "token_file": "/tokens/projects-harbor/Ada"}
+    assert kept == [("projects-harbor", "Ada")]
+    assert not await room.mail.knows_token(ADA)
+    assert await room.mail.knows_token("fresh")
+
+
+async def test_a_rotation_that_is_refused_keeps_the_old_token_and_makes_no_file(room: Room) -> None:
+    await _furnish(room)
+    kept: list[str] = []
+    room.mail.keep_token = lambda slug, name: (kept.append(name) or "fresh", "f")  # type: ignore[func-returns-value]  # append says None
+    await room.refused(TokenRequired, "rotate_agent_token", agent_name="Ada")
+    await room.refused(IdentityMismatch, "rotate_agent_token", agent_name="Ada", caller=_with(BEN))
+    await room.refused(UnknownAgent, "rotate_agent_token", agent_name="Nobody")
+    assert kept == []
+    assert await room.mail.knows_token(ADA)
+    await room.call("rotate_agent_token", agent_name="Ada", caller=OPERATOR)
+    await room.call("rotate_agent_token", agent_name="Cyd")
+    assert kept == ["Ada", "Cyd"]
+
+
+def test_the_table_points_to_the_service_for_the_rotation() -> None:
+    with pytest.raises(StateError):
+        rotated_elsewhere(None, "asked")  # type: ignore[arg-type]  # it looks at neither
+
+
+async def test_a_retired_agent_reads_and_does_not_act(room: Room) -> None:
+    await room.open()
+    letter = await room.send("Ada", "Ben")
+    await room.call("file_reservation_paths", agent_name="Ben", paths=["a", "b"])
+    retired = await room.call("retire_agent", agent_name="Ben")
+    assert retired["retired_at"] == iso(room.clock.now())
+    assert await room.call("retire_agent", agent_name="Ben") == retired
+    assert (await room.call("list_file_reservations"))["reservations"] == []
+    assert [one["id"] for one in await room.inbox("Ben")] == [letter]
+    await room.call("mark_message_read", agent_name="Ben", message_id=letter)
+    for name, arguments in (
+        ("send_message", {"sender_name": "Ben", "to": ["Ada"], "subject": "s", "body_md": "b"}),
+        ("reply_message", {"sender_name": "Ben", "message_id": letter, "body_md": "b"}),
+        ("file_reservation_paths", {"agent_name": "Ben", "paths": ["a"]}),
+        ("request_contact", {"agent_name": "Ben", "to": "Ada"}),
+        ("register_agent", {"name": "Ben", **WHO}),
+        ("start_session", {"name": "Ben", **WHO}),
+    ):
+        await room.refused(AgentRetired, name, **arguments)
+    await room.refused(AgentRetired, "send_message", sender_name="Ada", to=["Cyd", "Ben"], subject="s", body_md="b")
+    assert [one["name"] for one in (await room.call("list_agents"))["agents"]] == ["Ada", "Cyd"]
+    everyone = await room.call("list_agents", include_retired=True)
+    assert [one["name"] for one in everyone["agents"]] == ["Ada", "Ben", "Cyd"]
+    back = await room.call("unretire_agent", agent_name="Ben")
+    assert back["retired_at"] is None
+    assert await room.call("unretire_agent", agent_name="Ben") == back
+    await room.send("Ben", "Ada")
+
+
+async def test_agents_are_listed_page_by_page(room: Room) -> None:
+    await room.open(*[f"Agent{number}" for number in range(7)])
+    seen: list[str] = []
+    after = 0
+    while True:
+        page = await room.call("list_agents", limit=3, after=after)
+        seen += [one["name"] for one in page["agents"]]
+        if page["next"] is None:
+            break
+        after = page["next"]
+    assert seen == [f"Agent{number}" for number in range(7)]
+
+
+async def test_a_refusal_is_the_same_plain_data_on_every_edge(room: Room) -> None:
+    await room.open()
+    error = await room.refused(UnknownAgent, "whois", agent_name="Adda")
+    assert refusal_of(error) == {"error": error.as_dict()}
+    assert error.as_dict()["details"] == {"nearest": ["Ada"], "project": "projects-harbor"}
+
+
+async def test_whois_tells_what_an_agent_holds_and_has_to_read(room: Room) -> None:
+    await room.open()
+    first = await room.send("Ada", "Ben")
+    await room.send("Ada", "Ben")
+    await room.call("mark_message_read", agent_name="Ben", message_id=first)
+    await room.call("file_reservation_paths", agent_name="Ben", paths=["src/"])
+    found = await room.call("whois", agent_name="ben")
+    assert (found["name"], found["unread"], found["last_seq"]) == ("Ben", 1, 2)
+    assert [one["path"] for one in found["reservations"]] == ["src/**"]
+    assert "token" not in str(found)

@@ -1,0 +1,193 @@
+"""The MCP server over agent mail: profiles, schemas, answers, refusals, resources, news."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fastmcp import Client
+from fastmcp.exceptions import ToolError
+from mcp.shared.exceptions import MCPError
+
+from postroom.mail.desk import Rules
+from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.service import Mail
+from postroom.mcp_server import PostroomMcpServer
+from postroom.mcp_server.resources import RESOURCES
+from postroom.mcp_server.subscriptions import Subscriptions
+from postroom.mcp_server.tools import CORE, CORE_TOKEN_LIMIT, definition_tokens, tools_of
+from postroom.stores.sqlite import SqliteStore
+from postroom.testing import ManualClock
+
+PROJECT = "/srv/lighthouse"
+
+
+@pytest.fixture
+def mail(sqlite_store: SqliteStore, clock: ManualClock) -> Mail:
+    return Mail(sqlite_store, clock, Rules(max_subject_chars=64))
+
+
+@pytest.fixture
+async def client(mail: Mail) -> AsyncIterator[Client[Any]]:
+    async with Client(PostroomMcpServer(mail)) as client:
+        await client.call_tool("ensure_project", {"human_key": PROJECT})
+        for name in ("Ada", "Ben"):
+            await client.call_tool(
+                "register_agent", {"project_key": PROJECT, "program": "p", "model": "m", "name": name}
+            )
+        yield client
+
+
+def letter(**more: Any) -> dict[str, Any]:
+    return {
+        "project_key": PROJECT,
+        "sender_name": "Ada",
+        "to": ["Ben"],
+        "subject": "Lamp",
+        "body_md": "Is it lit?",
+        **more,
+    }
+
+
+def test_the_core_profile_is_small() -> None:
+    tokens = definition_tokens("core")
+    print(f"core profile: {len(tools_of('core'))} tools, at most {tokens} tokens")
+    assert len(tools_of("core")) <= 10
+    assert tokens < CORE_TOKEN_LIMIT
+
+
+def test_the_full_profile_offers_every_operation_in_one_order() -> None:
+    assert [tool.name for tool in tools_of("full")] == [operation.name for operation in ALL_OPERATIONS]
+    assert {tool.name for tool in tools_of("core")} == set(CORE) <= {tool.name for tool in tools_of("full")}
+
+
+def test_every_changing_tool_takes_an_idempotency_key() -> None:
+    without = {
+        operation.name
+        for operation in ALL_OPERATIONS
+        if operation.changes and "idempotency_key" not in operation.command.__struct_fields__
+    }
+    assert without == {"rotate_agent_token"}  # each call makes another token, on purpose
+
+
+def test_schemas_name_no_nulls_and_no_references() -> None:
+    for tool in tools_of("full"):
+        text = json.dumps(tool.input_schema)
+        assert "$ref" not in text
+        assert '"null"' not in text
+        assert tool.description
+        assert tool.input_schema["additionalProperties"] is False
+
+
+async def test_lists_come_wrapped_and_records_plain(client: Client[Any]) -> None:
+    sent = await client.call_tool("send_message", letter())
+    assert sent.data["count"] == 1
+    assert sent.data["deliveries"][0]["payload"]["id"] == 1
+    inbox = await client.call_tool("fetch_inbox", {"project_key": PROJECT, "agent_name": "Ben"})
+    assert inbox.structured_content is not None
+    assert [one["subject"] for one in inbox.structured_content["result"]] == ["Lamp"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "code", "value"),
+    [
+        ("send_message", letter(to=["Bne"]), "unknown_agent", "Bne"),
+        ("send_message", letter(project_key="/nowhere"), "unknown_project", "/nowhere"),
+        ("send_message", letter(subject="x" * 65), "too_large", 65),
+        ("send_message", letter(importance="huge"), "invalid_argument", "huge"),
+        ("send_message", letter(surprise=1), "invalid_argument", None),
+        ("fetch_inbox", {"project_key": PROJECT, "agent_name": "Ben", "limit": 0}, "invalid_argument", 0),
+        ("no_such_tool", {}, "invalid_argument", "no_such_tool"),
+    ],
+)
+async def test_refusals_are_structured(
+    client: Client[Any], tool: str, arguments: dict[str, Any], code: str, value: object
+) -> None:
+    answer = await client.call_tool(tool, arguments, raise_on_error=False)
+    assert answer.is_error
+    assert answer.structured_content is not None
+    error = answer.structured_content["error"]
+    assert (error["code"], error["value"]) == (code, value)
+    assert error["remedy"]
+    with pytest.raises(ToolError, match=code):
+        await client.call_tool(tool, arguments)
+
+
+async def test_a_crash_inside_tells_the_client_a_reference_and_nothing_else(
+    mail: Mail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def crash(*_: object, **__: object) -> None:
+        raise RuntimeError("the secret inside")
+
+    monkeypatch.setattr(mail, "perform", crash)
+    async with Client(PostroomMcpServer(mail)) as client:
+        answer = await client.call_tool("health_check", {}, raise_on_error=False)
+    assert answer.is_error
+    text = json.dumps(answer.structured_content)
+    assert "internal_error" in text
+    assert "secret" not in text + answer.content[0].text
+
+
+async def test_the_core_profile_refuses_what_it_does_not_offer(mail: Mail) -> None:
+    async with Client(PostroomMcpServer(mail, profile="core")) as client:
+        answer = await client.call_tool("whois", {"project_key": "x", "agent_name": "y"}, raise_on_error=False)
+    assert answer.is_error
+
+
+async def test_every_kind_of_resource_reads(client: Client[Any]) -> None:
+    await client.call_tool("send_message", letter(thread_id="lamp:1"))
+    for uri, holds in {
+        "mail://inbox/srv-lighthouse/Ben": "Is it lit?",
+        "mail://thread/srv-lighthouse/lamp:1": "open_questions",
+        "mail://thread/srv-lighthouse/lamp%3A1": "open_questions",
+        "mail://agents/srv-lighthouse": "Ada",
+        "mail://reservations/srv-lighthouse": "enforced_by",
+        "mail://project/srv-lighthouse": "lamp:1",
+    }.items():
+        (found,) = await client.read_resource(uri)
+        assert holds in found.text, uri
+    assert len(await client.list_resource_templates()) == len(RESOURCES) == 5
+
+
+async def test_an_unknown_resource_is_refused_with_its_remedy(client: Client[Any]) -> None:
+    for uri in ("mail://inbox/srv-lighthouse/Nobody", "mail://nothing/here", "mail://inbox/srv-lighthouse"):
+        with pytest.raises(MCPError) as caught:
+            await client.read_resource(uri)
+        assert caught.value.error.data["remedy"]
+
+
+async def test_news_of_a_letter_reaches_who_listens(mail: Mail) -> None:
+    news = Subscriptions()
+    heard: list[str] = []
+    async with Client(PostroomMcpServer(mail, subscriptions=news)) as client:
+        await client.call_tool("ensure_project", {"human_key": PROJECT})
+        for name in ("Ada", "Ben"):
+            await client.call_tool(
+                "register_agent", {"project_key": PROJECT, "program": "p", "model": "m", "name": name}
+            )
+        stop = news.subscribe(lambda event: heard.append(event.uri))
+        await client.call_tool("send_message", letter(thread_id="lamp:1"))
+        await client.call_tool(
+            "file_reservation_paths", {"project_key": PROJECT, "agent_name": "Ada", "paths": ["a.py"]}
+        )
+        stop()
+        stop()
+        await client.call_tool("send_message", letter())
+    assert heard == [
+        "mail://inbox/srv-lighthouse/Ben",
+        "mail://thread/srv-lighthouse/lamp:1",
+        "mail://reservations/srv-lighthouse",
+    ]
+
+
+async def test_a_listener_that_fails_keeps_no_news_from_the_others() -> None:
+    news = Subscriptions()
+    heard: list[str] = []
+
+    def fail(_: object) -> None:
+        raise RuntimeError("a broken listener")
+
+    news.subscribe(fail)
+    news.subscribe(lambda event: heard.append(event.uri))
+    await news.announce(["mail://agents/x"])
+    assert heard == ["mail://agents/x"]
