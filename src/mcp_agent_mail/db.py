@@ -59,7 +59,7 @@ async def ensure_schema() -> None:
 @asynccontextmanager
 async def get_session() -> AsyncIterator[AsyncSession]:
     """Give a SQLAlchemy session on the database; what is not committed is undone at the end."""
-    house = _open.get("house") or await asyncio.to_thread(shared_house)
+    house = _open["house"] if "house" in _open else await asyncio.to_thread(shared_house)
     address = f"sqlite+aiosqlite:///{house.store.path}"
     if address not in _engines:
         _engines[address] = _engine(address)

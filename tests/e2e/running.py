@@ -251,7 +251,7 @@ class Line:
             "POST", path, body=body, headers={"Content-Type": "application/json", **(headers or {})}
         )
 
-    def tool(self, name: str, **arguments: Any) -> Any:
+    def tool(self, name: str, /, **arguments: Any) -> Any:
         """Call a tool as clients of 2025-06-18 do; return the plain answer, or raise with the refusal."""
         call = {"name": name, "arguments": arguments}
         answer = self.rpc({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call})
@@ -262,11 +262,11 @@ class Line:
             raise Refused(found["error"])
         return found["result"] if set(found) == {"result"} else found
 
-    def exchange(self, raw: bytes, *, method: str = "GET") -> Answer:
-        """Send bytes and read one answer to them."""
+    def exchange(self, raw: bytes, *, method: str = "GET", is_last: bool = False) -> Answer:
+        """Send bytes and read one answer to them; after the last ones the server is told that none follow."""
         until = time.monotonic() + self._patience
         try:
-            self.send(raw)
+            self.send(raw, is_last=is_last)
             return self._read(method, until)
         except OSError as error:
             self.close()
@@ -274,7 +274,7 @@ class Line:
                 raise
             raise Cut(type(error).__name__) from error
 
-    def send(self, raw: bytes) -> None:
+    def send(self, raw: bytes, *, is_last: bool = False) -> None:
         """Send bytes and read nothing."""
         if self._socket is None:
             self._socket = socket.create_connection(self._address, timeout=self._patience)
@@ -283,6 +283,8 @@ class Line:
         # It may have answered before it had read everything, and that answer is still to be read.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._socket.sendall(raw)
+            if is_last:
+                self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """End the connection; the next request makes another."""

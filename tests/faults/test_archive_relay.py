@@ -3,7 +3,6 @@
 import asyncio
 import json
 import subprocess
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,14 +26,14 @@ AUTHOR = Author(name="postroom", email="postroom@example.org")
 
 
 @pytest.fixture
-async def mail(sqlite_store: SqliteStore, clock: ManualClock) -> AsyncIterator[Mail]:
+async def mail(sqlite_store: SqliteStore, clock: ManualClock) -> Mail:
     mail = Mail(sqlite_store, clock)
     await mail.call("ensure_project", {"human_key": PROJECT})
     for name in ("Ada", "Ben", "Cleo"):
         await mail.call(
             "register_agent", {"project_key": PROJECT, "program": "p", "model": "m", "name": name}
         )
-    yield mail
+    return mail
 
 
 def archive_of(mail: Mail, root: Path, *, store: Any = None) -> Archive:
@@ -162,8 +161,7 @@ async def test_mail_works_while_git_is_broken_and_the_backlog_drains_afterwards(
     assert await relay.drain() == 0  # at rest for a second
     clock.advance(timedelta(seconds=1))
     assert await relay.drain() == 5
-    found = [path for path in await paths(archive, "messages/")]
-    assert len(found) == len(numbers)
+    assert len(await paths(archive, "messages/")) == len(numbers)
 
 
 async def test_one_broken_project_does_not_hold_up_the_others(mail: Mail, tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ HERE = Path(__file__).parent
 PATIENCE = 10
 NO_LIMIT = 1_073_741_823
 LARGE = bytes(250_000)
-"""More than a nearly full disk takes. For the statement that stores them SQLite keeps no journal of its own, so
-that it undoes the whole transaction; for a message, whose triggers need one, it undoes the statement alone."""
+"""More than a nearly full disk takes. For the statement that stores them SQLite keeps no journal of its own,
+so that it undoes the whole transaction; for a message, whose triggers need one, only the statement."""
 ROUNDS = 10
 
 

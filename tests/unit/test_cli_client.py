@@ -219,7 +219,6 @@ def test_an_answer_that_breaks_off_is_no_answer(fake: FakePostroom, server: Serv
 
 def test_a_refusal_that_comes_before_everything_was_sent_is_heard() -> None:
     problem = b'{"code": "too_large", "detail": "too much"}'
-    answered = threading.Event()
 
     def refuse(listener: socket.socket) -> None:
         connection, _ = listener.accept()
@@ -227,8 +226,6 @@ def test_a_refusal_that_comes_before_everything_was_sent_is_heard() -> None:
             connection.recv(1024)
             head = f"HTTP/1.1 413 Too Large\r\nContent-Length: {len(problem)}\r\n\r\n"
             connection.sendall(head.encode() + problem)
-            connection.shutdown(socket.SHUT_RDWR)
-            answered.wait(5)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=refuse, args=(listener,))
@@ -237,7 +234,6 @@ def test_a_refusal_that_comes_before_everything_was_sent_is_heard() -> None:
         server = Server(Endpoint(url=url), timeout=timedelta(seconds=5))
         with pytest.raises(errors.TooLarge, match="too much"):
             server.call_tool("any", {"text": "x" * (8 << 20)})
-        answered.set()
         thread.join(5)
 
 

@@ -665,16 +665,23 @@ print("heavy:", sorted({heavy} & set(sys.modules)))
     assert done.stdout.endswith("heavy: []\n"), done.stdout + done.stderr
 
 
-def test_the_stdio_entry_loads_less_still() -> None:
-    code = """
+@pytest.mark.parametrize("words", [["--no-start"], ["--data-dir", "some where", "--no-start"]])
+def test_the_stdio_entry_loads_less_still(words: list[str]) -> None:
+    code = f"""
 import sys
 from postroom.cli.main import main
-assert main(["mcp", "--no-start"]) == 0
-heavy = {"typer", "rich", "pydantic", "asyncio", "subprocess", "filelock"}
+assert main(["mcp", *{words}]) == 0
+heavy = {{"typer", "rich", "pydantic", "asyncio", "subprocess", "filelock"}}
 print("heavy:", sorted(heavy & set(sys.modules)), file=sys.stderr)
 """
     done = python(code, stdin=subprocess.DEVNULL)
     assert done.stderr == "heavy: []\n", done.stderr
+
+
+def test_the_stdio_entry_has_help_and_refuses_what_it_does_not_know(bare: Run) -> None:
+    assert "--no-start" in bare("mcp", "--help").out
+    assert bare("mcp", "--data-dir").code == 2
+    assert bare("mcp", "--nothing").code == 2
 
 
 @pytest.mark.skipif(os.name == "nt", reason="POSIX pipes")

@@ -236,7 +236,7 @@ async def test_a_token_is_rotated_into_a_file_and_never_answered(room: Room) -> 
 async def test_a_rotation_that_is_refused_keeps_the_old_token_and_makes_no_file(room: Room) -> None:
     await _furnish(room)
     kept: list[str] = []
-    room.mail.keep_token = lambda slug, name: (kept.append(name) or "fresh", "f")  # type: ignore[func-returns-value]  # append says None
+    room.mail.keep_token = lambda slug, name: (kept.append(name) or f"fresh {name}", "f")  # type: ignore[func-returns-value]  # append says None
     await room.refused(TokenRequired, "rotate_agent_token", agent_name="Ada")
     await room.refused(IdentityMismatch, "rotate_agent_token", agent_name="Ada", caller=_with(BEN))
     await room.refused(UnknownAgent, "rotate_agent_token", agent_name="Nobody")

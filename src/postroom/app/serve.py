@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from postroom.app import places
 from postroom.app.config import Settings
+from postroom.app.connection import Connection
 from postroom.app.logs import configure_logs
 from postroom.app.operator import Operator
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
@@ -168,6 +169,7 @@ def run(settings: Settings) -> int:
         host, port = listener.getsockname()[:2]
         config = uvicorn.Config(
             site.app,
+            http=Connection,
             log_config=None,
             access_log=False,
             lifespan="on",

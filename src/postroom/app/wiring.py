@@ -17,6 +17,9 @@ from postroom.mcp_server import PostroomMcpServer
 from postroom.mcp_server.subscriptions import Subscriptions
 from postroom.stores.sqlite import SqliteStore
 
+LOG_RESERVE = 8 << 20
+"""Bytes of the database's log that are written beforehand: about what is written between two checkpoints."""
+
 
 class House:
     """A running installation: the store, the services over it, and what works in the background."""
@@ -46,7 +49,8 @@ class House:
             StoreHeld, SchemaTooNew, StoreReadOnly: the database cannot be used by this process.
         """
         clock = clock or SystemClock()
-        return cls(settings, SqliteStore.open(settings.database, clock=clock, purpose=purpose), clock)
+        store = SqliteStore.open(settings.database, clock=clock, purpose=purpose, log_reserve=LOG_RESERVE)
+        return cls(settings, store, clock)
 
     def mcp_server(self) -> PostroomMcpServer:
         """Make an MCP server over this house; several may stand side by side."""

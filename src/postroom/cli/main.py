@@ -1,27 +1,41 @@
 """The `postroom` command: runs one command, tells failures in one form, and ends with the code that fits."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from postroom.cli.exit_codes import DONE, INTERRUPTED, READER_GONE
-
-_SHORT_WAYS = {("mcp",): True, ("mcp", "--no-start"): False}
-"""Arguments of the stdio entry for which nothing else is loaded, so that it stays small."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments` name (this process's own unless given) and return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if tuple(given) in _SHORT_WAYS:
-            from postroom.cli.stdio import serve_stdio
-
-            return serve_stdio(start=_SHORT_WAYS[tuple(given)])
-        return _run(given)
+        way = _short_way(given)
+        return _run(given) if way is None else way()
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
         return READER_GONE
+
+
+def _short_way(given: list[str]) -> Callable[[], int] | None:
+    """Return the stdio entry if its arguments are plain ones: it runs for hours, and nothing more is loaded."""
+    if not given or given[0] != "mcp":
+        return None
+    rest = given[1:]
+    start = "--no-start" not in rest
+    rest = [word for word in rest if word != "--no-start"]
+    named = len(rest) == 2 and rest[0] == "--data-dir" and not rest[1].startswith("-")
+    if rest and not named:
+        return None
+
+    def serve() -> int:
+        from postroom.cli.stdio import serve_stdio
+
+        return serve_stdio(start=start, data_dir=Path(rest[1]) if named else None)
+
+    return serve
 
 
 def _run(given: list[str]) -> int:

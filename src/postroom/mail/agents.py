@@ -21,7 +21,6 @@ from postroom.mail.identity import (
     acting,
     check_token,
     find_address,
-    note_activity,
     refuse_making,
     refuse_retired,
 )
@@ -126,7 +125,7 @@ def _registered(desk: Writing, project: Project, asked: RegisterAgent | StartSes
         )
     check_token(desk, known)
     refuse_retired(known)
-    note_activity(desk, known)
+    desk.tx.touch_agent(known.id, desk.now)  # what follows notes the activity and leaves the reservations
     updated = desk.tx.update_agent(
         known.id,
         program=asked.program,

@@ -16,7 +16,7 @@ from postroom.mail.names import nearest, shown
 from postroom.mail.projects import find_project
 
 ACTIVITY_INTERVAL = 30_000
-"""Milliseconds within which a second sign of life is not written again."""
+"""Milliseconds within which a second sign of life is not written again; a shorter lease may end meanwhile."""
 
 
 def find_agent(tx: MailReads, project: Project, name: str) -> Agent:

@@ -40,7 +40,7 @@ class AgentView(TypedDict):
 
 
 class AttachmentView(TypedDict):
-    """An attachment; its bytes lie in the archive, and at the page under `attachments/<sha256>?message=<id>`."""
+    """An attachment; its bytes lie in the archive, and at the page `attachments/<sha256>?message=<id>`."""
 
     name: str
     media_type: str

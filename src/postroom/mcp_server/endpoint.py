@@ -1,4 +1,4 @@
-"""What stands between the door and the SDK's transport: settles what the transport answers badly or not at all.
+"""What stands between the door and the transport: settles what the transport answers badly or not at all.
 
 - A message is read once, as strictly as JSON and JSON-RPC ask; the transport would answer a broken one with
   the report of its validator.

@@ -1,4 +1,4 @@
-"""Brings what is derived from messages (the search index and the threads) up to date, many messages at a time."""
+"""Brings what is derived from messages (the search index and the threads) up to date, many at a time."""
 
 import sqlite3
 

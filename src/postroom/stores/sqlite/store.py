@@ -11,6 +11,7 @@ from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.stores.sqlite.connection import connect, file_error, translated
 from postroom.stores.sqlite.lock import OwnerLock
+from postroom.stores.sqlite.log_reserve import reserve_log
 from postroom.stores.sqlite.migrate import back_up, migrate
 from postroom.stores.sqlite.readers import Readers
 from postroom.stores.sqlite.settling import is_behind, settle_some
@@ -38,9 +39,17 @@ class SqliteStore:
 
     @classmethod
     def open(
-        cls, path: Path, *, clock: Clock | None = None, purpose: str = "server", readers: int = 2
+        cls,
+        path: Path,
+        *,
+        clock: Clock | None = None,
+        purpose: str = "server",
+        readers: int = 2,
+        log_reserve: int = 0,
     ) -> "SqliteStore":
         """Own the file, bring it to the newest schema and start the writer.
+
+        `log_reserve` bytes of the log are written beforehand, which makes commits faster.
 
         Raises:
             StoreHeld: another process owns it.
@@ -60,6 +69,8 @@ class SqliteStore:
         except BaseException:
             lock.release()
             raise
+        if log_reserve:
+            reserve_log(connection, log_reserve)
         return cls(path, lock, connection, clock, readers=readers)
 
     async def read(self, look: Callable[[MailReads], T]) -> T:

@@ -356,7 +356,7 @@ class SqliteWrites(SqliteReads):
         now: int,
     ) -> Message:
         """Store a message; without a thread it begins one named after its id."""
-        # The id is taken beforehand: a row whose thread is filled in afterwards is written to its index twice.
+        # The id is taken beforehand: a thread that is filled in afterwards is written to its index twice.
         message_id = int(self._execute(SQL["newest_message"]).fetchone()[0]) + 1
         thread_id = thread_id or f"msg-{message_id}"
         values = (

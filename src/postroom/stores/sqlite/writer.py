@@ -29,7 +29,7 @@ T = TypeVar("T")
 _LOG = structlog.get_logger(__name__)
 
 GROUP_LIMIT = 256
-CHECKPOINT_AFTER = 4_000
+CHECKPOINT_AFTER = 1_500
 """Row changes after which the log is folded into the database while nobody waits."""
 SETTLE_AFTER = 500
 """Row changes after which the search index and the threads are moved on while nobody waits."""

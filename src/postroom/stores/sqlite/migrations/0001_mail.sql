@@ -140,8 +140,6 @@ CREATE TABLE attachments (
 ) WITHOUT ROWID;
 CREATE INDEX attachments_blob ON attachments (sha256);
 CREATE INDEX attachments_preview ON attachments (preview_sha256) WHERE preview_sha256 IS NOT NULL;
-CREATE INDEX attachments_blob ON attachments (sha256);
-CREATE INDEX attachments_preview ON attachments (preview_sha256) WHERE preview_sha256 IS NOT NULL;
 
 CREATE TABLE file_reservations (
   id             INTEGER PRIMARY KEY,

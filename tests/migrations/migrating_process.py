@@ -1,0 +1,25 @@
+"""Run as a process of its own: applies the steps in the files named, which may `wait()` in the middle."""
+
+import sys
+from pathlib import Path
+
+from postroom.stores.sqlite.connection import connect
+from postroom.stores.sqlite.migrate import Migration, migrate
+
+
+def wait() -> None:
+    """Tell that the middle of a step was reached, and wait there until the input ends."""
+    sys.stdout.write("in the middle\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    database, *files = (Path(argument) for argument in sys.argv[1:])
+    steps = [
+        Migration(version=number, name=file.stem, sql=file.read_text(encoding="utf-8"))
+        for number, file in enumerate(files, start=1)
+    ]
+    connection = connect(database)
+    connection.create_function("wait", 0, wait)
+    migrate(connection, database, now=1, steps=steps)

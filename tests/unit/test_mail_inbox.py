@@ -1,0 +1,252 @@
+"""The inbox: its order and filters, cursors that neither skip nor repeat, marks of which the first stands."""
+
+import asyncio
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from mail_room import SHORE, Room, room_over_each_store
+
+from postroom.contracts.clock import from_iso, iso
+from postroom.contracts.errors import CursorAhead, CursorExpired, UnknownMessage
+from postroom.contracts.store import MailWrites
+from postroom.stores.memory import MemoryStore
+from postroom.stores.sqlite import SqliteStore
+
+room = room_over_each_store
+
+
+async def test_an_empty_inbox_is_an_empty_list(room: Room) -> None:
+    await room.open()
+    assert await room.inbox("Ben") == []
+    events = await room.call("fetch_inbox_events", agent_name="Ben")
+    assert events == {"events": [], "next": 0, "newest": 0, "oldest": 0}
+
+
+async def test_letters_come_newest_first_and_after_a_cursor_oldest_first(room: Room) -> None:
+    await room.open()
+    sent = [await room.send("Ada", "Ben") for _ in range(5)]
+    assert [one["id"] for one in await room.inbox("Ben")] == sent[::-1]
+    assert [one["id"] for one in await room.inbox("Ben", limit=2)] == sent[:2:-1]
+    assert [one["id"] for one in await room.inbox("Ben", after=0, limit=2)] == sent[:2]
+    assert [one["seq"] for one in await room.inbox("Ben", after=2)] == [3, 4, 5]
+    assert await room.inbox("Ben", after=5) == []
+    assert await room.inbox("Ben", after=2**53) == []
+
+
+async def test_bodies_are_left_out_when_they_are_not_asked_for(room: Room) -> None:
+    await room.open()
+    await room.send("Ada", "Ben")
+    assert "body_md" not in (await room.inbox("Ben", include_bodies=False))[0]
+    assert (await room.inbox("Ben"))[0]["body_md"] == "A body"
+    events = await room.call("fetch_inbox_events", agent_name="Ben")
+    assert "body_md" not in events["events"][0]
+
+
+async def test_filters_hold_together(room: Room) -> None:
+    await room.open()
+    ids = {}
+    for importance in ("low", "normal", "high", "urgent"):
+        for read in (False, True):
+            letter = await room.send("Ada", "Ben", importance=importance)
+            ids[importance, read] = letter
+            if read:
+                await room.call("mark_message_read", agent_name="Ben", message_id=letter)
+            room.clock.advance(timedelta(seconds=1))
+    unread = {one["id"] for one in await room.inbox("Ben", unread_only=True)}
+    assert unread == {letter for (_, read), letter in ids.items() if not read}
+    urgent = {one["id"] for one in await room.inbox("Ben", urgent_only=True)}
+    assert urgent == {letter for (importance, _), letter in ids.items() if importance in ("high", "urgent")}
+    both = await room.inbox("Ben", urgent_only=True, unread_only=True, after=0)
+    assert [one["id"] for one in both] == [ids["high", False], ids["urgent", False]]
+    assert [one["id"] for one in await room.inbox("Ben", urgent_only=True, unread_only=True, limit=1)] == [
+        ids["urgent", False]
+    ]
+
+
+async def test_since_is_kept_to_the_millisecond_in_every_zone(room: Room) -> None:
+    await room.open()
+    await room.send("Ada", "Ben")
+    room.clock.advance(timedelta(milliseconds=1))
+    second = await room.send("Ada", "Ben")
+    here = iso(room.clock.now())
+    assert from_iso(here) == room.clock.now()
+    for since in (here, here.replace("Z", "+00:00"), here.removesuffix("Z"), here.replace("T", " ")):
+        assert [one["id"] for one in await room.inbox("Ben", since=since)] == [second]
+    room.clock.advance(timedelta(milliseconds=1))
+    assert await room.inbox("Ben", since=iso(room.clock.now())) == []
+
+
+async def test_letters_of_one_instant_are_not_lost_between_pages(room: Room) -> None:
+    await room.open()
+    sent = [await room.send("Ada", "Ben") for _ in range(9)]
+    seen: list[int] = []
+    cursor = 0
+    while page := await room.inbox("Ben", after=cursor, limit=2):
+        seen += [one["id"] for one in page]
+        cursor = page[-1]["seq"]
+    assert seen == sent
+
+
+async def test_a_clock_that_is_turned_back_changes_no_order(room: Room) -> None:
+    await room.open()
+    first = await room.send("Ada", "Ben")
+    room.clock.advance(timedelta(days=-400))
+    second = await room.send("Ada", "Ben")
+    assert [one["id"] for one in await room.inbox("Ben")] == [second, first]
+    events = await room.call("fetch_inbox_events", agent_name="Ben", after=1)
+    assert [one["id"] for one in events["events"]] == [second]
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+async def test_a_follower_gets_each_letter_once_while_others_are_sent_and_recalled(room: Room, limit: int) -> None:
+    await room.open()
+    sent: list[int] = []
+    seen: list[int] = []
+    cursor = 0
+    for step in range(24):
+        letter = await room.send(("Ada", "Cyd")[step % 2], "Ben")
+        sent.append(letter)
+        if step % 5 == 4:
+            await room.call("recall_message", sender_name=("Ada", "Cyd")[step % 2], message_id=letter)
+        if step % 3 == 2:
+            page = await room.call("fetch_inbox_events", agent_name="Ben", after=cursor, limit=limit)
+            assert page["newest"] == len(sent)
+            seen += [one["id"] for one in page["events"]]
+            cursor = page["next"]
+    while (page := await room.call("fetch_inbox_events", agent_name="Ben", after=cursor, limit=limit))["events"]:
+        seen += [one["id"] for one in page["events"]]
+        cursor = page["next"]
+    assert seen == sent
+    assert page["next"] == cursor == page["newest"] == 24
+
+
+async def test_senders_at_once_leave_no_gap_in_the_numbers_of_an_inbox(room: Room) -> None:
+    await room.open("Ada", "Ben", "Cyd", "Dee")
+    async with asyncio.TaskGroup() as group:
+        for number in range(30):
+            group.create_task(room.send(("Ada", "Cyd", "Dee")[number % 3], "Ben"))
+    events = await room.call("fetch_inbox_events", agent_name="Ben")
+    assert [one["seq"] for one in events["events"]] == list(range(1, 31))
+    assert [one["id"] for one in events["events"]] == sorted(one["id"] for one in events["events"])
+
+
+async def test_a_cursor_beyond_the_newest_letter_belongs_to_another_database(room: Room) -> None:
+    await room.open()
+    await room.send("Ada", "Ben")
+    error = await room.refused(CursorAhead, "fetch_inbox_events", agent_name="Ben", after=2)
+    assert error.details == {"oldest": 0, "newest": 1}
+    assert "newest" in error.remedy
+    assert (await room.call("fetch_inbox_events", agent_name="Ben", after=1))["events"] == []
+
+
+async def _purge(room: Room, floor: int) -> None:
+    """Let the oldest entries of Ben's inbox be purged; no operation does so yet."""
+    if isinstance(room.store, SqliteStore):
+        await room.store._writer.submit(
+            lambda connection: connection.execute("UPDATE agents SET inbox_floor = ? WHERE name = 'Ben'", (floor,))
+        )
+        return
+    assert isinstance(room.store, MemoryStore)
+    agents = room.store._tables.agents
+
+    def change(tx: MailWrites) -> None:
+        for agent in list(agents):
+            if agent.name == "Ben":
+                agents.put(agent.id, replace(agent, inbox_floor=floor))
+
+    await room.store.write(change)
+
+
+async def test_a_cursor_before_what_was_purged_is_too_old(room: Room) -> None:
+    await room.open()
+    for _ in range(4):
+        await room.send("Ada", "Ben")
+    await _purge(room, 2)
+    for after in (0, 1):
+        error = await room.refused(CursorExpired, "fetch_inbox_events", agent_name="Ben", after=after)
+        assert error.details == {"oldest": 2, "newest": 4}
+    kept = await room.call("fetch_inbox_events", agent_name="Ben", after=error.details["oldest"])
+    assert [one["seq"] for one in kept["events"]] == [3, 4]
+
+
+@pytest.mark.parametrize("name", ["mark_message_read", "acknowledge_message"])
+async def test_the_first_mark_stands_whichever_way_the_clock_moves(room: Room, name: str) -> None:
+    await room.open()
+    letter = await room.send("Ada", "Ben")
+    first = await room.call(name, agent_name="Ben", message_id=letter)
+    assert first["read"] is True
+    assert first["read_at"] == iso(room.clock.now())
+    for step in (timedelta(hours=1), timedelta(hours=-2)):
+        room.clock.advance(step)
+        assert await room.call(name, agent_name="Ben", message_id=letter) == first
+    entry = (await room.inbox("Ben"))[0]
+    assert entry["read_at"] == first["read_at"]
+
+
+async def test_an_acknowledgement_after_reading_keeps_when_it_was_read(room: Room) -> None:
+    await room.open()
+    letter = await room.send("Ada", "Ben")
+    read = await room.call("mark_message_read", agent_name="Ben", message_id=letter)
+    room.clock.advance(timedelta(minutes=1))
+    acked = await room.call("acknowledge_message", agent_name="Ben", message_id=letter)
+    assert acked == {
+        "message_id": letter,
+        "acknowledged": True,
+        "acknowledged_at": iso(room.clock.now()),
+        "read": True,
+        "read_at": read["read_at"],
+    }
+    room.clock.advance(timedelta(minutes=1))
+    assert (await room.call("mark_message_read", agent_name="Ben", message_id=letter))["read_at"] == read["read_at"]
+
+
+async def test_marks_are_each_readers_own(room: Room) -> None:
+    await room.open()
+    letter = await room.send("Ada", "Ben", cc=["Cyd"])
+    await room.call("acknowledge_message", agent_name="Ben", message_id=letter)
+    assert (await room.inbox("Cyd"))[0]["read_at"] is None
+    room.clock.advance(timedelta(minutes=1))
+    await room.call("mark_message_read", agent_name="Cyd", message_id=letter)
+    entries = [(await room.inbox(name))[0] for name in ("Ben", "Cyd")]
+    assert entries[0]["read_at"] != entries[1]["read_at"]
+    assert entries[1]["acked_at"] is None
+
+
+@pytest.mark.parametrize("name", ["mark_message_read", "acknowledge_message"])
+async def test_only_a_recipient_marks_a_letter(room: Room, name: str) -> None:
+    await room.open()
+    letter = await room.send("Ada", "Ben")
+    for stranger in ("Ada", "Cyd"):
+        await room.refused(UnknownMessage, name, agent_name=stranger, message_id=letter)
+
+
+async def test_ten_acknowledgements_at_once_agree(room: Room) -> None:
+    await room.open()
+    letter = await room.send("Ada", "Ben")
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(room.call("acknowledge_message", agent_name="Ben", message_id=letter)) for _ in range(10)
+        ]
+    assert len({str(task.result()) for task in tasks}) == 1
+
+
+async def test_a_letter_from_abroad_is_read_where_it_arrived(room: Room) -> None:
+    await room.open()
+    await room.open("Eve", "Flo", project=SHORE)
+    letter = await room.send("Ada", "Eve@projects-shore")
+    own: dict[str, Any] = {"project_key": SHORE, "agent_name": "Eve"}
+    shown = await room.call("get_message", **own, message_id=letter)
+    assert (shown["from"], shown["to"]) == ("Ada@projects-harbor", ["Eve"])
+    await room.call("acknowledge_message", **own, message_id=letter)
+    status = await room.call("delivery_status", agent_name="Ada", message_id=letter)
+    assert [(one["name"], one["state"]) for one in status["recipients"]] == [("Eve@projects-shore", "acknowledged")]
+    for name in ("get_message", "delivery_status"):
+        await room.refused(UnknownMessage, name, project_key=SHORE, agent_name="Flo", message_id=letter)
+
+
+async def test_agents_of_a_project_may_look_at_its_letters(room: Room) -> None:
+    await room.open()
+    letter = await room.send("Ada", "Ben")
+    assert (await room.call("get_message", agent_name="Cyd", message_id=letter))["body_md"] == "A body"

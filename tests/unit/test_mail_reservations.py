@@ -1,0 +1,379 @@
+"""Reservations: conflicts in either order, leases that end to the millisecond, releases that say who and why."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from mail_room import Room, room_over_each_store
+
+from postroom.contracts.clock import iso
+from postroom.contracts.errors import InvalidArgument, NotHolder, StateError, UnknownReservation
+from postroom.mail.desk import Rules
+
+room = room_over_each_store
+
+SECOND = timedelta(seconds=1)
+MILLISECOND = timedelta(milliseconds=1)
+
+
+async def _reserve(room: Room, name: str, *paths: str, **more: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = await room.call("file_reservation_paths", agent_name=name, paths=list(paths), **more)
+    return answer
+
+
+async def _live(room: Room, **more: Any) -> list[tuple[str, str]]:
+    found = await room.call("list_file_reservations", **more)
+    return [(one["agent"], one["path"]) for one in found["reservations"]]
+
+
+async def test_disjoint_paths_are_granted_without_a_conflict(room: Room) -> None:
+    await room.open()
+    answer = await _reserve(room, "Ada", "src/a.py", "docs/**", reason="work")
+    assert answer["conflicts"] == []
+    assert answer["enforced_by"] == []
+    assert [one["path"] for one in answer["granted"]] == ["src/a.py", "docs/**"]
+    one = answer["granted"][0]
+    assert (one["agent"], one["exclusive"], one["reason"]) == ("Ada", True, "work")
+    assert one["expires_ts"] == iso(room.clock.now() + 3_600_000)
+    assert (await _reserve(room, "Ben", "src/b.py"))["conflicts"] == []
+
+
+PAIRS = [
+    ("src/a.py", "src/a.py", True),
+    ("src/a.py", "src/b.py", False),
+    ("src", "src/a.py", True),
+    ("src/", "src/deep/er/a.py", True),
+    ("src/*", "src/a.py", True),
+    ("src/*", "src/deep/a.py", False),
+    ("src/**", "src/deep/a.py", True),
+    ("**", "anything", True),
+    ("**/*.py", "src/a.py", True),
+    ("**/*.py", "src/**", True),
+    ("*.md", "README.md", True),
+    ("*.md", "*.txt", False),
+    ("a*", "*b", True),
+    ("a[0-4]", "a[5-9]", False),
+    ("srcs", "src", False),
+    ("port:8080", "port:8080", True),
+    ("port:8080", "port:8081", False),
+    ("port:8080", "**", False),
+    ("service:db", "service:db", True),
+    ("service:db", "./service:db", False),
+    ("A.py", "a.py", False),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "meet"), PAIRS)
+async def test_a_conflict_is_found_in_either_order(room: Room, one: str, other: str, meet: bool) -> None:
+    await room.open("Ada", "Ben", "Cyd", "Dee")
+    for first, second, holder, comer in ((one, other, "Ada", "Ben"), (other, one, "Cyd", "Dee")):
+        await _reserve(room, holder, first)
+        checked = await room.call("check_file_reservations", agent_name=comer, paths=[second])
+        answer = await _reserve(room, comer, second)
+        assert len(answer["granted"]) == 1, "granted beside the conflict: it is advice"
+        assert bool(answer["conflicts"]) is meet
+        assert checked["conflicts"] == answer["conflicts"]
+        if meet:
+            assert [held["agent"] for held in answer["conflicts"][0]["holders"]] == [holder]
+        for name in (holder, comer):
+            await room.call("release_file_reservations", agent_name=name)
+
+
+@pytest.mark.parametrize(("held", "asked", "meet"), [(True, True, True), (True, False, True), (False, True, True), (False, False, False)])
+async def test_two_shared_reservations_go_together_and_no_others_do(
+    room: Room, held: bool, asked: bool, meet: bool
+) -> None:
+    await room.open()
+    await _reserve(room, "Ada", "src/**", exclusive=held)
+    checked = await room.call("check_file_reservations", agent_name="Ben", paths=["src/a"], exclusive=asked)
+    answer = await _reserve(room, "Ben", "src/a", exclusive=asked)
+    assert bool(answer["conflicts"]) is bool(checked["conflicts"]) is meet
+
+
+async def test_case_goes_by_the_rule_of_the_file_system(room: Room) -> None:
+    await room.open()
+    room.mail.rules = Rules(case_sensitive_paths=False)
+    await _reserve(room, "Ada", "Src/A.py")
+    answer = await _reserve(room, "Ben", "src/a.PY")
+    assert [one["path"] for one in answer["conflicts"][0]["holders"]] == ["Src/A.py"]
+
+
+async def test_an_agent_does_not_stand_in_its_own_way_and_the_same_pattern_is_a_renewal(room: Room) -> None:
+    await room.open()
+    first = await _reserve(room, "Ada", "src/**", "src/a", ttl_seconds=60, reason="one")
+    assert first["conflicts"] == []
+    room.clock.advance(30 * SECOND)
+    again = await _reserve(room, "Ada", "src/**", "./src//**", ttl_seconds=60)
+    assert again["conflicts"] == []
+    assert [one["id"] for one in again["granted"]] == [first["granted"][0]["id"]]
+    assert again["granted"][0]["expires_ts"] == iso(room.clock.now() + 60_000)
+    assert again["granted"][0]["reason"] == "one"
+    changed = await _reserve(room, "Ada", "src/**", exclusive=False, reason="two")
+    assert (changed["granted"][0]["exclusive"], changed["granted"][0]["reason"]) == (False, "two")
+
+
+async def test_five_who_claim_one_path_all_get_it_and_learn_of_each_other(room: Room) -> None:
+    names = ("Ada", "Ben", "Cyd", "Dee", "Eve")
+    await room.open(*names)
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(_reserve(room, name, "src/app.py")) for name in names]
+    answers = [task.result() for task in tasks]
+    assert all(len(one["granted"]) == 1 for one in answers)
+    assert sorted(sum(len(c["holders"]) for c in one["conflicts"]) for one in answers) == [0, 1, 2, 3, 4]
+
+
+async def test_a_reservation_ends_at_its_millisecond_and_not_before(room: Room) -> None:
+    await room.open()
+    await _reserve(room, "Ada", "a", ttl_seconds=60)
+    ask = {"agent_name": "Ben", "paths": ["a"]}
+    room.clock.advance(60 * SECOND - MILLISECOND)
+    assert (await room.call("check_file_reservations", **ask))["conflicts"]
+    assert await _live(room) == [("Ada", "a")]
+    room.clock.advance(MILLISECOND)
+    assert (await room.call("check_file_reservations", **ask))["conflicts"] == []
+    assert await _live(room) == []
+    assert (await _reserve(room, "Ben", "a"))["conflicts"] == []
+
+
+async def test_what_expired_is_not_renewed_and_not_released_again(room: Room) -> None:
+    await room.open()
+    held = (await _reserve(room, "Ada", "a", ttl_seconds=60))["granted"][0]["id"]
+    room.clock.advance(60 * SECOND)
+    assert (await room.call("renew_file_reservations", agent_name="Ada"))["renewed"] == []
+    assert (await room.call("renew_file_reservations", agent_name="Ada", ids=[held]))["renewed"] == []
+    assert (await room.call("release_file_reservations", agent_name="Ada", ids=[held]))["released"] == []
+    await room.refused(
+        StateError, "force_release_file_reservation", agent_name="Ben", reservation_id=held, reason="r"
+    )
+    again = (await _reserve(room, "Ada", "a"))["granted"][0]
+    assert again["id"] != held
+    record = await room.store.read(lambda tx: tx.reservation(held))
+    assert record is not None
+    assert (record.released_at, record.release_reason) == (room.clock.now(), "expired")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("send_message", {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}),
+        ("mark_message_read", {"agent_name": "Ada", "message_id": 1}),
+        ("file_reservation_paths", {"agent_name": "Ada", "paths": ["other"]}),
+        ("register_agent", {"name": "Ada", "program": "p", "model": "m"}),
+        ("start_session", {"name": "Ada", "program": "p", "model": "m"}),
+    ],
+)
+async def test_the_holders_activity_extends_what_it_holds_by_its_own_length(
+    room: Room, name: str, arguments: dict[str, Any]
+) -> None:
+    await room.open()
+    await room.send("Ben", "Ada")
+    await _reserve(room, "Ada", "short", ttl_seconds=60)
+    await _reserve(room, "Ada", "long", ttl_seconds=600)
+    await _reserve(room, "Ben", "bens", ttl_seconds=60)
+    room.clock.advance(59 * SECOND)
+    await room.call(name, **arguments)
+    ends = {one["path"]: one["expires_ts"] for one in (await room.call("list_file_reservations"))["reservations"]}
+    assert ends["short"] == iso(room.clock.now() + 60_000)
+    assert ends["long"] == iso(room.clock.now() + 600_000)
+    assert ends["bens"] == iso(room.clock.now() + 1_000)
+
+
+async def test_one_who_registers_over_and_over_keeps_its_reservations(room: Room) -> None:
+    await room.open()
+    await _reserve(room, "Ada", "a", ttl_seconds=60)
+    for _ in range(12):
+        room.clock.advance(20 * SECOND)
+        await room.call("register_agent", name="Ada", program="p", model="m")
+    assert await _live(room) == [("Ada", "a")]
+
+
+async def test_a_sign_of_life_does_not_revive_what_has_ended(room: Room) -> None:
+    await room.open()
+    await _reserve(room, "Ada", "a", ttl_seconds=60)
+    room.clock.advance(60 * SECOND)
+    await room.send("Ada", "Ben")
+    assert await _live(room) == []
+
+
+async def test_looking_extends_nothing(room: Room) -> None:
+    await room.open()
+    await _reserve(room, "Ada", "a", ttl_seconds=60)
+    room.clock.advance(59 * SECOND)
+    await room.inbox("Ada")
+    await room.call("check_file_reservations", agent_name="Ada", paths=["a"])
+    await room.call("list_file_reservations", agent_name="Ada")
+    room.clock.advance(SECOND)
+    assert await _live(room) == []
+
+
+async def test_a_check_changes_nothing(room: Room) -> None:
+    await room.open()
+    await _reserve(room, "Ada", "a")
+    before = await room.call("list_file_reservations")
+    await room.call("check_file_reservations", agent_name="Ben", paths=["a", "b"])
+    assert await room.call("list_file_reservations") == before
+
+
+async def test_releases_by_path_by_id_and_of_all(room: Room) -> None:
+    await room.open()
+    granted = (await _reserve(room, "Ada", "a", "b/", "c", "d", "e"))["granted"]
+    await _reserve(room, "Ben", "z")
+
+    async def released(**chosen: Any) -> list[str]:
+        answer = await room.call("release_file_reservations", agent_name="Ada", **chosen)
+        return [one["path"] for one in answer["released"]]
+
+    assert await released(paths=[], ids=[]) == []
+    assert await released(paths=[]) == []
+    assert await released(paths=["b/**", "nothing"]) == ["b/**"]
+    assert await released(paths=["b/**"]) == []
+    assert await released(ids=[granted[0]["id"], granted[0]["id"]]) == ["a"]
+    assert await released(ids=[granted[0]["id"]]) == []
+    assert await released(paths=["c"], ids=[granted[3]["id"]]) == ["c", "d"]
+    assert await released() == ["e"]
+    assert await released() == []
+    assert await _live(room) == [("Ben", "z")]
+
+
+async def test_a_release_says_when_and_by_whom(room: Room) -> None:
+    await room.open()
+    held = (await _reserve(room, "Ada", "a"))["granted"][0]["id"]
+    room.clock.advance(5 * SECOND)
+    released = (await room.call("release_file_reservations", agent_name="Ada"))["released"][0]
+    assert released["released_ts"] == iso(room.clock.now())
+    record = await room.store.read(lambda tx: tx.reservation(held))
+    assert record is not None
+    assert (record.released_by, record.release_reason) == ("Ada", "released")
+
+
+async def test_only_the_holder_releases_or_renews_by_id(room: Room) -> None:
+    await room.open()
+    mine = (await _reserve(room, "Ada", "a"))["granted"][0]["id"]
+    theirs = (await _reserve(room, "Ben", "b"))["granted"][0]["id"]
+    for name in ("release_file_reservations", "renew_file_reservations"):
+        error = await room.refused(NotHolder, name, agent_name="Ada", ids=[mine, theirs])
+        assert error.value == theirs
+        await room.refused(UnknownReservation, name, agent_name="Ada", ids=[mine, 999])
+    assert await room.call("release_file_reservations", agent_name="Ada", paths=["b"]) == {"released": []}
+    assert await _live(room) == [("Ada", "a"), ("Ben", "b")]
+
+
+async def test_a_renewal_runs_from_now_and_never_shortens(room: Room) -> None:
+    await room.open()
+    await _reserve(room, "Ada", "long", ttl_seconds=1_000)
+    await _reserve(room, "Ada", "short", ttl_seconds=60)
+    room.clock.advance(20 * SECOND)
+    renewed = (await room.call("renew_file_reservations", agent_name="Ada", ttl_seconds=100))["renewed"]
+    ends = {one["path"]: one["expires_ts"] for one in renewed}
+    assert ends == {"long": iso(room.clock.now() + 980_000), "short": iso(room.clock.now() + 100_000)}
+    alone = await room.call("renew_file_reservations", agent_name="Ada", ttl_seconds=2_000, paths=["short"])
+    assert [one["path"] for one in alone["renewed"]] == ["short"]
+
+
+async def test_no_reservation_lasts_longer_than_the_installation_allows(room: Room) -> None:
+    await room.open()
+    room.mail.rules = Rules(max_reservation_ttl=timedelta(minutes=1))
+    await _reserve(room, "Ada", "a", ttl_seconds=60)
+    await room.refused(InvalidArgument, "file_reservation_paths", agent_name="Ada", paths=["b"], ttl_seconds=61)
+    await room.refused(InvalidArgument, "renew_file_reservations", agent_name="Ada", ttl_seconds=61)
+
+
+FORCED = {"agent_name": "Ben", "reason": "the build is red"}
+
+
+async def test_a_forced_release_tells_the_holder_why(room: Room) -> None:
+    await room.open()
+    held = (await _reserve(room, "Ada", "src/**"))["granted"][0]["id"]
+    ended = await room.call("force_release_file_reservation", **FORCED, reservation_id=held)
+    assert (ended["released_ts"], ended["release_reason"]) == (iso(room.clock.now()), "the build is red")
+    assert await _live(room) == []
+    letter = (await room.inbox("Ada"))[0]
+    assert (letter["from"], letter["importance"]) == ("Ben", "high")
+    assert "src/**" in letter["subject"]
+    assert "the build is red" in letter["body_md"]
+    await room.refused(StateError, "force_release_file_reservation", **FORCED, reservation_id=held)
+    assert len(await room.inbox("Ada")) == 1
+
+
+@pytest.mark.parametrize("wish", ["closed", "approval", "blocked"])
+async def test_a_holder_who_does_not_take_the_letter_loses_the_reservation_all_the_same(room: Room, wish: str) -> None:
+    await room.open()
+    held = (await _reserve(room, "Ada", "a"))["granted"][0]["id"]
+    if wish == "blocked":
+        await room.call("respond_contact", agent_name="Ada", requester="Ben", accept=False)
+    else:
+        await room.call("set_contact_policy", agent_name="Ada", policy=wish)
+    await room.call("force_release_file_reservation", **FORCED, reservation_id=held)
+    assert await _live(room) == []
+    assert await room.inbox("Ada") == []
+
+
+async def test_one_who_ends_its_own_reservation_by_force_gets_no_letter(room: Room) -> None:
+    await room.open()
+    held = (await _reserve(room, "Ben", "a"))["granted"][0]["id"]
+    await room.call("force_release_file_reservation", **FORCED, reservation_id=held)
+    assert await room.inbox("Ben") == []
+
+
+async def test_a_forced_release_needs_a_reason_of_words(room: Room) -> None:
+    await room.open()
+    held = (await _reserve(room, "Ada", "a"))["granted"][0]["id"]
+    for reason in ("", "  ", "\n\t"):
+        await room.refused(
+            InvalidArgument, "force_release_file_reservation", agent_name="Ben", reservation_id=held, reason=reason
+        )
+
+
+async def test_a_pattern_of_any_length_can_be_released_by_force(room: Room) -> None:
+    await room.open()
+    held = (await _reserve(room, "Ada", "x" * 1_000))["granted"][0]["id"]
+    await room.call("force_release_file_reservation", **FORCED, reservation_id=held)
+    assert len((await room.inbox("Ada"))[0]["subject"]) == 512
+
+
+async def test_reservations_are_listed_by_agent_and_limited(room: Room) -> None:
+    await room.open()
+    await _reserve(room, "Ada", "a", "b")
+    await _reserve(room, "Ben", "c")
+    assert await _live(room) == [("Ada", "a"), ("Ada", "b"), ("Ben", "c")]
+    assert await _live(room, agent_name="ben") == [("Ben", "c")]
+    assert await _live(room, limit=1) == [("Ada", "a")]
+
+
+async def test_a_path_named_twice_is_reserved_once(room: Room) -> None:
+    await room.open()
+    answer = await _reserve(room, "Ada", "a", "./a", "a", "b")
+    assert [one["path"] for one in answer["granted"]] == ["a", "b"]
+
+
+async def test_the_answer_says_what_enforces_a_reservation(room: Room) -> None:
+    await room.open()
+    room.mail.rules = Rules(enforced_by=("pre-commit",))
+    assert (await _reserve(room, "Ada", "a"))["enforced_by"] == ["pre-commit"]
+    checked = await room.call("check_file_reservations", agent_name="Ben", paths=["a"])
+    assert checked["enforced_by"] == ["pre-commit"]
+    assert (await room.call("list_file_reservations"))["enforced_by"] == ["pre-commit"]
+
+
+async def test_more_holders_than_are_shown_are_still_a_conflict(room: Room) -> None:
+    names = [f"Agent{number}" for number in range(60)]
+    await room.open("Ada", *names)
+    for name in names:
+        await _reserve(room, name, "shared", exclusive=False)
+    conflicts = (await _reserve(room, "Ada", "shared"))["conflicts"]
+    assert len(conflicts) == 1
+    assert len(conflicts[0]["holders"]) == 50
+
+
+async def test_hundreds_that_expired_end_over_a_few_calls_and_never_conflict(room: Room) -> None:
+    await room.open()
+    for start in range(0, 250, 50):
+        await _reserve(room, "Ada", *[f"f{number}" for number in range(start, start + 50)], ttl_seconds=60)
+    room.clock.advance(60 * SECOND)
+    for _ in range(4):
+        assert (await _reserve(room, "Ben", "f7", ttl_seconds=60))["conflicts"] == []
+    project = await room.store.read(lambda tx: tx.project("projects-harbor"))
+    assert project is not None
+    rows = await room.store.read(lambda tx: tx.reservations(project.id, limit=1_000))
+    assert sum(one.release_reason == "expired" for one in rows) == 250
