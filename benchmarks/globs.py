@@ -44,6 +44,8 @@ def mixes() -> dict[str, tuple[list[str], list[str]]]:
         "fixed depth */*/*_N_*.py": (numbered("*/*/*_{}_*.py"), ["*/*/*.py"] * CHECKS),
         "sets **/name_N?[ab]*.py": (numbered("**/name_{}?[ab]*.py"), ["**/*[a-z].py"] * CHECKS),
         "gaps **/a/**/name_N*x*.py": (numbered("**/a/**/name_{}*x*.py"), ["*/*/*/*n*a*.py"] * CHECKS),
+        "folders **/a_N*/**/x.py": (numbered("**/a_{}*/**/x.py"), ["*/*b/*/x*.py"] * CHECKS),
+        "fixed names **/n?_N?.py": (numbered("**/n?_{}?.py"), ["**/n*[ab]?.py"] * CHECKS),
     }
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import msgspec
@@ -95,6 +95,52 @@ def room_in_memory(clock: ManualClock) -> Iterator[Room]:
     memory = MemoryStore()
     yield a_room(memory, clock)
     memory.close()
+
+
+_WHO = {"program": "p", "model": "m"}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change: its arguments, and others that would make it another call."""
+
+    arguments: dict[str, Any]
+    other: dict[str, Any] = field(default_factory=dict)
+
+
+CHANGES: dict[str, Change] = {
+    "ensure_project": Change({"human_key": "/projects/new"}, {"git_identity": "r#1"}),
+    "start_session": Change({**_WHO, "reserve_paths": ["z"]}, {"model": "n"}),
+    "register_agent": Change(_WHO, {"model": "n"}),
+    "create_agent_identity": Change(_WHO, {"model": "n"}),
+    "retire_agent": Change({"agent_name": "Cyd"}),
+    "unretire_agent": Change({"agent_name": "Ret"}),
+    "send_message": Change(
+        {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}, {"subject": "t"}
+    ),
+    "reply_message": Change({"sender_name": "Ben", "message_id": 1, "body_md": "b"}, {"body_md": "c"}),
+    "recall_message": Change({"sender_name": "Ada", "message_id": 1}, {"message_id": 2}),
+    "mark_message_read": Change({"agent_name": "Ben", "message_id": 1}, {"message_id": 2}),
+    "acknowledge_message": Change({"agent_name": "Ben", "message_id": 1}, {"message_id": 2}),
+    "request_contact": Change({"agent_name": "Ada", "to": "Ben"}, {"to": "Cyd"}),
+    "respond_contact": Change({"agent_name": "Ada", "requester": "Ben", "accept": True}, {"accept": False}),
+    "set_contact_policy": Change({"agent_name": "Ada", "policy": "approval"}, {"policy": "closed"}),
+    "file_reservation_paths": Change({"agent_name": "Ada", "paths": ["x", "y"]}, {"paths": ["x"]}),
+    "release_file_reservations": Change({"agent_name": "Ben"}, {"paths": ["p"]}),
+    "renew_file_reservations": Change({"agent_name": "Ben"}, {"ttl_seconds": 9}),
+    "force_release_file_reservation": Change(
+        {"agent_name": "Ada", "reservation_id": 1, "reason": "r"}, {"reason": "other"}
+    ),
+}
+
+
+async def furnish(room: Room) -> None:
+    """Open a project in which every change of the table has something to do."""
+    await room.open("Ada", "Ben", "Cyd", "Ret")
+    await room.call("retire_agent", agent_name="Ret")
+    await room.send("Ada", "Ben")
+    await room.send("Ada", "Ben", "Cyd")
+    await room.call("file_reservation_paths", agent_name="Ben", paths=["p", "q"])
 
 
 async def everything(store: MailStore) -> dict[str, object]:

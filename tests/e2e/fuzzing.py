@@ -271,7 +271,7 @@ class Values:
     """Random values, the same for the same seed."""
 
     def __init__(self, seed: str, world: World) -> None:
-        self.dice = random.Random(seed)  # noqa: S311 - repeatable on purpose
+        self.dice = random.Random(seed)
         self.world = world
 
     def text(self) -> str:
@@ -422,6 +422,8 @@ class Values:
         method = self.dice.choice(METHODS_OF_MCP)
         if method == "resources/read":
             return method, {"uri": self.uri()}
+        if method == "subscriptions/listen" and self.dice.random() < 0.7:
+            return method, {"notifications": {"resourceSubscriptions": [self.uri()]}}
         keys = (
             "name",
             "uri",
@@ -529,6 +531,7 @@ ROUTES = (
     "*",
     "http://other.invalid/",
 )
+POSTED = ("/admin/agent-token", "/admin/login-code", "/admin/backup", "/admin/rebuild-archive")
 SEGMENTS = (
     "%00",
     "%2e%2e",
@@ -643,13 +646,11 @@ class Requests:
             return Shot(self._dice.choice(GARBAGE), "GET", sound=False)
         if choice < 0.1:
             return Shot(self._dice.randbytes(self._dice.randrange(1, 600)), "GET", sound=False)
-        method = (
-            self._dice.choice(METHODS) if self._dice.random() < 0.5 else self._dice.choice(("GET", "POST"))
-        )
         path = self._dice.choice(ROUTES)
-        body = self.body(path) if method not in ("GET", "HEAD") or self._dice.random() < 0.05 else b""
         if self._is_slow(path) and self._dice.random() < 0.9:
             path = "/admin/status"
+        method = self._dice.choice(METHODS) if self._dice.random() < 0.2 else self._usual(path)
+        body = self.body(path) if method not in ("GET", "HEAD") or self._dice.random() < 0.05 else b""
         raw, sound = self._written(method, self._target(path), body)
         return Shot(raw, method, sound)
 
@@ -658,8 +659,13 @@ class Requests:
         """Whether the route does work that grows with what is stored; asked now and then."""
         return path in ("/admin/backup", "/admin/doctor", "/admin/rebuild-archive")
 
+    def _usual(self, path: str) -> str:
+        """Return the method that a route is there for."""
+        posted = path.startswith(("/mcp", "/api", "/log")) or path in POSTED
+        return "POST" if posted and self._dice.random() < 0.9 else "GET"
+
     def _target(self, path: str) -> str:
-        if self._dice.random() < 0.25:
+        if self._dice.random() < 0.1:
             path += "/" + "/".join(self._dice.choices(SEGMENTS, k=self._dice.randrange(1, 4)))
         if self._dice.random() < 0.35:
             path += "?" + self._dice.choice(QUERY_STRINGS)
@@ -684,11 +690,11 @@ class Requests:
 
     def _written(self, method: str, target: str, body: bytes) -> tuple[bytes, bool]:
         headers = {"Host": self._host}
-        if self._dice.random() < 0.8:
+        if self._dice.random() < 0.9:
             headers["Authorization"] = f"Bearer {self._token}"
         elif self._dice.random() < 0.6:
             headers["Authorization"] = f"{self._dice.choice(SCHEMES)} {self._values.text()[:80]}"
-        for name, choices in self._dice.sample(HEADERS, k=self._dice.choice((0, 1, 1, 2, 4))):
+        for name, choices in self._dice.sample(HEADERS, k=self._dice.choice((0, 0, 0, 1, 1, 3))):
             headers[name] = self._dice.choice(choices)
         sound = True
         if body or method in ("POST", "PUT", "PATCH"):

@@ -187,6 +187,10 @@ class Answer:
         return self.headers.get("content-type", "").startswith("text/event-stream")
 
     @property
+    def is_json(self) -> bool:
+        return self.headers.get("content-type", "").startswith("application/json")
+
+    @property
     def text(self) -> str:
         return self.body.decode("utf-8", "replace")
 

@@ -2,6 +2,7 @@
 
 `expression` turns a text into one regular expression for whole paths, and every short path is tried with it.
 `Automaton` turns it into states and edges; the product of two is searched for a common path of any length.
+A literal against a glob has a rule of its own: `meets_literal` reads it off the texts.
 """
 
 import json
@@ -9,11 +10,13 @@ import re
 from collections import deque
 from functools import cache
 from itertools import product
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from postroom.contracts.errors import InvalidPattern
+from postroom.mail import globs
 from postroom.mail.globs import Pattern, matches, overlap, overlapping, parse_pattern, prefixes_of
 
 PART = re.compile(r"\[[!^]?\]?[^\]]*\]|.")
@@ -130,6 +133,20 @@ def is_common(path: str | None, a: str, b: str) -> bool:
     return path is not None and all(re.fullmatch(expression(text), path) for text in (a, b))
 
 
+def is_anchored(glob: str, literal: str) -> bool:
+    """Whether the names before the glob's first wildcard are the literal or lie below it."""
+    leading = re.split(r"[*?\[]", glob)[0].rpartition("/")[0]
+    return f"{leading}/".startswith(f"{literal}/")
+
+
+def meets_literal(a: str, b: str) -> bool | None:
+    """Whether a literal and a glob overlap, in either order; None where the two are of one kind."""
+    if is_literal(a) == is_literal(b):
+        return None
+    literal, glob = (a, b) if is_literal(a) else (b, a)
+    return is_anchored(glob, literal) or re.fullmatch(expression(glob), literal) is not None
+
+
 def are_near(a: Pattern, b: Pattern) -> bool:
     """The store's narrowing: the prefix of one is a whole-name prefix of the other's."""
     return a.prefix in prefixes_of(b.prefix) or b.prefix in prefixes_of(a.prefix)
@@ -152,6 +169,7 @@ def pattern_texts(letters: str, *, longest_name: int, most_names: int) -> st.Sea
 
 SMALL = pattern_texts("ab.", longest_name=2, most_names=3)
 LARGE = pattern_texts("ab.", longest_name=6, most_names=7)
+LITERAL = st.lists(st.sampled_from(["a", "b", "ab", "a.b", "b."]), min_size=1, max_size=4).map("/".join)
 MIXED = pattern_texts("Bak", longest_name=3, most_names=1)
 fixed = settings(derandomize=True, deadline=None, max_examples=400)
 
@@ -164,12 +182,20 @@ def test_every_pair_of_a_small_grammar_overlaps_exactly_when_a_path_is_covered_b
     position = {path: index for index, path in enumerate(paths("ab/", 7))}
     sets = [sum(1 << position[path] for path in covered(text, "ab/", 7)) for text in texts]
     found = [set(overlapping(pattern, patterns)) for pattern in patterns]
-    common = [{j for j, theirs in enumerate(sets) if mine & theirs} for mine in sets]
+    ruled = [[meets_literal(one, other) for other in texts] for one in texts]
+    common = [
+        {j for j, theirs in enumerate(sets) if (mine & theirs if rule[j] is None else rule[j])}
+        for mine, rule in zip(sets, ruled, strict=True)
+    ]
     missed = [(texts[i], texts[j]) for i, js in enumerate(common) for j in js - found[i]]
+    wrong = [
+        (texts[i], texts[j]) for i, js in enumerate(found) for j in js - common[i] if ruled[i][j] is False
+    ]
     doubtful = [(texts[i], texts[j]) for i, js in enumerate(found) for j in js - common[i]]
     assert len(texts) > 450
     assert sum(map(len, common)) > 50_000
     assert missed == []
+    assert wrong == []
     assert len(doubtful) < 2_000, "the paths tried are too short to be a test"
     assert [pair for pair in doubtful if not is_common(common_path(*pair, "abz/"), *pair)] == []
     assert all(are_near(patterns[i], patterns[j]) for i, js in enumerate(found) for j in js)
@@ -179,12 +205,15 @@ def test_every_pair_of_a_small_grammar_overlaps_exactly_when_a_path_is_covered_b
 @given(SMALL, SMALL)
 def test_two_small_patterns_overlap_exactly_when_a_path_is_covered_by_both(a: str, b: str) -> None:
     one, other = parse_pattern(a), parse_pattern(b)
-    common = covered(a, "ab./", 6) & covered(b, "ab./", 6)
     answer = overlap(one, other)
     assert answer == overlap(other, one)
+    assert not answer or are_near(one, other)
+    if (rule := meets_literal(a, b)) is not None:
+        assert answer == rule
+        return
+    common = covered(a, "ab./", 6) & covered(b, "ab./", 6)
     assert answer or not common
     assert not answer or common or is_common(common_path(a, b, "ab.z/"), a, b)
-    assert not answer or are_near(one, other)
 
 
 @fixed
@@ -194,10 +223,59 @@ def test_two_large_patterns_overlap_exactly_when_the_product_of_their_automata_i
 ) -> None:
     one, other = parse_pattern(a), parse_pattern(b)
     path = common_path(a, b, "ab.z/")
-    assert overlap(one, other) == overlap(other, one) == (path is not None)
     assert path is None or is_common(path, a, b)
     assert path is None or (matches(one, path) and matches(other, path))
     assert path is None or are_near(one, other)
+    rule = meets_literal(a, b)
+    assert overlap(one, other) == overlap(other, one) == (path is not None if rule is None else rule)
+    assert path is not None or not rule, "what the rule of literals adds has no common path"
+
+
+@fixed
+@given(st.one_of(SMALL, LARGE), LARGE)
+def test_short_rows_are_decided_as_long_ones_are(a: str, b: str) -> None:
+    one, other = parse_pattern(a), parse_pattern(b)
+    by_trying = overlap(one, other)
+    with mock.patch.object(globs, "_SHORT", -1):
+        assert overlap(one, other) == by_trying
+
+
+@fixed
+@given(LITERAL, st.integers(0, 4), st.one_of(SMALL, LARGE, LITERAL))
+def test_a_literal_overlaps_what_matches_it_or_is_anchored_at_or_below_it(
+    literal: str, kept: int, rest: str
+) -> None:
+    names = literal.split("/")
+    for text in (
+        rest,
+        "/".join([*names[:kept], rest]),
+        "/".join([*names[:kept], "*", rest]),
+        f"{literal}/**",
+    ):
+        one, other = parse_pattern(literal), parse_pattern(text)
+        rule = meets_literal(literal, other.text)
+        expected = common_path(literal, other.text, "ab.z/") is not None if rule is None else rule
+        assert overlap(one, other) == overlap(other, one) == expected
+        assert not expected or are_near(one, other)
+
+
+def test_a_glob_is_anchored_at_or_below_a_literal_exactly_when_all_it_matches_lies_below() -> None:
+    names = ["a", "b", "*", "?", "a*", "*b", "[!a]", "**"]
+    raws = ("/".join(chosen) for count in (1, 2, 3) for chosen in product(names, repeat=count))
+    texts = sorted({parse_pattern(raw).text for raw in raws})
+    literals = [text for text in texts if is_literal(text)]
+    tried = {text: covered(text, "abz/", 6) for text in texts if not is_literal(text)}
+    assert len(tried) > 400
+    assert all(tried.values())
+    anchored = {(glob, literal) for glob in tried for literal in literals if is_anchored(glob, literal)}
+    below = {
+        (glob, literal)
+        for glob, found in tried.items()
+        for literal in literals
+        if all(path.startswith(f"{literal}/") for path in found)
+    }
+    assert len(anchored) > 100
+    assert anchored == below
 
 
 @fixed

@@ -8,8 +8,8 @@ import re
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mail_room import Room, room_over_each_store
 
+from mail_room import Room, room_over_each_store
 from postroom.contracts.errors import AgentRetired, InvalidName, NameTaken, StateError
 from postroom.contracts.store import MailWrites
 from postroom.mail import agents, names
@@ -22,15 +22,39 @@ room = room_over_each_store
 WHO = {"program": "shell", "model": "none"}
 
 
-@pytest.mark.parametrize("name", ["a", "A", "9", "Ada", "ada.lovelace", "a_b-c.d", "0-0", "x" * 64, "a-", "a.."])
+@pytest.mark.parametrize(
+    "name", ["a", "A", "9", "Ada", "ada.lovelace", "a_b-c.d", "0-0", "x" * 64, "a-", "a.."]
+)
 def test_a_name_within_the_rule_is_kept_exactly(name: str) -> None:
     assert names.check_name(name) == name
 
 
 @pytest.mark.parametrize(
     "name",
-    ["", " ", "-a", ".a", "_a", "a b", "a\n", "\na", "a/b", "a\\b", "a@b", "human:ada", "ä", "x" * 65, "a\x00"]
-    + ["a\u200b", "１", "../a", "a:b", "{name}", "<name>", "ada,ben"],
+    [
+        "",
+        " ",
+        "-a",
+        ".a",
+        "_a",
+        "a b",
+        "a\n",
+        "\na",
+        "a/b",
+        "a\\b",
+        "a@b",
+        "human:ada",
+        "ä",
+        "x" * 65,
+        "a\x00",
+        "a\u200b",
+        "１",
+        "../a",
+        "a:b",
+        "{name}",
+        "<name>",
+        "ada,ben",
+    ],
 )
 def test_a_name_outside_of_the_rule_is_refused_with_one_that_would_do(name: str) -> None:
     with pytest.raises(InvalidName) as caught:
@@ -102,7 +126,9 @@ class _StuckDice(random.Random):
         return start
 
 
-async def test_a_generated_name_that_is_taken_is_tried_again_and_the_end_is_a_plain_refusal(room: Room) -> None:
+async def test_a_generated_name_that_is_taken_is_tried_again_and_the_end_is_a_plain_refusal(
+    room: Room,
+) -> None:
     await room.open("Ada")
     room.mail = Mail(room.store, room.clock, dice=_StuckDice())
     first = await room.call("create_agent_identity", **WHO)
@@ -115,7 +141,9 @@ async def test_a_generated_name_that_is_taken_is_tried_again_and_the_end_is_a_pl
 async def test_a_chosen_name_is_kept_exactly_and_registering_again_updates_the_same_agent(room: Room) -> None:
     await room.open("Ada")
     first = await room.call("register_agent", name="x.Y_z-9", **WHO, task_description="one")
-    again = await room.call("register_agent", name="x.Y_z-9", program="p2", model="m2", task_description="two")
+    again = await room.call(
+        "register_agent", name="x.Y_z-9", program="p2", model="m2", task_description="two"
+    )
     assert again["id"] == first["id"]
     assert again["name"] == "x.Y_z-9"
     assert (again["program"], again["model"], again["task_description"]) == ("p2", "m2", "two")

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mail_room import Room, a_room, room_over_each_store
 from PIL import Image
 
+from mail_room import Room, a_room, room_over_each_store
 from postroom.contracts.errors import InvalidArgument, InvalidPath, TooLarge, UnknownAgent, WrongToken
 from postroom.mail.attachments import load_attachments, preview_of
 from postroom.mail.commands import AttachmentIn
@@ -23,7 +23,9 @@ from postroom.mail.desk import Caller, LoadedAttachment, Rules
 
 room = room_over_each_store
 
-RULES = Rules(max_attachment_bytes=1_000, max_attachments_bytes=2_500, max_attachments=4, inline_image_max_bytes=200)
+RULES = Rules(
+    max_attachment_bytes=1_000, max_attachments_bytes=2_500, max_attachments=4, inline_image_max_bytes=200
+)
 
 
 def _b64(content: bytes) -> str:
@@ -38,6 +40,10 @@ def _content(name: str, content: bytes, rules: Rules = RULES) -> LoadedAttachmen
     return _load(AttachmentIn(name=name, content_base64=_b64(content)), rules=rules)[0]
 
 
+def _open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 def _picture(size: tuple[int, int] = (64, 48), form: str = "PNG", mode: str = "RGB") -> bytes:
     out = io.BytesIO()
     Image.effect_noise(size, 60).convert(mode).save(out, format=form)
@@ -48,7 +54,11 @@ def test_content_is_known_by_its_hash_and_keeps_its_name_type_and_size() -> None
     loaded = _content("notes.txt", b"hello")
     assert loaded.content == b"hello"
     assert loaded.attachment.sha256 == hashlib.sha256(b"hello").hexdigest()
-    assert (loaded.attachment.name, loaded.attachment.media_type, loaded.attachment.size) == ("notes.txt", "text/plain", 5)
+    assert (loaded.attachment.name, loaded.attachment.media_type, loaded.attachment.size) == (
+        "notes.txt",
+        "text/plain",
+        5,
+    )
     assert loaded.preview is None
     assert loaded.attachment.preview_sha256 is None
 
@@ -93,8 +103,27 @@ def test_a_file_is_read_from_inside_the_project(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["", ".", "..", "../secret", "sub/../../secret", "/etc/hostname", "missing", "missing/../ok", "sub", "~/x", "a\x00b"]
-    + ["x" * 5_000, "sub/" * 500, "link-out", "link-up/secret", "loop", "pipe", "socket", "dangling"],
+    [
+        "",
+        ".",
+        "..",
+        "../secret",
+        "sub/../../secret",
+        "/etc/hostname",
+        "missing",
+        "missing/../ok",
+        "sub",
+        "~/x",
+        "a\x00b",
+        "x" * 5_000,
+        "sub/" * 500,
+        "link-out",
+        "link-up/secret",
+        "loop",
+        "pipe",
+        "socket",
+        "dangling",
+    ],
 )
 def test_what_lies_outside_or_is_no_plain_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
@@ -111,10 +140,10 @@ def test_what_lies_outside_or_is_no_plain_file_is_refused(
     with socket.socket(socket.AF_UNIX) as listener:
         monkeypatch.chdir(root)  # the address of a socket may not be long
         listener.bind("socket")
-        before = len(os.listdir("/proc/self/fd"))
+        before = _open_files()
         with pytest.raises(InvalidPath) as caught:
             _load(AttachmentIn(path=path), root=root)
-        assert len(os.listdir("/proc/self/fd")) == before, "nothing is left open"
+        assert _open_files() == before, "nothing is left open"
     assert "secret" not in str(caught.value.details)
     assert len(str(caught.value)) < 400
 
@@ -148,7 +177,9 @@ def test_an_attachment_is_a_path_or_a_name_with_content(one: AttachmentIn) -> No
         _load(one)
 
 
-@pytest.mark.parametrize("text", ["Q", "QQ", "QQ=", "Q*==", "QQ==QQ", "Q Q=", "ÄÄ==", "data:text/plain;base64,QQ=="])
+@pytest.mark.parametrize(
+    "text", ["Q", "QQ", "QQ=", "Q*==", "QQ==QQ", "Q Q=", "ÄÄ==", "data:text/plain;base64,QQ=="]
+)
 def test_content_that_is_not_base64_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="base64"):
         _load(AttachmentIn(name="a", content_base64=text))
@@ -178,7 +209,18 @@ def test_the_total_and_the_number_are_limited() -> None:
         _load(*[small] * 5)
 
 
-@pytest.mark.parametrize(("form", "mode"), [("PNG", "RGB"), ("PNG", "P"), ("PNG", "LA"), ("JPEG", "RGB"), ("GIF", "P"), ("WEBP", "RGBA"), ("BMP", "RGB")])
+@pytest.mark.parametrize(
+    ("form", "mode"),
+    [
+        ("PNG", "RGB"),
+        ("PNG", "P"),
+        ("PNG", "LA"),
+        ("JPEG", "RGB"),
+        ("GIF", "P"),
+        ("WEBP", "RGBA"),
+        ("BMP", "RGB"),
+    ],
+)
 def test_a_large_picture_gets_a_small_webp_beside_the_original(form: str, mode: str) -> None:
     content = _picture((700, 600), form, mode)
     loaded = _content(f"shot.{form.lower()}", content, Rules())
@@ -201,7 +243,9 @@ def _png_of(width: int, height: int) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    )
 
 
 @pytest.mark.parametrize("size", [(7_000, 7_000), (12_000, 12_000), (60_000, 60_000), (2**31 - 1, 1), (0, 5)])
@@ -233,10 +277,17 @@ def test_what_is_no_picture_is_kept_without_a_preview(content: bytes) -> None:
     assert loaded.preview is None or loaded.preview.startswith(b"RIFF")
 
 
-SAMPLES = [_picture(form=form, mode=mode) for form, mode in (("PNG", "RGB"), ("JPEG", "RGB"), ("GIF", "P"), ("BMP", "RGB"), ("WEBP", "RGB"))]
+SAMPLES = [
+    _picture(form=form, mode=mode)
+    for form, mode in (("PNG", "RGB"), ("JPEG", "RGB"), ("GIF", "P"), ("BMP", "RGB"), ("WEBP", "RGB"))
+]
 
 
-@given(st.sampled_from(SAMPLES), st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), max_size=8), st.integers(0, 4))
+@given(
+    st.sampled_from(SAMPLES),
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 255)), max_size=8),
+    st.integers(0, 4),
+)
 @settings(max_examples=150, derandomize=True, deadline=None, database=None)
 def test_a_spoilt_picture_is_never_an_error(sample: bytes, spoilt: list[tuple[int, int]], cut: int) -> None:
     content = bytearray(sample)
@@ -249,7 +300,14 @@ async def _sending(room: Room, root: Path, **more: Any) -> dict[str, Any]:
     await room.call("ensure_project", human_key=str(root))
     for name in ("Ada", "Ben"):
         await room.call("register_agent", project_key=str(root), program="p", model="m", name=name)
-    return {"project_key": str(root), "sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b", **more}
+    return {
+        "project_key": str(root),
+        "sender_name": "Ada",
+        "to": ["Ben"],
+        "subject": "s",
+        "body_md": "b",
+        **more,
+    }
 
 
 async def test_a_letter_carries_its_attachments_in_order_and_equal_bytes_are_kept_once(
@@ -257,7 +315,11 @@ async def test_a_letter_carries_its_attachments_in_order_and_equal_bytes_are_kep
 ) -> None:
     (tmp_path / "a.txt").write_bytes(b"same")
     letter = await _sending(room, tmp_path)
-    files = [{"path": "a.txt"}, {"name": "b.bin", "content_base64": _b64(b"same")}, {"name": "c.bin", "content_base64": ""}]
+    files = [
+        {"path": "a.txt"},
+        {"name": "b.bin", "content_base64": _b64(b"same")},
+        {"name": "c.bin", "content_base64": ""},
+    ]
     sent = await room.call("send_message", **letter, attachments=files)
     arrived = (await room.inbox("Ben", project_key=str(tmp_path)))[0]
     assert [one["name"] for one in arrived["attachments"]] == ["a.txt", "b.bin", "c.bin"]

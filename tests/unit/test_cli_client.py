@@ -1,7 +1,5 @@
 """How commands reach the server, against a fake one."""
 
-# ruff: noqa: S105, S106 - the tokens are made up for these tests
-
 import json
 import socket
 import threading

@@ -4,8 +4,8 @@ import itertools
 from typing import Any, get_args
 
 import pytest
-from mail_room import HARBOR, SHORE, Room, a_room, room_over_each_store
 
+from mail_room import HARBOR, SHORE, Room, a_room, room_over_each_store
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     AgentRetired,
@@ -43,8 +43,12 @@ def test_an_agent_may_always_write_to_itself() -> None:
 
 def test_closed_and_a_block_stand_above_everything_else() -> None:
     others = [facts for facts in EVERY_CASE if not facts.same_agent and not facts.retired]
-    assert {refusal(facts) for facts in others if facts.policy == "closed" or facts.blocked} == {ContactBlocked}
-    assert ContactBlocked not in {refusal(facts) for facts in others if facts.policy != "closed" and not facts.blocked}
+    assert {refusal(facts) for facts in others if facts.policy == "closed" or facts.blocked} == {
+        ContactBlocked
+    }
+    assert ContactBlocked not in {
+        refusal(facts) for facts in others if facts.policy != "closed" and not facts.blocked
+    }
 
 
 def test_an_approval_or_an_answer_opens_every_policy_but_closed() -> None:
@@ -134,7 +138,12 @@ async def test_approval_lets_in_those_who_were_approved_and_nobody_else(room: Ro
     assert error.value == "Ben"
     assert "request_contact" in error.remedy
     asked = await room.call("request_contact", agent_name="Ada", to="Ben", reason="hello")
-    assert (asked["requester"], asked["to"], asked["status"], asked["reason"]) == ("Ada", "Ben", "pending", "hello")
+    assert (asked["requester"], asked["to"], asked["status"], asked["reason"]) == (
+        "Ada",
+        "Ben",
+        "pending",
+        "hello",
+    )
     await room.refused(ContactRequired, "send_message", sender_name="Ada", **letter)
     answered = await room.call("respond_contact", agent_name="Ben", requester="Ada", accept=True)
     assert answered["status"] == "approved"
@@ -188,7 +197,9 @@ async def test_a_block_holds_in_one_direction(room: Room) -> None:
     await room.send("Ben", "Ada")
 
 
-async def test_asking_again_changes_nothing_and_asking_oneself_or_a_closed_agent_is_refused(room: Room) -> None:
+async def test_asking_again_changes_nothing_and_asking_oneself_or_a_closed_agent_is_refused(
+    room: Room,
+) -> None:
     await _closed_room(room, "closed")
     await room.refused(ContactBlocked, "request_contact", agent_name="Ada", to="Ben")
     await room.refused(StateError, "request_contact", agent_name="Ada", to="ada")
@@ -246,7 +257,9 @@ async def test_mail_to_another_project_of_the_same_owner_needs_no_approval(room:
 
 
 @pytest.mark.parametrize("owners", [("me", "you"), ("", ""), ("me", "")])
-async def test_mail_to_a_project_of_another_owner_needs_an_approval(room: Room, owners: tuple[str, str]) -> None:
+async def test_mail_to_a_project_of_another_owner_needs_an_approval(
+    room: Room, owners: tuple[str, str]
+) -> None:
     await _two_projects(room, *owners)
     error = await room.refused(ContactRequired, "send_message", **ABROAD)
     assert error.value == "Eve@projects-shore"
@@ -267,7 +280,9 @@ async def test_two_of_one_name_in_two_projects_are_told_apart_in_a_refusal(room:
     await room.call("register_agent", project_key=SHORE, program="p", model="m", name="Ben")
     await room.call("set_contact_policy", agent_name="Ben", policy="closed")
     error = await room.refused(
-        InvalidRecipients, "send_message", **{**ABROAD, "to": ["Ben", "Ben@projects-shore", "Ada@projects-shore"]}
+        InvalidRecipients,
+        "send_message",
+        **{**ABROAD, "to": ["Ben", "Ben@projects-shore", "Ada@projects-shore"]},
     )
     assert error.value == ["Ben", "Ben@projects-shore", "Ada@projects-shore"]
     codes = [one["code"] for one in error.details["recipients"]]  # type: ignore[attr-defined]

@@ -3,7 +3,7 @@
 import pytest
 
 from postroom.contracts.errors import InvalidPattern
-from postroom.mail import globs
+from postroom.mail import glob_sets, globs
 from postroom.mail.globs import matches, overlap, overlapping, parse_pattern, prefixes_of
 
 
@@ -56,6 +56,8 @@ def test_a_pattern_is_kept_in_one_spelling_that_reads_back_as_itself(raw: str, t
         ("**/..", "climbs"),
         ("service:a/../b", "climbs"),
         ("[.][.]/etc", "with sets"),
+        ("src/**/[..]/a", "with sets"),
+        ("src/[.-.]/*", "with sets"),
         ("src/[.]", "with sets"),
         ("/etc/passwd", "absolute"),
         ("//server/share", "absolute"),
@@ -211,12 +213,10 @@ def test_a_path_with_an_empty_name_is_covered_by_nothing(path: str) -> None:
         ("src/app.py", "src/*.js", False),
         ("src/a/app.py", "src/*.py", False),
         ("src", "src/*/x.py", True),
-        ("src/a", "src/*/x.py", True),
+        ("src/a", "src/*/x.py", False),
         ("src/a/y.py", "src/*/x.py", False),
         ("src/app.py", "**/app.py", True),
         ("src/app.py", "lib/**/app.py", False),
-        # A path without wildcards covers the tree below it, whatever its name looks like.
-        ("src/app.py", "**/*.js", True),
         ("src/*.py", "src/a*", True),
         ("src/*.py", "src/*.js", False),
         ("src/a*", "src/b*", False),
@@ -230,10 +230,12 @@ def test_a_path_with_an_empty_name_is_covered_by_nothing(path: str) -> None:
         ("**/a/**", "**/b/**", True),
         ("a/**/b", "a/b/?", True),
         ("a/**/b", "a/b/[!b]", False),
-        ("a/**/b", "a/b/c", True),
+        ("a/**/b", "a/b/c", False),
+        ("a/**/b", "a/b/c/**", True),
         ("a/**/b", "*/x/*", True),
         ("a/**/b/**/c", "a/*/*/c", True),
-        ("a/**/b/**/c", "a/c", True),
+        ("a/**/b/**/c", "a/c", False),
+        ("a/**/b/**/c", "a/c/**", True),
         ("a/**/b/**/c", "a/?/c", True),
         ("a/**/b/**/c", "a/[!b]/c", False),
         ("**/name_1*.py", "**/name_2*.py", False),
@@ -258,9 +260,11 @@ def test_a_path_with_an_empty_name_is_covered_by_nothing(path: str) -> None:
         ("port:8080", "**", False),
         ("service:db", "service:db/x", False),
         ("service:a*", "service:ab", False),
+        ("port:8080", "por?:8080", False),
+        ("port:8080", "./port:8080/*", False),
     ],
 )
-def test_two_patterns_overlap_when_some_path_is_covered_by_both(a: str, b: str, expected: bool) -> None:
+def test_two_patterns_overlap_in_either_order_or_not_at_all(a: str, b: str, expected: bool) -> None:
     one, other = parse_pattern(a), parse_pattern(b)
     assert overlap(one, other) is expected
     assert overlap(other, one) is expected
@@ -268,9 +272,48 @@ def test_two_patterns_overlap_when_some_path_is_covered_by_both(a: str, b: str, 
 
 
 @pytest.mark.parametrize(
+    ("literal", "glob", "expected"),
+    [
+        ("src/app.py", "**/*.js", False),
+        ("src/app.py", "src/*/**", False),
+        ("src/app.py", "src/app.py/**", True),
+        ("src", "sr?", True),
+        ("src", "sr?/app.py", False),
+        ("src", "*/app.py", False),
+        ("src", "**/*.py", False),
+        ("src", "**/src/*.py", False),
+        ("src", "src/*.py", True),
+        ("src", "src/**/*.py", True),
+        ("src", "src/app/*.py", True),
+        ("src/app", "src/app*", True),
+        ("src/app", "src/app*/x.py", False),
+        ("src/app", "src/apple/*.py", False),
+        ("app/[[]id]", "app/[[]id]/*.tsx", True),
+        ("app/[i]d", "app/id/*.tsx", True),
+        ("./port:8080", "./port:8080/*", True),
+    ],
+)
+def test_a_literal_meets_a_glob_that_matches_it_or_is_anchored_at_or_below_it(
+    literal: str, glob: str, expected: bool
+) -> None:
+    one, other = parse_pattern(literal), parse_pattern(glob)
+    assert (one.is_literal, other.is_literal) == (True, False)
+    assert overlap(one, other) is expected
+    assert overlap(other, one) is expected
+    assert overlapping(one, [other, one]) == ([0, 1] if expected else [1])
+
+
+def test_a_folder_written_with_a_slash_meets_every_glob_that_reaches_into_it() -> None:
+    into = [parse_pattern(raw) for raw in ["**/*.py", "*/app.py", "sr?/a/b", "src/*", "**/b/**", "*.py"]]
+    for folder in ("src/", "src/**"):
+        assert overlapping(parse_pattern(folder), into) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
     ("a", "b", "expected"),
     [
         ("SRC/App.py", "src/app.PY", True),
+        ("SRC", "src/App/*.py", True),
         ("SRC", "src/app.py", True),
         ("SRC/*.PY", "src/app.py", True),
         ("*/README*", "docs/readme.md", True),
@@ -310,12 +353,12 @@ def test_a_path_is_folded_like_the_pattern_it_is_held_against() -> None:
 
 
 def test_folding_keeps_every_character_one_character_and_is_done_once() -> None:
-    fold = globs._folded_character.__wrapped__
+    fold = glob_sets._folded_character.__wrapped__
     folded = {character: fold(character) for character in map(chr, range(0x110000))}
     changed = {character: form for character, form in folded.items() if form != character}
     assert {len(form) for form in changed.values()} == {1}
     assert all(folded[form] == form for form in changed.values())
-    assert max(changed) <= chr(globs._LAST_CASED)
+    assert max(changed) <= chr(glob_sets._LAST_CASED)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +371,10 @@ def test_folding_keeps_every_character_one_character_and_is_done_once() -> None:
         ("*" + "a" * 480 + "?" + "a" * 500 + "*", "a" * 500 + "?" + "a" * 500, True),
         ("*" + "a" * 300 + "?b" + "a" * 200 + "*", "a" * 1000 + "?", False),
         ("*" + "a" * 300 + "?b" + "a" * 200 + "*", "a" * 500 + "?" + "a" * 500, True),
-        ("x/" + "**/a/" * 30 + "b", "x/" + "a/" * 500 + "c", True),
+        ("x/" + "**/a/" * 30 + "b", "x/" + "a/" * 500 + "c", False),
+        ("x/" + "**/a/" * 30 + "b", "x/" + "a/" * 500 + "c/**", True),
+        ("**/" + "a/" * 200 + "b/**/x", "a/" * 490 + "?", False),
+        ("**/" + "a/" * 200 + "?/**/x", "a/" * 490 + "?", True),
         ("x/" + "**/?a/" * 15 + "b", "x/" + "*/a/" * 30 + "a/" * 400 + "?", False),
     ],
 )
@@ -341,7 +387,12 @@ def test_patterns_made_to_blow_up_are_decided_all_the_same(a: str, b: str, expec
 def test_positions_come_in_the_order_of_the_live_patterns() -> None:
     live = [parse_pattern(raw) for raw in ["src/b.py", "docs/**", "**/*.py", "src", "port:8080", "src/*.js"]]
     assert overlapping(parse_pattern("src/a.py"), live) == [2, 3]
+    assert overlapping(parse_pattern("src"), live) == [0, 3, 5]
     assert overlapping(parse_pattern("src/*.py"), live) == [0, 2, 3]
     assert overlapping(parse_pattern("port:8080"), live) == [4]
     assert overlapping(parse_pattern("**"), live) == [0, 1, 2, 3, 5]
     assert overlapping(parse_pattern("**"), []) == []
+    again = [parse_pattern(raw) for raw in ["*/a/x", "*/b/x", "*/a/y", "*/b/y", "*/a/x", "*/a"]]
+    assert overlapping(parse_pattern("?/a/*"), again) == [0, 2, 4]
+    assert overlapping(parse_pattern("?/b/x"), again) == [1]
+    assert overlapping(parse_pattern("s/**"), again) == [0, 1, 2, 3, 4, 5]

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from mail_room import AGENTS, HARBOR, SHORE, UNPLACED, Room, a_room, room_in_memory, room_over_each_store
 
+from mail_room import AGENTS, HARBOR, SHORE, UNPLACED, Room, a_room, room_in_memory, room_over_each_store
 from postroom.contracts.errors import (
     ContactBlocked,
     InvalidArgument,
@@ -61,7 +61,9 @@ EVERY = pytest.mark.parametrize("operation", ALL_OPERATIONS, ids=lambda one: one
 
 
 @EVERY
-async def test_every_operation_refuses_an_argument_it_does_not_know(memory: Room, operation: Operation) -> None:
+async def test_every_operation_refuses_an_argument_it_does_not_know(
+    memory: Room, operation: Operation
+) -> None:
     await memory.open()
     error = await memory.refused(InvalidArgument, operation.name, **_good(operation), colour="red")
     assert "colour" in error.message
@@ -69,7 +71,9 @@ async def test_every_operation_refuses_an_argument_it_does_not_know(memory: Room
 
 
 @EVERY
-async def test_every_operation_names_the_arguments_when_one_is_missing(memory: Room, operation: Operation) -> None:
+async def test_every_operation_names_the_arguments_when_one_is_missing(
+    memory: Room, operation: Operation
+) -> None:
     await memory.open()
     required = _good(operation)
     for name in required:
@@ -79,7 +83,20 @@ async def test_every_operation_names_the_arguments_when_one_is_missing(memory: R
         assert name in error.remedy
 
 
-HOSTILE: list[Any] = [None, [], {}, [[1]], {"a": 1}, 1.5, float("nan"), float("inf"), 10**400, -(2**70), b"x", object()]
+HOSTILE: list[Any] = [
+    None,
+    [],
+    {},
+    [[1]],
+    {"a": 1},
+    1.5,
+    float("nan"),
+    float("inf"),
+    10**400,
+    -(2**70),
+    b"x",
+    object(),
+]
 
 
 @EVERY
@@ -90,7 +107,15 @@ async def test_every_argument_refuses_values_of_another_type(memory: Room, opera
         for value in HOSTILE:
             if field.name == "project_key" or (value is None and not field.required):
                 continue
-            if isinstance(value, list) and field.name in ("to", "cc", "bcc", "paths", "ids", "reserve_paths", "attachments"):
+            if isinstance(value, list) and field.name in (
+                "to",
+                "cc",
+                "bcc",
+                "paths",
+                "ids",
+                "reserve_paths",
+                "attachments",
+            ):
                 continue
             await memory.refused(InvalidArgument, operation.name, **{**good, field.name: value})
 
@@ -124,28 +149,35 @@ PLACED = [one for one in ALL_OPERATIONS if one.name not in (*UNPLACED, "start_se
 
 @pytest.mark.parametrize("operation", PLACED, ids=lambda one: one.name)
 async def test_every_operation_names_the_projects_nearest_to_one_it_does_not_know(
-    room: Room, operation: Operation
+    memory: Room, operation: Operation
 ) -> None:
-    await room.open()
-    error = await room.refused(UnknownProject, operation.name, **_good(operation), project_key="project-harbor")
+    await memory.open()
+    error = await memory.refused(
+        UnknownProject, operation.name, **_good(operation), project_key="project-harbor"
+    )
     assert error.details["nearest"] == ["projects-harbor", HARBOR]
 
 
-ACTED = [one for one in PLACED if {"agent_name", "sender_name"} & {field.name for field in msgspec.structs.fields(one.command) if field.required}]
+ACTED = [
+    one
+    for one in PLACED
+    if {"agent_name", "sender_name"}
+    & {field.name for field in msgspec.structs.fields(one.command) if field.required}
+]
 
 
 @pytest.mark.parametrize("operation", ACTED, ids=lambda one: one.name)
 async def test_every_operation_names_the_agents_nearest_to_one_it_does_not_know(
-    room: Room, operation: Operation
+    memory: Room, operation: Operation
 ) -> None:
-    await room.open("Ada", "GreenLake", "BlueStone")
+    await memory.open("Ada", "GreenLake", "BlueStone")
     who = "sender_name" if "sender_name" in _good(operation) else "agent_name"
-    error = await room.refused(UnknownAgent, operation.name, **{**_good(operation), who: "GrenLake"})
+    error = await memory.refused(UnknownAgent, operation.name, **{**_good(operation), who: "GrenLake"})
     assert error.value == "GrenLake"
     assert error.details["nearest"] == ["GreenLake"]
     for odd in ("", " ", "a@b", "x" * 200, "‮"):
         with pytest.raises((UnknownAgent, UnknownProject, InvalidArgument)):
-            await room.call(operation.name, **{**_good(operation), who: odd})
+            await memory.call(operation.name, **{**_good(operation), who: odd})
 
 
 def test_every_operation_is_in_the_tables_above() -> None:
@@ -207,35 +239,65 @@ def test_every_operation_is_in_the_tables_above() -> None:
     ],
 )
 async def test_limits_cursors_moments_and_ids_out_of_range_are_refused(
-    room: Room, name: str, arguments: dict[str, Any]
+    memory: Room, name: str, arguments: dict[str, Any]
 ) -> None:
-    await room.open()
-    await room.refused(InvalidArgument, name, **{"agent_name": "Ada", **arguments})
+    await memory.open()
+    await memory.refused(InvalidArgument, name, **{"agent_name": "Ada", **arguments})
 
 
-@pytest.mark.parametrize("since", ["2026-11-21", "2026-11-21T09:30:00Z", "2026-11-21 09:30+02:00", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "20261121"])
+@pytest.mark.parametrize(
+    "since",
+    [
+        "2026-11-21",
+        "2026-11-21T09:30:00Z",
+        "2026-11-21 09:30+02:00",
+        "0001-01-01T00:00:00+14:00",
+        "9999-12-31T23:59:59-14:00",
+        "20261121",
+    ],
+)
 async def test_every_moment_of_iso_8601_is_taken(room: Room, since: str) -> None:
     await room.open()
     await room.send("Ada", "Ben")
     assert isinstance(await room.inbox("Ben", since=since), list)
 
 
-async def test_numbers_and_truth_values_may_come_as_text(room: Room) -> None:
-    await room.open()
-    letter = await room.send("Ada", "Ben", ack_required="true")
-    shown = await room.call("get_message", agent_name="Ben", message_id=str(letter))
+async def test_numbers_and_truth_values_may_come_as_text(memory: Room) -> None:
+    await memory.open()
+    letter = await memory.send("Ada", "Ben", ack_required="true")
+    shown = await memory.call("get_message", agent_name="Ben", message_id=str(letter))
     assert shown["ack_required"] is True
-    assert len(await room.inbox("Ben", limit="5")) == 1
+    assert len(await memory.inbox("Ben", limit="5")) == 1
 
 
-PATTERNS = ["", " ", "/etc/passwd", "../x", "a/../../x", "..", "a\\..\\b", "C:\\x", "~/x", "a/./../..", "\\\\server\\x"]
+PATTERNS = [
+    "",
+    " ",
+    "/etc/passwd",
+    "../x",
+    "a/../../x",
+    "..",
+    "a\\..\\b",
+    "C:\\x",
+    "~/x",
+    "a/./../..",
+    "\\\\server\\x",
+]
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize("name", ["file_reservation_paths", "check_file_reservations", "release_file_reservations", "renew_file_reservations"])
-async def test_a_pattern_that_leaves_the_project_is_refused(room: Room, name: str, pattern: str) -> None:
-    await room.open()
-    error = await room.refused(InvalidPattern, name, agent_name="Ada", paths=["good", pattern])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "file_reservation_paths",
+        "check_file_reservations",
+        "release_file_reservations",
+        "renew_file_reservations",
+    ],
+)
+async def test_a_pattern_that_leaves_the_project_is_refused(memory: Room, name: str, pattern: str) -> None:
+    await memory.open()
+    error = await memory.refused(InvalidPattern, name, agent_name="Ada", paths=["good", pattern])
     assert error.value == pattern
 
 
@@ -247,31 +309,37 @@ async def test_a_session_with_a_bad_pattern_begins_nothing(room: Room) -> None:
 
 
 @pytest.mark.parametrize("thread_id", ["", " ", "a b", "-a", "a\n", "a/b", "a" * 129, "ä", "a\x00", ".a", 5])
-async def test_a_thread_name_outside_of_the_rule_is_refused(room: Room, thread_id: Any) -> None:
-    await room.open()
-    await room.refused(InvalidArgument, "send_message", **LETTER, to=["Ben"], thread_id=thread_id)
+async def test_a_thread_name_outside_of_the_rule_is_refused(memory: Room, thread_id: Any) -> None:
+    await memory.open()
+    await memory.refused(InvalidArgument, "send_message", **LETTER, to=["Ben"], thread_id=thread_id)
 
 
 @pytest.mark.parametrize("topic", [" ", "a b", "-a", "a\n", "a" * 65, "ä", "a:b"])
-async def test_a_topic_outside_of_the_rule_is_refused(room: Room, topic: str) -> None:
-    await room.open()
-    await room.refused(InvalidArgument, "send_message", **LETTER, to=["Ben"], topic=topic)
+async def test_a_topic_outside_of_the_rule_is_refused(memory: Room, topic: str) -> None:
+    await memory.open()
+    await memory.refused(InvalidArgument, "send_message", **LETTER, to=["Ben"], topic=topic)
 
 
-@pytest.mark.parametrize("thread_id", ["a", "a" * 128, "A.b_c:d-9", "0", "msg-", "msg-x", "msg-0", "msg-007", "msg-" + "9" * 40])
-async def test_a_thread_name_within_the_rule_is_kept(room: Room, thread_id: str) -> None:
-    await room.open()
-    letter = await room.send("Ada", "Ben", thread_id=thread_id)
-    assert (await room.call("get_message", agent_name="Ben", message_id=letter))["thread_id"] == thread_id
+@pytest.mark.parametrize(
+    "thread_id", ["a", "a" * 128, "A.b_c:d-9", "0", "msg-", "msg-x", "msg-0", "msg-007", "msg-" + "9" * 40]
+)
+async def test_a_thread_name_within_the_rule_is_kept(memory: Room, thread_id: str) -> None:
+    await memory.open()
+    letter = await memory.send("Ada", "Ben", thread_id=thread_id)
+    assert (await memory.call("get_message", agent_name="Ben", message_id=letter))["thread_id"] == thread_id
 
 
 async def test_the_thread_of_a_letter_to_come_cannot_be_taken(room: Room) -> None:
     await room.open()
     first = await room.send("Ada", "Ben")
-    error = await room.refused(UnknownThread, "send_message", **LETTER, to=["Ben"], thread_id=f"msg-{first + 2}")
+    error = await room.refused(
+        UnknownThread, "send_message", **LETTER, to=["Ben"], thread_id=f"msg-{first + 2}"
+    )
     assert error.value == f"msg-{first + 2}"
     second = await room.send("Ben", "Ada", thread_id=f"msg-{first}")
-    assert (await room.call("get_message", agent_name="Ada", message_id=second))["thread_id"] == f"msg-{first}"
+    assert (await room.call("get_message", agent_name="Ada", message_id=second))[
+        "thread_id"
+    ] == f"msg-{first}"
 
 
 async def test_size_limits_are_kept_to_the_character_and_the_byte(room: Room) -> None:
@@ -285,17 +353,19 @@ async def test_size_limits_are_kept_to_the_character_and_the_byte(room: Room) ->
     await room.refused(TooLarge, "reply_message", sender_name="Ben", message_id=letter, body_md="x" * 11)
 
 
-async def test_the_default_limit_of_a_body_is_a_mebibyte(room: Room) -> None:
-    await room.open()
-    letter = await room.send("Ada", "Ben", body_md="x" * 2**20)
-    assert len((await room.call("get_message", agent_name="Ben", message_id=letter))["body_md"]) == 2**20
-    await room.refused(TooLarge, "send_message", **{**LETTER, "to": ["Ben"], "body_md": "x" * (2**20 + 1)})
+async def test_the_default_limit_of_a_body_is_a_mebibyte(memory: Room) -> None:
+    await memory.open()
+    letter = await memory.send("Ada", "Ben", body_md="x" * 2**20)
+    assert len((await memory.call("get_message", agent_name="Ben", message_id=letter))["body_md"]) == 2**20
+    await memory.refused(TooLarge, "send_message", **{**LETTER, "to": ["Ben"], "body_md": "x" * (2**20 + 1)})
 
 
-@pytest.mark.parametrize("subject", ["a\nb", "a\r\nBcc: x", "a\tb", "\x1b[31m", "a\x7f", "a\x85b", "a\u2028b", "a\u2029b"])
-async def test_a_subject_is_one_line_of_text(room: Room, subject: str) -> None:
-    await room.open()
-    await room.refused(InvalidArgument, "send_message", **{**LETTER, "to": ["Ben"], "subject": subject})
+@pytest.mark.parametrize(
+    "subject", ["a\nb", "a\r\nBcc: x", "a\tb", "\x1b[31m", "a\x7f", "a\x85b", "a\u2028b", "a\u2029b"]
+)
+async def test_a_subject_is_one_line_of_text(memory: Room, subject: str) -> None:
+    await memory.open()
+    await memory.refused(InvalidArgument, "send_message", **{**LETTER, "to": ["Ben"], "subject": subject})
 
 
 @pytest.mark.parametrize("text", ["", "ü", "👩\u200d🚀", "a: b # c --- \"'", "Re: x", "<script>", "e\u0301"])
@@ -307,23 +377,41 @@ async def test_subject_and_body_come_out_as_they_went_in(room: Room, text: str) 
     assert shown["body_md"] == f"\r\n\t{text}\n\x1b\u2028 "
 
 
-async def test_a_letter_to_nobody_is_refused(room: Room) -> None:
-    await room.open("Ada")
+async def test_a_letter_to_nobody_is_refused(memory: Room) -> None:
+    await memory.open("Ada")
     for empty in ({}, {"to": []}, {"to": [], "cc": [], "bcc": []}, {"broadcast": True}):
-        await room.refused(InvalidRecipients, "send_message", **LETTER, **empty)
+        await memory.refused(InvalidRecipients, "send_message", **LETTER, **empty)
 
 
 @pytest.mark.parametrize("where", ["to", "cc", "bcc"])
-@pytest.mark.parametrize("bad", ["Nobody", "", "  ", "@", "Ben@", "@projects-harbor", "Ben@nowhere", "Ben@@x", "x" * 400, "all", "*", "\n"])
-async def test_one_bad_name_among_good_ones_means_that_nothing_is_sent(room: Room, where: str, bad: str) -> None:
-    await room.open()
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "Nobody",
+        "",
+        "  ",
+        "@",
+        "Ben@",
+        "@projects-harbor",
+        "Ben@nowhere",
+        "Ben@@x",
+        "x" * 400,
+        "all",
+        "*",
+        "\n",
+    ],
+)
+async def test_one_bad_name_among_good_ones_means_that_nothing_is_sent(
+    memory: Room, where: str, bad: str
+) -> None:
+    await memory.open()
     letter = {**LETTER, "to": ["Ben"]}
     letter[where] = ["Ben", bad, "Cyd"]
     with pytest.raises((UnknownAgent, UnknownProject)) as caught:
-        await room.call("send_message", **letter)
+        await memory.call("send_message", **letter)
     assert caught.value.value == bad.strip()
-    assert await room.inbox("Ben") == []
-    assert await room.inbox("Cyd") == []
+    assert await memory.inbox("Ben") == []
+    assert await memory.inbox("Cyd") == []
 
 
 async def test_every_bad_recipient_is_named_with_its_reason(room: Room) -> None:
@@ -344,15 +432,17 @@ async def test_every_bad_recipient_is_named_with_its_reason(room: Room) -> None:
     assert all(one["remedy"] for one in error.details["recipients"])  # type: ignore[attr-defined]
 
 
-async def test_a_single_bad_recipient_is_its_own_refusal(room: Room) -> None:
-    await room.open()
-    await room.call("set_contact_policy", agent_name="Cyd", policy="closed")
-    error = await room.refused(ContactBlocked, "send_message", **LETTER, to=["Ben", "Cyd"], broadcast=True)
+async def test_a_single_bad_recipient_is_its_own_refusal(memory: Room) -> None:
+    await memory.open()
+    await memory.call("set_contact_policy", agent_name="Cyd", policy="closed")
+    error = await memory.refused(ContactBlocked, "send_message", **LETTER, to=["Ben", "Cyd"], broadcast=True)
     assert error.value == "Cyd"
 
 
-async def test_thousands_of_bad_names_are_refused_at_once(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
-    await room.open()
+async def test_thousands_of_bad_names_are_refused_at_once(
+    memory: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await memory.open()
     compared: list[str] = []
 
     def counted(tx: Any, project: Project, name: str) -> UnknownAgent:
@@ -360,24 +450,26 @@ async def test_thousands_of_bad_names_are_refused_at_once(room: Room, monkeypatc
         return UnknownAgent(f"no {name}", value=name)
 
     monkeypatch.setattr(sending, "unknown_agent", counted)
-    error = await room.refused(TooLarge, "send_message", **LETTER, to=[f"N{n}" for n in range(1_001)])
+    error = await memory.refused(TooLarge, "send_message", **LETTER, to=[f"N{n}" for n in range(1_001)])
     assert error.value == 1_001
-    await room.refused(TooLarge, "send_message", **LETTER, broadcast=True, to=[f"N{n}" for n in range(1_001)])
+    await memory.refused(
+        TooLarge, "send_message", **LETTER, broadcast=True, to=[f"N{n}" for n in range(1_001)]
+    )
     assert compared == []
-    await room.refused(InvalidRecipients, "send_message", **LETTER, to=[f"N{n}" for n in range(1_000)])
+    await memory.refused(InvalidRecipients, "send_message", **LETTER, to=[f"N{n}" for n in range(1_000)])
     assert len(compared) == sending.MAX_PROBLEMS
-    await room.refused(InvalidArgument, "send_message", **LETTER, to=["x"] * 10_001)
-    await room.refused(InvalidArgument, "send_message", **LETTER, to=["x" * 401])
+    await memory.refused(InvalidArgument, "send_message", **LETTER, to=["x"] * 10_001)
+    await memory.refused(InvalidArgument, "send_message", **LETTER, to=["x" * 401])
 
 
 async def test_a_broadcast_to_more_than_can_be_listed_is_refused_and_not_cut(
-    room: Room, monkeypatch: pytest.MonkeyPatch
+    memory: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await room.open("Ada", "Ben", "Cyd", "Dee")
+    await memory.open("Ada", "Ben", "Cyd", "Dee")
     monkeypatch.setattr(sending, "MAX_BROADCAST", 3)
-    await room.refused(TooLarge, "send_message", **LETTER, broadcast=True)
+    await memory.refused(TooLarge, "send_message", **LETTER, broadcast=True)
     monkeypatch.setattr(sending, "MAX_BROADCAST", 4)
-    assert (await room.call("send_message", **LETTER, broadcast=True))["count"] == 3
+    assert (await memory.call("send_message", **LETTER, broadcast=True))["count"] == 3
 
 
 async def test_the_number_of_recipients_is_limited_but_for_a_broadcast(room: Room) -> None:
@@ -388,23 +480,29 @@ async def test_the_number_of_recipients_is_limited_but_for_a_broadcast(room: Roo
     sent = await room.call("send_message", **LETTER, broadcast=True)
     assert sent["count"] == 3
     letter = sent["deliveries"][0]["payload"]["id"]
-    await room.refused(TooLarge, "reply_message", sender_name="Ben", message_id=letter, body_md="b", reply_all=True)
+    await room.refused(
+        TooLarge, "reply_message", sender_name="Ben", message_id=letter, body_md="b", reply_all=True
+    )
 
 
 async def test_a_name_that_differs_by_case_is_the_agent_and_gets_one_letter(room: Room) -> None:
     await room.open()
-    sent = await room.call("send_message", **LETTER, to=["BEN", "ben", " Ben "], cc=["bEn"], bcc=["Cyd", "CYD"])
+    sent = await room.call(
+        "send_message", **LETTER, to=["BEN", "ben", " Ben "], cc=["bEn"], bcc=["Cyd", "CYD"]
+    )
     assert sent["count"] == 2
     assert sent["deliveries"][0]["payload"]["to"] == ["Ben"]
     assert sent["deliveries"][0]["payload"]["cc"] == []
     assert len(await room.inbox("ben")) == 1
 
 
-@pytest.mark.parametrize("name", ["get_message", "delivery_status", "mark_message_read", "acknowledge_message"])
-async def test_a_message_that_there_is_not_is_unknown(room: Room, name: str) -> None:
-    await room.open()
+@pytest.mark.parametrize(
+    "name", ["get_message", "delivery_status", "mark_message_read", "acknowledge_message"]
+)
+async def test_a_message_that_there_is_not_is_unknown(memory: Room, name: str) -> None:
+    await memory.open()
     for message_id in (1, 99, 2**53):
-        error = await room.refused(UnknownMessage, name, agent_name="Ada", message_id=message_id)
+        error = await memory.refused(UnknownMessage, name, agent_name="Ada", message_id=message_id)
         assert error.value == message_id
 
 
@@ -423,11 +521,15 @@ async def test_letters_threads_and_reservations_that_there_are_not_are_unknown(r
     await room.refused(UnknownAgent, "list_file_reservations", agent_name="Nobody")
 
 
-async def test_letters_and_reservations_of_another_project_are_unknown(room: Room, clock: ManualClock) -> None:
+async def test_letters_and_reservations_of_another_project_are_unknown(
+    room: Room, clock: ManualClock
+) -> None:
     await room.open()
     away = a_room(room.store, clock)
     await away.open("Eve", "Flo", project=SHORE)
-    sent = await away.call("send_message", project_key=SHORE, sender_name="Eve", to=["Flo"], subject="s", body_md="b")
+    sent = await away.call(
+        "send_message", project_key=SHORE, sender_name="Eve", to=["Flo"], subject="s", body_md="b"
+    )
     letter = sent["deliveries"][0]["payload"]["id"]
     held = await away.call("file_reservation_paths", project_key=SHORE, agent_name="Eve", paths=["a"])
     number = held["granted"][0]["id"]
@@ -438,13 +540,17 @@ async def test_letters_and_reservations_of_another_project_are_unknown(room: Roo
     for name in ("release_file_reservations", "renew_file_reservations"):
         await room.refused(UnknownReservation, name, agent_name="Ada", ids=[number])
     await room.refused(
-        UnknownReservation, "force_release_file_reservation", agent_name="Ada", reservation_id=number, reason="r"
+        UnknownReservation,
+        "force_release_file_reservation",
+        agent_name="Ada",
+        reservation_id=number,
+        reason="r",
     )
 
 
-async def test_a_name_for_an_operation_that_there_is_not_is_a_fault_of_the_edge(room: Room) -> None:
+async def test_a_name_for_an_operation_that_there_is_not_is_a_fault_of_the_edge(memory: Room) -> None:
     with pytest.raises(KeyError):
-        await room.call("no_such_operation")
+        await memory.call("no_such_operation")
 
 
 def test_an_attachment_refuses_what_it_does_not_know() -> None:

@@ -4,8 +4,8 @@ import itertools
 from typing import Any
 
 import pytest
-from mail_room import SHORE, Room, room_in_memory, room_over_each_store
 
+from mail_room import SHORE, Room, room_in_memory, room_over_each_store
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     AgentRetired,
@@ -39,7 +39,11 @@ async def _furnish(room: Room) -> None:
     """Open two projects, give three agents a token, and write one letter with a reservation beside it."""
     await room.open()
     await room.open("Eve", project=SHORE)
-    for project, name, token in (("projects-harbor", "Ada", ADA), ("projects-harbor", "Ben", BEN), (SHORE, "Eve", EVE)):
+    for project, name, token in (
+        ("projects-harbor", "Ada", ADA),
+        ("projects-harbor", "Ben", BEN),
+        (SHORE, "Eve", EVE),
+    ):
         await room.mail.issue_token(project, name, token_hash(token))
     await room.send("Ada", "Ben", thread_id="t")
     await room.call("file_reservation_paths", agent_name="Ada", paths=["a"])
@@ -92,7 +96,9 @@ def _own(arguments: dict[str, Any]) -> str:
     return BEN if who == "Ben" else ADA
 
 
-CASES = list(itertools.product(ACTING, (False, True), ("none", "own", "other", "abroad", "wrong"), (False, True)))
+CASES = list(
+    itertools.product(ACTING, (False, True), ("none", "own", "other", "abroad", "wrong"), (False, True))
+)
 
 
 @pytest.mark.parametrize(("name", "verified", "token", "operator"), CASES)
@@ -104,7 +110,9 @@ async def test_an_agent_acts_with_its_own_token_or_where_none_is_asked_for(
     memory.mail.keep_token = lambda slug, agent: (f"new token of {agent} in {slug}", "/tokens/file")
     arguments = ACTING[name]
     own = _own(arguments)
-    given = {"none": None, "own": own, "other": ADA if own == BEN else BEN, "abroad": EVE, "wrong": WRONG}[token]
+    given = {"none": None, "own": own, "other": ADA if own == BEN else BEN, "abroad": EVE, "wrong": WRONG}[
+        token
+    ]
     expected: type[PostroomError] | None = {
         "none": TokenRequired if verified else None,
         "own": None,
@@ -149,7 +157,10 @@ async def test_a_token_replaced_by_another_is_a_wrong_one(room: Room) -> None:
     assert await room.mail.knows_token("second")
     await room.refused(WrongToken, "fetch_inbox", agent_name="Ada", caller=_with(ADA))
     assert await room.call("fetch_inbox", agent_name="Ada", caller=_with("second")) == []
-    assert await room.mail.check_identity("projects-harbor", "ada", _with("second")) == ("projects-harbor", "Ada")
+    assert await room.mail.check_identity("projects-harbor", "ada", _with("second")) == (
+        "projects-harbor",
+        "Ada",
+    )
 
 
 async def test_tokens_are_issued_to_agents_that_there_are(room: Room) -> None:
@@ -190,7 +201,14 @@ async def test_an_agent_registers_itself_again_with_its_token(room: Room) -> Non
 async def test_an_answer_kept_under_a_key_is_given_to_its_agent_only(room: Room) -> None:
     await _furnish(room)
     room.mail.rules = Rules(verified=True)
-    letter = {"sender_name": "Ada", "to": ["Ben"], "bcc": ["Cyd"], "subject": "s", "body_md": "b", "idempotency_key": "k"}
+    letter = {
+        "sender_name": "Ada",
+        "to": ["Ben"],
+        "bcc": ["Cyd"],
+        "subject": "s",
+        "body_md": "b",
+        "idempotency_key": "k",
+    }
     first = await room.call("send_message", **letter, caller=_with(ADA))
     await room.refused(IdentityMismatch, "send_message", **letter, caller=_with(BEN))
     await room.refused(TokenRequired, "send_message", **letter, caller=_with(None))
@@ -202,7 +220,9 @@ async def test_an_answer_kept_under_a_key_is_given_to_its_agent_only(room: Room)
 
 
 @pytest.mark.parametrize("name", ["register_agent", "create_agent_identity", "start_session"])
-async def test_an_answer_given_to_the_operator_is_given_to_it_again_and_to_nobody_else(room: Room, name: str) -> None:
+async def test_an_answer_given_to_the_operator_is_given_to_it_again_and_to_nobody_else(
+    room: Room, name: str
+) -> None:
     await _furnish(room)
     room.mail.rules = Rules(verified=True)
     first = await room.call(name, **WHO, idempotency_key="k", caller=OPERATOR)
@@ -271,7 +291,9 @@ async def test_a_retired_agent_reads_and_does_not_act(room: Room) -> None:
         ("start_session", {"name": "Ben", **WHO}),
     ):
         await room.refused(AgentRetired, name, **arguments)
-    await room.refused(AgentRetired, "send_message", sender_name="Ada", to=["Cyd", "Ben"], subject="s", body_md="b")
+    await room.refused(
+        AgentRetired, "send_message", sender_name="Ada", to=["Cyd", "Ben"], subject="s", body_md="b"
+    )
     assert [one["name"] for one in (await room.call("list_agents"))["agents"]] == ["Ada", "Cyd"]
     everyone = await room.call("list_agents", include_retired=True)
     assert [one["name"] for one in everyone["agents"]] == ["Ada", "Ben", "Cyd"]

@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from mail_room import SHORE, Room, room_over_each_store
 
+from mail_room import SHORE, Room, room_over_each_store
 from postroom.contracts.clock import from_iso, iso
 from postroom.contracts.errors import CursorAhead, CursorExpired, UnknownMessage
 from postroom.contracts.store import MailWrites
@@ -100,7 +100,9 @@ async def test_a_clock_that_is_turned_back_changes_no_order(room: Room) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
-async def test_a_follower_gets_each_letter_once_while_others_are_sent_and_recalled(room: Room, limit: int) -> None:
+async def test_a_follower_gets_each_letter_once_while_others_are_sent_and_recalled(
+    room: Room, limit: int
+) -> None:
     await room.open()
     sent: list[int] = []
     seen: list[int] = []
@@ -115,7 +117,9 @@ async def test_a_follower_gets_each_letter_once_while_others_are_sent_and_recall
             assert page["newest"] == len(sent)
             seen += [one["id"] for one in page["events"]]
             cursor = page["next"]
-    while (page := await room.call("fetch_inbox_events", agent_name="Ben", after=cursor, limit=limit))["events"]:
+    while (page := await room.call("fetch_inbox_events", agent_name="Ben", after=cursor, limit=limit))[
+        "events"
+    ]:
         seen += [one["id"] for one in page["events"]]
         cursor = page["next"]
     assert seen == sent
@@ -145,7 +149,9 @@ async def _purge(room: Room, floor: int) -> None:
     """Let the oldest entries of Ben's inbox be purged; no operation does so yet."""
     if isinstance(room.store, SqliteStore):
         await room.store._writer.submit(
-            lambda connection: connection.execute("UPDATE agents SET inbox_floor = ? WHERE name = 'Ben'", (floor,))
+            lambda connection: connection.execute(
+                "UPDATE agents SET inbox_floor = ? WHERE name = 'Ben'", (floor,)
+            )
         )
         return
     assert isinstance(room.store, MemoryStore)
@@ -199,7 +205,9 @@ async def test_an_acknowledgement_after_reading_keeps_when_it_was_read(room: Roo
         "read_at": read["read_at"],
     }
     room.clock.advance(timedelta(minutes=1))
-    assert (await room.call("mark_message_read", agent_name="Ben", message_id=letter))["read_at"] == read["read_at"]
+    assert (await room.call("mark_message_read", agent_name="Ben", message_id=letter))["read_at"] == read[
+        "read_at"
+    ]
 
 
 async def test_marks_are_each_readers_own(room: Room) -> None:
@@ -227,7 +235,8 @@ async def test_ten_acknowledgements_at_once_agree(room: Room) -> None:
     letter = await room.send("Ada", "Ben")
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(room.call("acknowledge_message", agent_name="Ben", message_id=letter)) for _ in range(10)
+            group.create_task(room.call("acknowledge_message", agent_name="Ben", message_id=letter))
+            for _ in range(10)
         ]
     assert len({str(task.result()) for task in tasks}) == 1
 
@@ -241,7 +250,9 @@ async def test_a_letter_from_abroad_is_read_where_it_arrived(room: Room) -> None
     assert (shown["from"], shown["to"]) == ("Ada@projects-harbor", ["Eve"])
     await room.call("acknowledge_message", **own, message_id=letter)
     status = await room.call("delivery_status", agent_name="Ada", message_id=letter)
-    assert [(one["name"], one["state"]) for one in status["recipients"]] == [("Eve@projects-shore", "acknowledged")]
+    assert [(one["name"], one["state"]) for one in status["recipients"]] == [
+        ("Eve@projects-shore", "acknowledged")
+    ]
     for name in ("get_message", "delivery_status"):
         await room.refused(UnknownMessage, name, project_key=SHORE, agent_name="Flo", message_id=letter)
 

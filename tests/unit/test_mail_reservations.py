@@ -5,8 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from mail_room import Room, room_over_each_store
 
+from mail_room import Room, room_over_each_store
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument, NotHolder, StateError, UnknownReservation
 from postroom.mail.desk import Rules
@@ -18,7 +18,9 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 async def _reserve(room: Room, name: str, *paths: str, **more: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = await room.call("file_reservation_paths", agent_name=name, paths=list(paths), **more)
+    answer: dict[str, Any] = await room.call(
+        "file_reservation_paths", agent_name=name, paths=list(paths), **more
+    )
     return answer
 
 
@@ -80,7 +82,10 @@ async def test_a_conflict_is_found_in_either_order(room: Room, one: str, other: 
             await room.call("release_file_reservations", agent_name=name)
 
 
-@pytest.mark.parametrize(("held", "asked", "meet"), [(True, True, True), (True, False, True), (False, True, True), (False, False, False)])
+@pytest.mark.parametrize(
+    ("held", "asked", "meet"),
+    [(True, True, True), (True, False, True), (False, True, True), (False, False, False)],
+)
 async def test_two_shared_reservations_go_together_and_no_others_do(
     room: Room, held: bool, asked: bool, meet: bool
 ) -> None:
@@ -173,7 +178,9 @@ async def test_the_holders_activity_extends_what_it_holds_by_its_own_length(
     await _reserve(room, "Ben", "bens", ttl_seconds=60)
     room.clock.advance(59 * SECOND)
     await room.call(name, **arguments)
-    ends = {one["path"]: one["expires_ts"] for one in (await room.call("list_file_reservations"))["reservations"]}
+    ends = {
+        one["path"]: one["expires_ts"] for one in (await room.call("list_file_reservations"))["reservations"]
+    }
     assert ends["short"] == iso(room.clock.now() + 60_000)
     assert ends["long"] == iso(room.clock.now() + 600_000)
     assert ends["bens"] == iso(room.clock.now() + 1_000)
@@ -275,7 +282,9 @@ async def test_no_reservation_lasts_longer_than_the_installation_allows(room: Ro
     await room.open()
     room.mail.rules = Rules(max_reservation_ttl=timedelta(minutes=1))
     await _reserve(room, "Ada", "a", ttl_seconds=60)
-    await room.refused(InvalidArgument, "file_reservation_paths", agent_name="Ada", paths=["b"], ttl_seconds=61)
+    await room.refused(
+        InvalidArgument, "file_reservation_paths", agent_name="Ada", paths=["b"], ttl_seconds=61
+    )
     await room.refused(InvalidArgument, "renew_file_reservations", agent_name="Ada", ttl_seconds=61)
 
 
@@ -297,7 +306,9 @@ async def test_a_forced_release_tells_the_holder_why(room: Room) -> None:
 
 
 @pytest.mark.parametrize("wish", ["closed", "approval", "blocked"])
-async def test_a_holder_who_does_not_take_the_letter_loses_the_reservation_all_the_same(room: Room, wish: str) -> None:
+async def test_a_holder_who_does_not_take_the_letter_loses_the_reservation_all_the_same(
+    room: Room, wish: str
+) -> None:
     await room.open()
     held = (await _reserve(room, "Ada", "a"))["granted"][0]["id"]
     if wish == "blocked":
@@ -321,7 +332,11 @@ async def test_a_forced_release_needs_a_reason_of_words(room: Room) -> None:
     held = (await _reserve(room, "Ada", "a"))["granted"][0]["id"]
     for reason in ("", "  ", "\n\t"):
         await room.refused(
-            InvalidArgument, "force_release_file_reservation", agent_name="Ben", reservation_id=held, reason=reason
+            InvalidArgument,
+            "force_release_file_reservation",
+            agent_name="Ben",
+            reservation_id=held,
+            reason=reason,
         )
 
 

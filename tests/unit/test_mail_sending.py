@@ -5,8 +5,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from mail_room import HARBOR, SHORE, Room, a_room, room_over_each_store
 
+from mail_room import HARBOR, SHORE, Room, a_room, room_over_each_store
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     AgentRetired,
@@ -141,7 +141,9 @@ async def _archived(room: Room) -> str:
 
     files = await room.store.read(look)
     return "\n".join(
-        path + content.decode("utf-8", "replace") for path, content in files.items() if not path.startswith("agents/")
+        path + content.decode("utf-8", "replace")
+        for path, content in files.items()
+        if not path.startswith("agents/")
     )
 
 
@@ -182,9 +184,13 @@ async def test_a_hidden_recipient_sees_itself_and_the_sender_sees_all(room: Room
 
 async def test_a_reply_to_all_leaves_the_hidden_out(room: Room) -> None:
     letter = await _hidden_letter(room)
-    answered = await room.call("reply_message", sender_name="Ben", message_id=letter, body_md="b", reply_all=True)
+    answered = await room.call(
+        "reply_message", sender_name="Ben", message_id=letter, body_md="b", reply_all=True
+    )
     assert answered["deliveries"][0]["recipients"] == ["Ada", "Cyd"]
-    again = await room.call("reply_message", sender_name="Ada", message_id=letter, body_md="b", reply_all=True)
+    again = await room.call(
+        "reply_message", sender_name="Ada", message_id=letter, body_md="b", reply_all=True
+    )
     assert again["deliveries"][0]["recipients"] == ["Ben", "Cyd"]
 
 
@@ -239,7 +245,11 @@ async def test_an_answer_to_an_answer_keeps_thread_and_subject(room: Room) -> No
     second_id = first["deliveries"][0]["payload"]["id"]
     second = await room.call("reply_message", sender_name="Ada", message_id=second_id, body_md="b")
     payload = second["deliveries"][0]["payload"]
-    assert (payload["subject"], payload["thread_id"], payload["reply_to"]) == ("Re: Plan", f"msg-{letter}", second_id)
+    assert (payload["subject"], payload["thread_id"], payload["reply_to"]) == (
+        "Re: Plan",
+        f"msg-{letter}",
+        second_id,
+    )
 
 
 async def test_a_long_subject_is_cut_to_its_limit_in_an_answer(room: Room) -> None:
@@ -263,8 +273,13 @@ async def test_an_answer_to_ones_own_letter_goes_to_its_recipients(room: Room) -
     await room.open("Ada", "Ben", "Cyd", "Dee")
     letter = await room.send("Ada", "Ben", "Cyd", cc=["Dee"])
     sent = await room.call("reply_message", sender_name="Ada", message_id=letter, body_md="b")
-    assert (sent["deliveries"][0]["payload"]["to"], sent["deliveries"][0]["payload"]["cc"]) == (["Ben", "Cyd"], [])
-    everybody = await room.call("reply_message", sender_name="Ada", message_id=letter, body_md="b", reply_all=True)
+    assert (sent["deliveries"][0]["payload"]["to"], sent["deliveries"][0]["payload"]["cc"]) == (
+        ["Ben", "Cyd"],
+        [],
+    )
+    everybody = await room.call(
+        "reply_message", sender_name="Ada", message_id=letter, body_md="b", reply_all=True
+    )
     assert everybody["deliveries"][0]["payload"]["cc"] == ["Dee"]
 
 
@@ -300,7 +315,11 @@ async def test_an_answer_goes_home_across_projects(room: Room) -> None:
     assert payload["thread_id"] == f"msg-{letter}"
     assert payload["to"] == ["Ada@projects-harbor", "Ben@projects-harbor"]
     arrived = (await room.inbox("Ada"))[0]
-    assert (arrived["from"], arrived["to"], arrived["reply_to"]) == ("Eve@projects-shore", ["Ada", "Ben"], letter)
+    assert (arrived["from"], arrived["to"], arrived["reply_to"]) == (
+        "Eve@projects-shore",
+        ["Ada", "Ben"],
+        letter,
+    )
     back = await room.call("reply_message", sender_name="Ada", message_id=arrived["id"], body_md="b")
     assert [one["project"] for one in back["deliveries"]] == ["projects-shore"]
     await room.refused(
@@ -388,12 +407,20 @@ async def test_an_agent_of_another_project_does_not_recall_a_letter_of_that_name
     await room.open()
     await room.open("Ada", project=SHORE)
     letter = await room.send("Ada", "Ada@projects-shore")
-    await room.refused(NotPermitted, "recall_message", project_key=SHORE, sender_name="Ada", message_id=letter)
+    await room.refused(
+        NotPermitted, "recall_message", project_key=SHORE, sender_name="Ada", message_id=letter
+    )
 
 
 async def test_the_answer_that_a_key_keeps_does_not_keep_the_text(room: Room) -> None:
     await room.open()
-    letter = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "Xylophone", "idempotency_key": "k"}
+    letter = {
+        "sender_name": "Ada",
+        "to": ["Ben"],
+        "subject": "s",
+        "body_md": "Xylophone",
+        "idempotency_key": "k",
+    }
     sent = await room.call("send_message", **letter)
     assert "Xylophone" not in json.dumps(sent)
     await room.call("recall_message", sender_name="Ada", message_id=sent["deliveries"][0]["payload"]["id"])

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mail_room import HARBOR, SHORE, Room, room_over_each_store
 
+from mail_room import HARBOR, SHORE, Room, room_over_each_store
 from postroom.contracts.errors import InvalidArgument, InvalidName, InvalidPath, UnknownProject
 from postroom.mail import service
 from postroom.mail.projects import checked_path, slug_of, spelling
@@ -174,7 +174,9 @@ async def test_an_unknown_project_is_refused_with_the_nearest_names(room: Room) 
     assert error.details["nearest"] == []
 
 
-@pytest.mark.parametrize("key", ["<PROJECT>", "YOUR_PROJECT", "/path/to/YOUR_PROJECT", "/a\x1b[31m", "{project}"])
+@pytest.mark.parametrize(
+    "key", ["<PROJECT>", "YOUR_PROJECT", "/path/to/YOUR_PROJECT", "/a\x1b[31m", "{project}"]
+)
 async def test_a_placeholder_for_a_project_is_named_as_such(room: Room, key: str) -> None:
     await room.open("Ada")
     await room.refused(InvalidPath, "fetch_inbox", project_key=key, agent_name="Ada")
@@ -257,5 +259,7 @@ async def test_a_caller_that_knows_the_git_identity_may_say_it(
 
 async def test_a_session_that_is_refused_makes_no_project(room: Room) -> None:
     before = (await room.call("health_check"))["projects"]
-    await room.refused(InvalidName, "start_session", project_key=SHORE, program="p", model="m", name="no name")
+    await room.refused(
+        InvalidName, "start_session", project_key=SHORE, program="p", model="m", name="no name"
+    )
     assert (await room.call("health_check"))["projects"] == before

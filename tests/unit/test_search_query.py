@@ -7,8 +7,8 @@ from contextlib import closing
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mail_room import Room, room_over_each_store
 
+from mail_room import Room, room_over_each_store
 from postroom.contracts.errors import InvalidArgument, UnknownProject
 from postroom.contracts.mail import All, AnyOf, Not, Phrase, Query, Term
 from postroom.mail.query import parse_query
@@ -103,7 +103,26 @@ def _finds(index: sqlite3.Connection, text: str) -> bool:
     return bool(index.execute("SELECT count(*) FROM m WHERE m MATCH ?", (fts5(query),)).fetchone()[0])
 
 
-PIECES = ["a", "b", "AND", "OR", "NOT", "(", ")", '"', "*", ":", "subject:", "body:(", "x:", "-", "NEAR", "^", "é", "\t"]
+PIECES = [
+    "a",
+    "b",
+    "AND",
+    "OR",
+    "NOT",
+    "(",
+    ")",
+    '"',
+    "*",
+    ":",
+    "subject:",
+    "body:(",
+    "x:",
+    "-",
+    "NEAR",
+    "^",
+    "é",
+    "\t",
+]
 PIECES += ["𞤀", "\u0345", "\ue000", "²", "'", ";", "{", "}", "+", "\u2028", "½", "ß", "a*", '"a b"']
 
 
@@ -141,21 +160,35 @@ def test_no_depth_or_length_is_an_error(index: sqlite3.Connection, text: str) ->
     _finds(index, text)
 
 
-@pytest.mark.parametrize("text", ["a", "a b", "A B C", '"a b"', '"b c"', "d", "subject:a", "from:ada", "ad*", "é OR a"])
+@pytest.mark.parametrize(
+    "text", ["a", "a b", "A B C", '"a b"', '"b c"', "d", "subject:a", "from:ada", "ad*", "é OR a"]
+)
 def test_what_is_there_is_found(index: sqlite3.Connection, text: str) -> None:
     assert _finds(index, text)
 
 
-@pytest.mark.parametrize("text", ["z", "a z", '"a c"', "subject:d", "body:a", "a NOT b", "z NOT a", "topic:ada"])
+@pytest.mark.parametrize(
+    "text", ["z", "a z", '"a c"', "subject:d", "body:a", "a NOT b", "z NOT a", "topic:ada"]
+)
 def test_what_is_not_there_is_not_found(index: sqlite3.Connection, text: str) -> None:
     assert not _finds(index, text)
 
 
 async def test_a_letter_is_found_by_each_of_its_parts(room: Room) -> None:
     await room.open()
-    sent = await room.send("Ada", "Ben", subject="Harbour crane", body_md="It lifts **anchors**.", topic="iron/2")
+    sent = await room.send(
+        "Ada", "Ben", subject="Harbour crane", body_md="It lifts **anchors**.", topic="iron/2"
+    )
     other = await room.send("Ben", "Ada", subject="Other", body_md="Nothing of it.")
-    for query in ("crane", "subject:harbour", "anchors", "lift*", "from:ada", "topic:iron", '"harbour crane"'):
+    for query in (
+        "crane",
+        "subject:harbour",
+        "anchors",
+        "lift*",
+        "from:ada",
+        "topic:iron",
+        '"harbour crane"',
+    ):
         found = await room.call("search_messages", query=query)
         assert [hit["id"] for hit in found["hits"]] == [sent], query
     both = await room.call("search_messages", query="it")
@@ -188,7 +221,9 @@ async def test_a_search_of_nothing_finds_nothing_and_is_no_error(room: Room) -> 
         assert found == {"hits": [], "next": None, "query": query}
 
 
-@pytest.mark.parametrize("query", ["AND OR", "a NOT NOT b", '"unclosed', "col:x OR (y", "-a +b", "%_", "a;b'c"])
+@pytest.mark.parametrize(
+    "query", ["AND OR", "a NOT NOT b", '"unclosed', "col:x OR (y", "-a +b", "%_", "a;b'c"]
+)
 async def test_malformed_search_text_is_taken_literally(room: Room, query: str) -> None:
     await room.open()
     await room.send("Ada", "Ben", body_md=f"Here it is: {query}")
@@ -218,7 +253,14 @@ async def test_only_letters_of_the_project_are_found(room: Room) -> None:
 
 async def test_a_search_with_bad_arguments_is_refused(room: Room) -> None:
     await room.open()
-    for bad in ({"limit": 0}, {"limit": 201}, {"order": "worst"}, {"cursor": -1}, {"query": "x" * 1_001}, {"query": 5}):
+    for bad in (
+        {"limit": 0},
+        {"limit": 201},
+        {"order": "worst"},
+        {"cursor": -1},
+        {"query": "x" * 1_001},
+        {"query": 5},
+    ):
         await room.refused(InvalidArgument, "search_messages", **{"query": "a", **bad})
     await room.refused(InvalidArgument, "search_messages")
     await room.refused(InvalidArgument, "search_messages", query="a\x00b")

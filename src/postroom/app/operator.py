@@ -117,7 +117,7 @@ class Operator:
                 name,
                 "failed",
                 f"{len(missing)} letters are missing",
-                "rebuild it: POST /admin/rebuild-archive",
+                f"run `postroom rebuild archive {project.slug}`",
             )
         return _found(name, "ok", f"{len(written)} letters, {len(stored - written)} on their way")
 

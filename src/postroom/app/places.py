@@ -32,6 +32,7 @@ class ServerNote:
     version: str
     started_at: int
     """Milliseconds since the epoch."""
+    mcp_path: str = "/mcp"
 
 
 def environment() -> Mapping[str, str]:
@@ -121,6 +122,7 @@ def read_server_note(data_dir: Path) -> ServerNote | None:
             pid=int(found["pid"]),
             version=str(found["version"]),
             started_at=int(found["started_at"]),
+            mcp_path=str(found.get("mcp_path", "/mcp")),
         )
     except FileNotFoundError:
         return None

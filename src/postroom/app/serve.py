@@ -5,6 +5,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -138,7 +139,11 @@ class _Server(uvicorn.Server):
         places.write_server_note(
             settings.data_dir,
             places.ServerNote(
-                url=url, pid=os.getpid(), version=__version__, started_at=self._house.clock.now()
+                url=url,
+                pid=os.getpid(),
+                version=__version__,
+                started_at=self._house.clock.now(),
+                mcp_path=settings.mcp_path,
             ),
         )
         # What stands now stays: the collector need not look at it again. Its full runs are the tail of
@@ -205,7 +210,8 @@ def _raise_stopped(_number: int, _frame: object) -> None:
 def _listen(settings: Settings) -> socket.socket:
     """Take the port before anything else is touched."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol named, asyncio turns Nagle's algorithm off; else every answer waits for 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((settings.host, settings.port))
@@ -221,12 +227,13 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 def _greet(settings: Settings, url: str, code: str) -> None:
-    """Tell a person at the terminal where everything is; the link logs in once, within ten minutes."""
+    """Tell where everything is; a person at a terminal gets a link that logs in, once."""
     endpoint = f"{url}{settings.mcp_path}"
     token_file = places.token_file(settings.data_dir)
+    page = f"{url}/login?code={code}" if sys.stdout.isatty() else f"{url}/  (`postroom open` logs in)"
     print(
         f"postroom {__version__}\n"
-        f"  page      {url}/login?code={code}\n"
+        f"  page      {page}\n"
         f"  MCP       {endpoint}\n"
         f"  token     {token_file}\n"
         f"  connect   claude mcp add --transport http postroom {endpoint} "

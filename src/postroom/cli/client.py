@@ -29,8 +29,10 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
     """
     folder = data_dir or places.data_dir(environment)
     named = environment.get("POSTROOM_URL", "")
-    mcp_path = "/" + (environment.get("POSTROOM_MCP_PATH") or "mcp").strip("/")
-    url = (named or _noted_url(folder)).rstrip("/").removesuffix(mcp_path)
+    note = None if named else _note(folder)
+    said = environment.get("POSTROOM_MCP_PATH") or (note.mcp_path if note else "mcp")
+    mcp_path = "/" + said.strip("/")
+    url = (note.url if note else named).rstrip("/").removesuffix(mcp_path)
     host = parts(url).hostname
     token = environment.get("POSTROOM_TOKEN", "")
     if not token and (not named or host in _LOOPBACK):
@@ -40,11 +42,11 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
     return Endpoint(url=url, mcp_path=mcp_path, token=_plain(token), agent_token=_plain(agent_token))
 
 
-def _noted_url(folder: Path) -> str:
+def _note(folder: Path) -> places.ServerNote:
     note = places.read_server_note(folder)
     if note is None:
         raise ServerUnavailable(f"no server has left a note in {folder}", value=str(folder))
-    return note.url
+    return note
 
 
 def _kept_token(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 import typer
 
-from postroom.cli import agents, backup, mail, reservations, server, settings
+from postroom.cli import agents, backup, mail, rebuild, reservations, server, settings
 
 app = typer.Typer(
     name="postroom",
@@ -18,4 +18,5 @@ app.add_typer(mail.app, name="mail")
 app.add_typer(agents.app, name="agents")
 app.add_typer(reservations.app, name="reservations")
 app.add_typer(backup.app)
+app.add_typer(rebuild.app, name="rebuild")
 app.add_typer(settings.app, name="config")

@@ -48,7 +48,7 @@ def send(  # noqa: PLR0913 - the options of the command
     as_json: AsJson = False,
 ) -> None:
     """Send one letter. Every reader is valid or nothing is sent."""
-    found = Server.find().call_tool(
+    _post(
         "send_message",
         {
             "project_key": project_key(project),
@@ -66,8 +66,8 @@ def send(  # noqa: PLR0913 - the options of the command
             "attachments": content.attachments(attach or []),
             "idempotency_key": idempotency_key,
         },
+        as_json=as_json,
     )
-    _sent(found, as_json=as_json)
 
 
 @app.command()
@@ -85,7 +85,7 @@ def reply(  # noqa: PLR0913 - the options of the command
     as_json: AsJson = False,
 ) -> None:
     """Answer a letter on its thread."""
-    found = Server.find().call_tool(
+    _post(
         "reply_message",
         {
             "project_key": project_key(project),
@@ -98,8 +98,8 @@ def reply(  # noqa: PLR0913 - the options of the command
             "attachments": content.attachments(attach or []),
             "idempotency_key": idempotency_key,
         },
+        as_json=as_json,
     )
-    _sent(found, as_json=as_json)
 
 
 @app.command()
@@ -217,8 +217,8 @@ def thread(
     show.answer(found, as_json=as_json, text=lambda: _summary(found))
 
 
-def _sent(found: object, *, as_json: bool) -> None:
-    answered = show.fields(found)
+def _post(tool: str, asked: Mapping[str, object], *, as_json: bool) -> None:
+    answered = show.fields(Server.find().call_tool(tool, asked))
     show.answer(answered, as_json=as_json, text=lambda: _receipt(answered))
 
 

@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _short_way(given: list[str]) -> Callable[[], int] | None:
-    """Return the stdio entry if its arguments are plain ones: it runs for hours, and nothing more is loaded."""
+    """Return the stdio entry if its arguments are plain ones: it runs for hours, with little loaded."""
     if not given or given[0] != "mcp":
         return None
     rest = given[1:]

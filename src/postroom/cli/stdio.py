@@ -287,13 +287,14 @@ def _take_stdout() -> int:
 def serve_stdio(*, start: bool, data_dir: Path | None = None) -> int:
     """Be the stdio entry of the server until stdin closes; with `start`, start one if none answers."""
     environment = places.environment()
+    folder = None if data_dir is None else places.absolute(str(data_dir), environment)
 
     def prepare() -> None:
         from postroom.cli.start import ensure_server
 
-        ensure_server(environment, _log, data_dir=data_dir)
+        ensure_server(environment, _log, data_dir=folder)
 
-    return carry(lambda: locate(environment, data_dir=data_dir), prepare=prepare if start else None)
+    return carry(lambda: locate(environment, data_dir=folder), prepare=prepare if start else None)
 
 
 def _log(text: str) -> None:

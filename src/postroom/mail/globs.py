@@ -1,4 +1,4 @@
-"""Read reservation patterns and decide, exactly, whether two of them can name a common path.
+"""Read reservation patterns and decide whether two of them overlap.
 
 This module owns the meaning of a pattern. It knows nothing of agents, leases, stores or the file system.
 
@@ -219,7 +219,9 @@ def _chains_meet(a: Sequence[Sequence[_Unit]], b: Sequence[Sequence[_Unit]], agr
 def _fits(chain: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[_Unit]) -> bool:
     head, tail = chain[0], chain[-1]
     room = len(row) - len(tail)
-    if len(head) > room or not (all(map(agree, head, row)) and all(map(agree, tail, row[room:]))):
+    if len(head) > room or (head and not all(map(agree, head, row))):
+        return False
+    if tail and not all(map(agree, tail, row[room:])):
         return False
     return len(chain) == 2 or _follow(chain[1:-1], row[len(head) : room], agree)
 

@@ -43,7 +43,7 @@ class _Chore:
 
     name: str
     after: int
-    run: Callable[[sqlite3.Connection], object]
+    run: Callable[[sqlite3.Connection], bool]
     done_at: int
 
     def is_due(self, changes: int, *, idle: bool) -> bool:
@@ -102,6 +102,7 @@ class Writer:
         self._connection.close()
 
     def _serve(self) -> None:
+        self._do_chores()  # what a former process left undone
         while (group := self._next_group()) is not None:
             self._commit(group)
             _answer(group)
@@ -175,27 +176,35 @@ class Writer:
                 self._connection.execute("ROLLBACK")
 
     def _do_chores(self) -> None:
-        connection = self._connection
         for chore in self._chores:
-            if chore.is_due(connection.total_changes, idle=self._queue.empty()):
-                try:
-                    chore.run(connection)
-                except sqlite3.Error as error:
-                    # Nobody waits for a chore and nothing is lost: it is done again when it is next due, and
-                    # whatever is wrong with the disk is told to the next caller who writes.
-                    self._undo_what_is_open()
-                    _LOG.warning("store.chore_failed", chore=chore.name, reason=str(error))
-                chore.done_at = connection.total_changes
+            while chore.is_due(self._connection.total_changes, idle=self._queue.empty()):
+                if not self._do(chore):
+                    chore.done_at = self._connection.total_changes
+                elif not self._queue.empty():
+                    break  # callers first; what is left stays due
+
+    def _do(self, chore: _Chore) -> bool:
+        """Do one step of a chore; return whether some of it is left."""
+        try:
+            return chore.run(self._connection)
+        except sqlite3.Error as error:
+            # Nobody waits for a chore and nothing is lost: it is done again when it is next due, and
+            # whatever is wrong with the disk is told to the next caller who writes.
+            self._undo_what_is_open()
+            _LOG.warning("store.chore_failed", chore=chore.name, reason=str(error))
+            return False
 
 
-def _settle_step(connection: sqlite3.Connection) -> None:
+def _settle_step(connection: sqlite3.Connection) -> bool:
     connection.execute("BEGIN IMMEDIATE")
-    settle_some(connection)
+    left = settle_some(connection)
     connection.execute("COMMIT")
+    return left
 
 
-def _fold(connection: sqlite3.Connection) -> None:
+def _fold(connection: sqlite3.Connection) -> bool:
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+    return False
 
 
 def _what_undid(group: list[_Change]) -> StoreError:

@@ -1,0 +1,88 @@
+"""`postroom rebuild archive` and `postroom rebuild database`: each from the other."""
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from postroom.app import places
+from postroom.cli import show
+from postroom.cli.client import Server
+from postroom.cli.options import AsJson, DataDir, project_key
+from postroom.contracts.errors import InvalidPath
+
+app = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="Rebuild the archive or the database from the other."
+)
+
+LONGEST: Final = timedelta(hours=6)
+
+
+@app.command()
+def archive(
+    project: Annotated[
+        str | None, typer.Argument(metavar="[PATH|SLUG]", help="The project; without it, all of them.")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write what the database holds into the Git archive, through the running server.
+
+    What is there already stays; it may be run at any time.
+    """
+    key = None if project is None else project_key(project)
+    with show.progress() as tell:
+        tell("writing the archive")
+        written = Server.find(data_dir=data_dir, timeout=LONGEST).admin(
+            "POST", "/admin/rebuild-archive", {"project": key}
+        )
+    lines = [f"{show.line(slug)}: {count} records" for slug, count in written.items()]
+    show.answer({"written": written}, as_json=as_json, text=lambda: "\n".join(lines) or "there is no project")
+
+
+@app.command()
+def database(
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="The new database file.")],
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="DIR", help="The archive; by default the installation's.")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a new database from the Git archive; put it in place with `postroom restore`.
+
+    Hidden recipients, read marks, contacts and tokens are not in the archive and do not come back.
+    """
+    from postroom.app.config import load_settings
+
+    environment = places.environment()
+    settings = load_settings(overrides={"data_dir": data_dir})
+    root = settings.storage_root if source is None else places.absolute(str(source), environment)
+    chosen = places.absolute(str(target), environment)
+    if chosen.exists():
+        raise InvalidPath(f"{chosen} is there already", value=str(chosen), remedy="name another file")
+    if not root.is_dir():
+        raise InvalidPath(f"there is no archive at {root}", value=str(root), remedy="name it with --from")
+    with show.progress() as tell:
+        tell("reading the archive")
+        try:
+            rows = asyncio.run(_rebuild(root, chosen, (settings.git_author_name, settings.git_author_email)))
+        except BaseException:
+            chosen.unlink(missing_ok=True)  # made here a moment ago; half a database helps nobody
+            raise
+    document = {"path": str(chosen), "rows": rows}
+    text = f"{show.line(chosen)} holds {rows['messages']} letters of {rows['projects']} projects"
+    show.answer(document, as_json=as_json, text=lambda: text)
+
+
+async def _rebuild(root: Path, target: Path, author: tuple[str, str]) -> dict[str, int]:
+    from postroom.mail.archive.rebuild import rebuild_database
+    from postroom.stores.sqlite import SqliteStore
+
+    store = await asyncio.to_thread(SqliteStore.open, target, purpose="rebuild")
+    try:
+        return await rebuild_database(root, store, author=author)
+    finally:
+        await asyncio.to_thread(store.close)

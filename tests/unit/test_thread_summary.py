@@ -1,0 +1,163 @@
+"""A thread at a glance, without a model: who wrote, what is asked, what is not acknowledged, what is held."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from mail_room import SHORE, Room, room_over_each_store
+from postroom.contracts.clock import iso
+from postroom.contracts.errors import UnknownThread
+from postroom.mail import threads
+from postroom.mail.threads import _questions
+
+room = room_over_each_store
+
+
+@pytest.mark.parametrize(
+    ("body", "questions"),
+    [
+        ("", []),
+        ("Nothing here.", []),
+        ("Is it red?", ["Is it red?"]),
+        ("It is. Is it red? Yes.", ["Is it red?"]),
+        ("One? Two?\nThree?", ["One?", "Two?", "Three?"]),
+        ("Really?? Truly?! No!", ["Really??", "Truly?!"]),
+        ('He asked "why?" and left.', ['He asked "why?']),
+        ("(Shall we?) Good.", ["(Shall we?"]),
+        ("> Quoted?\n- Listed?\n# Head?\n* Star?", ["Quoted?", "Listed?", "Head?", "Star?"]),
+        ("See http://a.b/c?d=e for more", []),
+        ("Use 3.11 or 3.12?", ["Use 3.11 or 3.12?"]),
+        ("**Is it bold?**", ["Is it bold?"]),
+        ("`is it code?` no", []),
+        ("```\nis it code?\n```\nIs it prose?", ["Is it prose?"]),
+        ("```\nnever closed?", []),
+        ("?", []),
+        ("a?", []),
+        ("...?", ["...?"]),
+        ("Ist es blau?\r\nJa.", ["Ist es blau?"]),
+        ("x" * 400 + "?", ["x" * 300]),
+        ("First line\nsecond line?", ["second line?"]),
+    ],
+)
+def test_questions_are_found_in_prose_and_not_in_code(body: str, questions: list[str]) -> None:
+    assert _questions(body) == questions
+
+
+@pytest.mark.parametrize(
+    "unit", ["a", "a ", "?", "? ", ".", "`", "```", "'", '"', "\n", " ", "a? ", "`a", "!?", ")", "> ", "?)"]
+)
+def test_a_long_body_is_read_in_time_that_grows_with_its_length(unit: str) -> None:
+    body = (unit * (1 << 19))[: 1 << 19]
+    _questions(
+        body
+    )  # a search that starts anew at each character would take hours; the suite's limit ends it
+
+
+async def _write(room: Room, sender: str, body: str, **more: Any) -> int:
+    to = [name for name in ("Ada", "Ben", "Cyd") if name != sender]
+    return await room.send(sender, *to, thread_id="t", body_md=body, **more)
+
+
+async def _summary(room: Room) -> dict[str, Any]:
+    found: dict[str, Any] = await room.call("summarize_thread", thread_id="t")
+    return found
+
+
+async def test_a_summary_says_who_wrote_how_often_and_when(room: Room) -> None:
+    await room.open()
+    began = iso(room.clock.now())
+    await _write(room, "Ada", "one", subject="Plan")
+    room.clock.advance(timedelta(minutes=1))
+    await _write(room, "Ben", "two", subject="Other")
+    await _write(room, "Ada", "three")
+    await room.send("Cyd", "Ada", thread_id="elsewhere")
+    assert await _summary(room) == {
+        "thread_id": "t",
+        "subject": "Plan",
+        "messages": 3,
+        "left_out": 0,
+        "first_ts": began,
+        "last_ts": iso(room.clock.now()),
+        "participants": [{"name": "Ada", "messages": 2}, {"name": "Ben", "messages": 1}],
+        "open_questions": [],
+        "unacknowledged": [],
+        "reservations": [],
+    }
+
+
+async def test_a_question_is_open_until_another_writes(room: Room) -> None:
+    await room.open()
+    first = await _write(room, "Ada", "Is it red?")
+    assert (await _summary(room))["open_questions"] == [
+        {"message_id": first, "asked_by": "Ada", "text": "Is it red?"}
+    ]
+    second = await _write(room, "Ada", "Or is it blue?")
+    assert [one["message_id"] for one in (await _summary(room))["open_questions"]] == [first, second]
+    third = await _write(room, "Ben", "Blue. Why do you ask?")
+    assert [one["message_id"] for one in (await _summary(room))["open_questions"]] == [third]
+    await _write(room, "Cyd", "So do I.")
+    assert (await _summary(room))["open_questions"] == []
+
+
+async def test_what_a_recalled_letter_asked_is_not_asked(room: Room) -> None:
+    await room.open()
+    letter = await _write(room, "Ada", "Is it red?", ack_required=True)
+    await room.call("recall_message", sender_name="Ada", message_id=letter)
+    found = await _summary(room)
+    assert (found["open_questions"], found["unacknowledged"], found["subject"]) == ([], [], "")
+
+
+async def test_questions_without_end_are_cut(room: Room) -> None:
+    await room.open()
+    await _write(room, "Ada", "What now?\n" * 200)
+    assert len((await _summary(room))["open_questions"]) == threads.MAX_QUESTIONS
+
+
+async def test_an_acknowledgement_is_awaited_from_those_who_have_not_given_it(room: Room) -> None:
+    await room.open("Ada", "Ben", "Cyd", "Dee")
+    letter = await room.send(
+        "Ada", "Ben", cc=["Cyd"], bcc=["Dee"], thread_id="t", subject="Do it", ack_required=True
+    )
+    awaited = {"message_id": letter, "subject": "Do it", "waiting_for": ["Ben", "Cyd"]}
+    assert (await _summary(room))["unacknowledged"] == [awaited]
+    await room.call("mark_message_read", agent_name="Ben", message_id=letter)
+    await room.call("acknowledge_message", agent_name="Cyd", message_id=letter)
+    assert (await _summary(room))["unacknowledged"] == [{**awaited, "waiting_for": ["Ben"]}]
+    await room.call("acknowledge_message", agent_name="Ben", message_id=letter)
+    assert (await _summary(room))["unacknowledged"] == []
+
+
+async def test_a_letter_that_only_the_hidden_have_not_acknowledged_awaits_nobody(room: Room) -> None:
+    await room.open()
+    await room.send("Ada", bcc=["Ben"], thread_id="t", ack_required=True)
+    assert (await _summary(room))["unacknowledged"] == []
+
+
+async def test_a_summary_shows_what_those_who_wrote_hold_now(room: Room) -> None:
+    await room.open()
+    await _write(room, "Ada", "one")
+    for name in ("Ada", "Ben"):
+        await room.call("file_reservation_paths", agent_name=name, paths=[f"{name}.py"], ttl_seconds=60)
+    assert [one["path"] for one in (await _summary(room))["reservations"]] == ["Ada.py"]
+    room.clock.advance(timedelta(minutes=1))
+    assert (await _summary(room))["reservations"] == []
+
+
+async def test_a_long_thread_is_summarised_by_its_newest_letters(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await room.open()
+    monkeypatch.setattr(threads, "SUMMARY_MESSAGES", 3)
+    for number in range(5):
+        await _write(room, "Ada", "x", subject=f"Number {number}")
+    found = await _summary(room)
+    assert (found["messages"], found["left_out"], found["subject"]) == (5, 2, "Number 2")
+
+
+async def test_a_thread_is_its_projects_own(room: Room) -> None:
+    await room.open()
+    await room.open("Eve", project=SHORE)
+    await _write(room, "Ada", "one")
+    await room.refused(UnknownThread, "summarize_thread", thread_id="t", project_key=SHORE)
+    await room.refused(UnknownThread, "summarize_thread", thread_id="T")
