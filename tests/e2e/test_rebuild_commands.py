@@ -29,9 +29,7 @@ def test_each_is_rebuilt_from_the_other(tmp_path: Path) -> None:
     project = str(tmp_path / "lighthouse")
     with RunningServer(folder):
         for name in ("Ada", "Ben"):
-            postroom(
-                folder, "agents", "register", "-p", project, "--as", name, "--program", "p", "--model", "m"
-            )
+            postroom(folder, "agents", "register", name, "-p", project)
         for count in range(3):
             words = ["--as", "Ada", "--to", "Ben", "-s", f"Letter {count}", "The lamp is lit."]
             postroom(folder, "mail", "send", "-p", project, *words)
