@@ -27,4 +27,6 @@ async def write_for_ever(store: SqliteStore) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(write_for_ever(SqliteStore.open(Path(sys.argv[1]), purpose="to be killed")))
+    asyncio.run(
+        write_for_ever(SqliteStore.open(Path(sys.argv[1]), purpose="to be killed", log_reserve=1 << 20))
+    )

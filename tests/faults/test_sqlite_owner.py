@@ -2,15 +2,16 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from postroom.contracts.errors import StoreError, StoreHeld
+from postroom.contracts.errors import StoreCorrupt, StoreError, StoreHeld
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.lock import read_owner
 
@@ -123,6 +124,21 @@ def test_a_holder_without_a_readable_note_is_a_holder_all_the_same(path: Path, n
         note_of(path).write_text(note, encoding="utf-8")
         with pytest.raises(StoreHeld, match="another process"):
             SqliteStore.open(path)
+
+
+@pytest.mark.parametrize("table", ["outbox", "probe", "schema_migrations"])
+def test_a_damaged_database_is_refused_typed_and_given_back(path: Path, table: str) -> None:
+    SqliteStore.open(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        find = "SELECT rootpage, (SELECT page_size FROM pragma_page_size) FROM sqlite_schema WHERE name = ?"
+        page, size = connection.execute(find, (table,)).fetchone()
+    content = bytearray(path.read_bytes())
+    content[(page - 1) * size : page * size] = b"\xff" * size
+    path.write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(StoreCorrupt):
+            SqliteStore.open(path)
+    assert not note_of(path).exists()
 
 
 def test_a_database_that_cannot_be_opened_is_given_back(path: Path) -> None:

@@ -398,6 +398,21 @@ async def test_a_raising_look_up_leaves_its_reader_usable(sqlite_store: SqliteSt
     assert await sqlite_store.read(lambda tx: tx.projects(limit=1)) == []
 
 
+async def test_every_connection_is_durable_and_only_the_writer_folds_the_log(
+    sqlite_store: SqliteStore,
+) -> None:
+    names = ("journal_mode", "synchronous", "foreign_keys", "wal_autocheckpoint", "query_only")
+
+    def ask(connection: sqlite3.Connection) -> list[object]:
+        return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
+
+    full = 2
+    assert await on_the_writer(sqlite_store, ask) == ["wal", full, 1, 0, 0]
+    assert await sqlite_store._readers.submit(ask) == ["wal", full, 1, 0, 1]
+    with pytest.raises(StoreReadOnly):
+        await sqlite_store._readers.submit(lambda connection: connection.execute("DELETE FROM projects"))
+
+
 def run(program: str, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*before, sys.executable, str(HERE / program), *arguments],
@@ -448,7 +463,7 @@ def test_a_disk_that_is_really_full_loses_nothing_acknowledged(tmp_path: Path) -
 
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
     path = tmp_path / "postroom.db"
-    dice = random.Random(9)  # noqa: S311 - it only chooses when to kill
+    dice = random.Random(9)
     acknowledged: set[int] = set()
     for number in range(ROUNDS):
         child = subprocess.Popen(

@@ -86,7 +86,7 @@ def newest_schema(path: Path) -> str:
 
 def test_the_shipped_steps_lead_to_the_recorded_schema(path: Path) -> None:
     assert newest_schema(path) == SNAPSHOT.read_text(encoding="utf-8"), (
-        "the schema is not the recorded one; if this is meant, run: python tests/migrations/test_migrations.py"
+        "the schema is not the recorded one; if meant, run: python tests/migrations/test_migrations.py"
     )
 
 

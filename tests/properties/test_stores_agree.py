@@ -1,8 +1,10 @@
 """Random steps against the store on disk and the reference in memory, side by side: the answers agree."""
 
 import asyncio
+import sqlite3
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -365,9 +367,14 @@ class Agreement(RuleBasedStateMachine):
         self.memory = MemoryStore()
 
     def teardown(self) -> None:
+        self.runner.run(self.sqlite.settle())
+        wrong = self.runner.run(self.sqlite.check())
         self.sqlite.close()
         self.runner.close()
+        with closing(sqlite3.connect(self.sqlite.path)) as connection:  # raises where index and texts differ
+            connection.execute("INSERT INTO messages_fts (messages_fts, rank) VALUES ('integrity-check', 1)")
         self.folder.cleanup()
+        assert wrong == []
 
     def _opened(self) -> SqliteStore:
         path = Path(self.folder.name) / "postroom.db"

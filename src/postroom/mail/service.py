@@ -61,6 +61,7 @@ class Mail:
         self.keep_token: Callable[[str, str], tuple[str, str]] | None = None
         """Makes a token for the agent of a project, keeps it in a private file, returns token and path."""
         self._changes = 0
+        self._rotating = asyncio.Lock()
 
     async def call(self, name: str, arguments: dict[str, Any], *, caller: Caller | None = None) -> Any:
         """Perform the operation of this name on plain arguments and return its plain answer.
@@ -111,11 +112,12 @@ class Mail:
             project, agent = acting(self._desk(tx, caller), command.project_key, command.agent_name)
             return project.slug, agent.name, agent.token_hash is not None
 
-        slug, name, has_token = await self.store.read(look)
-        if has_token and caller.agent_token is None and not caller.operator:
-            raise TokenRequired(f"{name} has a token; only it or the operator may replace it", value=name)
-        token, path = await asyncio.to_thread(self.keep_token, slug, name)
-        await self.issue_token(slug, name, token_hash(token))
+        async with self._rotating:  # the file and the database must end with the same one of two tokens
+            slug, name, has_token = await self.store.read(look)
+            if has_token and caller.agent_token is None and not caller.operator:
+                raise TokenRequired(f"{name} has a token; only it or the operator may replace it", value=name)
+            token, path = await asyncio.to_thread(self.keep_token, slug, name)
+            await self.issue_token(slug, name, token_hash(token))
         return {"agent": name, "token_file": path}
 
     async def check_identity(self, project_key: str, agent_name: str, caller: Caller) -> tuple[str, str]:

@@ -26,13 +26,19 @@ class SqliteStore:
     """Mail in one file that this process alone owns."""
 
     def __init__(
-        self, path: Path, lock: OwnerLock, connection: sqlite3.Connection, clock: Clock, *, readers: int
+        self,
+        path: Path,
+        lock: OwnerLock,
+        connection: sqlite3.Connection,
+        clock: Clock,
+        *,
+        newest_outbox: int,
+        readers: int,
     ) -> None:
         self.path = path
         self._lock = lock
         self._clock = clock
-        newest = int(connection.execute(STATEMENTS["newest_outbox"]).fetchone()[0])
-        self._outbox_ids = count(max(newest + 1, clock.now() * 1000))
+        self._outbox_ids = count(max(newest_outbox + 1, clock.now() * 1000))
         """Beyond every id of this process and, unless the clock was set back, of those before it."""
         self._writer = Writer(connection)
         self._readers = Readers(path, count=readers)
@@ -65,13 +71,13 @@ class SqliteStore:
         lock = OwnerLock(path)
         lock.acquire(now=clock.now(), purpose=purpose)
         try:
-            connection = _open_newest(path, now=clock.now())
+            connection, newest_outbox = _open_newest(path, now=clock.now())
         except BaseException:
             lock.release()
             raise
         if log_reserve:
             reserve_log(connection, log_reserve)
-        return cls(path, lock, connection, clock, readers=readers)
+        return cls(path, lock, connection, clock, newest_outbox=newest_outbox, readers=readers)
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
         """Run `look` on a reader thread in one consistent view."""
@@ -129,7 +135,8 @@ class SqliteStore:
         self._lock.release()
 
 
-def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
+def _open_newest(path: Path, *, now: int) -> tuple[sqlite3.Connection, int]:
+    """Return a connection to the file, brought to the newest schema, and the newest id of its outbox."""
     with translated():
         try:
             if not path.exists():
@@ -144,7 +151,8 @@ def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute(STATEMENTS["probe"], (now,)).fetchall()
             connection.execute("ROLLBACK")
+            newest_outbox = connection.execute(STATEMENTS["newest_outbox"]).fetchone()[0]
         except BaseException:
             connection.close()
             raise
-    return connection
+    return connection, int(newest_outbox)

@@ -1,0 +1,81 @@
+"""The kit's clock and failing stores do what a test plans, and nothing else."""
+
+from datetime import timedelta
+
+import pytest
+
+from postroom.contracts.errors import StoreUnavailable
+from postroom.contracts.store import MailStore
+from postroom.stores.memory import MemoryStore
+from postroom.testing import LosingStore, ManualClock, RefusingStore, writes, writes_that
+from postroom.testing.conformance import given
+from postroom.testing.conformance.mail_store import PROMISES, Promise
+
+
+async def slugs(store: MailStore) -> list[str]:
+    return [project.slug for project in await store.read(lambda tx: tx.projects(limit=99))]
+
+
+async def make(store: MailStore, *names: str) -> list[str]:
+    """Store projects one after another; return those whose caller was told of success."""
+    told = []
+    for name in names:
+        try:
+            await store.write(lambda tx, name=name: given.project(tx, name))
+        except StoreUnavailable:
+            continue
+        told.append(name)
+    return told
+
+
+async def test_a_refusing_store_writes_nothing_when_it_refuses() -> None:
+    store = RefusingStore(MemoryStore(), writes(1, 3))
+    assert await make(store, "a", "b", "c", "d", "e") == ["b", "d", "e"]
+    assert await slugs(store) == ["b", "d", "e"]
+    assert store.failed == 2
+
+
+async def test_a_losing_store_writes_everything_and_loses_the_answer() -> None:
+    store = LosingStore(MemoryStore(), writes(2))
+    assert await make(store, "a", "b", "c") == ["a", "c"]
+    assert await slugs(store) == ["a", "b", "c"]
+    assert store.failed == 1
+
+
+async def test_a_plan_may_be_any_sequence_of_booleans_or_go_on_without_end() -> None:
+    assert await make(RefusingStore(MemoryStore(), [True, False, True]), "a", "b", "c", "d") == ["b", "d"]
+    odd = writes_that(lambda number: number % 2 == 1)
+    assert await make(RefusingStore(MemoryStore(), odd), "a", "b", "c", "d") == ["b", "d"]
+    assert await make(LosingStore(MemoryStore(), []), "a") == ["a"]
+
+
+async def test_a_change_that_raises_is_raised_and_counts_as_no_failure() -> None:
+    store = LosingStore(MemoryStore(), writes(1))
+
+    def fail(tx: object) -> None:
+        raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        await store.write(fail)
+    assert store.failed == 0
+    assert await make(store, "a") == ["a"]
+
+
+@pytest.mark.parametrize("kind", [RefusingStore, LosingStore])
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_a_store_that_is_not_planned_to_fail_keeps_every_promise(
+    kind: type[RefusingStore] | type[LosingStore], promise: Promise
+) -> None:
+    await promise(kind(MemoryStore(), ()), ManualClock())
+
+
+def test_the_clock_stands_until_it_is_moved() -> None:
+    clock = ManualClock()
+    assert clock.now() == clock.now() == 1_700_000_000_000
+    clock.advance(timedelta(seconds=1, milliseconds=5))
+    assert clock.now() == 1_700_000_001_005
+    clock.advance(-timedelta(milliseconds=6))
+    assert clock.now() == 1_700_000_000_999
+    clock.set(7)
+    assert clock.now() == 7
+    assert ManualClock(start=3).now() == 3
