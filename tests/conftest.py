@@ -13,7 +13,6 @@ from postroom.app.logs import route_to_logging  # noqa: E402 - as above
 from postroom.stores.sqlite import SqliteStore  # noqa: E402 - as above
 from postroom.testing import ManualClock  # noqa: E402 - as above
 
-
 route_to_logging()  # unconfigured, structlog writes to standard output and reads sources to do so
 
 

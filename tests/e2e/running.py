@@ -91,7 +91,7 @@ class RunningServer:
         return code
 
     def kill(self) -> None:
-        """End the process as a power cut would."""
+        """End the process with no chance to tidy up."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(STOP_PATIENCE)

@@ -496,6 +496,6 @@ async def _outcome(work: Any) -> tuple[str, Any]:
 
 
 Agreement.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, derandomize=True, deadline=None, database=None
+    max_examples=40, stateful_step_count=40, derandomize=True, deadline=None, database=None
 )
 TestStoresAgree = Agreement.TestCase

@@ -200,7 +200,7 @@ def test_each_limit_is_kept_to_the_byte(tmp_path: Path) -> None:
 
 def test_the_total_and_the_number_are_limited() -> None:
     part = AttachmentIn(name="a", content_base64=_b64(b"x" * 833))
-    assert len(_load(part, part, part)) == 3
+    assert len(_load(part, part, part, AttachmentIn(name="b", content_base64=_b64(b"y")))) == 4
     with pytest.raises(TooLarge, match="together"):
         _load(part, part, part, AttachmentIn(name="b", content_base64=_b64(b"yy")))
     small = AttachmentIn(name="a", content_base64="")

@@ -121,6 +121,7 @@ async def _views(room: Room, viewer: str, letter: int, project: str = HARBOR) ->
         await room.call("search_messages", query="s OR b OR subject"),
         await room.call("show_project"),
         await room.call("list_file_reservations"),
+        await room.call("whois", agent_name="Ben"),
     ]
     for name in ("get_message", "delivery_status"):
         try:

@@ -3,7 +3,9 @@
 import asyncio
 import hashlib
 import re
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from mail_room import HARBOR, SHORE, Room, room_over_each_store
 from postroom.contracts.errors import InvalidArgument, InvalidName, InvalidPath, UnknownProject
 from postroom.mail import service
+from postroom.mail.git_identity import read_git_identity
 from postroom.mail.projects import checked_path, slug_of, spelling
 
 room = room_over_each_store
@@ -263,3 +266,30 @@ async def test_a_session_that_is_refused_makes_no_project(room: Room) -> None:
         InvalidName, "start_session", project_key=SHORE, program="p", model="m", name="no name"
     )
     assert (await room.call("health_check"))["projects"] == before
+
+
+def _git_in(folder: Path, *words: str) -> None:
+    settings_of_ours = ("-c", "user.name=T", "-c", "user.email=t@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", "-C", str(folder), *settings_of_ours, *words], check=True, capture_output=True)
+
+
+def test_a_repository_is_known_by_its_remote_and_first_commit_wherever_it_lies(tmp_path: Path) -> None:
+    one = tmp_path / "one"
+    one.mkdir()
+    assert read_git_identity(str(one)) == ""
+    _git_in(one, "init", "-q")
+    assert read_git_identity(str(one)) == "", "a repository without a commit has no identity"
+    _git_in(one, "commit", "-q", "--allow-empty", "-m", "first")
+    alone = read_git_identity(str(one))
+    assert re.fullmatch(r"#[0-9a-f]{40,64}", alone)
+    _git_in(one, "remote", "add", "origin", "git@example.org:app.git")
+    _git_in(one, "commit", "-q", "--allow-empty", "-m", "second")
+    moved = one.rename(tmp_path / "moved")
+    assert read_git_identity(str(moved)) == f"git@example.org:app.git{alone}"
+    assert read_git_identity(str(tmp_path / "nowhere")) == ""
+    assert read_git_identity("C:\\work\\app") == ""
+
+
+def test_without_git_no_folder_has_an_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert read_git_identity(str(tmp_path)) == ""

@@ -64,6 +64,7 @@ class Site:
             # The door in front checks Host and Origin for every route alike.
             transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         )
+        self._server = server
         self._sessions = server.session_manager
         app = application(
             [
@@ -91,6 +92,10 @@ class Site:
             Credentials(is_operator=is_operator, sessions=sessions, is_agent=house.mail.knows_token),
         )
         self.app: ASGIApp = _Aliases(guard, settings.mcp_path)
+
+    def end_listening(self) -> None:
+        """End the streams of those who listen; what they asked for else is answered."""
+        self._server.end_listening()
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -152,6 +157,11 @@ class _Server(uvicorn.Server):
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
         _greet(settings, url, self._site.codes.make())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop; a stream that lasts for ever is ended first, or all of the grace would be waited for it."""
+        self._site.end_listening()
+        await super().shutdown(sockets)
 
 
 def run(settings: Settings) -> int:

@@ -288,7 +288,7 @@ class ReservePaths(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
         Meta(
             min_length=1,
             max_length=1000,
-            description="relative to the project: src/app.py, src/**, port:8080",
+            description="relative to the project: src/app.py, a folder src/, a glob src/**/*.py, port:8080",
         ),
     ]
     ttl_seconds: Seconds = 3600

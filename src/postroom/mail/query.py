@@ -25,7 +25,7 @@ _ALIASES = {
 
 MAX_PARTS = 64
 MAX_DEPTH = 8
-"""Brackets within brackets; each adds up to three levels, and the search index takes about thirty."""
+"""Brackets within brackets; each adds up to three levels, and a search index takes about thirty."""
 
 
 def parse_query(text: str) -> Query | None:

@@ -13,8 +13,17 @@ import msgspec
 import structlog
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPError
-from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, CallToolResult, ResourceTemplate, TextContent, Tool
+from mcp.types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    CallToolResult,
+    ResourceTemplate,
+    SubscriptionsListenRequestParams,
+    TextContent,
+    Tool,
+)
 from mcp.types import Resource as ResourceInfo
 
 from postroom.contracts.errors import InputError, InvalidArgument, PostroomError
@@ -63,10 +72,18 @@ class PostroomMcpServer(MCPServer[Any]):
             log_level="ERROR",
             **settings,
         )
+        self._listening = ListenHandler(self.news)
+        self._lowlevel_server.add_request_handler(
+            "subscriptions/listen", SubscriptionsListenRequestParams, self._listening
+        )
         self._mail = mail
         self._observe = observe or (lambda _tool, _outcome, _seconds: None)
         self._profile: Profile = profile
         self._operations = {operation.name: operation for operation in operations_of(profile)}
+
+    def end_listening(self) -> None:
+        """Tell everybody who listens that this is the end, so that no stream of theirs holds up a stop."""
+        self._listening.close()
 
     async def list_tools(self) -> list[Tool]:
         """Return the tools of this server's profile."""

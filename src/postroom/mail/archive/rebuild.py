@@ -184,11 +184,17 @@ def _tie_letters(found: _Found) -> None:
     seqs: dict[int, int] = {}
     for row, head, slug in sorted(found.letters, key=lambda letter: letter[0]["id"]):
         found.add("messages", row)
-        for agent_id, kind in _recipients(found, head, slug):
+        for position, (agent_id, kind) in enumerate(_recipients(found, head, slug)):
             seqs[agent_id] = seqs.get(agent_id, 0) + 1
             found.add(
                 "recipients",
-                {"message_id": row["id"], "agent_id": agent_id, "kind": kind, "seq": seqs[agent_id]},
+                {
+                    "message_id": row["id"],
+                    "agent_id": agent_id,
+                    "kind": kind,
+                    "seq": seqs[agent_id],
+                    "position": position,
+                },
             )
         for position, one in enumerate(head["attachments"]):
             found.add("attachments", {"message_id": row["id"], "position": position, **one})

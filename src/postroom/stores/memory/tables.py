@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter as by
 from typing import Generic, TypeVar
 
 from postroom.contracts.errors import StoreError
@@ -153,47 +154,39 @@ class Tables:
     def __init__(self) -> None:
         self.journal = journal = Journal()
         self.projects: Table[int, Project] = Table(
-            journal,
-            slug=lambda row: row.slug,
-            path=lambda row: row.human_key,
-            spelling=lambda row: row.spelling,
+            journal, slug=by("slug"), path=by("human_key"), spelling=by("spelling")
         )
         self.aliases: Table[str, int] = Table(journal)
         self.agents: Table[int, Agent] = Table(
             journal,
-            project=lambda row: row.project_id,
+            project=by("project_id"),
             name=lambda row: (row.project_id, row.name.casefold()),
-            token=lambda row: row.token_hash,
+            token=by("token_hash"),
         )
         self.messages: Table[int, Message] = Table(
-            journal,
-            project=lambda row: row.project_id,
-            thread=lambda row: (row.project_id, row.thread_id),
+            journal, project=by("project_id"), thread=by("project_id", "thread_id")
         )
         self.letters: Table[tuple[int, int], Letter] = Table(
-            journal,
-            inbox=lambda row: row.agent_id,
-            message=lambda row: row.message_id,
-            copy=lambda row: (row.message_id, row.agent_id),
+            journal, inbox=by("agent_id"), message=by("message_id"), copy=by("message_id", "agent_id")
         )
         self.blobs: Table[str, bytes] = Table(journal)
         self.enclosures: Table[tuple[int, int], Enclosure] = Table(
             journal,
-            message=lambda row: row.message_id,
-            blob=lambda row: row.attachment.sha256,
-            preview=lambda row: row.attachment.preview_sha256,
+            message=by("message_id"),
+            blob=by("attachment.sha256"),
+            preview=by("attachment.preview_sha256"),
         )
         self.reservations: Table[int, Reservation] = Table(
             journal,
-            project=lambda row: row.project_id,
-            held_by=lambda row: row.agent_id,
+            project=by("project_id"),
+            held_by=by("agent_id"),
             open_in=lambda row: row.project_id if row.released_at is None else None,
         )
         self.contacts: Table[tuple[int, int], ContactLink] = Table(
-            journal, outgoing=lambda row: row.from_id, incoming=lambda row: row.to_id
+            journal, outgoing=by("from_id"), incoming=by("to_id")
         )
         self.answers: Table[tuple[str, str], KeptAnswer] = Table(journal)
-        self.outbox: Table[int, OutboxRow] = Table(journal, topic=lambda row: row.topic)
+        self.outbox: Table[int, OutboxRow] = Table(journal, topic=by("topic"))
         self.probes: Table[int, int] = Table(journal)
         self._numbers: Table[str, int] = Table(journal)
 

@@ -9,6 +9,7 @@ from postroom.testing.conformance import (
     mail_letters,
     mail_people,
     mail_reservations,
+    mail_restoring,
     mail_search,
 )
 
@@ -20,4 +21,5 @@ PROMISES: tuple[Promise, ...] = (
     *mail_search.PROMISES,
     *mail_reservations.PROMISES,
     *mail_changes.PROMISES,
+    *mail_restoring.PROMISES,
 )

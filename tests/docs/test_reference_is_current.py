@@ -1,0 +1,103 @@
+"""The pages of `docs/reference/` are those that `docs/generate.py` makes of the code as it is."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+from typer.main import get_command
+
+from postroom.app.config import Settings
+from postroom.app.metrics import Metrics
+from postroom.cli.commands import app as command_tree
+from postroom.contracts.clock import SystemClock
+from postroom.contracts.errors import all_errors
+from postroom.mail.operations import ALL_OPERATIONS
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages, made anew."""
+    folder = tmp_path_factory.mktemp("reference")
+    subprocess.run([sys.executable, ROOT / "docs" / "generate.py", folder], check=True, timeout=50)
+    return folder
+
+
+def test_no_page_is_missing_or_left_over(made: Path) -> None:
+    assert sorted(path.name for path in REFERENCE.iterdir()) == sorted(path.name for path in made.iterdir())
+
+
+@pytest.mark.parametrize("name", ["commands", "errors", "http", "metrics", "settings", "tools"])
+def test_a_page_is_what_the_code_says(made: Path, name: str) -> None:
+    written = (REFERENCE / f"{name}.md").read_text(encoding="utf-8")
+    assert written == (made / f"{name}.md").read_text(encoding="utf-8"), "run `make docs`"
+
+
+def page(name: str) -> str:
+    return (REFERENCE / f"{name}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", [operation.name for operation in ALL_OPERATIONS])
+def test_every_tool_is_documented(name: str) -> None:
+    assert f"\n## {name}\n" in page("tools")
+
+
+@pytest.mark.parametrize("name", list(Settings.model_fields))
+def test_every_setting_is_documented(name: str) -> None:
+    assert f"| `{name}` | `POSTROOM_{name.upper()}` |" in page("settings")
+
+
+def commands(command: object, words: str) -> list[str]:
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        return [words]
+    return [leaf for name, one in inner.items() for leaf in commands(one, f"{words} {name}")]
+
+
+@pytest.mark.parametrize("words", commands(get_command(command_tree), "postroom"))
+def test_every_command_is_documented(words: str) -> None:
+    assert f"\n## {words}\n" in page("commands")
+
+
+@pytest.mark.parametrize("code", [kind.code for kind in all_errors()])
+def test_every_error_is_documented(code: str) -> None:
+    assert f"\n| `{code}` |" in page("errors")
+
+
+class NoWriter:
+    """A store as far as metrics look at it."""
+
+    grouping = (0, 0)
+
+
+def test_every_metric_is_documented() -> None:
+    registry: CollectorRegistry = Metrics(NoWriter(), SystemClock()).registry  # type: ignore[arg-type]  # only that
+    names = [family.name for family in registry.collect()]
+    assert names
+    assert [name for name in names if f"| `{name}" not in page("metrics")] == []
+
+
+def edge_codes(path: Path) -> set[str]:
+    """Return the codes that a module of the HTTP edge writes itself: texts given as `code` or after a status."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            found |= {
+                word.value.value
+                for word in node.keywords
+                if word.arg == "code" and isinstance(word.value, ast.Constant)
+            }
+            if isinstance(node.func, ast.Name) and node.func.id == "_refusal":
+                found |= {one.value for one in node.args[1:2] if isinstance(one, ast.Constant)}
+    return found
+
+
+def test_every_code_of_the_http_edge_is_documented() -> None:
+    found = set().union(*map(edge_codes, (ROOT / "src/postroom/http_api").glob("*.py")))
+    assert {"internal_error", "unknown_host"} <= found
+    assert [code for code in sorted(found) if f"\n| `{code}` |" not in page("errors")] == []

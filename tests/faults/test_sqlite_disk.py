@@ -1,0 +1,105 @@
+"""What cannot be written, a disk that is full, a process that is killed: nothing acknowledged is lost."""
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from postroom.contracts.errors import StoreReadOnly
+from postroom.stores.sqlite import SqliteStore
+
+HERE = Path(__file__).parent
+PATIENCE = 30
+ROUNDS = 10
+
+
+def run(program: str, *arguments: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*before, sys.executable, str(HERE / program), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("forbidden", ["file", "folder", "both"])
+def test_what_cannot_be_written_is_refused_at_once(
+    forbidden: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("readable")
+    for above in (folder, *folder.parents[:2]):
+        above.chmod(0o755)
+    path = folder / "postroom.db"
+    SqliteStore.open(path).close()
+    for entry in folder.iterdir():
+        entry.chmod(0o666)
+    path.chmod(0o444 if forbidden != "folder" else 0o666)
+    folder.chmod(0o555 if forbidden != "file" else 0o777)
+    found = run("unprivileged_process.py", str(path))
+    folder.chmod(0o755)
+    assert (found.stdout, found.stderr) == ("store_read_only", "")
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreReadOnly) as refused:
+        SqliteStore.open(tmp_path / "file" / "deeper" / "postroom.db")
+    assert refused.value.value == str(tmp_path / "file" / "deeper")
+
+
+def test_a_disk_that_is_really_full_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    mounting = ("unshare", "--user", "--map-root-user", "--mount")
+    if subprocess.run([*mounting, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets nobody mount a file system of its own")
+    script = 'mount -t tmpfs -o size=1m tmpfs "$0" && exec "$@"'
+    found = run("filling_process.py", str(tmp_path), before=(*mounting, "sh", "-c", script, str(tmp_path)))
+    assert found.returncode == 0, found.stderr
+    seen = json.loads(found.stdout)
+    assert seen["sent"]
+    assert seen["found"] == [*seen["sent"], seen["afterwards"]]
+    assert seen["wrong"] == []
+
+
+def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
+    path = tmp_path / "postroom.db"
+    dice = random.Random(9)
+    acknowledged: set[int] = set()
+    for number in range(ROUNDS):
+        child = subprocess.Popen(
+            [sys.executable, str(HERE / "acknowledging_process.py"), str(path), str(number)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert child.stdout is not None
+        with child:
+            try:
+                for _ in range(dice.randint(1, 300)):
+                    acknowledged.add(int(child.stdout.readline()))
+            finally:
+                child.kill()
+            acknowledged.update(int(line) for line in child.stdout if line.endswith("\n"))
+        store = SqliteStore.open(path)
+        try:
+            asyncio.run(everything_acknowledged_is_there(store, acknowledged))
+        finally:
+            store.close()
+
+
+async def everything_acknowledged_is_there(store: SqliteStore, acknowledged: set[int]) -> None:
+    assert await store.check() == []
+    await store.settle()
+    found = await store.read(lambda tx: tx.messages(sorted(acknowledged)))
+    assert acknowledged == found.keys()
+    recipients = await store.read(lambda tx: tx.recipients(sorted(acknowledged)))
+    assert {len(named) for named in recipients.values()} == {2}
+    projects = await store.read(lambda tx: tx.projects(limit=ROUNDS))
+    for project in projects:
+        agents = await store.read(lambda tx, at=project.id: tx.agents(at, include_retired=True, limit=9))
+        for agent in agents:
+            events = await store.read(lambda tx, at=agent.id: tx.inbox_events(at, after=0, limit=100_000))
+            assert [entry.seq for entry in events] == list(range(1, agent.inbox_seq + 1))
