@@ -94,7 +94,7 @@ class Site:
         self.app: ASGIApp = _Aliases(guard, settings.mcp_path)
 
     def end_listening(self) -> None:
-        """End the streams of those who listen; what they asked for else is answered."""
+        """End the streams of those who listen; whatever else they asked is still answered."""
         self._server.end_listening()
 
     @asynccontextmanager

@@ -18,7 +18,10 @@ class OwnerLock:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = FileLock(f"{path}.lock", blocking=False, thread_local=False)
+        # A lock that stays behind when its holder dies would shut the owner out: rather none at all.
+        self._lock = FileLock(
+            f"{path}.lock", mode=0o600, blocking=False, thread_local=False, fallback_to_soft=False
+        )
         self._note = path.with_name(path.name + ".owner.json")
 
     def acquire(self, *, now: int, purpose: str) -> None:
