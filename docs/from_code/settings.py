@@ -1,6 +1,6 @@
 """The page of the settings: every field of `Settings`, and where things lie on each system."""
 
-from collections.abc import Sequence
+import typing
 from typing import Any, Final
 
 from from_code.markdown import table
@@ -22,6 +22,11 @@ FACTORY_WORDS: Final = {
     "storage_root": "`archive` in `data_dir`",
 }
 PLATFORM_WORDS: Final = {"case_sensitive_paths": "`true`; on Windows and macOS `false`"}
+NO_EFFECT: Final = {
+    "default_reservation_ttl": "tools give 3600 seconds unless the call says otherwise",
+    "environment": "neither status nor logs show it",
+}
+"""Settings that are read and checked and that nothing looks at yet; `tests/meta/test_source.py` knows them."""
 
 
 def page() -> str:
@@ -32,7 +37,7 @@ def page() -> str:
             f"`{name}`",
             f"`{places.PREFIX}{name.upper()}`",
             _setting_default(name, field),
-            _limits(field.metadata),
+            _limits(field),
             field.description,
         )
         for name, field in Settings.model_fields.items()
@@ -53,6 +58,9 @@ stops the start with exit code {exit_codes.CONFIGURATION} and says which, from w
 Durations are written with their unit: `500ms`, `90s`, `15m`, `1h`, `7d`, `2w`, or ISO 8601 (`P7D`).
 
 {table(("setting", "environment", "default", "limits", "meaning"), rows)}
+
+In this release {" and ".join(f"`{name}` ({why})" for name, why in NO_EFFECT.items())} are checked and have no
+effect.
 
 The older names, which keep working: {", ".join(f"`{old}` for `{new}`" for new, old in older.items())}.
 `DATABASE_URL` is read as `sqlite:///path` or `sqlite+aiosqlite:///path` and as nothing else.
@@ -89,7 +97,9 @@ def _setting_default(name: str, field: Any) -> str:
     return f"`{shown}`" if shown else "none"
 
 
-def _limits(metadata: Sequence[Any]) -> str:
-    least = next((one.ge for one in metadata if hasattr(one, "ge")), None)
-    most = next((one.le for one in metadata if hasattr(one, "le")), None)
+def _limits(field: Any) -> str:
+    if typing.get_origin(field.annotation) is typing.Literal:
+        return ", ".join(f"`{one}`" for one in typing.get_args(field.annotation))
+    least = next((one.ge for one in field.metadata if hasattr(one, "ge")), None)
+    most = next((one.le for one in field.metadata if hasattr(one, "le")), None)
     return "" if least is None else f"{least} to {most}"

@@ -96,7 +96,8 @@ def _arguments(command: type[Command]) -> Iterator[tuple[str, str, str, str]]:
     required = schema.get("required", [])
     for name, given in sorted(schema["properties"].items(), key=lambda pair: pair[0] == "idempotency_key"):
         default = "required" if name in required else _default(given.get("default"))
-        yield f"`{name}`", _type_of(given, components), default, sentence(_meaning(given))
+        meaning = "see above" if name == "idempotency_key" else _meaning(given)
+        yield f"`{name}`", _type_of(given, components), default, sentence(meaning)
 
 
 def _default(value: object) -> str:

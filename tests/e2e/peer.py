@@ -1,6 +1,6 @@
 """One of two agents that know of each other only through the server: run as a process of its own.
 
-    python peer.py <role> <url> <token> <client>
+    python peer.py <role> <url> <token> <client> <project>
 
 `role` is Ada or Ben, `client` one of the keys of CLIENTS. It prints what it saw as one JSON object.
 """
@@ -18,7 +18,6 @@ from fastmcp.client.transports import StreamableHttpTransport
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
-PROJECT: Final = "/yard/two"
 PATIENCE: Final = 20.0
 Tool = Callable[..., Awaitable[Any]]
 
@@ -41,16 +40,18 @@ def by_sdk(mode: Any) -> Callable[[str, str], Any]:
     @asynccontextmanager
     async def opened(url: str, token: str) -> AsyncIterator[Tool]:
         headers = {"Authorization": f"Bearer {token}"}
-        async with create_mcp_http_client(headers=headers) as http:
-            async with mcp.Client(streamable_http_client(url, http_client=http), mode=mode) as client:
+        async with (
+            create_mcp_http_client(headers=headers) as http,
+            mcp.Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+        ):
 
-                async def tool(name: str, /, **arguments: Any) -> Any:
-                    result = await client.call_tool(name, arguments)
-                    if result.is_error:
-                        raise RuntimeError(result.content)
-                    return result.structured_content
+            async def tool(name: str, /, **arguments: Any) -> Any:
+                result = await client.call_tool(name, arguments)
+                if result.is_error:
+                    raise RuntimeError(result.content)
+                return result.structured_content
 
-                yield tool
+            yield tool
 
     return opened
 
@@ -65,31 +66,31 @@ async def first(look: Callable[[], Awaitable[Any]]) -> Any:
     return found
 
 
-async def the_letter(tool: Tool, name: str) -> Any:
+async def the_letter(tool: Tool, project: str, name: str) -> Any:
     """Return the first letter that an agent has not read, once there is one."""
 
     async def look() -> Any:
-        inbox = await tool("fetch_inbox", project_key=PROJECT, agent_name=name, unread_only=True)
+        inbox = await tool("fetch_inbox", project_key=project, agent_name=name, unread_only=True)
         return inbox["result"]
 
     return (await first(look))[0]
 
 
-async def ada(tool: Tool) -> dict[str, Any]:
+async def ada(tool: Tool, project: str) -> dict[str, Any]:
     """Reserve, wait for Ben, ask him, read his answer and see that he acknowledged."""
-    mine = {"project_key": PROJECT, "agent_name": "Ada"}
+    mine = {"project_key": project, "agent_name": "Ada"}
     begun = {"program": "peer", "model": "none", "name": "Ada", "reserve_paths": ["src/harbor/**"]}
-    session = await tool("start_session", project_key=PROJECT, **begun)
+    session = await tool("start_session", project_key=project, **begun)
 
     async def ben_is_there() -> bool:
-        agents = (await tool("list_agents", project_key=PROJECT))["agents"]
+        agents = (await tool("list_agents", project_key=project))["agents"]
         return "Ben" in [agent["name"] for agent in agents]
 
     await first(ben_is_there)
     question = {"subject": "The lighthouse", "body_md": "Is the *lamp* lit?", "ack_required": True}
-    sent = await tool("send_message", project_key=PROJECT, sender_name="Ada", to=["Ben"], **question)
+    sent = await tool("send_message", project_key=project, sender_name="Ada", to=["Ben"], **question)
     asked = sent["deliveries"][0]["payload"]["id"]
-    answer = await the_letter(tool, "Ada")
+    answer = await the_letter(tool, project, "Ada")
     await tool("acknowledge_message", message_id=answer["id"], **mine)
 
     async def acknowledged() -> Any:
@@ -107,17 +108,17 @@ async def ada(tool: Tool) -> dict[str, Any]:
     }
 
 
-async def ben(tool: Tool) -> dict[str, Any]:
+async def ben(tool: Tool, project: str) -> dict[str, Any]:
     """Read Ada's question, see her reservation, answer, acknowledge and find the letters by a search."""
-    mine = {"project_key": PROJECT, "agent_name": "Ben"}
-    await tool("ensure_project", human_key=PROJECT)
-    await tool("register_agent", project_key=PROJECT, program="peer", model="none", name="Ben")
-    question = await the_letter(tool, "Ben")
+    mine = {"project_key": project, "agent_name": "Ben"}
+    await tool("ensure_project", human_key=project)
+    await tool("register_agent", project_key=project, program="peer", model="none", name="Ben")
+    question = await the_letter(tool, project, "Ben")
     claimed = await tool("file_reservation_paths", paths=["src/harbor/lamp.py"], **mine)
     answer = {"sender_name": "Ben", "message_id": question["id"], "body_md": "The lighthouse is lit."}
-    replied = await tool("reply_message", project_key=PROJECT, **answer)
+    replied = await tool("reply_message", project_key=project, **answer)
     marked = await tool("acknowledge_message", message_id=question["id"], **mine)
-    found = await tool("search_messages", project_key=PROJECT, query='"lighthouse"')
+    found = await tool("search_messages", project_key=project, query='"lighthouse"')
     return {
         "question": question,
         "conflicts": claimed["conflicts"],
@@ -127,10 +128,10 @@ async def ben(tool: Tool) -> dict[str, Any]:
     }
 
 
-async def main(role: str, url: str, token: str, client: str) -> None:
+async def main(role: str, url: str, token: str, client: str, project: str) -> None:
     """Play one role, within a bound of time."""
     async with asyncio.timeout(PATIENCE), CLIENTS[client](url, token) as tool:
-        print(json.dumps(await {"Ada": ada, "Ben": ben}[role](tool)))
+        print(json.dumps(await {"Ada": ada, "Ben": ben}[role](tool, project)))
 
 
 if __name__ == "__main__":

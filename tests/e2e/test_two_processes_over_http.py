@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from e2e.peer import PROJECT
 from e2e.running import RunningServer, plain_environment
 
 PEER = Path(__file__).with_name("peer.py")
@@ -19,11 +18,11 @@ SLOWEST_TYPICAL = 0.025
 """Seconds: Nagle's algorithm together with late acknowledgements makes every call take 0.04."""
 
 
-def play(server: RunningServer, home: Path, **clients: str) -> dict[str, Any]:
+def play(server: RunningServer, project: str, home: Path, **clients: str) -> dict[str, Any]:
     """Let Ada and Ben run side by side and return what each saw."""
     running = {
         role: subprocess.Popen(
-            [sys.executable, str(PEER), role, f"{server.url}/mcp", server.token, client],
+            [sys.executable, str(PEER), role, f"{server.url}/mcp", server.token, client, project],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=plain_environment(home),
@@ -48,14 +47,13 @@ def play(server: RunningServer, home: Path, **clients: str) -> dict[str, Any]:
     ("ada", "ben"), [("fastmcp", "handshake"), ("2026", "fastmcp"), ("handshake", "2026")]
 )
 def test_two_processes_write_answer_acknowledge_reserve_and_search(
-    ada: str, ben: str, tmp_path: Path
+    server: RunningServer, ada: str, ben: str, tmp_path: Path
 ) -> None:
-    with RunningServer(tmp_path / "data") as server:
-        seen = play(server, tmp_path, Ada=ada, Ben=ben)
-        check_both_sides(seen["Ada"], seen["Ben"])
-        server.await_archive()
-        check_archive(server, asked=seen["Ada"]["asked"], replied=seen["Ben"]["replied"])
-        assert "Traceback" not in server.log()
+    seen = play(server, f"/yard/{ada}-{ben}", tmp_path, Ada=ada, Ben=ben)
+    check_both_sides(seen["Ada"], seen["Ben"])
+    server.await_archive()
+    check_archive(server, f"yard-{ada}-{ben}", asked=seen["Ada"]["asked"], replied=seen["Ben"]["replied"])
+    assert "Traceback" not in server.log()
 
 
 def check_both_sides(ada: dict[str, Any], ben: dict[str, Any]) -> None:
@@ -72,9 +70,8 @@ def check_both_sides(ada: dict[str, Any], ben: dict[str, Any]) -> None:
     assert [one["id"] for one in ada["released"]] == [one["id"] for one in ada["reserved"]]
 
 
-def check_archive(server: RunningServer, *, asked: int, replied: int) -> None:
+def check_archive(server: RunningServer, slug: str, *, asked: int, replied: int) -> None:
     """The repository holds both letters, both profiles, both reservations and the thread; Git finds no fault."""
-    slug = PROJECT.strip("/").replace("/", "-")
     paths = git(server, slug, "ls-tree", "-r", "--name-only", "main").splitlines()
     letters = [path for path in paths if path.startswith("messages/")]
     assert [Path(path).name for path in letters] == [

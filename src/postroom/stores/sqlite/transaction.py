@@ -60,8 +60,10 @@ class SqliteReads:
 
     def project(self, key: str) -> Project | None:
         """Return the project with this path, alias or slug."""
-        row = self._execute(SQL["project_by_key"], (key,)).fetchone()
-        return rows.project(row) if row else None
+        for by in ("project_by_path", "project_by_slug", "project_by_alias"):
+            if row := self._execute(SQL[by], (key,)).fetchone():
+                return rows.project(row)
+        return None
 
     def project_by_id(self, project_id: int) -> Project | None:
         """Return the project with this id."""

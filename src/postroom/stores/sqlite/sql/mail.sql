@@ -1,13 +1,14 @@
 -- One statement a heading; `?` and `:name` parameters; lists are given as JSON arrays to json_each.
 
--- project_by_key
-SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE human_key = ?1
-UNION ALL
-SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE slug = ?1
-UNION ALL
+-- project_by_path
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE human_key = ?;
+
+-- project_by_slug
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE slug = ?;
+
+-- project_by_alias
 SELECT p.id, p.slug, p.human_key, p.created_at, p.spelling, p.git_identity, p.owner
-  FROM project_aliases a JOIN projects p ON p.id = a.project_id WHERE a.human_key = ?1
-LIMIT 1;
+  FROM project_aliases a JOIN projects p ON p.id = a.project_id WHERE a.human_key = ?;
 
 -- project_by_id
 SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE id = ?;

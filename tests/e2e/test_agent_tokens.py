@@ -1,0 +1,64 @@
+"""Agents' tokens over HTTP: each opens the endpoint for its agent alone, also when many are made at once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from e2e.running import Line, Refused, RunningServer
+
+FOLDER = "/yard/tokens"
+AT_ONCE = 8
+
+
+@pytest.fixture(scope="module")
+def crew(server: RunningServer) -> tuple[str, ...]:
+    names = ("Ada", "Ben")
+    with server.line() as line:
+        line.tool("ensure_project", human_key=FOLDER)
+        for name in names:
+            line.tool("register_agent", project_key=FOLDER, program="p", model="m", name=name)
+    return names
+
+
+def rotate(server: RunningServer, name: str) -> Path:
+    with server.line() as line:
+        made = line.tool("rotate_agent_token", project_key=FOLDER, agent_name=name)
+    return Path(made["token_file"])
+
+
+def as_agent(server: RunningServer, token: str) -> Line:
+    return Line(server.address, headers={"Authorization": f"Bearer {token}"})
+
+
+def test_a_token_acts_for_its_agent_and_for_no_other(server: RunningServer, crew: tuple[str, ...]) -> None:
+    file = rotate(server, "Ada")
+    assert file.stat().st_mode & 0o777 == 0o600
+    letter = {"project_key": FOLDER, "to": ["Ben"], "subject": "s", "body_md": "b"}
+    with as_agent(server, file.read_text().strip()) as line:
+        assert line.tool("send_message", sender_name="Ada", **letter)["count"] == 1
+        with pytest.raises(Refused, match="identity_mismatch"):
+            line.tool("send_message", sender_name="Ben", **letter)
+        for path in ("/admin/status", "/metrics", "/"):
+            assert line.request("GET", path).status == 401
+
+
+def test_a_token_ends_when_the_next_is_made(server: RunningServer, crew: tuple[str, ...]) -> None:
+    old = rotate(server, "Ben").read_text().strip()
+    new = rotate(server, "Ben").read_text().strip()
+    assert old != new
+    with as_agent(server, old) as line:
+        assert line.rpc({"jsonrpc": "2.0", "id": 1, "method": "ping"}).status == 401
+    with as_agent(server, new) as line:
+        assert line.rpc({"jsonrpc": "2.0", "id": 1, "method": "ping"}).status == 200
+
+
+def test_of_many_tokens_made_at_once_the_one_that_is_kept_counts(
+    server: RunningServer, crew: tuple[str, ...]
+) -> None:
+    for _ in range(5):
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            (file,) = set(pool.map(lambda _: rotate(server, "Ada"), range(AT_ONCE)))
+        with as_agent(server, file.read_text().strip()) as line:
+            assert isinstance(line.tool("fetch_inbox", project_key=FOLDER, agent_name="Ada"), list)
+    assert [one.name for one in file.parent.iterdir() if one.name.startswith(".")] == []

@@ -1,0 +1,58 @@
+"""Every failure has one code, a place in the tree that is drawn, an HTTP status and an exit code."""
+
+import re
+
+import pytest
+
+from postroom.cli.exit_codes import CODES, exit_code
+from postroom.contracts import errors
+from postroom.contracts.errors import PostroomError, all_errors
+from postroom.http_api.errors import STATUSES, status_of
+
+KINDS = all_errors()
+LEAVES = [kind for kind in KINDS if not kind.__subclasses__()]
+
+
+def test_codes_are_unique_and_written_alike() -> None:
+    codes = [kind.code for kind in KINDS]
+    assert len(set(codes)) == len(codes)
+    assert [code for code in codes if not re.fullmatch(r"[a-z]+(_[a-z]+)*", code)] == []
+
+
+def test_every_class_says_its_own_code() -> None:
+    assert [kind.__name__ for kind in KINDS if "code" not in vars(kind)] == []
+
+
+@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
+def test_a_leaf_has_a_status_of_its_own_and_an_exit_code_of_its_branch(kind: type[PostroomError]) -> None:
+    assert kind in STATUSES
+    assert 400 <= status_of(kind("x")) < 600
+    nearest = next(one for one in kind.__mro__ if one in CODES)
+    assert nearest is not PostroomError
+    assert exit_code(kind("x")) not in (0, 130, 141)
+
+
+@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
+def test_status_and_exit_code_agree_on_who_must_act(kind: type[PostroomError]) -> None:
+    """What the caller mends is below 500 and exits with 2, what others mend is not."""
+    refused = issubclass(kind, errors.InputError | errors.StateError | errors.AccessError)
+    assert refused == (status_of(kind("x")) < 500) == (exit_code(kind("x")) == 2)
+
+
+def test_the_tree_that_is_drawn_is_the_tree() -> None:
+    drawn = (errors.__doc__ or "").partition("`code`")[0]
+    assert [kind.__name__ for kind in KINDS if not re.search(rf"\b{kind.__name__}\b", drawn)] == []
+    named = set(re.findall(r"\b[A-Z][a-z]+[A-Z]\w+\b", drawn))
+    assert named <= {kind.__name__ for kind in KINDS}
+
+
+def test_a_failure_travels_as_plain_data_with_all_its_parts() -> None:
+    told = errors.TooLarge("too long", value=7, remedy="cut it", details={"limit": 5}).as_dict()
+    assert told == {
+        "code": "too_large",
+        "message": "too long",
+        "value": 7,
+        "remedy": "cut it",
+        "retryable": False,
+        "details": {"limit": 5},
+    }

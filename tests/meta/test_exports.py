@@ -1,0 +1,47 @@
+"""The names that packages export: callers rely on them, so that a change is a decision and never an accident."""
+
+import importlib
+import pkgutil
+
+import mcp_agent_mail
+import postroom
+
+EXPORTED = {
+    "mcp_agent_mail.app": ["build_mcp_server"],
+    "mcp_agent_mail.config": ["Settings", "clear_settings_cache", "get_settings"],
+    "mcp_agent_mail.db": ["ensure_schema", "get_session", "reset_database_state"],
+    "mcp_agent_mail.storage": [
+        "ProjectArchive",
+        "clear_repo_cache",
+        "ensure_archive",
+        "write_agent_profile",
+        "write_message_bundle",
+    ],
+    "postroom": ["__version__"],
+    "postroom.mcp_server": ["PostroomMcpServer"],
+    "postroom.stores.memory": ["MemoryStore"],
+    "postroom.stores.sqlite": ["SqliteStore", "sqlite_release"],
+    "postroom.testing": ["LosingStore", "ManualClock", "RefusingStore", "writes", "writes_that"],
+    "postroom.web": ["error_page", "page_routes"],
+}
+
+
+def modules() -> list[str]:
+    names = ["mcp_agent_mail", "postroom"]
+    for package in (mcp_agent_mail, postroom):
+        found = pkgutil.walk_packages(package.__path__, prefix=f"{package.__name__}.")
+        names += [one.name for one in found if not one.name.endswith("__main__")]
+    return names
+
+
+def test_exported_names_are_those_that_were_decided_on() -> None:
+    loaded = {name: importlib.import_module(name) for name in modules()}
+    exported = {name: list(module.__all__) for name, module in loaded.items() if hasattr(module, "__all__")}
+    assert exported == EXPORTED
+
+
+def test_exported_names_are_sorted_and_there() -> None:
+    for name, exported in EXPORTED.items():
+        module = importlib.import_module(name)
+        assert exported == sorted(exported), name
+        assert [one for one in exported if not hasattr(module, one)] == []

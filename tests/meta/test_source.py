@@ -1,0 +1,151 @@
+"""How the source is built: short functions, files that one can hold in mind, failures that nobody swallows.
+
+Exceptions are listed with their reason, in both directions: one that is not needed any more fails too.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from postroom.app.config import Settings
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+LONGEST_FUNCTION = 40
+LONGEST_FILE = 400
+
+LONG_FUNCTIONS = {
+    "postroom/app/serve.py:Site.__init__": "puts the one application together, from the inside to the door",
+}
+"""Functions over the limit, counted from the end of the docstring, and why."""
+LONG_FILES = {
+    "postroom/app/config.py": "every setting with its bounds, and where each value came from: one table and its reader",
+    "postroom/mail/commands.py": "every command that there is, side by side: the tools' arguments",
+    "postroom/mail/sending.py": "all ways of writing a letter, so that one policy and one size check see them",
+    "postroom/stores/sqlite/transaction.py": "the port's methods, one statement each",
+}
+BROAD_EXCEPTS = {
+    "postroom/cli/stdio.py:Proxy._run": "the edge around one request of a client",
+    "postroom/http_api/guard.py:Guard._serve": "the edge around one HTTP request",
+    "postroom/mcp_server/server.py:PostroomMcpServer.call_tool": "the edge around one tool call",
+    "postroom/mcp_server/server.py:PostroomMcpServer.read_resource": "the edge around one reading of a resource",
+    "postroom/mcp_server/subscriptions.py:Subscriptions.publish": "the edge around one listener",
+    "postroom/stores/sqlite/writer.py:Writer._run": "hands whatever a caller's function raised to that caller",
+    "postroom/testing/conformance/mail_changes.py:_failure": "a promise about whatever a change raises",
+}
+"""Where an `except` catches everything and does not raise it again, and what it does instead."""
+UNREAD_SETTINGS = {
+    "default_reservation_ttl": "checked against max_reservation_ttl; the tools' own default is 3600 seconds",
+    "environment": "kept for installations that set APP_ENVIRONMENT; neither status nor logs show it yet",
+}
+"""Settings that nothing reads yet, and why they are there; `docs/from_code/settings.py` tells readers."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def files() -> Iterator[tuple[str, str]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        yield path.relative_to(SOURCE).as_posix(), path.read_text(encoding="utf-8")
+
+
+def functions(tree: ast.AST, within: str = "") -> Iterator[tuple[str, Function]]:
+    for node in ast.iter_child_nodes(tree):
+        name = f"{within}{'.' if within else ''}{getattr(node, 'name', '')}"
+        if isinstance(node, Function):
+            yield name, node
+        yield from functions(node, name if isinstance(node, Function | ast.ClassDef) else within)
+
+
+def length(function: Function) -> int:
+    first = function.body[0]
+    begin = first.end_lineno if ast.get_docstring(function, clean=False) is not None else function.lineno
+    return (function.end_lineno or 0) - (begin or 0)
+
+
+def test_functions_fit_on_a_screen() -> None:
+    long = {
+        f"{name}:{function}": length(node)
+        for name, text in files()
+        for function, node in functions(ast.parse(text))
+        if length(node) > LONGEST_FUNCTION
+    }
+    assert long.keys() == LONG_FUNCTIONS.keys(), long
+
+
+def test_files_can_be_held_in_mind() -> None:
+    long = {name: lines for name, text in files() if (lines := len(text.splitlines())) > LONGEST_FILE}
+    assert long.keys() == LONG_FILES.keys(), long
+
+
+def catches_everything(handler: ast.ExceptHandler) -> bool:
+    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(
+        kind is None or (isinstance(kind, ast.Name) and kind.id in ("Exception", "BaseException"))
+        for kind in kinds
+    )
+
+
+def raises_again(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    return isinstance(last, ast.Raise) and last.exc is None
+
+
+def own_handlers(function: Function) -> Iterator[ast.ExceptHandler]:
+    """Yield the handlers of a function, those of functions within it left out."""
+    waiting: list[ast.AST] = list(function.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.ExceptHandler):
+            yield node
+        if not isinstance(node, Function):
+            waiting.extend(ast.iter_child_nodes(node))
+
+
+def test_nothing_is_swallowed_but_at_the_named_edges() -> None:
+    broad = {
+        f"{name}:{function}"
+        for name, text in files()
+        for function, node in functions(ast.parse(text))
+        for handler in own_handlers(node)
+        if catches_everything(handler) and not raises_again(handler)
+    }
+    assert broad == BROAD_EXCEPTS.keys()
+
+
+def test_no_module_catches_everything_while_it_is_loaded() -> None:
+    top = [
+        name
+        for name, text in files()
+        for node in ast.parse(text).body
+        if isinstance(node, ast.Try) and any(map(catches_everything, node.handlers))
+    ]
+    assert top == []
+
+
+def settings_read(text: str) -> Iterator[str]:
+    """Yield what a module reads of something that is called `settings`."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute):
+            of = node.value
+            if getattr(of, "attr", getattr(of, "id", "")) == "settings":
+                yield node.attr
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    read = {one for name, text in files() if name != "postroom/app/config.py" for one in settings_read(text)}
+    derived = {  # read through the properties of Settings
+        "verified": {"identity", "host"},
+        "max_request_bytes": {"max_body_bytes", "max_attachments_bytes"},
+    }
+    for name, parts in derived.items():
+        read |= parts if name in read else set()
+    assert set(Settings.model_fields) - read == UNREAD_SETTINGS.keys()
+
+
+def test_every_reason_says_something() -> None:
+    reasons = [
+        *LONG_FUNCTIONS.values(),
+        *LONG_FILES.values(),
+        *BROAD_EXCEPTS.values(),
+        *UNREAD_SETTINGS.values(),
+    ]
+    assert [reason for reason in reasons if len(reason.split()) < 4] == []

@@ -1,0 +1,38 @@
+"""No test waits for time to pass: it moves a clock, or waits for what it waits for."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+
+SLEEPS = {
+    "e2e/peer.py:first": "a process of its own looks again and again at a real server; there is nothing to be woken by",
+}
+"""Where a sleep has a length, and why."""
+
+
+def sleeps(tree: ast.AST, within: str = "") -> Iterator[str]:
+    """Yield the function around each `sleep` whose length is not a plain 0."""
+    for node in ast.iter_child_nodes(tree):
+        inner = node.name if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else within
+        if isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            first = node.args[0] if node.args else None
+            if called == "sleep" and not (isinstance(first, ast.Constant) and first.value == 0):
+                yield inner
+        yield from sleeps(node, inner)
+
+
+def test_no_test_waits_for_time_to_pass() -> None:
+    found = {
+        f"{path.relative_to(TESTS).as_posix()}:{function}"
+        for path in sorted(TESTS.rglob("*.py"))
+        for function in sleeps(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert found == SLEEPS.keys()
+
+
+def test_the_look_at_sleeps_sees_them() -> None:
+    text = "async def a():\n    await asyncio.sleep(0)\n    time.sleep(1)\ndef b():\n    sleep(delay)\n"
+    assert list(sleeps(ast.parse(text))) == ["a", "b"]
