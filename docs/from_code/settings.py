@@ -22,16 +22,17 @@ FACTORY_WORDS: Final = {
     "storage_root": "`archive` in `data_dir`",
 }
 PLATFORM_WORDS: Final = {"case_sensitive_paths": "`true`; on Windows and macOS `false`"}
-NO_EFFECT: Final = {
+NO_EFFECT: Final[dict[str, str]] = {
     "default_reservation_ttl": "tools give 3600 seconds unless the call says otherwise",
     "environment": "neither status nor logs show it",
 }
-"""Settings that are read and checked and that nothing looks at yet; `tests/meta/test_source.py` knows them."""
+"""Settings that are checked and that nothing looks at yet; `tests/meta/test_source.py` compares."""
 
 
 def page() -> str:
     """Return the page."""
-    older = {new: old for old, new in config._OLDER_NAMES.items()}  # noqa: SLF001 - to be told, not used
+    names = config._OLDER_NAMES  # noqa: SLF001 - to be told, not used
+    older = [f"`{old}` for `{new}`" for old, new in names.items()]
     rows = [
         (
             f"`{name}`",
@@ -59,10 +60,7 @@ Durations are written with their unit: `500ms`, `90s`, `15m`, `1h`, `7d`, `2w`, 
 
 {table(("setting", "environment", "default", "limits", "meaning"), rows)}
 
-In this release {" and ".join(f"`{name}` ({why})" for name, why in NO_EFFECT.items())} are checked and have no
-effect.
-
-The older names, which keep working: {", ".join(f"`{old}` for `{new}`" for new, old in older.items())}.
+{_without_effect()}The older names, which keep working: {", ".join(older)}.
 `DATABASE_URL` is read as `sqlite:///path` or `sqlite+aiosqlite:///path` and as nothing else.
 
 ## The configuration file
@@ -78,6 +76,13 @@ folder. `data_dir` cannot stand there, since clients read no file: set `{places.
 
 {table(("environment", "meaning"), clients)}
 """
+
+
+def _without_effect() -> str:
+    if not NO_EFFECT:
+        return ""
+    told = ", ".join(f"`{name}` ({why})" for name, why in NO_EFFECT.items())
+    return f"In this release these are checked and have no further effect: {told}.\n\n"
 
 
 def _data_dir(platform: str) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -34,8 +35,9 @@ _OLDER_NAMES = (
 class RunningServer:
     """A server process over a data folder; it may be killed and started again."""
 
-    def __init__(self, data_dir: Path, *flags: str) -> None:
+    def __init__(self, data_dir: Path, *flags: str, most_files: int | None = None) -> None:
         self.data_dir = data_dir
+        self._most_files = most_files
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
         self._log = data_dir.with_name(f"{data_dir.name}.log")
@@ -59,6 +61,9 @@ class RunningServer:
                 stderr=log,
                 env=plain_environment(self.data_dir.parent),
             )
+        if self._most_files is not None:
+            limits = (self._most_files, self._most_files)
+            resource.prlimit(self.pid, resource.RLIMIT_NOFILE, limits)
         self._await_ready()
         return self
 

@@ -27,6 +27,9 @@ REFUSED = {
     "../up": "not an absolute path",
     "~/project": "not an absolute path",
     "C:relative": "not an absolute path",
+    "C:": "not an absolute path",
+    "\\\\": "not an absolute path",
+    "\\\\.\\": "not an absolute path",
     "file:///home/me": "not an absolute path",
     "/home/me/../you": "has '..'",
     "C:\\work\\..\\other": "has '..'",
@@ -71,6 +74,8 @@ def test_what_is_no_absolute_path_is_refused_with_the_reason(path: str, why: str
         ("/a/$1", "/a/$1"),
         ("C:\\a\\b\\", "C:\\a\\b"),
         ("c:/a//b", "c:\\a\\b"),
+        ("C:/", "C:\\"),
+        ("c:\\\\.\\", "c:\\"),
         ("\\\\server\\share\\x\\", "\\\\server\\share\\x"),
         ("\\\\wsl.localhost\\Ubuntu\\home\\me", "\\\\wsl.localhost\\Ubuntu\\home\\me"),
     ],
@@ -86,6 +91,7 @@ def test_an_absolute_path_is_kept_without_doubled_or_trailing_separators(given_p
         ("C:\\Work\\App", "c:\\work\\app"),
         ("C:\\Work\\App", "/mnt/c/Work/App"),
         ("C:\\Work\\App", "/mnt/C/work/app"),
+        ("C:\\", "/mnt/c"),
         ("\\\\wsl.localhost\\Ubuntu\\home\\me\\app", "/home/me/app"),
         ("\\\\wsl$\\Debian\\home\\me\\app", "/home/me/app"),
         ("\\\\wsl$\\Debian\\mnt\\d\\x", "D:\\x"),
@@ -121,7 +127,7 @@ def test_every_text_is_a_path_or_an_invalid_one_and_a_checked_path_stays_as_it_i
         except InvalidPath:
             continue
         assert ".." not in re.split(r"[\\/]", path)
-        assert path == "C:" or path == "\\\\" or checked_path(path) == path
+        assert checked_path(path) == path
 
 
 async def test_the_slug_reads_like_the_path(room: Room) -> None:

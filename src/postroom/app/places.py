@@ -7,7 +7,6 @@ configuration file, so that what they need to find (`data_dir`) comes from the e
 import json
 import os
 import sys
-import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -94,8 +93,7 @@ def write_private(target: Path, text: str) -> None:
     Raises:
         OSError: its folder is missing or cannot be written.
     """
-    # Several threads may write one file: each has a draft of its own.
-    draft = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_ident()}")
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:

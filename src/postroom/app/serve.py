@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from postroom.app import places
 from postroom.app.config import Settings
-from postroom.app.connection import Connection
+from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.logs import configure_logs
 from postroom.app.operator import Operator
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
@@ -137,6 +137,8 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             return
+        for listener in sockets or ():
+            listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
         settings = self._house.settings
         host, port = self._address
         url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -185,6 +187,7 @@ def run(settings: Settings) -> int:
         config = uvicorn.Config(
             site.app,
             http=Connection,
+            backlog=ACCEPTED_AT_ONCE,
             log_config=None,
             access_log=False,
             lifespan="on",

@@ -230,8 +230,8 @@ def _receipt(answered: Mapping[str, Any]) -> str:
         lines.append(
             f"letter {letter.get('id')} on thread {show.line(letter.get('thread_id'))} went to {names}"
         )
-    skipped = show.items(answered.get("skipped"))
-    lines += [f"left out: {show.line(one.get('value'))}: {show.line(one.get('message'))}" for one in skipped]
+    if skipped := answered.get("skipped"):
+        lines.append(f"left out, for they do not take it: {', '.join(show.line(name) for name in skipped)}")
     return "\n".join(lines)
 
 

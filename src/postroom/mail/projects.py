@@ -10,6 +10,7 @@ from postroom.contracts.store import MailReads
 from postroom.mail.names import nearest, shown
 
 _DRIVE = re.compile(r"^([A-Za-z]):[\\/]")
+_BARE_DRIVE = re.compile(r"[A-Za-z]:")
 _MOUNTED_DRIVE = re.compile(r"^/mnt/([A-Za-z])(/|$)")
 _WSL_SHARE = re.compile(r"^//wsl(?:\.localhost|\$)/[^/]+(/.*)$", re.IGNORECASE)
 _PLACEHOLDER = re.compile(r"<[^<>/]*>|\bYOUR[_-]|\bPROJECT[_-]?(PATH|KEY|NAME)\b|\{[^{}/]*\}|\$\{?[A-Z_]+")
@@ -44,7 +45,12 @@ def _tidied(path: str) -> str:
     if ".." in parts:
         raise _invalid(path, "has '..' in it")
     lead = "\\\\" if path.startswith("\\\\") else ("" if windows else "/")
-    return lead + separator.join(part for part in parts if part not in ("", "."))
+    named = separator.join(part for part in parts if part not in ("", "."))
+    if windows and not named:
+        raise _invalid(path, "is not an absolute path")
+    if not lead and _BARE_DRIVE.fullmatch(named):
+        return f"{named}{separator}"  # without it, a drive is no absolute path
+    return lead + named
 
 
 def _invalid(path: str, why: str) -> InvalidPath:
