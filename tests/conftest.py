@@ -1,9 +1,11 @@
 """What every test may use: a clock to move, stores, and a guard against blocking the event loop."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 
 pytest.register_assert_rewrite("postroom.testing.conformance")
 
@@ -13,7 +15,17 @@ from postroom.app.logs import route_to_logging  # noqa: E402 - as above
 from postroom.stores.sqlite import SqliteStore  # noqa: E402 - as above
 from postroom.testing import ManualClock  # noqa: E402 - as above
 
-route_to_logging()  # unconfigured, structlog writes to standard output and reads sources to do so
+
+@pytest.fixture(autouse=True)
+def logs_as_embedded() -> Iterator[None]:
+    """Begin each test with logs as an embedding program has them, and undo what a test configures."""
+    structlog.reset_defaults()
+    route_to_logging()  # unconfigured, structlog writes to standard output and reads sources to do so
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(autouse=True)

@@ -22,10 +22,7 @@ FACTORY_WORDS: Final = {
     "storage_root": "`archive` in `data_dir`",
 }
 PLATFORM_WORDS: Final = {"case_sensitive_paths": "`true`; on Windows and macOS `false`"}
-NO_EFFECT: Final[dict[str, str]] = {
-    "default_reservation_ttl": "tools give 3600 seconds unless the call says otherwise",
-    "environment": "neither status nor logs show it",
-}
+NO_EFFECT: Final[dict[str, str]] = {}
 """Settings that are checked and that nothing looks at yet; `tests/meta/test_source.py` compares."""
 
 

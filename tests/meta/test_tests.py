@@ -8,6 +8,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 SLEEPS = {
     "e2e/peer.py:first": "a process of its own looks again and again at a real server; there is nothing to be woken by",
+    "e2e/test_connections.py:sent_and_read": "plays a client that sends slowly: the pause is what is tested",
 }
 """Where a sleep has a length, and why."""
 

@@ -492,7 +492,7 @@ def test_two_processes_share_one_repository(folder: Path) -> None:
 
 @pytest.mark.parametrize("round_", range(10))
 def test_a_killed_writer_leaves_a_sound_repository_and_all_it_reported(folder: Path, round_: int) -> None:
-    chance = random.Random(round_)  # noqa: S311 - it chooses when to kill and guards nothing
+    chance = random.Random(round_)
     lines_left = chance.randint(5, 60)
     reported: list[tuple[str, str]] = []
     with writer(folder, "w", 1000) as process:

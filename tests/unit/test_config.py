@@ -253,7 +253,7 @@ def test_limits_must_fit_together(home: dict[str, str]) -> None:
         ("[0:0:0:0:0:0:0:1]", "asserted", False),
         ("localhost", "asserted", False),
         ("127.0.0.1", "verified", True),
-        ("0.0.0.0", "asserted", True),  # noqa: S104 - nothing is bound here
+        ("0.0.0.0", "asserted", True),
         ("::", "asserted", True),
         ("192.168.1.5", "asserted", True),
         ("devbox", "asserted", True),

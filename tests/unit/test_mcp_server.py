@@ -130,7 +130,9 @@ async def test_a_crash_inside_tells_the_client_a_reference_and_nothing_else(
 
 async def test_the_core_profile_refuses_what_it_does_not_offer(mail: Mail) -> None:
     async with Client(PostroomMcpServer(mail, profile="core")) as client:
-        answer = await client.call_tool("whois", {"project_key": "x", "agent_name": "y"}, raise_on_error=False)
+        answer = await client.call_tool(
+            "whois", {"project_key": "x", "agent_name": "y"}, raise_on_error=False
+        )
     assert answer.is_error
 
 

@@ -12,7 +12,9 @@ from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
 from postroom.stores.sqlite.statements import STATEMENTS
 
 HOT = (
-    "project_by_path", "project_by_slug", "project_by_alias",
+    "project_by_path",
+    "project_by_slug",
+    "project_by_alias",
     "agent_named",
     "agents_named",
     "agents_by_id",

@@ -1,7 +1,7 @@
 """Prometheus metrics: names, and where each number comes from. Labels are few; no names of agents."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from postroom.contracts.clock import Clock
@@ -72,6 +72,6 @@ class _Grouping(Collector):
         """Return the two numbers."""
         commits, changes = self._store.grouping
         return [
-            GaugeMetricFamily("postroom_db_commits", "Commits since start.", value=commits),
-            GaugeMetricFamily("postroom_db_changes", "Changes since start.", value=changes),
+            CounterMetricFamily("postroom_db_commits", "Commits since start.", value=commits),
+            CounterMetricFamily("postroom_db_changes", "Changes since start.", value=changes),
         ]

@@ -45,6 +45,7 @@ class Operator:
             "started_at": iso(self._started_at),
             "database": str(house.store.path),
             "archive": str(house.settings.storage_root) if house.settings.archive_enabled else None,
+            "environment": house.settings.environment,
             "identity": "verified" if house.settings.verified else "asserted",
             "profile": house.settings.profile,
             "records": counts,
@@ -110,6 +111,13 @@ class Operator:
         if faults:
             return _found(
                 name, "failed", "; ".join(faults[:5]), "move it away and run `postroom doctor` again"
+            )
+        if unknown := written - stored:
+            return _found(
+                name,
+                "failed",
+                f"{len(unknown)} letters are not in the database: it is older than the archive",
+                "after restoring a backup, move the repository away and run `postroom rebuild archive`",
             )
         missing = [number for number in stored - written if f"message:{number}" not in waiting]
         if missing:

@@ -81,17 +81,8 @@ class Site:
             ],
             lifespan=self._lifespan,
         )
-        guard = Guard(
-            app,
-            GuardRules(
-                host=settings.host,
-                allowed_hosts=settings.allowed_hosts,
-                mcp_path=settings.mcp_path,
-                max_request_bytes=settings.max_request_bytes,
-            ),
-            Credentials(is_operator=is_operator, sessions=sessions, is_agent=house.mail.knows_token),
-        )
-        self.app: ASGIApp = _Aliases(guard, settings.mcp_path)
+        credentials = Credentials(is_operator=is_operator, sessions=sessions, is_agent=house.mail.knows_token)
+        self.app: ASGIApp = _Aliases(_door(app, settings, credentials), settings.mcp_path)
 
     def end_listening(self) -> None:
         """End the streams of those who listen; whatever else they asked is still answered."""
@@ -106,6 +97,16 @@ class Site:
                 yield
             finally:
                 self._meter.stop()
+
+
+def _door(app: ASGIApp, settings: Settings, credentials: Credentials) -> Guard:
+    rules = GuardRules(
+        host=settings.host,
+        allowed_hosts=settings.allowed_hosts,
+        mcp_path=settings.mcp_path,
+        max_request_bytes=settings.max_request_bytes,
+    )
+    return Guard(app, rules, credentials)
 
 
 class _Aliases:

@@ -123,6 +123,7 @@ def rules_of(settings: Settings) -> Rules:
         inline_image_max_bytes=settings.inline_image_max_bytes,
         max_recipients=settings.max_recipients,
         max_reservation_ttl=settings.max_reservation_ttl,
+        default_reservation_ttl=settings.default_reservation_ttl,
         answer_retention=settings.answer_retention,
         case_sensitive_paths=settings.case_sensitive_paths,
     )

@@ -79,7 +79,7 @@ class StartSession(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
     name: Annotated[str, Meta(max_length=200)] | None = None
     task_description: ShortText = ""
     reserve_paths: Paths = []
-    ttl_seconds: Seconds = 3600
+    ttl_seconds: Seconds | None = None
     inbox_limit: Annotated[int, Meta(ge=0, le=100)] = 10
 
 
@@ -291,7 +291,7 @@ class ReservePaths(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
             description="relative to the project: src/app.py, a folder src/, a glob src/**/*.py, port:8080",
         ),
     ]
-    ttl_seconds: Seconds = 3600
+    ttl_seconds: Seconds | None = None
     exclusive: bool = True
     reason: ShortText = ""
 
@@ -319,7 +319,7 @@ class RenewReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields
 
     project_key: ProjectKey
     agent_name: AgentName
-    ttl_seconds: Seconds = 3600
+    ttl_seconds: Seconds | None = None
     paths: Paths | None = None
     ids: Ids | None = None
 

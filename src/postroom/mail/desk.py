@@ -29,6 +29,7 @@ class Rules:
     inline_image_max_bytes: int = 64 << 10
     max_recipients: int = 1_000
     max_reservation_ttl: timedelta = timedelta(days=7)
+    default_reservation_ttl: timedelta = timedelta(hours=1)
     answer_retention: timedelta = timedelta(days=7)
     case_sensitive_paths: bool = True
     enforced_by: tuple[str, ...] = ()

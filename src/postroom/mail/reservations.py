@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TypedDict
 
+from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import InvalidArgument, NotHolder, StateError, UnknownReservation
 from postroom.contracts.mail import Agent, Project, Reservation
 from postroom.mail.commands import (
@@ -86,7 +87,7 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
     agent: Agent,
     paths: Sequence[str],
     *,
-    ttl_seconds: int,
+    ttl_seconds: int | None,
     exclusive: bool = True,
     reason: str = "",
 ) -> ReservationAnswer:
@@ -151,7 +152,10 @@ def _conflict(pattern: Pattern, holders: Sequence[Reservation]) -> Conflict:
     return {"path": pattern.text, "holders": [reservation_view(one) for one in holders[:MAX_HOLDERS_SHOWN]]}
 
 
-def _checked_ttl(desk: Writing, seconds: int) -> int:
+def _checked_ttl(desk: Writing, seconds: int | None) -> int:
+    """Return how long a reservation lasts, in milliseconds; the installation says what is usual."""
+    if seconds is None:
+        return milliseconds(min(desk.rules.default_reservation_ttl, desk.rules.max_reservation_ttl))
     longest = desk.rules.max_reservation_ttl
     if timedelta(seconds=seconds) > longest:
         raise InvalidArgument(

@@ -5,18 +5,24 @@ commit takes 0.10 ms on a log that is there and 0.19 ms on one that grows. The l
 the last connection closes, so this is done at each opening.
 """
 
+import shutil
 import sqlite3
+from pathlib import Path
 
 import structlog
 
 _LOG = structlog.get_logger(__name__)
 
 
-def reserve_log(connection: sqlite3.Connection, size: int) -> None:
+def reserve_log(connection: sqlite3.Connection, path: Path, size: int) -> None:
     """Make the log about `size` bytes long and leave it empty; harmless when it cannot be done.
+
+    A disk without ten times the room keeps it for letters.
 
     The database keeps as many bytes as free pages, which the next messages fill.
     """
+    if shutil.disk_usage(path.parent).free < 10 * size:
+        return
     try:
         connection.execute("DROP TABLE IF EXISTS log_reserve")  # of a process that died here
         connection.execute("CREATE TABLE log_reserve (filling BLOB)")

@@ -76,7 +76,7 @@ class SqliteStore:
             lock.release()
             raise
         if log_reserve:
-            reserve_log(connection, log_reserve)
+            reserve_log(connection, path, log_reserve)
         return cls(path, lock, connection, clock, newest_outbox=newest_outbox, readers=readers)
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
