@@ -5,7 +5,7 @@ decided in the mail room; the tables repeat the invariants.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Importance = Literal["low", "normal", "high", "urgent"]
 RecipientKind = Literal["to", "cc", "bcc"]
@@ -128,6 +128,15 @@ class Reservation:
     release_reason: str = ""
 
 
+class LivePattern(NamedTuple):
+    """What a conflict is decided by, of one live reservation; thousands are read for one decision."""
+
+    id: int
+    agent_id: int
+    pattern: str
+    exclusive: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContactLink:
     """What one agent has asked of, or granted to, another."""
@@ -231,5 +240,9 @@ class AnyOf:
 
 
 Query = Term | Phrase | Not | All | AnyOf
+
+BEST_AMONG = 2_000
+"""A search for the best looks at so many of the newest matches: to rank every letter that holds a word that
+most of them hold takes a hundred times as long and finds nothing better."""
 
 SEARCH_FIELDS = ("subject", "body", "sender", "topic")

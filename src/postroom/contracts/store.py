@@ -18,6 +18,7 @@ from postroom.contracts.mail import (
     ContactStatus,
     Importance,
     InboxEntry,
+    LivePattern,
     Message,
     OutboxRow,
     Project,
@@ -135,8 +136,8 @@ class MailReads(Protocol):
     ) -> list[SearchHit]:
         """Return messages that match, recalled ones left out; await the store's `settle` before.
 
-        `newest`: by id descending, `cursor` is the id to go below (0: from the top). `best`: by rank, then
-        newest; `cursor` is how many to leave out.
+        `newest`: by id descending, `cursor` is the id to go below (0: from the top). `best`: of the newest
+        `BEST_AMONG` that match, by rank, then newest; `cursor` is how many to leave out.
         """
         ...
 
@@ -166,6 +167,17 @@ class MailReads(Protocol):
         `near` keeps those whose prefix is a whole-segment prefix of it, or that it is a whole-segment
         prefix of: the only ones whose pattern can overlap one with that prefix.
         """
+        ...
+
+    def live_patterns(self, project_id: int, *, now: int, near: str) -> list[LivePattern]:
+        """Return what conflicts are decided by, of live reservations by id.
+
+        `near` means what it means to `live_reservations`; empty, every one may overlap.
+        """
+        ...
+
+    def reservations_by_id(self, reservation_ids: Sequence[int]) -> list[Reservation]:
+        """Return the reservations with these ids, by id, live or not; unknown ids are left out."""
         ...
 
     def reservations(self, project_id: int, *, limit: int, after: int = 0) -> list[Reservation]:

@@ -141,15 +141,16 @@ def _holders(
     desk: Reading | Writing, project: Project, agent: Agent, pattern: Pattern, *, exclusive: bool
 ) -> list[Reservation]:
     """Return others' live reservations that can match a path of this pattern, one of the two exclusive."""
-    near = desk.tx.live_reservations(project.id, now=desk.now, near=pattern.prefix)
+    near = desk.tx.live_patterns(project.id, now=desk.now, near=pattern.prefix)
     others = [one for one in near if one.agent_id != agent.id and (exclusive or one.exclusive)]
     sensitive = desk.rules.case_sensitive_paths
     theirs = [parse_pattern(one.pattern, case_sensitive=sensitive) for one in others]
-    return [others[index] for index in overlapping(pattern, theirs)]
+    meeting = [others[index].id for index in overlapping(pattern, theirs)]
+    return desk.tx.reservations_by_id(meeting[:MAX_HOLDERS_SHOWN]) if meeting else []
 
 
 def _conflict(pattern: Pattern, holders: Sequence[Reservation]) -> Conflict:
-    return {"path": pattern.text, "holders": [reservation_view(one) for one in holders[:MAX_HOLDERS_SHOWN]]}
+    return {"path": pattern.text, "holders": [reservation_view(one) for one in holders]}
 
 
 def _checked_ttl(desk: Writing, seconds: int | None) -> int:

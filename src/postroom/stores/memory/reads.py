@@ -4,12 +4,14 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from postroom.contracts.mail import (
+    BEST_AMONG,
     Agent,
     Attachment,
     Backlog,
     ContactLink,
     Importance,
     InboxEntry,
+    LivePattern,
     Message,
     OutboxRow,
     Project,
@@ -147,7 +149,7 @@ class MemoryReads:
         hits = [found for row in reversed(present) if (found := hit(row, query))]
         if order == "newest":
             return _first(limit, (found for found in hits if not cursor or found.message.id < cursor))
-        return _first(limit, sorted(hits, key=lambda found: found.rank)[cursor:])
+        return _first(limit, sorted(hits[:BEST_AMONG], key=lambda found: found.rank)[cursor:])
 
     def attachments(self, message_ids: Sequence[int]) -> dict[int, list[Attachment]]:
         """Return the attachments of each message, in order."""
@@ -180,6 +182,16 @@ class MemoryReads:
             and (near is None or _begins(near, row.prefix) or _begins(row.prefix, near))
         )
         return list(found if limit is None else islice(found, limit))
+
+    def live_patterns(self, project_id: int, *, now: int, near: str) -> list[LivePattern]:
+        """Return of live reservations, by id, what conflicts are decided by."""
+        found = self.live_reservations(project_id, now=now, near=near or None)
+        return [LivePattern(one.id, one.agent_id, one.pattern, one.exclusive) for one in found]
+
+    def reservations_by_id(self, reservation_ids: Sequence[int]) -> list[Reservation]:
+        """Return the reservations with these ids, by id, live or not; unknown ids are left out."""
+        found = (self.reservation(one) for one in sorted(set(reservation_ids)))
+        return [one for one in found if one is not None]
 
     def reservations(self, project_id: int, *, limit: int, after: int = 0) -> list[Reservation]:
         """Return every reservation of a project by id, live or not, those after `after`."""

@@ -13,6 +13,7 @@ from postroom.contracts.errors import (
     UnknownReservation,
 )
 from postroom.contracts.mail import (
+    BEST_AMONG,
     Agent,
     Attachment,
     Backlog,
@@ -21,6 +22,7 @@ from postroom.contracts.mail import (
     ContactStatus,
     Importance,
     InboxEntry,
+    LivePattern,
     Message,
     OutboxRow,
     Project,
@@ -189,6 +191,7 @@ class SqliteReads:
             "limit": limit,
             "below": cursor or _NEWEST,
             "offset": cursor,
+            "among": BEST_AMONG,
         }
         return [rows.search_hit(row) for row in self._execute(SQL[_SEARCH[order]], values)]
 
@@ -219,20 +222,24 @@ class SqliteReads:
         limit: int | None = None,
     ) -> list[Reservation]:
         """Return live reservations by id; `near` keeps those that may overlap a pattern with that prefix."""
-        values: dict[str, object] = {
-            "project_id": project_id,
-            "now": now,
-            "limit": _NO_LIMIT if limit is None else limit,
-            "agent_id": agent_id,
-            "ancestors": _array(_whole_segment_prefixes(near)) if near else None,
-            "below": f"{near}/",
-            "beyond": f"{near}0",  # "0" follows "/" in every encoding
-        }
+        values = _near(project_id, now, near)
+        values |= {"limit": _NO_LIMIT if limit is None else limit, "agent_id": agent_id}
         if agent_id is not None:
             statement = "reservations_held"
         else:
             statement = "live_reservations_near" if near else "live_reservations"
         return [rows.reservation(row) for row in self._execute(SQL[statement], values)]
+
+    def live_patterns(self, project_id: int, *, now: int, near: str) -> list[LivePattern]:
+        """Return of live reservations, by id, what conflicts are decided by."""
+        statement = "live_patterns_near" if near else "live_patterns"
+        found = self._execute(SQL[statement], _near(project_id, now, near)).fetchall()
+        return [LivePattern._make(row) for row in sorted(found)]
+
+    def reservations_by_id(self, reservation_ids: Sequence[int]) -> list[Reservation]:
+        """Return the reservations with these ids, by id, live or not; unknown ids are left out."""
+        found = self._execute(SQL["reservations_by_id"], (_array(reservation_ids),))
+        return [rows.reservation(row) for row in found]
 
     def reservations(self, project_id: int, *, limit: int, after: int = 0) -> list[Reservation]:
         """Return every reservation of a project by id, live or not, those after `after`."""
@@ -556,6 +563,17 @@ def _unknown(kind: type[InputError], row_id: int) -> InputError:
 
 def _array(values: Iterable[object]) -> str:
     return json.dumps(list(values))
+
+
+def _near(project_id: int, now: int, near: str | None) -> dict[str, object]:
+    """Return the parameters that find reservations whose prefix lies on the way to `near`, or below it."""
+    return {
+        "project_id": project_id,
+        "now": now,
+        "ancestors": _array(_whole_segment_prefixes(near)) if near else None,
+        "below": f"{near}/",
+        "beyond": f"{near}0",  # "0" follows "/" in every encoding
+    }
 
 
 def _whole_segment_prefixes(prefix: str) -> list[str]:

@@ -1,8 +1,10 @@
 """Promises of a mail store about file reservations."""
 
+from collections.abc import Callable
+
 from postroom.contracts.errors import StoreError
-from postroom.contracts.mail import Reservation
-from postroom.contracts.store import MailStore, MailWrites
+from postroom.contracts.mail import LivePattern, Reservation
+from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import MINUTE, Office, an_office, refused, reservation
 
@@ -39,6 +41,45 @@ async def a_reservation_reads_back_as_it_was_made(store: MailStore, clock: Manua
     assert (made.released_at, made.released_by, made.release_reason) == (None, "", "")
     assert await store.read(lambda tx: tx.reservation(made.id)) == made
     assert await store.read(lambda tx: tx.reservation(99)) is None
+
+
+async def patterns_are_those_of_the_live_reservations(store: MailStore, clock: ManualClock) -> None:
+    """They name the same reservations as the full records do, near any prefix."""
+    here, now = await an_office(store), clock.now()
+
+    def reserve(tx: MailWrites) -> Reservation:
+        for prefix in ("", "src", "src/app", "docs"):
+            reservation(tx, here.ada, prefix, now=now)
+        return reservation(tx, here.ada, "src/app/x", ttl=MINUTE, now=now - MINUTE)
+
+    over = await store.write(reserve)
+    for near in ("", "src", "src/app/y", "docs/a", "other"):
+        full, found = await store.read(_both_ways(here, now, near))
+        assert [tuple(one) for one in found] == [
+            (one.id, one.agent_id, one.pattern, one.exclusive) for one in full
+        ]
+        assert over.id not in [one.id for one in found]
+
+
+def _both_ways(
+    here: Office, now: int, near: str
+) -> Callable[[MailReads], tuple[list[Reservation], list[LivePattern]]]:
+    def look(tx: MailReads) -> tuple[list[Reservation], list[LivePattern]]:
+        project_id = here.project.id
+        full = tx.live_reservations(project_id, now=now, near=near or None)
+        return full, tx.live_patterns(project_id, now=now, near=near)
+
+    return look
+
+
+async def reservations_come_by_their_ids(store: MailStore, clock: ManualClock) -> None:
+    """Once each, in order, whatever their state; unknown ones are left out."""
+    here, now = await an_office(store), clock.now()
+    first = await store.write(lambda tx: reservation(tx, here.ada, "a", now=now))
+    other = await store.write(lambda tx: reservation(tx, here.ada, "b", ttl=1, now=now - 5))
+    asked = [other.id, 99, first.id, other.id]
+    assert await store.read(lambda tx: tx.reservations_by_id(asked)) == [first, other]
+    assert await store.read(lambda tx: tx.reservations_by_id([])) == []
 
 
 async def a_reservation_has_a_length(store: MailStore, clock: ManualClock) -> None:
@@ -276,6 +317,8 @@ PROMISES = (
     a_reservation_has_a_length,
     a_reservation_whose_end_is_now_is_over,
     live_reservations_come_by_id,
+    patterns_are_those_of_the_live_reservations,
+    reservations_come_by_their_ids,
     near_keeps_what_may_overlap,
     near_holds_together_with_agent_and_limit,
     every_reservation_is_listed_after_a_cursor,

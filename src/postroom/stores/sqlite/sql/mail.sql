@@ -227,10 +227,17 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
 -- search_best
 SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
        m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
-       snippet(messages_fts, -1, '', '', '…', 16), messages_fts.rank
-  FROM messages_fts CROSS JOIN messages m ON m.id = messages_fts.rowid
- WHERE messages_fts MATCH :match AND m.project_id = :project_id AND m.recalled_at IS NULL
- ORDER BY messages_fts.rank, messages_fts.rowid DESC LIMIT :limit OFFSET :offset;
+       snippet(messages_fts, -1, '', '', '…', 16), best.score
+  FROM (SELECT id, score
+          FROM (SELECT messages_fts.rowid AS id, messages_fts.rank AS score
+                  FROM messages_fts CROSS JOIN messages p ON p.id = messages_fts.rowid
+                 WHERE messages_fts MATCH :match AND p.project_id = :project_id AND p.recalled_at IS NULL
+                 ORDER BY messages_fts.rowid DESC LIMIT :among)
+         ORDER BY score, id DESC LIMIT :limit OFFSET :offset) best
+ CROSS JOIN messages_fts ON messages_fts.rowid = best.id
+ CROSS JOIN messages m ON m.id = best.id
+ WHERE messages_fts MATCH :match
+ ORDER BY best.score, best.id DESC;
 
 -- mark_read
 UPDATE recipients SET read_at = coalesce(read_at, ?3) WHERE message_id = ?1 AND agent_id = ?2 RETURNING read_at;
@@ -289,6 +296,25 @@ SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive,
  WHERE r.project_id = :project_id AND r.released_at IS NULL AND r.expires_at > :now
    AND r.prefix >= :below AND r.prefix < :beyond
  ORDER BY 1 LIMIT :limit;
+
+-- live_patterns
+SELECT id, agent_id, pattern, exclusive FROM file_reservations INDEXED BY file_reservations_live
+ WHERE project_id = :project_id AND released_at IS NULL AND expires_at > :now;
+
+-- live_patterns_near
+SELECT id, agent_id, pattern, exclusive FROM file_reservations INDEXED BY file_reservations_live
+ WHERE project_id = :project_id AND released_at IS NULL AND expires_at > :now
+   AND prefix IN (SELECT value FROM json_each(:ancestors))
+UNION ALL
+SELECT id, agent_id, pattern, exclusive FROM file_reservations INDEXED BY file_reservations_live
+ WHERE project_id = :project_id AND released_at IS NULL AND expires_at > :now
+   AND prefix >= :below AND prefix < :beyond;
+
+-- reservations_by_id
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r JOIN agents a ON a.id = r.agent_id
+ WHERE r.id IN (SELECT value FROM json_each(?)) ORDER BY r.id;
 
 -- reservations_held
 SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
