@@ -241,7 +241,7 @@ class AnyOf:
 
 Query = Term | Phrase | Not | All | AnyOf
 
-BEST_AMONG = 2_000
+BEST_AMONG = 1_000
 """A search for the best looks at so many of the newest matches: to rank every letter that holds a word that
 most of them hold takes a hundred times as long and finds nothing better."""
 
