@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import settings
+
+settings.register_profile("steady", derandomize=True, database=None)
+settings.load_profile("steady")
 
 pytest.register_assert_rewrite("postroom.testing.conformance")
 

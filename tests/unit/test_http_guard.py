@@ -10,7 +10,7 @@ from urllib.parse import unquote
 import httpx2
 import pytest
 import structlog
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse
@@ -596,6 +596,7 @@ def test_the_marks_are_those_that_the_mcp_server_reads() -> None:
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example(target=b"?\x80", host=b"localhost", name=b"cookie", value=b"", token=True)
 @given(
     target=st.binary(max_size=60),
     host=st.one_of(st.just(b"localhost"), st.binary(max_size=30)),

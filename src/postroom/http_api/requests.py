@@ -121,8 +121,11 @@ def _path(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or b""
     if max(len(path), len(raw)) > LONGEST_PATH:
         raise Malformed(f"the path is longer than {LONGEST_PATH} bytes")
-    if len(scope.get("query_string", b"")) > LONGEST_QUERY:
+    query: bytes = scope.get("query_string", b"")
+    if len(query) > LONGEST_QUERY:
         raise Malformed(f"the query is longer than {LONGEST_QUERY} bytes")
+    if not query.isascii():
+        raise Malformed("the query holds bytes that must be percent-encoded")
     if _BROKEN_ESCAPE.search(raw):
         raise Malformed("the path holds a percent sign without two digits behind it")
     try:
