@@ -11,7 +11,7 @@ JOBS   ?= 2
 $(STAMP): pyproject.toml requirements.lock
 	@if command -v uv >/dev/null 2>&1; then \
 	  uv venv --quiet --clear --python $(PYTHON) $(VENV) && \
-	  uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock && \
+	  uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock && \
 	  uv pip install --quiet --python $(BIN)/python --no-deps -e . ; \
 	else \
 	  $(PYTHON) -m venv --clear $(VENV) && \

@@ -35,9 +35,16 @@ async def main() -> None:
         ours = await _in_memory(with_empty_tool(house))
     table.add("one client in memory", f"{ours:,.0f} calls/s", f"framework {peer:,.0f} calls/s", ours / peer)
     peer = _over_http(_framework_server)
-    ours = _over_http(_our_server)
+    ours = _over_http(_our_server, "no_such_tool")
     table.add(
         f"{CLIENTS} connections over HTTP, raw",
+        f"{ours:,.0f} refusals/s of an unknown tool, through the door that checks the token",
+        f"framework's empty tool, no token {peer:,.0f} calls/s",
+        ours / peer,
+    )
+    ours = _over_http(_our_server)
+    table.add(
+        "the same with a read of the database",
         f"{ours:,.0f} calls/s (health_check, which reads the database)",
         f"framework's empty tool {peer:,.0f} calls/s",
         ours / peer,
@@ -87,12 +94,14 @@ def _our_server(folder: Path) -> tuple[subprocess.Popen[bytes], str, str]:
     return server, f"http://127.0.0.1:{port}/mcp", (folder / "token").read_text().strip()
 
 
-def _over_http(start: Callable[[Path], tuple[subprocess.Popen[bytes], str, str]]) -> float:
+def _over_http(
+    start: Callable[[Path], tuple[subprocess.Popen[bytes], str, str]], tool: str = "health_check"
+) -> float:
     with tempfile.TemporaryDirectory(prefix="postroom-bench-") as name:
         server, url, token = start(Path(name))
         try:
             _await_answer(url, token)
-            return _threads(url, token)
+            return _threads(url, token, tool)
         finally:
             server.terminate()
             server.wait(10)
@@ -125,10 +134,10 @@ def _await_answer(url: str, token: str) -> None:
     raise SystemExit(f"{url} did not answer")
 
 
-def _threads(url: str, token: str) -> float:
+def _threads(url: str, token: str, tool: str) -> float:
     """Load with raw keep-alive connections from a process of its own, so that the client is not the limit."""
     done = subprocess.run(
-        [sys.executable, "-c", _LOADER, url, token, str(CLIENTS), str(CALLS)],
+        [sys.executable, "-c", _LOADER, url, token, str(CLIENTS), str(CALLS), tool],
         check=True,
         capture_output=True,
         text=True,
@@ -142,7 +151,7 @@ from urllib.parse import urlsplit
 url, token, clients, calls = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 parts = urlsplit(url)
 body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-                   "params": {"name": "health_check", "arguments": {}}})
+                   "params": {"name": sys.argv[5], "arguments": {}}})
 headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
            "MCP-Protocol-Version": "2025-11-25", "Authorization": "Bearer " + token}
 def work():

@@ -5,7 +5,7 @@ decided in the mail room; the tables repeat the invariants.
 """
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 Importance = Literal["low", "normal", "high", "urgent"]
 RecipientKind = Literal["to", "cc", "bcc"]
@@ -128,13 +128,8 @@ class Reservation:
     release_reason: str = ""
 
 
-class LivePattern(NamedTuple):
-    """What a conflict is decided by, of one live reservation; thousands are read for one decision."""
-
-    id: int
-    agent_id: int
-    pattern: str
-    exclusive: bool
+LivePattern = tuple[int, str]
+"""Id and pattern of a live reservation: thousands are read to decide one conflict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,8 +169,10 @@ class MailReads(Protocol):
         """
         ...
 
-    def live_patterns(self, project_id: int, *, now: int, near: str) -> list[LivePattern]:
-        """Return what conflicts are decided by, of live reservations by id.
+    def live_patterns(
+        self, project_id: int, *, now: int, near: str, but: int, exclusive_only: bool
+    ) -> list[LivePattern]:
+        """Return ids and patterns of live reservations, in no order, those of the agent `but` left out.
 
         `near` means what it means to `live_reservations`; empty, every one may overlap.
         """

@@ -141,11 +141,12 @@ def _holders(
     desk: Reading | Writing, project: Project, agent: Agent, pattern: Pattern, *, exclusive: bool
 ) -> list[Reservation]:
     """Return others' live reservations that can match a path of this pattern, one of the two exclusive."""
-    near = desk.tx.live_patterns(project.id, now=desk.now, near=pattern.prefix)
-    others = [one for one in near if one.agent_id != agent.id and (exclusive or one.exclusive)]
+    others = desk.tx.live_patterns(
+        project.id, now=desk.now, near=pattern.prefix, but=agent.id, exclusive_only=not exclusive
+    )
     sensitive = desk.rules.case_sensitive_paths
-    theirs = [parse_pattern(one.pattern, case_sensitive=sensitive) for one in others]
-    meeting = [others[index].id for index in overlapping(pattern, theirs)]
+    theirs = [parse_pattern(text, case_sensitive=sensitive) for _, text in others]
+    meeting = sorted(others[index][0] for index in overlapping(pattern, theirs))
     return desk.tx.reservations_by_id(meeting[:MAX_HOLDERS_SHOWN]) if meeting else []
 
 

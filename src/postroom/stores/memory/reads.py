@@ -183,10 +183,16 @@ class MemoryReads:
         )
         return list(found if limit is None else islice(found, limit))
 
-    def live_patterns(self, project_id: int, *, now: int, near: str) -> list[LivePattern]:
-        """Return of live reservations, by id, what conflicts are decided by."""
+    def live_patterns(
+        self, project_id: int, *, now: int, near: str, but: int, exclusive_only: bool
+    ) -> list[LivePattern]:
+        """Return ids and patterns of live reservations, in no order, those of the agent `but` left out."""
         found = self.live_reservations(project_id, now=now, near=near or None)
-        return [LivePattern(one.id, one.agent_id, one.pattern, one.exclusive) for one in found]
+        return [
+            (one.id, one.pattern)
+            for one in found
+            if one.agent_id != but and (one.exclusive or not exclusive_only)
+        ]
 
     def reservations_by_id(self, reservation_ids: Sequence[int]) -> list[Reservation]:
         """Return the reservations with these ids, by id, live or not; unknown ids are left out."""

@@ -230,11 +230,12 @@ class SqliteReads:
             statement = "live_reservations_near" if near else "live_reservations"
         return [rows.reservation(row) for row in self._execute(SQL[statement], values)]
 
-    def live_patterns(self, project_id: int, *, now: int, near: str) -> list[LivePattern]:
-        """Return of live reservations, by id, what conflicts are decided by."""
-        statement = "live_patterns_near" if near else "live_patterns"
-        found = self._execute(SQL[statement], _near(project_id, now, near)).fetchall()
-        return [LivePattern._make(row) for row in sorted(found)]
+    def live_patterns(
+        self, project_id: int, *, now: int, near: str, but: int, exclusive_only: bool
+    ) -> list[LivePattern]:
+        """Return ids and patterns of live reservations, in no order, those of the agent `but` left out."""
+        values = _near(project_id, now, near) | {"but": but, "exclusive_only": exclusive_only}
+        return self._execute(SQL["live_patterns_near" if near else "live_patterns"], values).fetchall()
 
     def reservations_by_id(self, reservation_ids: Sequence[int]) -> list[Reservation]:
         """Return the reservations with these ids, by id, live or not; unknown ids are left out."""

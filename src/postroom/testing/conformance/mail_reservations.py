@@ -43,31 +43,35 @@ async def a_reservation_reads_back_as_it_was_made(store: MailStore, clock: Manua
     assert await store.read(lambda tx: tx.reservation(99)) is None
 
 
-async def patterns_are_those_of_the_live_reservations(store: MailStore, clock: ManualClock) -> None:
-    """They name the same reservations as the full records do, near any prefix."""
+async def patterns_are_those_of_the_others_live_reservations(store: MailStore, clock: ManualClock) -> None:
+    """They name what the full records name, near any prefix, less the asker's own and, if asked, the shared."""
     here, now = await an_office(store), clock.now()
 
-    def reserve(tx: MailWrites) -> Reservation:
+    def reserve(tx: MailWrites) -> None:
         for prefix in ("", "src", "src/app", "docs"):
             reservation(tx, here.ada, prefix, now=now)
-        return reservation(tx, here.ada, "src/app/x", ttl=MINUTE, now=now - MINUTE)
+            tx.insert_reservation(
+                here.ben, pattern="p", prefix=prefix, exclusive=False, reason="", ttl=MINUTE, now=now
+            )
+        reservation(tx, here.ada, "src/app/x", ttl=MINUTE, now=now - MINUTE)
 
-    over = await store.write(reserve)
+    await store.write(reserve)
     for near in ("", "src", "src/app/y", "docs/a", "other"):
-        full, found = await store.read(_both_ways(here, now, near))
-        assert [tuple(one) for one in found] == [
-            (one.id, one.agent_id, one.pattern, one.exclusive) for one in full
-        ]
-        assert over.id not in [one.id for one in found]
+        for but in (here.ada.id, here.ben.id, 0):
+            for exclusive_only in (True, False):
+                full, found = await store.read(_both_ways(here, now, near, but, exclusive_only))
+                assert sorted(found) == full
 
 
 def _both_ways(
-    here: Office, now: int, near: str
-) -> Callable[[MailReads], tuple[list[Reservation], list[LivePattern]]]:
-    def look(tx: MailReads) -> tuple[list[Reservation], list[LivePattern]]:
+    here: Office, now: int, near: str, but: int, exclusive_only: bool
+) -> Callable[[MailReads], tuple[list[LivePattern], list[LivePattern]]]:
+    def look(tx: MailReads) -> tuple[list[LivePattern], list[LivePattern]]:
         project_id = here.project.id
         full = tx.live_reservations(project_id, now=now, near=near or None)
-        return full, tx.live_patterns(project_id, now=now, near=near)
+        wanted = [one for one in full if one.agent_id != but and (one.exclusive or not exclusive_only)]
+        found = tx.live_patterns(project_id, now=now, near=near, but=but, exclusive_only=exclusive_only)
+        return [(one.id, one.pattern) for one in wanted], found
 
     return look
 
@@ -317,7 +321,7 @@ PROMISES = (
     a_reservation_has_a_length,
     a_reservation_whose_end_is_now_is_over,
     live_reservations_come_by_id,
-    patterns_are_those_of_the_live_reservations,
+    patterns_are_those_of_the_others_live_reservations,
     reservations_come_by_their_ids,
     near_keeps_what_may_overlap,
     near_holds_together_with_agent_and_limit,

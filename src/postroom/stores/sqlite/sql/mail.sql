@@ -298,16 +298,19 @@ SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive,
  ORDER BY 1 LIMIT :limit;
 
 -- live_patterns
-SELECT id, agent_id, pattern, exclusive FROM file_reservations INDEXED BY file_reservations_live
- WHERE project_id = :project_id AND released_at IS NULL AND expires_at > :now;
+SELECT id, pattern FROM file_reservations INDEXED BY file_reservations_live
+ WHERE project_id = :project_id AND released_at IS NULL AND expires_at > :now
+   AND agent_id <> :but AND exclusive >= :exclusive_only;
 
 -- live_patterns_near
-SELECT id, agent_id, pattern, exclusive FROM file_reservations INDEXED BY file_reservations_live
+SELECT id, pattern FROM file_reservations INDEXED BY file_reservations_live
  WHERE project_id = :project_id AND released_at IS NULL AND expires_at > :now
+   AND agent_id <> :but AND exclusive >= :exclusive_only
    AND prefix IN (SELECT value FROM json_each(:ancestors))
 UNION ALL
-SELECT id, agent_id, pattern, exclusive FROM file_reservations INDEXED BY file_reservations_live
+SELECT id, pattern FROM file_reservations INDEXED BY file_reservations_live
  WHERE project_id = :project_id AND released_at IS NULL AND expires_at > :now
+   AND agent_id <> :but AND exclusive >= :exclusive_only
    AND prefix >= :below AND prefix < :beyond;
 
 -- reservations_by_id
