@@ -44,7 +44,7 @@ async def a_reservation_reads_back_as_it_was_made(store: MailStore, clock: Manua
 
 
 async def patterns_are_those_of_the_others_live_reservations(store: MailStore, clock: ManualClock) -> None:
-    """They name what the full records name, near any prefix, less the asker's own and, if asked, the shared."""
+    """They name what the full records name, less the asker's own and, if asked, the shared."""
     here, now = await an_office(store), clock.now()
 
     def reserve(tx: MailWrites) -> None:
