@@ -18,7 +18,7 @@ from benchmarks.figures import Table
 from benchmarks.house import fresh_house, with_empty_tool
 
 CALLS = 1_500
-CLIENTS = 8
+CLIENTS = 1
 
 
 async def main() -> None:
@@ -34,21 +34,15 @@ async def main() -> None:
     async with fresh_house() as house:
         ours = await _in_memory(with_empty_tool(house))
     table.add("one client in memory", f"{ours:,.0f} calls/s", f"framework {peer:,.0f} calls/s", ours / peer)
-    peer = _over_http(_framework_server)
-    ours = _over_http(_our_server, "no_such_tool")
-    table.add(
-        f"{CLIENTS} connections over HTTP, raw",
-        f"{ours:,.0f} refusals/s of an unknown tool, through the door that checks the token",
-        f"framework's empty tool, no token {peer:,.0f} calls/s",
-        ours / peer,
-    )
-    ours = _over_http(_our_server)
-    table.add(
-        "the same with a read of the database",
-        f"{ours:,.0f} calls/s (health_check, which reads the database)",
-        f"framework's empty tool {peer:,.0f} calls/s",
-        ours / peer,
-    )
+    for revision in ("2025-11-25", "2026-07-28"):
+        peer = _over_http(_framework_server, revision)
+        ours = _over_http(_our_server, revision)
+        table.add(
+            f"one connection over HTTP, revision {revision}",
+            f"{ours:,.0f} calls/s, with the token checked and the database read",
+            f"framework's empty tool, neither of both: {peer:,.0f} calls/s",
+            ours / peer,
+        )
 
 
 async def _in_memory(server: Any) -> float:
@@ -94,14 +88,12 @@ def _our_server(folder: Path) -> tuple[subprocess.Popen[bytes], str, str]:
     return server, f"http://127.0.0.1:{port}/mcp", (folder / "token").read_text().strip()
 
 
-def _over_http(
-    start: Callable[[Path], tuple[subprocess.Popen[bytes], str, str]], tool: str = "health_check"
-) -> float:
+def _over_http(start: Callable[[Path], tuple[subprocess.Popen[bytes], str, str]], revision: str) -> float:
     with tempfile.TemporaryDirectory(prefix="postroom-bench-") as name:
         server, url, token = start(Path(name))
         try:
             _await_answer(url, token)
-            return _threads(url, token, tool)
+            return _threads(url, token, revision)
         finally:
             server.terminate()
             server.wait(10)
@@ -134,10 +126,10 @@ def _await_answer(url: str, token: str) -> None:
     raise SystemExit(f"{url} did not answer")
 
 
-def _threads(url: str, token: str, tool: str) -> float:
+def _threads(url: str, token: str, revision: str) -> float:
     """Load with raw keep-alive connections from a process of its own, so that the client is not the limit."""
     done = subprocess.run(
-        [sys.executable, "-c", _LOADER, url, token, str(CLIENTS), str(CALLS), tool],
+        [sys.executable, "-c", _LOADER, url, token, str(CLIENTS), str(CALLS), revision],
         check=True,
         capture_output=True,
         text=True,
@@ -148,12 +140,17 @@ def _threads(url: str, token: str, tool: str) -> float:
 _LOADER = """
 import http.client, json, sys, threading, time
 from urllib.parse import urlsplit
-url, token, clients, calls = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+url, token, clients, calls, revision = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:5]), sys.argv[5]
 parts = urlsplit(url)
-body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call",
-                   "params": {"name": sys.argv[5], "arguments": {}}})
+params = {"name": "health_check", "arguments": {}}
 headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-           "MCP-Protocol-Version": "2025-11-25", "Authorization": "Bearer " + token}
+           "MCP-Protocol-Version": revision, "Authorization": "Bearer " + token}
+if revision > "2026":
+    mark = "io.modelcontextprotocol/"
+    params["_meta"] = {mark + "protocolVersion": revision, mark + "clientCapabilities": {},
+                       mark + "clientInfo": {"name": "bench", "version": "0"}}
+    headers |= {"Mcp-Method": "tools/call", "Mcp-Name": "health_check"}
+body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
 def work():
     connection = http.client.HTTPConnection(parts.hostname, parts.port)
     for _ in range(calls // clients):
