@@ -39,7 +39,7 @@ REFUSED = {
     "/home/YOUR-NAME/x": "placeholder",
     "<PROJECT>": "placeholder",
     "/home/<user>/x": "placeholder",
-    "/work/{project}": "placeholder",
+    "/srv/{project}": "placeholder",
     "$HOME/project": "placeholder",
     "/home/${USER}/x": "placeholder",
     "PROJECT_PATH": "placeholder",

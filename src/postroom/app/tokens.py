@@ -55,11 +55,6 @@ def new_agent_token() -> str:
     return AGENT_PREFIX + secrets.token_urlsafe(32)
 
 
-def token_hash(token: str) -> str:
-    """Return the SHA-256 of a token in hexadecimal, the form in which it is stored."""
-    return _digest(token).hex()
-
-
 def same_token(given: str, expected: str) -> bool:
     """Return whether two tokens are equal, in a time that tells nothing of either."""
     return hmac.compare_digest(_digest(given), _digest(expected))

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from postroom.contracts.clock import Clock, milliseconds
-from postroom.contracts.errors import IdempotencyConflict, NotPermitted, PostroomError, TokenRequired
+from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRequired
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.mail.attachments import load_attachments
@@ -119,15 +119,6 @@ class Mail:
             token, path = await asyncio.to_thread(self.keep_token, slug, name)
             await self.issue_token(slug, name, token_hash(token))
         return {"agent": name, "token_file": path}
-
-    async def check_identity(self, project_key: str, agent_name: str, caller: Caller) -> tuple[str, str]:
-        """Return slug and name of the agent the caller acts as, or refuse as any operation would."""
-
-        def look(tx: MailReads) -> tuple[str, str]:
-            project, agent = acting(self._desk(tx, caller), project_key, agent_name)
-            return project.slug, agent.name
-
-        return await self.store.read(look)
 
     async def slug(self, project_key: str) -> str:
         """Return the slug of the project that a key names.
@@ -281,8 +272,3 @@ def _place_of(operation: Operation, command: Command) -> _Place | None:
         key=key,
         digest=hashlib.sha256(_ENCODER.encode([operation.name, body])).hexdigest(),
     )
-
-
-def refusal_of(error: PostroomError) -> dict[str, object]:
-    """Return a refusal as plain data, the same on every edge."""
-    return {"error": error.as_dict()}
