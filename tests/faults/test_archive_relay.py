@@ -308,3 +308,19 @@ async def test_a_record_that_is_gone_is_passed_over(mail: Mail) -> None:
     ]
     batch = await mail.store.read(lambda tx: gather(tx, project, rows))
     assert list(batch.files) == ["project.json"]
+
+
+async def test_a_batch_that_fails_in_no_known_way_ends_neither_the_relay_nor_mail(
+    mail: Mail, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = archive_of(mail, tmp_path)
+    relay = relay_of(mail, archive)
+    with monkeypatch.context() as broken:
+        broken.setattr(archive, "_commit", lambda _: {}["a fault of ours"])
+        assert await relay.drain() == 0
+    row = (await mail.store.read(lambda tx: tx.outbox(ARCHIVE, limit=1)))[0]
+    assert (row.attempts, row.last_error) == (1, "KeyError inside postroom; its log has the cause")
+    await send(mail, "Meanwhile")
+    clock.advance(timedelta(seconds=1))
+    assert await relay.drain() == 4
+    assert await waiting(mail) == 0

@@ -25,6 +25,7 @@ LONG_FILES = {
 BROAD_EXCEPTS = {
     "postroom/cli/stdio.py:Proxy._run": "the edge around one request of a client",
     "postroom/http_api/guard.py:Guard._serve": "the edge around one HTTP request",
+    "postroom/mail/archive/relay.py:ArchiveRelay._perform": "the relay around one batch",
     "postroom/mcp_server/server.py:PostroomMcpServer.call_tool": "the edge around one tool call",
     "postroom/mcp_server/server.py:PostroomMcpServer.read_resource": "the edge around one reading of a resource",
     "postroom/mcp_server/subscriptions.py:Subscriptions.publish": "the edge around one listener",

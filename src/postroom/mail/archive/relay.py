@@ -98,15 +98,24 @@ class ArchiveRelay:
             return len(rows)
         try:
             await self._archive.write_rows(project, rows)
+        except StoreError:
+            raise  # the store failed, not this batch
         except ArchiveUnavailable as error:
-            self._rest(project_id)
             _LOG.warning("archive.failed", project=project.slug, rows=len(rows), reason=error.message)
-            reason = error.message[:500]
-            await self._store.write(lambda tx: tx.fail_outbox(ids, reason))
-            return 0
+            return await self._put_off(project_id, ids, error.message[:500])
+        except Exception as error:  # the edge around one batch: mail goes on whatever the archive meets
+            _LOG.exception("archive.crashed", project=project.slug, rows=len(rows))
+            reason = f"{type(error).__name__} inside postroom; its log has the cause"
+            return await self._put_off(project_id, ids, reason)
         self._failures.pop(project_id, None)
         self._rests_until.pop(project_id, None)
         return len(rows)
+
+    async def _put_off(self, project_id: int, row_ids: Sequence[int], reason: str) -> int:
+        """Let a project's rows wait, with the reason on them; return that none was finished."""
+        self._rest(project_id)
+        await self._store.write(lambda tx: tx.fail_outbox(row_ids, reason))
+        return 0
 
     def _rest(self, project_id: int) -> None:
         failures = self._failures[project_id] = self._failures.get(project_id, 0) + 1
