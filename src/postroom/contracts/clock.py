@@ -14,6 +14,14 @@ class Clock(Protocol):
         ...
 
 
+class Timer(Protocol):
+    """Lets time pass; tests pass one whose time they move."""
+
+    async def sleep(self, milliseconds: int) -> None:
+        """Return when so much time has passed."""
+        ...
+
+
 class SystemClock:
     """The wall clock of this process."""
 

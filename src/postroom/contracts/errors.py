@@ -4,14 +4,29 @@
     ├── InputError            the caller mends the call
     │   ├── InvalidArgument, InvalidName, InvalidPattern, InvalidPath, InvalidRecipients, TooLarge
     │   ├── UnknownProject, UnknownAgent, UnknownMessage, UnknownThread, UnknownReservation
-    │   └── NameTaken
+    │   ├── UnknownRun, UnknownDispatch
+    │   ├── NameTaken
+    │   ├── InvalidSubmission, InvalidRecord, ForeignThread
+    │   └── AgentNotFound, ResolveFailed, InvalidActivation, InvalidResume, InvalidToolArguments
     ├── StateError            the caller, at another time or in another way
     │   ├── IdempotencyConflict, AgentRetired, ContactRequired, ContactBlocked
     │   ├── AlreadyRead, NotHolder, CursorExpired, CursorAhead
+    │   ├── IllegalTransition, RunNotOpen, ActiveRunConflict, SubmissionRejected, DeliveryBlocked
+    │   ├── DuplicateRecord, DedupeKeyInUse, VersionConflict, QueueFull, BudgetExceeded
+    │   ├── AlreadyConsumed, StaleDecision, MailboxClosed, LifecycleBusy, ThreadAlreadyRunning
     ├── AccessError           the caller proves who it is
     │   ├── TokenRequired, WrongToken, IdentityMismatch, NotPermitted
+    ├── StaleClaim            the worker: it lost the dispatch, must stop and has written nothing
+    ├── RunFailure            the run failed; whether it is tried again is said by `retryable`
+    │   ├── ExecutorFailed, ExecutorMisbehaved, PhaseError
+    │   └── InferenceError    the model's side
+    │       ├── InferenceFailed, ProviderFailed, RateLimited, Overloaded,   (tried again)
+    │       │   InferenceTimeout, StreamInterrupted
+    │       └── ContextOverflow, RequestRefused, Unauthorized, ModelNotFound, ContentFiltered,
+    │           AllModelsUnavailable, PoolAttemptsExhausted, InferenceCancelled
+    ├── InternalError         a developer: a rule of our own was broken
     ├── StoreError            the operator; the data is as it was
-    │   ├── StoreUnavailable, StoreFull, StoreReadOnly, StoreCorrupt
+    │   ├── StoreUnavailable, StoreFull, StoreReadOnly, StoreCorrupt, CommitUnknown
     │   └── StoreHeld, SchemaTooNew            (at start-up: exit 78)
     ├── ArchiveUnavailable    the operator; mail goes on, the backlog drains later
     ├── ServerUnavailable     the person at the command line: start the server
@@ -31,6 +46,8 @@ class PostroomError(Exception):
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
     default_remedy: ClassVar[str] = ""
+    branch: ClassVar[str] = "error"
+    """What kind of failure it is, in two words; begins `describe()`."""
 
     def __init__(
         self,
@@ -45,6 +62,10 @@ class PostroomError(Exception):
         self.value = value
         self.remedy = self.default_remedy if remedy is None else remedy
         self.details = dict(details or {})
+
+    def describe(self) -> str:
+        """Return the failure as one line for logs and records: its kind, then its message."""
+        return f"{self.branch}: {self.message}"
 
     def as_dict(self) -> dict[str, object]:
         """Return the failure as plain JSON data, the same on every edge."""
@@ -62,6 +83,7 @@ class InputError(PostroomError):
     """The call is wrong as it stands; repeating it cannot help."""
 
     code = "invalid_input"
+    branch = "validation error"
 
 
 class InvalidArgument(InputError):
@@ -141,10 +163,79 @@ class UnknownReservation(InputError):
     default_remedy = "take the id from list_file_reservations"
 
 
+class UnknownRun(InputError):
+    """No run has this id."""
+
+    code = "unknown_run"
+    default_remedy = "take the run id from the answer of a submission"
+
+
+class UnknownDispatch(InputError):
+    """No dispatch has this id; it may have been purged after its time."""
+
+    code = "unknown_dispatch"
+    default_remedy = "take the dispatch id from the answer of a submission"
+
+
+class InvalidSubmission(InputError):
+    """A submission lacks what it needs; nothing was written."""
+
+    code = "invalid_submission"
+
+
+class InvalidRecord(InputError):
+    """A record breaks a rule of its shape and was not stored."""
+
+    code = "invalid_record"
+
+
+class ForeignThread(InputError):
+    """The run belongs to another thread."""
+
+    code = "foreign_thread"
+    default_remedy = "name the thread that the run belongs to"
+
+
+class AgentNotFound(InputError):
+    """No agent of this name can be resolved; a run that needs it cannot be tried again."""
+
+    code = "agent_not_found"
+    branch = "runtime error"
+    default_remedy = "register the agent, or submit with another one"
+
+
+class ResolveFailed(InputError):
+    """What a run is pinned to cannot be put together."""
+
+    code = "resolve_failed"
+    branch = "runtime error"
+
+
+class InvalidActivation(InputError):
+    """The request that a run was started with cannot be executed."""
+
+    code = "invalid_activation"
+    branch = "runtime error"
+
+
+class InvalidResume(InputError):
+    """A resume names nothing that can be resumed."""
+
+    code = "invalid_resume"
+    branch = "runtime error"
+
+
+class InvalidToolArguments(InputError):
+    """A tool was called with arguments that its schema refuses."""
+
+    code = "invalid_tool_arguments"
+
+
 class StateError(PostroomError):
     """The call is well formed but does not fit the present state."""
 
     code = "state_conflict"
+    branch = "validation error"
 
 
 class IdempotencyConflict(StateError):
@@ -203,10 +294,116 @@ class CursorAhead(StateError):
     default_remedy = "start again from `newest`; the database was restored or is another one"
 
 
+class IllegalTransition(StateError):
+    """A record was asked to move where its state machine has no arrow."""
+
+    code = "illegal_transition"
+
+
+class RunNotOpen(StateError):
+    """The run is neither prepared nor waiting, so that nothing can be delivered to it."""
+
+    code = "run_not_open"
+    default_remedy = "submit to the thread without naming the run"
+
+
+class ActiveRunConflict(StateError):
+    """The thread's active run did not give way; nothing of the submission was written."""
+
+    code = "active_run_conflict"
+    retryable = True
+    default_remedy = "cancel the active run, or submit with the strategy `queue`"
+
+
+class SubmissionRejected(StateError):
+    """The thread is busy and the submission asked to be rejected then."""
+
+    code = "submission_rejected"
+    default_remedy = "submit again when the run has ended, or with another strategy"
+
+
+class DeliveryBlocked(StateError):
+    """A pending message that is a barrier stands before the new one."""
+
+    code = "delivery_blocked"
+    default_remedy = "retract the barrier, or wait until a run has read it"
+
+
+class DuplicateRecord(StateError):
+    """A record with this id exists."""
+
+    code = "duplicate_record"
+
+
+class DedupeKeyInUse(StateError):
+    """An open dispatch of the thread has this dedupe key."""
+
+    code = "dedupe_key_in_use"
+    default_remedy = "the work is queued or running already; look at the dispatch that is named"
+
+
+class VersionConflict(StateError):
+    """Somebody else wrote in between; read again and decide anew."""
+
+    code = "version_conflict"
+    retryable = True
+
+
+class QueueFull(StateError):
+    """As many runs wait as are allowed to."""
+
+    code = "queue_full"
+    retryable = True
+    default_remedy = "submit again when some have run"
+
+
+class BudgetExceeded(StateError):
+    """A budget is used up; a person must raise it."""
+
+    code = "budget_exceeded"
+    default_remedy = "raise the budget and answer the pause"
+
+
+class AlreadyConsumed(StateError):
+    """A run has read the pending message; it can no longer be changed."""
+
+    code = "already_consumed"
+    default_remedy = "send a correction on the thread"
+
+
+class StaleDecision(StateError):
+    """The question was answered before, or is no longer asked."""
+
+    code = "stale_decision"
+    default_remedy = "look at the run: what it waits for has changed"
+
+
+class MailboxClosed(StateError):
+    """The mailbox takes nothing more."""
+
+    code = "mailbox_closed"
+    retryable = True
+
+
+class LifecycleBusy(StateError):
+    """The lifecycle is being started or stopped at this moment."""
+
+    code = "lifecycle_busy"
+    retryable = True
+
+
+class ThreadAlreadyRunning(StateError):
+    """The executor runs this thread already."""
+
+    code = "thread_already_running"
+    branch = "runtime error"
+
+
 class AccessError(PostroomError):
     """The caller has not proved who it is."""
 
     code = "access_denied"
+    branch = "access error"
 
 
 class TokenRequired(AccessError):
@@ -236,10 +433,163 @@ class NotPermitted(AccessError):
     code = "not_permitted"
 
 
+class StaleClaim(PostroomError):
+    """The claim was lost: its lease ended, or an interrupt came. Nothing was written."""
+
+    code = "stale_claim"
+    branch = "stale claim"
+
+
+class RunFailure(PostroomError):
+    """A run failed; `retryable` says whether it is tried again."""
+
+    code = "run_failure"
+    branch = "run failed"
+
+    def __init__(self, message: str, *, retry_after_ms: int | None = None, **facts: object) -> None:
+        super().__init__(message, **facts)  # type: ignore[arg-type]
+        self.retry_after_ms = retry_after_ms
+        """How long the other side asked to be left alone, in milliseconds."""
+
+
+class ExecutorFailed(RunFailure):
+    """The executor raised something that says nothing about trying again; it is tried again."""
+
+    code = "executor_failed"
+    retryable = True
+
+
+class ExecutorMisbehaved(RunFailure):
+    """The executor returned what is no result."""
+
+    code = "executor_misbehaved"
+
+
+class PhaseError(RunFailure):
+    """A phase of the agent loop failed on its own state; the run ends as it stands."""
+
+    code = "phase_error"
+
+
+class InferenceError(RunFailure):
+    """The model's side failed."""
+
+    code = "inference_error"
+    branch = "inference error"
+
+
+class InferenceFailed(InferenceError):
+    """A model call failed and nobody knows why."""
+
+    code = "inference_failed"
+    retryable = True
+
+
+class ProviderFailed(InferenceError):
+    """The provider answered with a failure of its own."""
+
+    code = "provider_failed"
+    branch = "provider failed"
+    retryable = True
+
+
+class RateLimited(InferenceError):
+    """The provider asked for fewer calls."""
+
+    code = "rate_limited"
+    branch = "rate limited"
+    retryable = True
+
+
+class Overloaded(InferenceError):
+    """The provider is overloaded."""
+
+    code = "overloaded"
+    branch = "overloaded"
+    retryable = True
+
+
+class InferenceTimeout(InferenceError):
+    """The model did not answer in time."""
+
+    code = "inference_timeout"
+    branch = "timed out"
+    retryable = True
+
+
+class StreamInterrupted(InferenceError):
+    """The answer's stream ended before the answer did."""
+
+    code = "stream_interrupted"
+    branch = "stream interrupted"
+    retryable = True
+
+
+class ContextOverflow(InferenceError):
+    """The conversation is longer than the model takes."""
+
+    code = "context_overflow"
+    branch = "context overflow"
+
+
+class RequestRefused(InferenceError):
+    """The provider calls the request invalid."""
+
+    code = "request_refused"
+    branch = "request refused"
+
+
+class Unauthorized(InferenceError):
+    """The provider refuses the credentials, or the quota is used up."""
+
+    code = "unauthorized"
+    branch = "unauthorized"
+
+
+class ModelNotFound(InferenceError):
+    """The provider has no such model."""
+
+    code = "model_not_found"
+    branch = "model not found"
+
+
+class ContentFiltered(InferenceError):
+    """The provider's policy withheld the answer."""
+
+    code = "content_filtered"
+    branch = "content filtered"
+
+
+class AllModelsUnavailable(InferenceError):
+    """Every model of the pool is out of order."""
+
+    code = "all_models_unavailable"
+
+
+class PoolAttemptsExhausted(InferenceError):
+    """The pool has tried as often as it may."""
+
+    code = "pool_attempts_exhausted"
+
+
+class InferenceCancelled(InferenceError):
+    """The model call was cancelled."""
+
+    code = "inference_cancelled"
+
+
+class InternalError(PostroomError):
+    """A rule of our own was broken; nothing was changed."""
+
+    code = "internal_rule_broken"
+    branch = "internal error"
+
+
 class StoreError(PostroomError):
     """The store could not do it; what was there before is there still."""
 
     code = "store_error"
+    branch = "store error"
     default_remedy = "run `postroom doctor` on the server"
 
 
@@ -270,6 +620,14 @@ class StoreCorrupt(StoreError):
 
     code = "store_corrupt"
     default_remedy = "stop the server and run `postroom restore`"
+
+
+class CommitUnknown(StoreError):
+    """The connection broke while a commit was answered: it may or may not have been made."""
+
+    code = "commit_unknown"
+    retryable = True
+    default_remedy = "look whether it was made, or repeat the call under its key"
 
 
 class StoreHeld(StoreError):

@@ -1,24 +1,47 @@
 """A clock that a test moves; nothing in a test waits for time to pass."""
 
+import asyncio
+import heapq
 from datetime import timedelta
+from itertools import count
 
 from postroom.contracts.clock import milliseconds
 
 
 class ManualClock:
-    """Tells the instant it was set to, until it is moved."""
+    """Tells the instant it was set to, until it is moved; who sleeps by it wakes when it is."""
 
     def __init__(self, start: int = 1_700_000_000_000) -> None:
         self._now = start
+        self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._order = count()
 
     def now(self) -> int:
         """Return the present instant in milliseconds since the epoch."""
         return self._now
 
+    async def sleep(self, milliseconds: int) -> None:
+        """Return when the clock has been moved on so far."""
+        if milliseconds <= 0:
+            await asyncio.sleep(0)
+            return
+        wake = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self._now + milliseconds, next(self._order), wake))
+        await wake
+
+    @property
+    def sleeping(self) -> int:
+        """How many sleep by this clock."""
+        return sum(not wake.done() for _, _, wake in self._sleepers)
+
     def advance(self, duration: timedelta) -> None:
         """Let time pass; a negative duration turns the clock back, as machines do."""
-        self._now += milliseconds(duration)
+        self.set(self._now + milliseconds(duration))
 
     def set(self, instant: int) -> None:
         """Make an instant, in milliseconds since the epoch, the present one."""
         self._now = instant
+        while self._sleepers and self._sleepers[0][0] <= instant:
+            wake = heapq.heappop(self._sleepers)[2]
+            if not wake.done():
+                wake.set_result(None)

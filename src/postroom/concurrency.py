@@ -1,0 +1,71 @@
+"""Background work of a service: every task has an owner that sees its end, and time that a test can move.
+
+A service that lives longer than one block, started by one task and closed by another, cannot hold a
+`TaskGroup` open between the two. It owns a `Tasks` instead; inside one piece of work `TaskGroup` is the rule.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+
+_LOG = structlog.get_logger(__name__)
+
+
+class SystemTimer:
+    """The time of this process."""
+
+    async def sleep(self, milliseconds: int) -> None:
+        """Return when so much time has passed."""
+        await asyncio.sleep(max(milliseconds, 0) / 1000)
+
+
+class Tasks:
+    """Owns tasks: each one's failure is logged, and none outlives `close`."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be started any more."""
+        return self._closed
+
+    def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> "asyncio.Task[Any]":
+        """Run `work` in the background.
+
+        Raises:
+            RuntimeError: closed, or no event loop runs.
+        """
+        if self._closed:
+            work.close()
+            raise RuntimeError(f"{self._owner} is closed")
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}: {name}")
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def settled(self) -> None:
+        """Return when nothing runs any more, what is started meanwhile included."""
+        while self._running:
+            await asyncio.wait(self._running)
+
+    async def close(self) -> None:
+        """Cancel what runs and return when it has ended; harmless when done twice."""
+        self._closed = True
+        this = asyncio.current_task()
+        while others := {task for task in self._running if task is not this}:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _LOG.error("task.failed", task=task.get_name(), exc_info=error)

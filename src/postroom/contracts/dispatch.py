@@ -1,0 +1,373 @@
+"""The dispatch: a small delivery record that says "execute this run now". It carries no message bodies.
+
+               enqueue                     claim / claim_dispatch
+     (none) ───────────▶ Queued ─────────────────────────────────▶ Claimed
+                           │  ▲                                    │ │ │ │
+             cancel ───────┤  ├──── nack (attempts left) ──────────┘ │ │ │
+                           │  ├──── lease ended (attempts left) ─────┘ │ │
+         interrupt /       │  └──── release (drain)  ──────────────────┘ │
+         stale epoch ──────┤                                             │
+                           ▼                                             ▼
+                    Cancelled | Superseded         Acked | DeadLetter | Superseded
+
+A record moves only by the transitions below; each returns a new record and refuses a move that is not drawn.
+Stores persist what they return, or say the same in one statement; a row that is read back is checked by the
+same rule. `Acked` means that the queue is done with it, never that the run succeeded: the outcome stands in
+the run, and its projection here (`run_status` to `run_error`).
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from postroom.contracts.errors import IllegalTransition, InvalidRecord
+from postroom.contracts.runs import RunStatus, TerminationReason
+
+DEFAULT_PRIORITY = 128
+LOWEST_PRIORITY = 255
+DEFAULT_MAX_ATTEMPTS = 5
+INTERRUPTED = "queued dispatch superseded by interrupt"
+STALE_EPOCH = "dispatch superseded: its epoch is older than the thread's"
+LEASE_ENDED = "lease expired"
+NO_ATTEMPTS_LEFT = "lease expired; max attempts reached"
+
+
+class RunDispatchStatus(StrEnum):
+    """Where a dispatch is in its delivery."""
+
+    QUEUED = "Queued"
+    CLAIMED = "Claimed"
+    ACKED = "Acked"
+    CANCELLED = "Cancelled"
+    SUPERSEDED = "Superseded"
+    DEAD_LETTER = "DeadLetter"
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether nothing moves it any more."""
+        return self not in (RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED)
+
+    @property
+    def label(self) -> str:
+        """The word for it in metrics and events."""
+        return _LABELS[self]
+
+
+_LABELS = {
+    RunDispatchStatus.QUEUED: "queued",
+    RunDispatchStatus.CLAIMED: "claimed",
+    RunDispatchStatus.ACKED: "acked",
+    RunDispatchStatus.CANCELLED: "cancelled",
+    RunDispatchStatus.SUPERSEDED: "superseded",
+    RunDispatchStatus.DEAD_LETTER: "dead_letter",
+}
+OPEN = (RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED)
+TERMINAL = tuple(status for status in RunDispatchStatus if status not in OPEN)
+UNHANDLED_AT_FIRST = (
+    RunDispatchStatus.CANCELLED,
+    RunDispatchStatus.SUPERSEDED,
+    RunDispatchStatus.DEAD_LETTER,
+)
+"""Ends whose run must be told; a row is `reconciled` once that was done. `Acked` needs nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDispatchResult:
+    """How an execution ended, as the worker saw it."""
+
+    run_id: str
+    dispatch_instance_id: str
+    status: RunStatus
+    termination: TerminationReason | None = None
+    response: str | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Proof of ownership: every later write presents it, and a store refuses it when it is stale."""
+
+    dispatch_id: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDispatch:
+    """One delivery of a run. Instants are milliseconds since the epoch, `lease_until` is still owned."""
+
+    dispatch_id: str
+    thread_id: str
+    run_id: str
+    created_at: int
+    available_at: int
+    updated_at: int
+    status: RunDispatchStatus = RunDispatchStatus.QUEUED
+    priority: int = DEFAULT_PRIORITY
+    dedupe_key: str | None = None
+    dispatch_epoch: int = 0
+    attempt_count: int = 0
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    deadline_at: int | None = None
+    tenant: str = ""
+    last_error: str | None = None
+    claim_token: str | None = None
+    claimed_by: str | None = None
+    claimed_at: int | None = None
+    lease_until: int | None = None
+    dispatch_instance_id: str | None = None
+    run_status: RunStatus | None = None
+    termination: TerminationReason | None = None
+    run_response: str | None = None
+    run_error: str | None = None
+    completed_at: int | None = None
+    reconciled: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a shape that no dispatch can have.
+
+        Raises:
+            InvalidRecord: as the text says.
+        """
+        problem = self._problem_of_shape() or self._problem_of_status()
+        if problem:
+            raise InvalidRecord(f"dispatch {self.dispatch_id!r} {problem}", value=self.dispatch_id)
+
+    def _problem_of_shape(self) -> str | None:
+        if not (self.dispatch_id.strip() and self.thread_id.strip() and self.run_id.strip()):
+            return "needs a dispatch id, a thread id and a run id"
+        if self.dedupe_key is not None and not self.dedupe_key.strip():
+            return "must not carry a blank dedupe key"
+        if not 0 <= self.priority <= LOWEST_PRIORITY:
+            return f"must have a priority from 0 to {LOWEST_PRIORITY}"
+        if not 0 <= self.attempt_count <= self.max_attempts or self.max_attempts < 1:
+            return "must have at least one attempt, and not more than max_attempts"
+        return None
+
+    def _problem_of_status(self) -> str | None:
+        claim = (self.claim_token, self.claimed_by, self.lease_until)
+        if self.status is RunDispatchStatus.CLAIMED:
+            owned = self.lease_until is not None and self.claim_token and (self.claimed_by or "").strip()
+            return None if owned else "must carry claim_token, claimed_by, and lease_until"
+        if self.status is RunDispatchStatus.QUEUED:
+            if claim != (None, None, None):
+                return "must not carry claim fields"
+            if self.completed_at is not None:
+                return "must not carry completed_at"
+            carries = (self.dispatch_instance_id, self.run_status, self.termination, self.run_response)
+            return "must not carry runtime result fields" if any(carries) or self.run_error else None
+        if claim != (None, None, None):
+            return "must not carry active lease fields"
+        return None if self.completed_at is not None else "must carry completed_at"
+
+    @classmethod
+    def queued(  # noqa: PLR0913 - the fields that a caller may decide on, by name
+        cls,
+        dispatch_id: str,
+        thread_id: str,
+        run_id: str,
+        *,
+        created_at: int,
+        available_at: int | None = None,
+        priority: int = DEFAULT_PRIORITY,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        dedupe_key: str | None = None,
+        deadline_at: int | None = None,
+        tenant: str = "",
+    ) -> "RunDispatch":
+        """Return a dispatch to enqueue; it is available at once unless `available_at` says later."""
+        return cls(
+            dispatch_id=dispatch_id,
+            thread_id=thread_id,
+            run_id=run_id,
+            created_at=created_at,
+            available_at=created_at if available_at is None else available_at,
+            updated_at=created_at,
+            priority=priority,
+            max_attempts=max_attempts,
+            dedupe_key=dedupe_key,
+            deadline_at=deadline_at,
+            tenant=tenant,
+        )
+
+    @property
+    def claim_proof(self) -> Claim:
+        """What the owner presents with each write.
+
+        Raises:
+            IllegalTransition: it is not claimed.
+        """
+        if self.claim_token is None:
+            raise IllegalTransition(f"dispatch {self.dispatch_id!r} is not claimed", value=self.dispatch_id)
+        return Claim(dispatch_id=self.dispatch_id, token=self.claim_token)
+
+    def remapped(self, *, dispatch_id: str, thread_id: str, run_id: str) -> "RunDispatch":
+        """Return the same delivery of another run, under another id."""
+        return replace(self, dispatch_id=dispatch_id, thread_id=thread_id, run_id=run_id)
+
+    def prepared_for_enqueue(self, *, epoch: int) -> "RunDispatch":
+        """Return the record as it is stored first: with the thread's epoch, whatever the caller wrote there.
+
+        Raises:
+            InvalidRecord: it is not Queued.
+        """
+        if self.status is not RunDispatchStatus.QUEUED:
+            raise InvalidRecord(f"dispatch {self.dispatch_id!r} must start as Queued", value=self.dispatch_id)
+        return replace(self, dispatch_epoch=epoch)
+
+    def claim(self, *, token: str, consumer: str, lease_ms: int, now: int) -> "RunDispatch":
+        """Return it owned until `now + lease_ms`; the attempts are not raised."""
+        self._require(RunDispatchStatus.QUEUED, "claim")
+        return replace(
+            self,
+            status=RunDispatchStatus.CLAIMED,
+            claim_token=token,
+            claimed_by=consumer,
+            claimed_at=now,
+            lease_until=now + lease_ms,
+            updated_at=now,
+        )
+
+    def extend_lease(self, *, extension_ms: int, now: int) -> "RunDispatch":
+        """Return it owned until `now + extension_ms`."""
+        self._require(RunDispatchStatus.CLAIMED, "extend_lease")
+        return replace(self, lease_until=now + extension_ms, updated_at=now)
+
+    def record_dispatch_start(self, instance_id: str, *, now: int) -> "RunDispatch":
+        """Return it with its run running; what an earlier attempt left is cleared."""
+        self._require(RunDispatchStatus.CLAIMED, "record_dispatch_start")
+        return replace(
+            self._without_projection(),
+            dispatch_instance_id=instance_id,
+            run_status=RunStatus.RUNNING,
+            updated_at=now,
+        )
+
+    def record_run_result(self, result: RunDispatchResult, *, now: int) -> "RunDispatch":
+        """Return it with how its run ended; it stays Claimed.
+
+        Raises:
+            InvalidRecord: the result is another run's.
+        """
+        self._require(RunDispatchStatus.CLAIMED, "record_run_result")
+        if result.run_id != self.run_id:
+            raise InvalidRecord(
+                f"dispatch {self.dispatch_id!r} is of run {self.run_id!r}, the result of {result.run_id!r}",
+                value=result.run_id,
+            )
+        return replace(
+            self,
+            dispatch_instance_id=result.dispatch_instance_id,
+            run_status=result.status,
+            termination=result.termination,
+            run_response=result.response,
+            run_error=result.error,
+            completed_at=now,
+            updated_at=now,
+        )
+
+    def acked(self, *, now: int) -> "RunDispatch":
+        """Return it consumed."""
+        self._require(RunDispatchStatus.CLAIMED, "ack")
+        return _ended(self, RunDispatchStatus.ACKED, now=now)
+
+    def nacked(self, *, error: str, delay_ms: int, now: int) -> "RunDispatch":
+        """Return it queued again after `delay_ms`, or a dead letter when its attempts are used up."""
+        self._require(RunDispatchStatus.CLAIMED, "nack")
+        attempts = self.attempt_count + 1
+        if attempts >= self.max_attempts:
+            spent = replace(self, attempt_count=attempts, last_error=error)
+            return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
+        return self._requeued(available_at=now + delay_ms, attempts=attempts, error=error, now=now)
+
+    def released(self, *, now: int) -> "RunDispatch":
+        """Return it queued at once with its attempts as they were: the worker is leaving."""
+        self._require(RunDispatchStatus.CLAIMED, "release")
+        return self._requeued(available_at=now, attempts=self.attempt_count, error=self.last_error, now=now)
+
+    def lease_ended(self, *, now: int) -> "RunDispatch":
+        """Return it taken back from an owner that was not heard of any more."""
+        self._require(RunDispatchStatus.CLAIMED, "lease_ended")
+        attempts = self.attempt_count + 1
+        if attempts >= self.max_attempts:
+            spent = replace(self._without_projection(), attempt_count=attempts, last_error=NO_ATTEMPTS_LEFT)
+            return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
+        return self._requeued(available_at=now, attempts=attempts, error=LEASE_ENDED, now=now)
+
+    def dead_lettered(self, *, error: str, now: int) -> "RunDispatch":
+        """Return it given up; the attempts stay as they are."""
+        self._require(RunDispatchStatus.CLAIMED, "dead_letter")
+        return _ended(replace(self, last_error=error), RunDispatchStatus.DEAD_LETTER, now=now)
+
+    def cancelled(self, *, now: int) -> "RunDispatch":
+        """Return it withdrawn before anybody began it."""
+        self._require(RunDispatchStatus.QUEUED, "cancel")
+        return _ended(self, RunDispatchStatus.CANCELLED, now=now)
+
+    def superseded(self, *, reason: str, now: int) -> "RunDispatch":
+        """Return it replaced by newer work of its thread; what its run reported is dropped."""
+        if self.status.is_terminal:
+            raise IllegalTransition(
+                f"dispatch {self.dispatch_id!r} is {self.status} and cannot be superseded",
+                value=self.dispatch_id,
+            )
+        dropped = replace(self._without_projection(), last_error=reason)
+        return _ended(dropped, RunDispatchStatus.SUPERSEDED, now=now)
+
+    def _require(self, status: RunDispatchStatus, move: str) -> None:
+        if self.status is not status:
+            raise IllegalTransition(
+                f"dispatch {self.dispatch_id!r} must be {status} before {move}, and is {self.status}",
+                value=self.dispatch_id,
+            )
+
+    def _without_projection(self) -> "RunDispatch":
+        return replace(
+            self,
+            dispatch_instance_id=None,
+            run_status=None,
+            termination=None,
+            run_response=None,
+            run_error=None,
+            completed_at=self.completed_at if self.status.is_terminal else None,
+        )
+
+    def _requeued(self, *, available_at: int, attempts: int, error: str | None, now: int) -> "RunDispatch":
+        return replace(
+            self._without_projection(),
+            status=RunDispatchStatus.QUEUED,
+            available_at=available_at,
+            attempt_count=attempts,
+            last_error=error,
+            claim_token=None,
+            claimed_by=None,
+            claimed_at=None,
+            lease_until=None,
+            completed_at=None,
+            updated_at=now,
+        )
+
+
+def _ended(record: RunDispatch, status: RunDispatchStatus, *, now: int) -> RunDispatch:
+    return replace(
+        record,
+        status=status,
+        claim_token=None,
+        claimed_by=None,
+        lease_until=None,
+        completed_at=now,
+        updated_at=now,
+        reconciled=status not in UNHANDLED_AT_FIRST,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupt:
+    """What an interrupt did: the raised epoch, who is still at work, and exactly what was superseded."""
+
+    new_dispatch_epoch: int
+    active_dispatch: RunDispatch | None = None
+    superseded_dispatches: tuple[RunDispatch, ...] = ()
+
+    @property
+    def superseded_count(self) -> int:
+        """How many queued dispatches were superseded."""
+        return len(self.superseded_dispatches)

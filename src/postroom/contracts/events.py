@@ -1,0 +1,180 @@
+"""Canonical events: what happened, once, in an order without gaps, to be read again at any time.
+
+Each scope (a thread, a run) counts its own events from 1; a cursor is the number of the last one read. A
+writer that names an idempotency key gets the event of its first call back when it repeats it.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from postroom.contracts.errors import InvalidRecord
+from postroom.contracts.messages import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventScope:
+    """Whose log an event stands in."""
+
+    family: str
+    id: str
+
+    @classmethod
+    def thread(cls, thread_id: str) -> "EventScope":
+        """The log of a thread."""
+        return cls(family="thread", id=thread_id)
+
+    @classmethod
+    def run(cls, run_id: str) -> "EventScope":
+        """The log of a run."""
+        return cls(family="run", id=run_id)
+
+    @property
+    def key(self) -> str:
+        """The scope as one string."""
+        return f"{self.family}:{self.id}"
+
+
+class EventVisibility(StrEnum):
+    """Who may read an event."""
+
+    PUBLIC = "public"
+    INTERNAL = "internal"
+    AUDIT = "audit"
+    SENSITIVE = "sensitive"
+
+
+class RuntimeEventDurability(StrEnum):
+    """What of an executor's events is kept: nothing, all but mere observations, or everything."""
+
+    DISABLED = "disabled"
+    COMPACTED = "compacted"
+    FULL_FIDELITY = "full_fidelity"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendOptions:
+    """Who writes, under which key, and what the scopes' newest numbers must be for it to count."""
+
+    writer_id: str | None = None
+    idempotency_key: str | None = None
+    expected_prior: dict[str, int] = field(default_factory=dict)
+    """By `EventScope.key`; a scope that is not named is not checked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanonicalEventDraft:
+    """An event before it has a number."""
+
+    scopes: tuple[EventScope, ...]
+    event_kind: str
+    payload: dict[str, Json] = field(default_factory=dict)
+    causation_id: str | None = None
+    correlation_id: str | None = None
+    origin: str = "server"
+    visibility: EventVisibility = EventVisibility.PUBLIC
+    schema_version: int = 1
+    options: AppendOptions = AppendOptions()
+
+    def __post_init__(self) -> None:
+        """Refuse a draft that stands nowhere, or twice in one family.
+
+        Raises:
+            InvalidRecord: as said, or a writer without a key.
+        """
+        families = [scope.family for scope in self.scopes]
+        if not families or len(set(families)) != len(families) or not self.event_kind.strip():
+            raise InvalidRecord("an event needs a kind, and at most one scope of a family", value=families)
+        if (self.options.writer_id is None) != (self.options.idempotency_key is None):
+            raise InvalidRecord("a writer and its idempotency key come together", value=self.event_kind)
+
+    @property
+    def digest(self) -> str:
+        """What must be equal when the key is used again; origin and schema version may differ."""
+        said = [
+            sorted(scope.key for scope in self.scopes),
+            self.event_kind,
+            self.payload,
+            self.causation_id,
+            self.correlation_id,
+            self.visibility,
+        ]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+    def scope_id(self, family: str) -> str | None:
+        """Return the id of its scope in a family."""
+        return next((scope.id for scope in self.scopes if scope.family == family), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanonicalEvent:
+    """An event at its place in each of its scopes."""
+
+    event_id: str
+    event_kind: str
+    payload: dict[str, Json]
+    sequences: dict[str, int]
+    """By `EventScope.key`."""
+    created_at: int
+    causation_id: str | None = None
+    correlation_id: str | None = None
+    origin: str = "server"
+    visibility: EventVisibility = EventVisibility.PUBLIC
+    schema_version: int = 1
+
+    @property
+    def thread_id(self) -> str | None:
+        """The thread in whose log it stands."""
+        return self._scope("thread:")
+
+    @property
+    def run_id(self) -> str | None:
+        """The run in whose log it stands."""
+        return self._scope("run:")
+
+    def _scope(self, prefix: str) -> str | None:
+        return next((key.removeprefix(prefix) for key in self.sequences if key.startswith(prefix)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPage:
+    """Events of one scope in order; `cursor` is the number to go on from."""
+
+    events: tuple[CanonicalEvent, ...]
+    cursor: int
+
+
+class EventStore(Protocol):
+    """The log."""
+
+    async def append(self, draft: CanonicalEventDraft, *, now: int | None = None) -> CanonicalEvent:
+        """Add an event to the end of its scopes, in one step; return the first one when the key was used.
+
+        Raises:
+            IdempotencyConflict: the key was used for another event.
+            VersionConflict: a scope's newest number is not the expected one.
+        """
+        ...
+
+    async def list(self, scope: EventScope, *, after: int = 0, limit: int = 100) -> EventPage:
+        """Return the events of a scope behind a cursor.
+
+        Raises:
+            CursorAhead: the cursor is beyond the newest event.
+            CursorExpired: events behind the cursor are gone.
+        """
+        ...
+
+    async def load(self, event_id: str) -> CanonicalEvent | None:
+        """Return one event."""
+        ...
+
+    async def count(self, scope: EventScope) -> int:
+        """Return the number of the newest event of a scope, 0 when there is none."""
+        ...
+
+    async def wait(self, scope: EventScope, *, after: int) -> None:
+        """Return when the scope may hold events behind `after`; to be followed by `list`."""
+        ...

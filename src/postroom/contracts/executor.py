@@ -1,0 +1,126 @@
+"""The boundary between the mailbox and whatever runs an agent: six methods, and some with defaults.
+
+An executor runs one claimed run at a time a thread. It may block for days, die, or ignore a cancel: the
+lease contains it. What it writes goes through `activation.control.coordinator`, which proves with each write
+that the run is still its own.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.agent_events import EventSink
+from postroom.contracts.messages import Boundary, Message
+from postroom.contracts.registry import RegistrySet
+from postroom.contracts.run_stores import CommitCoordinator, ThreadStore
+from postroom.contracts.runs import RunWaitingState, TerminationReason, Usage
+from postroom.contracts.tools import ToolCallResume
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentRunResult:
+    """How an execution ended. With `waiting` the run is not done: something else will wake it."""
+
+    run_id: str
+    response: str = ""
+    termination: TerminationReason
+    steps: int = 0
+    usage: Usage = field(default_factory=Usage)
+    waiting: RunWaitingState | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedRunPlan:
+    """What a run is pinned to; a plan that cannot be put together again is refused."""
+
+    resolution_id: str
+    replayable: bool = True
+
+
+class PendingBoundary(Protocol):
+    """Lets a run read what waits for it."""
+
+    async def freeze(self, boundary: Boundary) -> tuple[Message, ...]:
+        """Commit what the run reads at this boundary and return it, in order.
+
+        Raises:
+            StaleClaim: the run is not the worker's any more.
+        """
+        ...
+
+    async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
+        """Put messages that came live among those that wait, for this run; known ids are passed over."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunControl:
+    """What an execution is given beside its request; it lives in this process alone."""
+
+    coordinator: CommitCoordinator
+    threads: ThreadStore
+    pending: PendingBoundary | None = None
+    registry: RegistrySet | None = None
+    """The registry that the run is pinned to; None means the live one."""
+
+
+class RunDispatchExecutor(ABC):
+    """Runs agents. The first six methods are the port; the others have defaults that suit most."""
+
+    @abstractmethod
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        """Execute a run and return how it ended.
+
+        What it raises decides about trying again: a `RunFailure`, and any other failure of the house, says
+        so by `retryable`; everything else is tried again. A cancelled task must end soon.
+        """
+
+    @abstractmethod
+    def recovery(self, activation: RunActivation) -> Recovery:
+        """Say how a run that was cut off is executed again: RESUME from its checkpoint, or RESTART."""
+
+    @abstractmethod
+    def cancel(self, id: str) -> bool:
+        """Ask the run that has this dispatch, run or thread id to end; False when none runs here."""
+
+    @abstractmethod
+    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
+        """Ask the thread's run to end and wait until it has; False when none runs here or it does not end."""
+
+    @abstractmethod
+    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
+        """Hand a decision to the run with this dispatch, run or thread id; False when it does not take it."""
+
+    @abstractmethod
+    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
+        """Hand messages to the run with this id for its next step; False when it does not take them."""
+
+    def wake_pending_boundary(self, id: str) -> bool:
+        """Tell the run with this id that messages wait for it; False when it does not look at them."""
+        return False
+
+    async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
+        """Return what the run is pinned to: `pinned` where a pin exists, else what is live now.
+
+        Raises:
+            ResolveFailed: it cannot be put together.
+        """
+        return ResolvedRunPlan(resolution_id=pinned or "live")
+
+    def live_registry(self) -> RegistrySet | None:
+        """Return the registry that is live now; None when the executor has none."""
+        return None
+
+    def commit_coordinator(self) -> CommitCoordinator | None:
+        """Return what the executor writes with on its own; None: it is given one with each run."""
+        return None
+
+    def has_commit_coordinator(self) -> bool:
+        """Say whether its steps are committed through a coordinator at all."""
+        return self.commit_coordinator() is not None
+
+    def stages_events(self) -> bool:
+        """Say whether its commits go through the coordinator it is given, with the events of the step."""
+        return self.commit_coordinator() is not None

@@ -1,0 +1,254 @@
+"""Messages of a thread: what is said, what was committed, and what waits to be read.
+
+    accepted ──▶ pending (may be edited, retracted, reordered) ──▶ committed (append-only, `seq` without gaps)
+
+When a pending message is read is its delivery mode: at which boundary, alone or with others, and by whom.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from postroom.contracts.errors import InvalidRecord
+
+Json = Any
+"""Plain JSON data: dictionaries, lists, strings, numbers, booleans and None."""
+
+
+class Role(StrEnum):
+    """Who speaks."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+class Visibility(StrEnum):
+    """Who sees a message: everybody, or the model alone."""
+
+    ALL = "all"
+    INTERNAL = "internal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContentBlock:
+    """A piece of a message: text, image, document, audio, video, tool_use, tool_result or thinking."""
+
+    type: str = "text"
+    text: str = ""
+    data: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A tool that the model asks for."""
+
+    id: str
+    name: str
+    arguments: Json = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageMetadata:
+    """Where a message comes from; `compacts` is the range of `seq` that it sums up."""
+
+    run_id: str | None = None
+    step_index: int | None = None
+    sender_agent_id: str | None = None
+    compacts: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One entry of a conversation. Without an id it has not been accepted yet."""
+
+    role: Role
+    content: tuple[ContentBlock, ...] = ()
+    id: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    visibility: Visibility = Visibility.ALL
+    metadata: MessageMetadata | None = None
+
+    @classmethod
+    def user(cls, text: str, *, id: str | None = None) -> "Message":
+        """Return what a person said."""
+        return cls(role=Role.USER, content=(ContentBlock(text=text),), id=id)
+
+    @classmethod
+    def internal(cls, text: str, *, id: str | None = None) -> "Message":
+        """Return what the house tells the model and people do not see."""
+        return cls(role=Role.USER, content=(ContentBlock(text=text),), id=id, visibility=Visibility.INTERNAL)
+
+    @classmethod
+    def assistant(cls, text: str, *, id: str | None = None, tool_calls: Sequence[ToolCall] = ()) -> "Message":
+        """Return what the model said, with the tools it asks for."""
+        content = (ContentBlock(text=text),) if text else ()
+        return cls(role=Role.ASSISTANT, content=content, id=id, tool_calls=tuple(tool_calls))
+
+    @classmethod
+    def tool(cls, tool_call_id: str, text: str, *, id: str | None = None) -> "Message":
+        """Return what a tool answered."""
+        return cls(role=Role.TOOL, content=(ContentBlock(text=text),), id=id, tool_call_id=tool_call_id)
+
+    def text(self) -> str:
+        """Return the text blocks, joined."""
+        return "".join(block.text for block in self.content if block.type == "text")
+
+    def with_id(self, message_id: str) -> "Message":
+        """Return the same message under an id."""
+        return replace(self, id=message_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageRecord:
+    """A committed message at its place in the thread."""
+
+    thread_id: str
+    seq: int
+    message: Message
+    created_at: int
+
+    @property
+    def message_id(self) -> str:
+        """The id of the message."""
+        return self.message.id or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeqRange:
+    """Committed messages from `from_seq` to `to_seq`, both included; counted from 1."""
+
+    from_seq: int
+    to_seq: int
+
+
+class Boundary(StrEnum):
+    """Where in a run a pending message is read."""
+
+    INTERRUPT = "interrupt"
+    NEXT_STEP = "next_step"
+    ON_NATURAL_END = "on_natural_end"
+    RESUME_INPUT = "resume_input"
+    NEW_RUN = "new_run"
+
+
+PRECEDENCE = {
+    Boundary.INTERRUPT: 0,
+    Boundary.NEXT_STEP: 1,
+    Boundary.ON_NATURAL_END: 2,
+    Boundary.NEW_RUN: 4,
+}
+"""A boundary also takes what an earlier one would have taken; `resume_input` stands alone."""
+
+
+class Granularity(StrEnum):
+    """Whether a pending message is read alone or with those behind it."""
+
+    ONE = "one"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryMode:
+    """When a pending message is read, and by which run.
+
+    A barrier keeps everything behind it until it is read itself. A message for `target_run_id` is read by
+    that run, or by a new one when `fallback_to_new_run` says so.
+    """
+
+    boundary: Boundary = Boundary.NEW_RUN
+    granularity: Granularity = Granularity.BATCH
+    barrier: bool = False
+    target_run_id: str | None = None
+    fallback_to_new_run: bool = True
+
+    def is_read_at(self, boundary: Boundary, run_id: str | None) -> bool:
+        """Say whether `run_id` reads such a message at this boundary."""
+        if self.target_run_id is not None and self.target_run_id != run_id:
+            return boundary is Boundary.NEW_RUN and self.fallback_to_new_run
+        if Boundary.RESUME_INPUT in (boundary, self.boundary):
+            return boundary is self.boundary
+        return PRECEDENCE[self.boundary] <= PRECEDENCE[boundary]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingMessage:
+    """A message that no run has read yet; `revision` grows with each edit, `position` counts from 1."""
+
+    thread_id: str
+    message: Message
+    position: int
+    revision: int = 1
+    mode: DeliveryMode = DeliveryMode()
+    created_at: int = 0
+    updated_at: int = 0
+
+    @property
+    def pending_id(self) -> str:
+        """The id of the message."""
+        return self.message.id or ""
+
+    @property
+    def version(self) -> "PendingVersion":
+        """What must still be so when the message is taken."""
+        return PendingVersion(pending_id=self.pending_id, revision=self.revision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingVersion:
+    """A pending message as somebody saw it."""
+
+    pending_id: str
+    revision: int
+
+
+def select_pending(
+    waiting: Iterable[PendingMessage], boundary: Boundary, run_id: str | None
+) -> tuple[PendingMessage, ...]:
+    """Return what a run reads at this boundary, in order.
+
+    A barrier that is not read stops the selection; messages for a new run are passed over at the boundaries
+    of a running one; a message that wants to be alone ends the batch.
+    """
+    taken: list[PendingMessage] = []
+    for entry in waiting:
+        if not entry.mode.is_read_at(boundary, run_id):
+            if entry.mode.barrier:
+                break
+            continue
+        alone = entry.mode.granularity is Granularity.ONE
+        if alone and taken:
+            break
+        taken.append(entry)
+        if alone:
+            break
+    return tuple(taken)
+
+
+def leading_barrier(waiting: Sequence[PendingMessage], boundary: Boundary) -> PendingMessage | None:
+    """Return the barrier that keeps a new message from being read at this boundary, or None."""
+    for entry in waiting:
+        if entry.mode.barrier and not entry.mode.is_read_at(boundary, None):
+            return entry
+    return None
+
+
+def refuse_broken_delta(delta: Sequence[Message]) -> None:
+    """Refuse messages that cannot be appended to a thread.
+
+    Raises:
+        InvalidRecord: an id is missing or comes twice, or a tool's message names no call.
+    """
+    ids = [message.id for message in delta]
+    if not all(ids):
+        raise InvalidRecord("a message to append has no id")
+    if len(set(ids)) != len(ids):
+        raise InvalidRecord("the messages to append hold an id twice", value=ids)
+    for message in delta:
+        if message.role is Role.TOOL and not message.tool_call_id:
+            raise InvalidRecord("a tool's message names no tool call", value=message.id)
+        if any(not call.id for call in message.tool_calls):
+            raise InvalidRecord("a tool call has no id", value=message.id)

@@ -1,0 +1,86 @@
+"""Effects to perform: stored with the change that causes them, performed at least once, keyed."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from postroom.contracts.messages import Json
+
+
+class OutboxStatus(StrEnum):
+    """Where an effect is in its delivery."""
+
+    PENDING = "pending"
+    CLAIMED = "claimed"
+    DELIVERED = "delivered"
+    DEAD_LETTER = "dead_letter"
+
+
+class NackOutcome(StrEnum):
+    """What became of an effect that could not be performed."""
+
+    REQUEUED = "requeued"
+    DEAD_LETTERED = "dead_lettered"
+    LOST_CLAIM = "lost_claim"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxDraft:
+    """An effect to store: performed by whoever serves `target` on `lane`, once a `dedupe_key`."""
+
+    lane: str
+    target: str
+    payload: dict[str, Json] = field(default_factory=dict)
+    dedupe_key: str | None = None
+    available_at: int = 0
+    max_attempts: int = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxMessage:
+    """A stored effect; `attempt_count` is raised by each claim."""
+
+    outbox_id: str
+    lane: str
+    target: str
+    payload: dict[str, Json]
+    status: OutboxStatus
+    available_at: int
+    created_at: int
+    dedupe_key: str | None = None
+    attempt_count: int = 0
+    max_attempts: int = 5
+    claim_token: str | None = None
+    lease_until: int | None = None
+    last_error: str | None = None
+
+
+class OutboxStore(Protocol):
+    """The effects that wait."""
+
+    async def enqueue(self, draft: OutboxDraft, *, now: int | None = None) -> OutboxMessage:
+        """Store an effect; the same key on the same lane and target gives the first one back.
+
+        Raises:
+            IdempotencyConflict: the key was used with another payload.
+        """
+        ...
+
+    async def claim(
+        self, lane: str, target: str, *, lease_ms: int, limit: int = 1, now: int | None = None
+    ) -> tuple[OutboxMessage, ...]:
+        """Take what is due, oldest first, also what another took and whose lease ended (`<= now`).
+
+        An effect whose attempts are used up by claims alone becomes a dead letter instead.
+        """
+        ...
+
+    async def ack(self, outbox_id: str, token: str, *, now: int | None = None) -> bool:
+        """Record that the effect was performed; False when the claim was lost."""
+        ...
+
+    async def nack(
+        self, outbox_id: str, token: str, *, error: str, delay_ms: int = 0, now: int | None = None
+    ) -> NackOutcome:
+        """Give it back for later, or to the dead letters when its attempts are used up."""
+        ...

@@ -1,0 +1,91 @@
+"""Versioned configuration that a run is pinned to, so that it goes on with what it began with."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from postroom.contracts.errors import InvalidRecord
+from postroom.contracts.messages import Json
+
+MAX_SCOPE_BYTES = 512
+
+
+def checked_scope(scope: str) -> str:
+    """Return the name of a tenancy scope.
+
+    Raises:
+        InvalidRecord: it is blank, longer than 512 bytes or holds a control character.
+    """
+    if not scope.strip():
+        raise InvalidRecord("a registry scope must not be blank", value=scope)
+    if len(scope.encode()) > MAX_SCOPE_BYTES:
+        raise InvalidRecord(f"a registry scope has at most {MAX_SCOPE_BYTES} bytes", value=scope[:80])
+    if any(ord(character) < 32 or ord(character) == 127 for character in scope):
+        raise InvalidRecord("a registry scope must not hold control characters", value=scope)
+    return scope
+
+
+def content_hash(value: Json, *, schema_version: int = 1) -> str:
+    """Return the SHA-256 of a value's canonical JSON.
+
+    Raises:
+        InvalidRecord: it holds a number that JSON cannot hold.
+    """
+    try:
+        text = json.dumps(
+            {"value": value, "value_schema_version": schema_version},
+            sort_keys=True,
+            separators=(",", ":"),
+            allow_nan=False,
+        )
+    except ValueError as error:
+        raise InvalidRecord(f"a registry value cannot be stored: {error}") from error
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedEntry:
+    """One thing that a publication holds: an agent, a model or a tool."""
+
+    kind: str
+    id: str
+    version: int
+    value: Json
+    content_hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedRegistryManifest:
+    """A publication: the versions that were live together."""
+
+    publication_id: int
+    entries: tuple[PinnedEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegistrySet:
+    """What runs are put together from, by kind and id."""
+
+    agents: dict[str, Json] = field(default_factory=dict)
+    models: dict[str, Json] = field(default_factory=dict)
+    tools: dict[str, Json] = field(default_factory=dict)
+    providers: dict[str, Json] = field(default_factory=dict)
+    plugins: dict[str, Json] = field(default_factory=dict)
+    backends: dict[str, Json] = field(default_factory=dict)
+
+
+class VersionedRegistryStore(Protocol):
+    """Keeps publications by scope and number."""
+
+    async def publication(self, scope: str, number: int) -> PinnedRegistryManifest | None:
+        """Return a publication."""
+        ...
+
+    async def publish(self, scope: str, entries: tuple[PinnedEntry, ...]) -> PinnedRegistryManifest:
+        """Store a publication under the next number."""
+        ...
+
+    async def latest(self, scope: str) -> PinnedRegistryManifest | None:
+        """Return the newest publication."""
+        ...

@@ -1,0 +1,546 @@
+"""The ports that runs are kept behind.
+
+No port is shaped by one engine: each method is one step that is done whole or not at all, takes plain values,
+and is safe to repeat when its answer was lost.
+
+A method that reads the time takes `now`, in milliseconds since the epoch; without one it uses the store's own
+clock (on PostgreSQL the database's). Absence is None for a look-up and an error for a command.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from postroom.contracts.clock import Clock
+from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
+from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventStore
+from postroom.contracts.messages import (
+    DeliveryMode,
+    Json,
+    Message,
+    MessageRecord,
+    PendingMessage,
+    PendingVersion,
+    Visibility,
+)
+from postroom.contracts.outbox import OutboxDraft, OutboxMessage, OutboxStore
+from postroom.contracts.runs import RunRecord, RunStatus, Thread
+
+MAX_PAGE = 200
+"""No listing returns more than this at once."""
+
+
+class DispatchStore(Protocol):
+    """The queue: one dispatch of a thread is claimed at a time, on all machines together."""
+
+    @property
+    def storage_identity(self) -> str | None:
+        """Names the place where it writes; two ports with one identity can share a transaction."""
+        ...
+
+    async def enqueue(self, dispatch: RunDispatch, *, now: int | None = None) -> RunDispatch:
+        """Store a queued dispatch with its thread's current epoch and return it as it is stored.
+
+        Raises:
+            InvalidRecord: it is not Queued.
+            DuplicateRecord: a dispatch with this id exists, whatever its state; it is unchanged.
+            DedupeKeyInUse: an open dispatch of the thread has its dedupe key.
+            RunNotOpen: the run has an open dispatch; there is one at a time.
+        """
+        ...
+
+    async def claim(
+        self, thread_id: str, consumer: str, *, lease_ms: int, now: int | None = None
+    ) -> RunDispatch | None:
+        """Own the thread's next due dispatch: lowest priority number first, then oldest, then by id.
+
+        None when the thread has a claimed one, or none that is due (`available_at <= now`). Queued rows of
+        an older epoch become Superseded on the way. A fresh token each time.
+        """
+        ...
+
+    async def claim_dispatch(
+        self, dispatch_id: str, consumer: str, *, lease_ms: int, now: int | None = None
+    ) -> RunDispatch | None:
+        """Own this dispatch, due or not.
+
+        None when it is not Queued, is of an older epoch (it becomes Superseded), or the thread has a claimed
+        one.
+        """
+        ...
+
+    async def record_dispatch_start(
+        self, claim: Claim, instance_id: str, *, now: int | None = None
+    ) -> RunDispatch:
+        """Record that the execution begins.
+
+        Raises:
+            StaleClaim: the claim was lost. A row whose epoch is older than the thread's becomes Superseded.
+            UnknownDispatch: there is no such dispatch.
+        """
+        ...
+
+    async def record_run_result(
+        self, claim: Claim, result: RunDispatchResult, *, now: int | None = None
+    ) -> RunDispatch:
+        """Record how the execution ended; the row stays Claimed.
+
+        Raises:
+            InvalidRecord: the result is another run's.
+            StaleClaim, UnknownDispatch: as for `record_dispatch_start`.
+        """
+        ...
+
+    async def ack(self, claim: Claim, *, now: int | None = None) -> RunDispatch:
+        """Record that it is consumed.
+
+        Raises:
+            StaleClaim, UnknownDispatch: as for `record_dispatch_start`.
+        """
+        ...
+
+    async def nack(
+        self, claim: Claim, *, error: str, delay_ms: int = 0, now: int | None = None
+    ) -> RunDispatch:
+        """Give it back, due after `delay_ms`; at the last attempt it becomes a dead letter.
+
+        Raises:
+            StaleClaim, UnknownDispatch: as for `record_dispatch_start`.
+        """
+        ...
+
+    async def release(self, claim: Claim, *, now: int | None = None) -> RunDispatch:
+        """Give it back, due at once, without an attempt counted.
+
+        Raises:
+            StaleClaim, UnknownDispatch: as for `record_dispatch_start`.
+        """
+        ...
+
+    async def dead_letter(self, claim: Claim, *, error: str, now: int | None = None) -> RunDispatch:
+        """Give it up.
+
+        Raises:
+            StaleClaim, UnknownDispatch: as for `record_dispatch_start`.
+        """
+        ...
+
+    async def extend_lease(self, claim: Claim, *, extension_ms: int, now: int | None = None) -> bool:
+        """Own it until `now + extension_ms`; False when the claim was lost.
+
+        A row of an older epoch becomes Superseded.
+        """
+        ...
+
+    async def cancel(self, dispatch_id: str, *, now: int | None = None) -> RunDispatch | None:
+        """Withdraw a queued dispatch; None when it is not queued."""
+        ...
+
+    async def interrupt(self, thread_id: str, *, now: int | None = None) -> Interrupt:
+        """Raise the thread's epoch and supersede all that is queued; the claimed one is stale then."""
+        ...
+
+    async def current_dispatch_epoch(self, thread_id: str) -> int:
+        """Return the thread's epoch: 0 at first, and never lower than it was."""
+        ...
+
+    async def supersede_claimed(
+        self, claim: Claim, *, reason: str, now: int | None = None
+    ) -> RunDispatch | None:
+        """End a claimed dispatch as superseded; None when it is not Claimed any more.
+
+        Raises:
+            StaleClaim: another owns it.
+        """
+        ...
+
+    async def reclaim_expired_leases(
+        self, *, limit: int = 100, now: int | None = None
+    ) -> tuple[RunDispatch, ...]:
+        """Take back what was owned until before `now`: queued again, or dead letters at the last attempt.
+
+        Each row is returned to one caller. Rows of an older epoch become Superseded and are not returned.
+        """
+        ...
+
+    async def load_dispatch(self, dispatch_id: str) -> RunDispatch | None:
+        """Return one dispatch."""
+        ...
+
+    async def list_dispatches(
+        self,
+        thread_id: str,
+        statuses: Collection[RunDispatchStatus] | None = None,
+        *,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> tuple[RunDispatch, ...]:
+        """Return a thread's dispatches by priority, then age, then id."""
+        ...
+
+    async def claimed_dispatch(self, thread_id: str) -> RunDispatch | None:
+        """Return the thread's claimed dispatch."""
+        ...
+
+    async def list_by_status(
+        self, status: RunDispatchStatus, *, limit: int = 100, after: tuple[int, str] | None = None
+    ) -> tuple[RunDispatch, ...]:
+        """Return dispatches of all threads, by last change then id, behind `after` (`updated_at`, id)."""
+        ...
+
+    async def unreconciled_dispatches(self, *, limit: int = 100) -> tuple[RunDispatch, ...]:
+        """Return ended dispatches whose runs were not told yet, oldest first."""
+        ...
+
+    async def mark_reconciled(self, dispatch_ids: Sequence[str]) -> None:
+        """Record that the runs of these were told; harmless when repeated."""
+        ...
+
+    async def due_thread_ids(self, *, limit: int = 100, now: int | None = None) -> tuple[str, ...]:
+        """Return threads that have a due dispatch and no claimed one, the most urgent first."""
+        ...
+
+    async def next_due_at(self) -> int | None:
+        """Return when the next dispatch of a thread without a claimed one is due; it may be past."""
+        ...
+
+    async def queued_thread_ids(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:
+        """Return threads that have queued dispatches, by id."""
+        ...
+
+    async def count_queued(self, thread_id: str, *, at_most: int) -> int:
+        """Count a thread's queued dispatches, no further than `at_most`."""
+        ...
+
+    async def count_by_status(self) -> dict[RunDispatchStatus, int]:
+        """Count all dispatches; for gauges, at long intervals."""
+        ...
+
+    async def discard(self, dispatch_id: str) -> RunDispatch | None:
+        """Remove a dead letter for good; None when it is none."""
+        ...
+
+    async def purge_terminal(self, *, older_than: int, dead_letters_older_than: int | None = None) -> int:
+        """Remove ended rows last changed before `older_than` and return how many; epochs stay.
+
+        Dead letters are kept until `dead_letters_older_than`, where it is given. A row whose run was not
+        told yet stays.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmissionFacts:
+    """What a submission is decided on, seen in one consistent view."""
+
+    thread: Thread | None
+    message_count: int = 0
+    pending: tuple[PendingMessage, ...] = ()
+    named_run: RunRecord | None = None
+    """The run that the submission names."""
+    open_run: RunRecord | None = None
+    """The run that `thread.open_run_id` points to."""
+    latest_run: RunRecord | None = None
+    latest_started_run: RunRecord | None = None
+    """The newest run that was ever past `created`; a new one inherits its agent and state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadQuery:
+    """Which threads; `parent_thread_id` "" means those without a parent."""
+
+    resource_id: str | None = None
+    parent_thread_id: str | None = None
+    id_prefix: str = ""
+    after: str = ""
+    limit: int = MAX_PAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunQuery:
+    """Which runs, by run id; `after` is the last run id seen."""
+
+    thread_id: str | None = None
+    statuses: tuple[RunStatus, ...] = ()
+    id_prefix: str = ""
+    after: str = ""
+    limit: int = MAX_PAGE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageQuery:
+    """Which committed messages; `after` and `before` are exclusive bounds of `seq`."""
+
+    visibility: Visibility | None = None
+    run_id: str | None = None
+    after: int = 0
+    before: int | None = None
+    newest_first: bool = False
+    limit: int = MAX_PAGE
+
+
+class ThreadStore(Protocol):
+    """Threads, runs, and messages committed and pending. Messages and runs change through commits alone."""
+
+    @property
+    def storage_identity(self) -> str | None:
+        """Names the place where it writes."""
+        ...
+
+    async def submission_facts(self, thread_id: str, run_id: str | None = None) -> SubmissionFacts:
+        """Return what a submission to the thread is decided on."""
+        ...
+
+    async def load_thread(self, thread_id: str) -> Thread | None:
+        """Return one thread."""
+        ...
+
+    async def save_thread(self, thread: Thread) -> None:
+        """Store a thread as given but for `message_count`, which is counted by the store.
+
+        Raises:
+            UnknownThread: its parent does not exist.
+            InvalidRecord: it would be its own ancestor.
+        """
+        ...
+
+    async def delete_thread(
+        self, thread_id: str, *, children: Literal["detach", "reject", "cascade"] = "detach"
+    ) -> bool:
+        """Remove a thread with its messages and runs; False when there is none.
+
+        Raises:
+            InvalidRecord: it has children and they are to prevent it.
+        """
+        ...
+
+    async def list_threads(self, query: ThreadQuery) -> tuple[Thread, ...]:
+        """Return threads by id."""
+        ...
+
+    async def create_run(self, run: RunRecord) -> None:
+        """Store a new run and move its thread's pointers.
+
+        Raises:
+            DuplicateRecord: a run with this id exists.
+        """
+        ...
+
+    async def load_run(self, run_id: str) -> RunRecord | None:
+        """Return one run."""
+        ...
+
+    async def latest_run(self, thread_id: str) -> RunRecord | None:
+        """Return the thread's run with the newest `updated_at`, then the newest `created_at`."""
+        ...
+
+    async def list_runs(self, query: RunQuery) -> tuple[RunRecord, ...]:
+        """Return runs by run id; a query for open statuses costs what is open, not what ever was."""
+        ...
+
+    async def load_messages(self, thread_id: str) -> tuple[Message, ...] | None:
+        """Return all committed messages in order; None when the thread is not known."""
+        ...
+
+    async def load_message_records(
+        self, thread_id: str, message_ids: Sequence[str]
+    ) -> tuple[MessageRecord, ...]:
+        """Return those committed messages, in the order of the thread; unknown ones are left out."""
+        ...
+
+    async def list_message_records(self, thread_id: str, query: MessageQuery) -> tuple[MessageRecord, ...]:
+        """Return committed messages in order of `seq`."""
+        ...
+
+    async def delete_messages(self, thread_id: str) -> int:
+        """Remove a thread's committed messages, as a person may ask for; numbering goes on, never back."""
+        ...
+
+    async def load_thread_state(self, thread_id: str) -> dict[str, Json] | None:
+        """Return what executors keep for the thread."""
+        ...
+
+    async def pending_messages(self, thread_id: str) -> tuple[PendingMessage, ...]:
+        """Return what waits to be read, in order."""
+        ...
+
+    async def threads_with_pending(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:
+        """Return threads on which something waits to be read, by id."""
+        ...
+
+    async def append_pending(
+        self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, *, now: int | None = None
+    ) -> tuple[PendingMessage, ...]:
+        """Add messages behind those that wait.
+
+        Raises:
+            DuplicateRecord: one of the ids waits or is committed already.
+        """
+        ...
+
+    async def edit_pending(
+        self,
+        thread_id: str,
+        message: Message,
+        *,
+        expected_revision: int | None = None,
+        now: int | None = None,
+    ) -> PendingMessage:
+        """Replace a pending message under its id and raise its revision.
+
+        Raises:
+            AlreadyConsumed: a run has read it.
+            UnknownMessage: there is no such message.
+            VersionConflict: it was edited since it was looked at.
+        """
+        ...
+
+    async def retract_pending(
+        self, thread_id: str, pending_id: str, *, expected_revision: int | None = None
+    ) -> PendingMessage:
+        """Take back a pending message.
+
+        Raises:
+            AlreadyConsumed, UnknownMessage, VersionConflict: as for `edit_pending`.
+        """
+        ...
+
+    async def reorder_pending(
+        self, thread_id: str, order: Sequence[str], *, expected: Sequence[PendingVersion] | None = None
+    ) -> tuple[PendingMessage, ...]:
+        """Put the pending messages into this order; all of them must be named.
+
+        Raises:
+            VersionConflict: they are not those that were looked at.
+            InvalidRecord: the order names others than wait.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRequest:
+    """Who wants to own a dispatch that is being enqueued, and for how long."""
+
+    consumer: str
+    lease_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """The queue's part of a commit: one dispatch, perhaps in place of what was queued, perhaps owned at once.
+
+    With `interrupt` the thread must have no claimed dispatch, else the commit is refused. With `claim` the
+    dispatch is owned by the caller when nothing else of the thread is claimed and, unless `claim_needed`,
+    is simply queued when something is. `queue_cap` is how many may wait on the thread at most.
+    """
+
+    dispatch: RunDispatch
+    interrupt: bool = False
+    claim: ClaimRequest | None = None
+    claim_needed: bool = False
+    queue_cap: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadCommit:
+    """All that one step writes to a thread; it is written whole or not at all.
+
+    `messages` are appended behind exactly `expected_message_count` committed ones and `consumes` leaves the
+    pending zone, both compared. With `claim` the writer proves that it still owns the run's dispatch. With
+    `joins` a dispatch is named that must still be queued: its run is given more to read.
+    """
+
+    thread_id: str
+    messages: tuple[Message, ...] = ()
+    expected_message_count: int | None = None
+    consumes: tuple[PendingVersion, ...] = ()
+    run: RunRecord | None = None
+    parent_thread_id: str | None = None
+    thread_state: dict[str, Json] | None = None
+    claim: Claim | None = None
+    joins: str | None = None
+    events: tuple[CanonicalEventDraft, ...] = ()
+    outbox: tuple[OutboxDraft, ...] = ()
+    delivery: Delivery | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """What a commit wrote."""
+
+    message_count: int
+    events: tuple[CanonicalEvent, ...] = ()
+    outbox: tuple[OutboxMessage, ...] = ()
+    dispatch: RunDispatch | None = None
+    interrupt: Interrupt | None = None
+
+
+class CommitCoordinator(Protocol):
+    """Writes a step of a thread in one transaction."""
+
+    @property
+    def storage_identity(self) -> str | None:
+        """Names the place where it writes."""
+        ...
+
+    async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
+        """Write it.
+
+        Raises:
+            VersionConflict: the message count, a pending message or the joined dispatch is not as expected.
+            InvalidRecord, IllegalTransition, ForeignThread: the messages or the run break a rule.
+            DuplicateRecord: one of the message ids is committed already, or the dispatch exists.
+            DedupeKeyInUse, RunNotOpen, QueueFull: the dispatch cannot be queued.
+            ActiveRunConflict: an interrupt, or a claim that is needed, met a claimed dispatch.
+            StaleClaim: the writer lost its dispatch.
+            UnknownThread: the parent thread does not exist.
+            StoreError: nothing was written; after CommitUnknown it may have been.
+        """
+        ...
+
+
+class Wakeups(Protocol):
+    """Hints that there may be work. Losing one costs latency, never correctness."""
+
+    async def wait(self, timeout_ms: int) -> None:
+        """Return when something was enqueued or released since the last call, or the time is up."""
+        ...
+
+
+class RunStores(Protocol):
+    """The stores of one place, which share transactions."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that the stores go by."""
+        ...
+
+    @property
+    def dispatches(self) -> DispatchStore:
+        """The queue."""
+        ...
+
+    @property
+    def threads(self) -> ThreadStore:
+        """Threads, runs and messages."""
+        ...
+
+    @property
+    def events(self) -> EventStore:
+        """The log."""
+        ...
+
+    @property
+    def outbox(self) -> OutboxStore:
+        """Effects that wait."""
+        ...
+
+    @property
+    def coordinator(self) -> CommitCoordinator:
+        """Writes over all of them in one transaction."""
+        ...
+
+    @property
+    def wakeups(self) -> Wakeups:
+        """Hints that there may be work."""
+        ...

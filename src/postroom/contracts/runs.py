@@ -1,0 +1,299 @@
+"""Runs and threads: one intent being fulfilled, with its outcome, and the conversation it belongs to.
+
+    created ──▶ running ──▶ done
+       │          │  ▲       ▲ ▲
+       │          ▼  │       │ │
+       │         waiting ────┘ │
+       └───────────────────────┘      a status may also stay what it is; done is the end
+
+A run moves only along these arrows. `Acked` on a dispatch says nothing about any of this.
+"""
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from postroom.contracts.activation import RunActivationSnapshot
+from postroom.contracts.errors import IllegalTransition, InvalidRecord
+from postroom.contracts.messages import Json, SeqRange
+from postroom.contracts.tools import ToolCallResumeMode
+
+
+class RunStatus(StrEnum):
+    """Where a run is in its life."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    WAITING = "waiting"
+    DONE = "done"
+
+
+LEGAL_MOVES = {
+    RunStatus.CREATED: {RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING, RunStatus.DONE},
+    RunStatus.RUNNING: {RunStatus.RUNNING, RunStatus.WAITING, RunStatus.DONE},
+    RunStatus.WAITING: {RunStatus.WAITING, RunStatus.RUNNING, RunStatus.DONE},
+    RunStatus.DONE: {RunStatus.DONE},
+}
+"""`created` to `waiting` is a run that a budget stops before its first step."""
+
+
+class TerminationKind(StrEnum):
+    """Why a run ended, or stands still."""
+
+    NATURAL_END = "natural_end"
+    BEHAVIOR_REQUESTED = "behavior_requested"
+    STOPPED = "stopped"
+    CANCELLED = "cancelled"
+    BLOCKED = "blocked"
+    SUSPENDED = "suspended"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminationReason:
+    """Why a run ended; `value` is the stop's code, what blocked it, or the error's text."""
+
+    type: TerminationKind
+    value: str | None = None
+    detail: str | None = None
+
+    @classmethod
+    def natural_end(cls) -> "TerminationReason":
+        """The agent was finished."""
+        return cls(type=TerminationKind.NATURAL_END)
+
+    @classmethod
+    def cancelled(cls) -> "TerminationReason":
+        """Somebody cancelled it."""
+        return cls(type=TerminationKind.CANCELLED)
+
+    @classmethod
+    def suspended(cls) -> "TerminationReason":
+        """It waits for a decision."""
+        return cls(type=TerminationKind.SUSPENDED)
+
+    @classmethod
+    def error(cls, text: str) -> "TerminationReason":
+        """It failed."""
+        return cls(type=TerminationKind.ERROR, value=text)
+
+    @property
+    def run_status(self) -> RunStatus:
+        """The status of a run that ended so."""
+        return RunStatus.WAITING if self.type is TerminationKind.SUSPENDED else RunStatus.DONE
+
+
+class WaitingReason(StrEnum):
+    """What a run waits for."""
+
+    TOOL_PERMISSION = "tool_permission"
+    USER_INPUT = "user_input"
+    BACKGROUND_TASKS = "background_tasks"
+    EXTERNAL_EVENT = "external_event"
+    RATE_LIMIT = "rate_limit"
+    MANUAL_PAUSE = "manual_pause"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWaitingTicket:
+    """One open question of a waiting run."""
+
+    ticket_id: str
+    tool_call_id: str
+    tool_name: str = ""
+    arguments: Json = None
+    resume_mode: ToolCallResumeMode = ToolCallResumeMode.REPLAY_TOOL_CALL
+    reason: str = ""
+    updated_at: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWaitingState:
+    """What a run waits for, and which questions are open."""
+
+    reason: WaitingReason
+    tickets: tuple[RunWaitingTicket, ...] = ()
+    since_dispatch_id: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunMessageInput:
+    """The messages a run was started with; triggers are those that caused it."""
+
+    thread_id: str
+    range: SeqRange | None = None
+    trigger_message_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistedState:
+    """What an executor keeps between steps; opaque to everybody else."""
+
+    revision: int = 0
+    extensions: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What a run has used up, as its executor reported; money in millionths of the currency in use."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_micros: int = 0
+    wall_ms: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cost_micros=self.cost_micros + other.cost_micros,
+            wall_ms=self.wall_ms + other.wall_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """One user intent on a thread. All instants are milliseconds since the epoch."""
+
+    run_id: str
+    thread_id: str
+    agent_id: str = "default"
+    status: RunStatus = RunStatus.RUNNING
+    parent_run_id: str | None = None
+    resolution_id: str | None = None
+    activation: RunActivationSnapshot | None = None
+    input: RunMessageInput | None = None
+    output_message_ids: tuple[str, ...] = ()
+    termination: TerminationReason | None = None
+    final_output: str | None = None
+    error: str | None = None
+    dispatch_id: str | None = None
+    session_id: str | None = None
+    transport_request_id: str | None = None
+    waiting: RunWaitingState | None = None
+    created_at: int = 0
+    started_at: int | None = None
+    finished_at: int | None = None
+    updated_at: int = 0
+    steps: int = 0
+    usage: Usage = Usage()
+    state: PersistedState | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a shape that no run can have.
+
+        Raises:
+            InvalidRecord: an id is blank, or the status does not fit the other fields.
+        """
+        if not (self.run_id.strip() and self.thread_id.strip() and self.agent_id.strip()):
+            raise InvalidRecord("a run needs a run id, a thread id and an agent id", value=self.run_id)
+        broken = {
+            RunStatus.CREATED: self.waiting is not None or self.finished_at is not None,
+            RunStatus.RUNNING: self.waiting is not None or self.finished_at is not None,
+            RunStatus.WAITING: self.waiting is None or self.finished_at is not None,
+            RunStatus.DONE: self.waiting is not None or self.finished_at is None,
+        }[self.status]
+        if broken:
+            raise InvalidRecord(
+                f"a run that is {self.status} cannot have this waiting state and finish", value=self.run_id
+            )
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the intent is still being fulfilled."""
+        return self.status is not RunStatus.DONE
+
+    @property
+    def is_resumable_waiting(self) -> bool:
+        """Whether new input or a decision lets it go on."""
+        return self.status is RunStatus.WAITING
+
+    @property
+    def is_background_task_waiting(self) -> bool:
+        """Whether it waits for work that it began itself."""
+        return self.waiting is not None and self.waiting.reason is WaitingReason.BACKGROUND_TASKS
+
+    def refuse_illegal_move(self, before: "RunRecord | None") -> None:
+        """Refuse to follow `before` where the state machine has no arrow.
+
+        Raises:
+            IllegalTransition: a run that is done would run again, or the run would change its thread.
+        """
+        if before is None:
+            return
+        if before.thread_id != self.thread_id:
+            raise IllegalTransition("a run cannot change its thread", value=self.run_id)
+        if self.status not in LEGAL_MOVES[before.status]:
+            raise IllegalTransition(
+                f"a run that is {before.status} cannot become {self.status}", value=self.run_id
+            )
+
+    def ended(
+        self, termination: TerminationReason, *, now: int, dispatch_id: str | None = None
+    ) -> "RunRecord":
+        """Return the run as it is when it has ended for this reason."""
+        text = termination.value if termination.type is TerminationKind.ERROR else None
+        return replace(
+            self,
+            status=RunStatus.DONE,
+            termination=termination,
+            error=text or self.error,
+            waiting=None,
+            dispatch_id=dispatch_id or self.dispatch_id,
+            finished_at=now,
+            updated_at=max(now, self.updated_at),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
+    """A conversation and the runs it points to."""
+
+    id: str
+    title: str | None = None
+    resource_id: str | None = None
+    parent_thread_id: str | None = None
+    custom: dict[str, Json] = field(default_factory=dict)
+    active_run_id: str | None = None
+    open_run_id: str | None = None
+    latest_run_id: str | None = None
+    latest_run_updated_at: int | None = None
+    message_count: int = 0
+    created_at: int = 0
+    updated_at: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a thread without a name or that is its own parent.
+
+        Raises:
+            InvalidRecord: as said.
+        """
+        if not self.id.strip():
+            raise InvalidRecord("a thread needs an id", value=self.id)
+        if self.parent_thread_id == self.id:
+            raise InvalidRecord("a thread cannot be its own parent", value=self.id)
+
+    def after(self, run: RunRecord) -> "Thread":
+        """Return the thread as it points when `run` has been written.
+
+        A run older than the newest known moves no pointer; a run that is done lets go of those to it.
+        """
+        done = run.status is RunStatus.DONE
+        cleared = replace(
+            self,
+            active_run_id=None if done and self.active_run_id == run.run_id else self.active_run_id,
+            open_run_id=None if done and self.open_run_id == run.run_id else self.open_run_id,
+        )
+        if self.latest_run_updated_at is not None and run.updated_at < self.latest_run_updated_at:
+            return cleared
+        active = run.run_id if run.status is RunStatus.RUNNING else cleared.active_run_id
+        if run.status is not RunStatus.RUNNING and active == run.run_id:
+            active = None
+        return replace(
+            cleared,
+            active_run_id=active,
+            open_run_id=cleared.open_run_id if done else run.run_id,
+            latest_run_id=run.run_id,
+            latest_run_updated_at=run.updated_at,
+            updated_at=max(run.updated_at, self.updated_at),
+        )

@@ -1,0 +1,1 @@
+"""Durable dispatch: the Mailbox, its recovery and what runs a claimed dispatch."""

@@ -1,0 +1,1 @@
+"""The agent loop: models, tools, suspension, background tasks, checkpoints. One executor among others."""

@@ -1,0 +1,49 @@
+"""Records as JSON text, for the stores that keep them so; what does not read back is named as corrupt."""
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from postroom.contracts.dispatch import RunDispatch
+from postroom.contracts.errors import InvalidRecord, StoreCorrupt
+from postroom.contracts.messages import DeliveryMode, Json, Message
+from postroom.contracts.runs import RunRecord, TerminationReason, Thread
+
+T = TypeVar("T")
+
+_ENCODER = msgspec.json.Encoder()
+_JSON = msgspec.json.Decoder()
+_DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in (DeliveryMode, Message, RunDispatch, RunRecord, TerminationReason, Thread)
+}
+
+
+def encode(value: object) -> str:
+    """Return a record, or plain JSON data, as JSON text."""
+    return _ENCODER.encode(value).decode()
+
+
+def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
+    """Read a record back; `where` names the row for the error.
+
+    Raises:
+        StoreCorrupt: the text is no such record.
+    """
+    try:
+        value: T = _DECODERS[kind].decode(text)
+    except (msgspec.DecodeError, InvalidRecord) as error:
+        raise StoreCorrupt(f"{where} does not read back: {error}", value=where) from error
+    return value
+
+
+def decode_json(text: str | bytes, *, where: str) -> Json:
+    """Read plain JSON data back.
+
+    Raises:
+        StoreCorrupt: the text is no JSON.
+    """
+    try:
+        return _JSON.decode(text)
+    except msgspec.DecodeError as error:
+        raise StoreCorrupt(f"{where} does not read back: {error}", value=where) from error
