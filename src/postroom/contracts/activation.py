@@ -188,6 +188,8 @@ class RunActivation:
 
     thread_id: str
     messages: tuple[Message, ...] = ()
+    committed_message_ids: tuple[str, ...] = ()
+    """Messages of the thread, committed before, that cause the run as well."""
     agent_id: str | None = None
     continue_run_id: str | None = None
     decisions: tuple[tuple[str, ToolCallResume], ...] = ()

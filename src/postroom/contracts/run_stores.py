@@ -430,8 +430,9 @@ class Delivery:
     """The queue's part of a commit: one dispatch, perhaps in place of what was queued, perhaps owned at once.
 
     With `interrupt` the thread must have no claimed dispatch, else the commit is refused. With `claim` the
-    dispatch is owned by the caller when nothing else of the thread is claimed and, unless `claim_needed`,
-    is simply queued when something is. `queue_cap` is how many may wait on the thread at most.
+    thread's next due dispatch is claimed when none is, as `DispatchStore.claim` would right after; it may be
+    an older one than this. With `claim_needed` it must be this one, as `claim_dispatch` would, else the commit
+    is refused. `queue_cap` is how many may wait on the thread at most, this one included.
     """
 
     dispatch: RunDispatch
@@ -472,6 +473,9 @@ class Committed:
     events: tuple[CanonicalEvent, ...] = ()
     outbox: tuple[OutboxMessage, ...] = ()
     dispatch: RunDispatch | None = None
+    """The dispatch that was enqueued, as it is stored now."""
+    claimed: RunDispatch | None = None
+    """The dispatch that the caller owns now; it may be an older one of the thread."""
     interrupt: Interrupt | None = None
 
 

@@ -1,0 +1,81 @@
+"""What a mailbox is set to. Defaults suit a person's machine; every bound has a reason to be there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS
+
+INLINE_CLAIM_GUARD_MS = 60_000
+"""How long a foreground dispatch is hidden from others when it cannot be queued and claimed in one step."""
+ACTIVE_RUN_CONFLICT_MESSAGE = "thread has an active run; cannot claim inline"
+COMMIT_ATTEMPTS = 32
+"""How often a submission is decided anew when somebody else wrote in between."""
+RECONCILE_PAGE = 100
+RECLAIM_PAGE = 100
+REPAIR_QUEUE_LIMIT = 1_024
+WAITING_FOR_TASKS_MESSAGE = "<background-tasks-updated />"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailboxConfig:
+    """Durations in the name's unit, or `timedelta`."""
+
+    lease_ms: int = 30_000
+    suspended_lease_ms: int = 600_000
+    lease_renewal_interval: timedelta = timedelta(seconds=10)
+    lease_retry_ms: int = 500
+    """After which a renewal that the store failed is tried again, until the lease ends."""
+    sweep_interval: timedelta = timedelta(seconds=30)
+    gc_interval: timedelta = timedelta(seconds=60)
+    gc_ttl: timedelta = timedelta(hours=24)
+    dead_letter_ttl: timedelta = timedelta(days=30)
+    poll_interval: timedelta = timedelta(seconds=1)
+    """The longest that due work waits when every hint was lost."""
+    default_max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    default_retry_delay_ms: int = 250
+    max_retry_delay_ms: int = 30_000
+    cancel_wait_ms: int = 5_000
+    """How long a foreground submission waits for the active run to give way."""
+    cancel_poll_ms: int = 25
+    stop_wait_ms: int = 5_000
+    """How long a run that lost its lease is given to stop before it is left behind."""
+    max_run_ms: int | None = None
+    """After which a run that does not end is stopped for good; None: its lease is renewed for ever."""
+    max_concurrent_runs: int = 256
+    max_concurrent_runs_per_tenant: int | None = None
+    max_queued_per_thread: int | None = 1_000
+    drain_grace: timedelta = timedelta(seconds=30)
+    event_channel_capacity: int = 256
+    pending_zone: bool = True
+    """Whether input for a busy run waits durably until a step reads it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartupRecoveryConfig:
+    """How often recovery is tried before a start that waits for it fails."""
+
+    max_attempts: int = 1
+    retry_delay: timedelta = timedelta(milliseconds=250)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailboxLifecycleConfig:
+    """How the background work of a mailbox begins."""
+
+    startup_delay: timedelta = timedelta(0)
+    startup_recovery: StartupRecoveryConfig = field(default_factory=StartupRecoveryConfig)
+    maintenance_callback: Callable[[], None] | None = None
+    """Called after each round of garbage collection."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalConfig:
+    """How dispatch signals are taken."""
+
+    batch: int = 32
+    wait_ms: int = 500
+    error_pause_ms: int = 250
+    nack_base_ms: int = 500
+    nack_max_ms: int = 30_000
+    handlers: int = 32

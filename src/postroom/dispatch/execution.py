@@ -1,0 +1,367 @@
+"""Runs one claimed dispatch, from the claim to its acknowledgement.
+
+    claimed ─▶ still ours? ─▶ request rebuilt ─▶ started ─▶ executor ─┬─▶ result: run ended, recorded, acked
+                  │                 │                                ├─▶ fails, may pass: back with a delay
+                  │ no              │ cannot                         ├─▶ fails for good: dead letter
+                  ▼                 ▼                                └─▶ lease lost: stopped, nothing written
+                left          dead letter
+
+The run's outcome is written before the queue's: when the process dies between the two, the dispatch comes
+again, finds its run settled, and is acknowledged without being executed a second time.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import structlog
+
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.agent_events import EventSink, RunFinish, RunRetrying
+from postroom.contracts.dispatch import RunDispatch, RunDispatchResult, RunDispatchStatus
+from postroom.contracts.errors import (
+    InputError,
+    InternalError,
+    PostroomError,
+    StaleClaim,
+    StateError,
+    StoreCorrupt,
+    StoreError,
+)
+from postroom.contracts.executor import AgentRunResult, RunControl
+from postroom.contracts.run_stores import ThreadCommit
+from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
+from postroom.dispatch.boundary import ThreadBoundary
+from postroom.dispatch.capture import Capture, EventBuffer, RunCoordinator
+from postroom.dispatch.contained import Ended, executed, stopped
+from postroom.dispatch.core import Core
+from postroom.dispatch.journal import Journal
+from postroom.dispatch.lease import Lease, LeaseEnd, lease_kept
+from postroom.dispatch.outcome import COMPLETED, MailboxRunOutcome, OutcomeKind, classify, retry_delay_ms
+from postroom.dispatch.pinning import Pinning
+from postroom.dispatch.rebuild import begins_as, is_settled, load_run_of, rebuild
+from postroom.dispatch.run_ends import RunEnds
+from postroom.dispatch.settlement import result_of, settle_run
+from postroom.dispatch.sinks import ReconnectableEventSink, SuspensionAwareSink
+
+T = TypeVar("T")
+_LOG = structlog.get_logger(__name__)
+SUPERSEDED_BEFORE_START = "claimed dispatch superseded before execution start"
+DEADLINE_PASSED = "the deadline passed before it could be started"
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One execution: what it is of, and what it writes and tells with."""
+
+    dispatch: RunDispatch
+    run: RunRecord
+    activation: RunActivation
+    instance_id: str
+    watched: SuspensionAwareSink
+    sink: EventSink
+    coordinator: RunCoordinator
+    started_at: int = 0
+
+
+class Execution:
+    """Executes claimed dispatches."""
+
+    def __init__(self, core: Core, journal: Journal, ends: RunEnds, pinning: Pinning) -> None:
+        self._core = core
+        self._journal = journal
+        self._ends = ends
+        self._pinning = pinning
+        self.capture: Capture | None = None
+        self._leases: dict[str, Lease] = {}
+
+    async def run(self, claimed: RunDispatch, out: ReconnectableEventSink) -> bool:
+        """Execute a claimed dispatch to its end; say whether it comes again."""
+        watched = SuspensionAwareSink(out)
+        with self._core.metrics.active_runs.track_inprogress():
+            async with lease_kept(self._core, claimed, is_suspended=lambda: watched.suspended) as lease:
+                self._leases[claimed.dispatch_id] = lease
+                try:
+                    return await self._run(claimed, watched, lease)
+                except StaleClaim as error:
+                    _LOG.info("dispatch.lost", dispatch_id=claimed.dispatch_id, reason=error.message)
+                    await self._tell_of_loss(claimed)
+                except StoreError as error:
+                    # The lease runs out and the dispatch comes again: its run says what is left to do.
+                    _LOG.error(
+                        "dispatch.left_to_lease", dispatch_id=claimed.dispatch_id, reason=error.describe()
+                    )
+                finally:
+                    del self._leases[claimed.dispatch_id]
+        return False
+
+    def leave(self) -> None:
+        """Stop every execution and give its dispatch back, with no attempt counted."""
+        for lease in self._leases.values():
+            lease.stop(LeaseEnd.GIVEN_UP, "the worker is leaving")
+
+    def cancel(self, dispatch_id: str) -> bool:
+        """Stop an execution of this process, whose run then ends as cancelled; False when there is none."""
+        lease = self._leases.get(dispatch_id)
+        if lease is not None:
+            lease.stop(LeaseEnd.CANCELLED, "cancelled")
+        return lease is not None
+
+    async def _run(self, claimed: RunDispatch, watched: SuspensionAwareSink, lease: Lease) -> bool:
+        dispatch = await self._still_ours(claimed)
+        if dispatch is None:
+            return False
+        instance_id = self._core.new_id()
+        try:
+            attempt = await self._attempt(dispatch, watched, instance_id)
+        except (InputError, StateError, InternalError, StoreCorrupt) as error:
+            await self._core.dispatches.record_dispatch_start(dispatch.claim_proof, instance_id)
+            await self._give_up(dispatch, watched, instance_id, error.describe())
+            return False
+        if is_settled(attempt.run, dispatch):
+            await self._acknowledge_settled(attempt)
+            return False
+        await self._start(attempt)
+        ended = await self._executed(attempt, lease)
+        return False if ended is None else await self._finish(attempt, ended)
+
+    async def _still_ours(self, claimed: RunDispatch) -> RunDispatch | None:
+        row = await self._core.observed(
+            "load_dispatch", self._core.dispatches.load_dispatch(claimed.dispatch_id)
+        )
+        if row is None or row.claim_token != claimed.claim_token:
+            if row is not None:
+                await self._ends.tell(row)
+            return None
+        epoch = await self._core.observed(
+            "current_dispatch_epoch", self._core.dispatches.current_dispatch_epoch(row.thread_id)
+        )
+        if row.dispatch_epoch < epoch:
+            ended = await self._core.observed(
+                "supersede_claimed",
+                self._core.dispatches.supersede_claimed(row.claim_proof, reason=SUPERSEDED_BEFORE_START),
+            )
+            if ended is not None:
+                await self._ends.tell(ended)
+            return None
+        return row
+
+    async def _attempt(
+        self, dispatch: RunDispatch, watched: SuspensionAwareSink, instance_id: str
+    ) -> Attempt:
+        run = await load_run_of(self._core.threads, dispatch)
+        buffer = EventBuffer()
+        coordinator = RunCoordinator(self._core.stores.coordinator, dispatch.claim_proof, buffer)
+        sink: EventSink = watched
+        activation = RunActivation(thread_id=run.thread_id)
+        if not is_settled(run, dispatch):
+            if dispatch.deadline_at is not None and self._core.now() > dispatch.deadline_at:
+                raise InternalError(DEADLINE_PASSED, value=dispatch.deadline_at)
+            activation = await rebuild(self._core.threads, dispatch, run, instance_id=instance_id)
+            registry = await self._pinning.materialize(run.resolution_id or "")
+            boundary = ThreadBoundary(self._core, self._journal, coordinator, run.thread_id, run.run_id)
+            control = RunControl(
+                coordinator=coordinator,
+                threads=self._core.threads,
+                pending=boundary if self._core.config.pending_zone else None,
+                registry=registry,
+            )
+            said = self._core.executor.recovery(activation)
+            activation = replace(activation, control=control, recovery=begins_as(run, said))
+        if self.capture is not None:
+            resumed = activation.continue_run_id is not None or run.steps > 0
+            sink = self.capture.sink(watched, buffer, dispatch, resumed=resumed)
+        return Attempt(
+            dispatch=dispatch,
+            run=run,
+            activation=activation,
+            instance_id=instance_id,
+            watched=watched,
+            sink=sink,
+            coordinator=coordinator,
+        )
+
+    async def _start(self, attempt: Attempt) -> None:
+        """Record that the execution begins; a run that was only prepared is running from now on."""
+        dispatch = await self._core.observed(
+            "record_dispatch_start",
+            self._core.dispatches.record_dispatch_start(attempt.dispatch.claim_proof, attempt.instance_id),
+        )
+        attempt.dispatch = dispatch
+        attempt.started_at = self._core.now()
+        self._core.metrics.started(dispatch, now=attempt.started_at)
+        await self._journal.dispatch_happened("RunSubmitted", dispatch)
+        if attempt.run.status is RunStatus.CREATED:
+            attempt.run = replace(
+                attempt.run,
+                status=RunStatus.RUNNING,
+                dispatch_id=dispatch.dispatch_id,
+                session_id=attempt.instance_id,
+                started_at=attempt.started_at,
+                updated_at=max(attempt.started_at, attempt.run.updated_at),
+            )
+            await attempt.coordinator.commit(ThreadCommit(thread_id=dispatch.thread_id, run=attempt.run))
+
+    async def _executed(self, attempt: Attempt, lease: Lease) -> Ended | None:
+        """Run the executor; None when the dispatch is not ours any more."""
+        core, dispatch = self._core, attempt.dispatch
+        body = await executed(
+            core.tasks,
+            lambda: core.executor.run(attempt.activation, attempt.sink),
+            lease,
+            name=f"run {dispatch.run_id}",
+        )
+        if body.done() and not body.cancelled():
+            return body.result()
+        core.executor.cancel(dispatch.dispatch_id)
+        has_stopped = await stopped(body, core.timer, core.tasks, within_ms=core.config.stop_wait_ms)
+        if not has_stopped:
+            core.metrics.run_abandoned()
+            _LOG.error("run.left_behind", run_id=dispatch.run_id, dispatch_id=dispatch.dispatch_id)
+        if lease.end is LeaseEnd.CANCELLED:
+            return AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
+        if lease.end is LeaseEnd.GIVEN_UP and has_stopped:
+            await core.observed("release", core.dispatches.release(dispatch.claim_proof))
+            return None
+        await self._tell_of_loss(dispatch)
+        return None
+
+    async def _finish(self, attempt: Attempt, ended: Ended) -> bool:
+        if isinstance(ended, StaleClaim):
+            raise ended
+        outcome, comes_again = classify(ended), False
+        if outcome.kind is OutcomeKind.TRANSIENT_ERROR:
+            comes_again = await self._try_later(attempt, outcome)
+        elif outcome.kind is OutcomeKind.PERMANENT_ERROR:
+            await self._give_up(attempt.dispatch, attempt.sink, attempt.instance_id, outcome.error)
+        else:
+            await self._complete(attempt, _as_result(ended, attempt.run.run_id))
+            outcome = COMPLETED
+        self._core.metrics.ended(
+            outcome.metric_label,
+            dispatch=attempt.dispatch,
+            started_at=attempt.started_at,
+            now=self._core.now(),
+        )
+        return comes_again
+
+    async def _complete(self, attempt: Attempt, result: AgentRunResult) -> None:
+        run = await self._repeated(
+            lambda: settle_run(self._core, attempt.coordinator, attempt.dispatch, result)
+        )
+        recorded = result_of(attempt.dispatch, run, result, attempt.instance_id)
+        await self._record(attempt.dispatch, recorded)
+        if not attempt.watched.finished:
+            await attempt.sink.emit(_finish_event(attempt.dispatch, result.termination, result.response))
+        await self._ack(attempt.dispatch)
+
+    async def _record(self, dispatch: RunDispatch, result: RunDispatchResult) -> None:
+        await self._repeated(
+            lambda: self._core.observed(
+                "record_run_result",
+                self._core.dispatches.record_run_result(dispatch.claim_proof, result),
+            )
+        )
+
+    async def _ack(self, dispatch: RunDispatch) -> None:
+        """Acknowledge; when that fails and the row is still ours with its result, once more."""
+        try:
+            await self._core.observed("ack", self._core.dispatches.ack(dispatch.claim_proof))
+        except StoreError as error:
+            row = await self._core.dispatches.load_dispatch(dispatch.dispatch_id)
+            if row is None or row.claim_token != dispatch.claim_token or row.completed_at is None:
+                if row is not None and row.status is RunDispatchStatus.ACKED:
+                    return  # only the answer was lost
+                raise
+            _LOG.warning("dispatch.acked_again", dispatch_id=row.dispatch_id, reason=error.describe())
+            await self._core.observed("ack_recovery", self._core.dispatches.ack(dispatch.claim_proof))
+
+    async def _acknowledge_settled(self, attempt: Attempt) -> None:
+        run = attempt.run
+        _LOG.info("dispatch.settled_before", dispatch_id=attempt.dispatch.dispatch_id, run_id=run.run_id)
+        await self._core.dispatches.record_dispatch_start(attempt.dispatch.claim_proof, attempt.instance_id)
+        termination = run.termination or TerminationReason.suspended()
+        result = AgentRunResult(
+            run_id=run.run_id, response=run.final_output or "", termination=termination, waiting=run.waiting
+        )
+        await self._record(attempt.dispatch, result_of(attempt.dispatch, run, result, attempt.instance_id))
+        await attempt.sink.emit(_finish_event(attempt.dispatch, termination, result.response))
+        await self._ack(attempt.dispatch)
+
+    async def _try_later(self, attempt: Attempt, outcome: MailboxRunOutcome) -> bool:
+        dispatch = attempt.dispatch
+        delay = retry_delay_ms(
+            self._core.config,
+            dispatch.attempt_count + 1,
+            self._core.random,
+            retry_after_ms=outcome.retry_after_ms,
+        )
+        row = await self._core.observed(
+            "nack",
+            self._core.dispatches.nack(dispatch.claim_proof, error=outcome.error, delay_ms=delay),
+        )
+        if row.status is RunDispatchStatus.DEAD_LETTER:
+            await self._tell_failure(row, attempt.sink, outcome.error)
+            await self._ends.tell(row)
+            return False
+        await self._journal.dispatch_happened("RunRescheduled", row, reason="retry_backoff")
+        retrying = RunRetrying(
+            run_id=row.run_id, attempt=row.attempt_count, retry_at=row.available_at, error=outcome.error
+        )
+        await attempt.sink.emit(retrying)
+        return True
+
+    async def _give_up(self, dispatch: RunDispatch, sink: EventSink, instance_id: str, error: str) -> None:
+        await self._tell_failure(dispatch, sink, error)
+        failed = RunDispatchResult(
+            run_id=dispatch.run_id,
+            dispatch_instance_id=instance_id,
+            status=RunStatus.DONE,
+            termination=TerminationReason.error(error),
+            error=error,
+        )
+        await self._record(dispatch, failed)
+        row = await self._core.observed(
+            "dead_letter", self._core.dispatches.dead_letter(dispatch.claim_proof, error=error)
+        )
+        await self._ends.tell(row)
+
+    async def _tell_failure(self, dispatch: RunDispatch, sink: EventSink, error: str) -> None:
+        await self._journal.dispatch_happened("RunErrored", dispatch, error=error)
+        await sink.emit(_finish_event(dispatch, TerminationReason.error(error), None))
+
+    async def _tell_of_loss(self, dispatch: RunDispatch) -> None:
+        """End the run of a dispatch that was superseded while it was ours."""
+        try:
+            row = await self._core.dispatches.load_dispatch(dispatch.dispatch_id)
+            if row is not None:
+                await self._ends.tell(row)
+        except PostroomError as error:
+            _LOG.warning("dispatch.not_reconciled", dispatch_id=dispatch.dispatch_id, reason=error.describe())
+
+    async def _repeated(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Write; while the store is out of order, again after a pause, until the claim is lost."""
+        config, tries = self._core.config, 0
+        while True:
+            try:
+                return await write()
+            except StoreError as error:
+                tries += 1
+                if not error.retryable or tries > config.lease_ms // config.lease_retry_ms:
+                    raise
+                await self._core.timer.sleep(config.lease_retry_ms)
+
+
+def _as_result(ended: Ended, run_id: str) -> AgentRunResult:
+    """Return the end of an execution that is consumed: a failure among them ends the run as it stands."""
+    if isinstance(ended, AgentRunResult):
+        return ended
+    text = ended.describe() if isinstance(ended, PostroomError) else str(ended)
+    return AgentRunResult(run_id=run_id, termination=TerminationReason.error(text))
+
+
+def _finish_event(dispatch: RunDispatch, termination: TerminationReason, response: str | None) -> RunFinish:
+    result = None if response is None else {"response": response}
+    return RunFinish(
+        thread_id=dispatch.thread_id, run_id=dispatch.run_id, termination=termination, result=result
+    )

@@ -1,0 +1,164 @@
+"""What people ask of the queue: why something waits, what was given up, and to have it tried again."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from postroom.contracts.activation import RunActivation, RunHints, RunMode
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
+from postroom.contracts.run_stores import MAX_PAGE
+from postroom.dispatch.core import Core
+from postroom.dispatch.dispatcher import Dispatcher
+from postroom.dispatch.submissions import MailboxSubmitResult, Submissions
+
+
+class WhyNot(StrEnum):
+    """Why a dispatch is not executing."""
+
+    RUNNING = "running"
+    ENDED = "ended"
+    NOT_DUE = "not_due"
+    THREAD_BUSY = "thread_busy"
+    BEHIND_OTHERS = "behind_others"
+    SUPERSEDED = "superseded"
+    NO_FREE_SLOT = "no_free_slot"
+    TENANT_AT_LIMIT = "tenant_at_limit"
+    DRAINING = "draining"
+    LEASE_ENDED = "lease_ended"
+    ABOUT_TO_START = "about_to_start"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why, in one word and in a sentence; `until` is the instant after which that ends, where it is known."""
+
+    why: WhyNot
+    text: str
+    until: int | None = None
+    by_dispatch_id: str | None = None
+
+
+class Inspection:
+    """Looks at the queue for people."""
+
+    def __init__(self, core: Core, dispatcher: Dispatcher, submissions: Submissions) -> None:
+        self._core = core
+        self._dispatcher = dispatcher
+        self._submissions = submissions
+
+    async def why_not(self, dispatch_id: str) -> Reason:
+        """Say why a dispatch is not executing.
+
+        Raises:
+            UnknownDispatch: there is none with this id.
+        """
+        row = await self._row(dispatch_id)
+        if row.status is RunDispatchStatus.CLAIMED:
+            return self._of_claimed(row)
+        if row.status.is_terminal:
+            return Reason(why=WhyNot.ENDED, text=f"it ended as {row.status.label}")
+        return await self._of_queued(row)
+
+    async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
+        """Return what was given up and waits for somebody, oldest first, behind the last one seen."""
+        return await self._core.dispatches.list_by_status(
+            RunDispatchStatus.DEAD_LETTER,
+            limit=MAX_PAGE,
+            after=None if after is None else (after.updated_at, after.dispatch_id),
+        )
+
+    async def replay(self, dispatch_id: str) -> MailboxSubmitResult:
+        """Have a dead letter tried again as a new run on the same messages, and take it out of the tray.
+
+        Raises:
+            UnknownDispatch, UnknownRun: there is no such dispatch, or its run is gone.
+            IllegalTransition: it is no dead letter.
+        """
+        row = await self._dead_letter(dispatch_id)
+        run = await self._core.threads.load_run(row.run_id)
+        if run is None or run.activation is None:
+            raise UnknownRun(f"run {row.run_id!r} of the dead letter is gone", value=row.run_id)
+        kept = run.activation
+        again = RunActivation(
+            thread_id=run.thread_id,
+            agent_id=run.agent_id,
+            options=kept.options,
+            trace=replace(kept.trace, run_mode=RunMode.SCHEDULED, parent_run_id=run.run_id),
+            delivery=replace(kept.delivery, delay_ms=0, deadline_at=None),
+            hints=RunHints(run_id=self._core.new_id(), resolution_id=run.resolution_id),
+            committed_message_ids=kept.trigger_message_ids,
+        )
+        result = await self._submissions.submit_committed(again)
+        await self._core.dispatches.discard(dispatch_id)
+        return result
+
+    async def discard(self, dispatch_id: str) -> RunDispatch:
+        """Take a dead letter out of the tray for good; its run keeps the error.
+
+        Raises:
+            UnknownDispatch: there is no such dispatch.
+            IllegalTransition: it is no dead letter.
+        """
+        row = await self._dead_letter(dispatch_id)
+        await self._core.dispatches.discard(dispatch_id)
+        return row
+
+    def _of_claimed(self, row: RunDispatch) -> Reason:
+        if row.lease_until is not None and row.lease_until < self._core.now():
+            return Reason(
+                why=WhyNot.LEASE_ENDED,
+                text=f"its lease with {row.claimed_by} has ended; the next sweep takes it back",
+                by_dispatch_id=row.dispatch_id,
+            )
+        return Reason(why=WhyNot.RUNNING, text=f"it is executing at {row.claimed_by}", until=row.lease_until)
+
+    async def _of_queued(self, row: RunDispatch) -> Reason:
+        dispatches, now = self._core.dispatches, self._core.now()
+        if row.dispatch_epoch < await dispatches.current_dispatch_epoch(row.thread_id):
+            return Reason(why=WhyNot.SUPERSEDED, text="an interrupt has replaced it")
+        if row.available_at > now:
+            why = "it is tried again" if row.attempt_count else "it is due"
+            return Reason(why=WhyNot.NOT_DUE, text=f"{why} later", until=row.available_at)
+        claimed = await dispatches.claimed_dispatch(row.thread_id)
+        if claimed is not None:
+            return Reason(
+                why=WhyNot.THREAD_BUSY,
+                text=f"run {claimed.run_id} is executing on its thread",
+                until=claimed.lease_until,
+                by_dispatch_id=claimed.dispatch_id,
+            )
+        queued = await dispatches.list_dispatches(row.thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE)
+        first = next((one for one in queued if one.available_at <= now), row)
+        if first.dispatch_id != row.dispatch_id:
+            return Reason(
+                why=WhyNot.BEHIND_OTHERS,
+                text="others of its thread are before it",
+                by_dispatch_id=first.dispatch_id,
+            )
+        return self._of_capacity(row)
+
+    def _of_capacity(self, row: RunDispatch) -> Reason:
+        dispatcher = self._dispatcher
+        if not dispatcher.accepting:
+            return Reason(why=WhyNot.DRAINING, text="this mailbox takes nothing more; another one may")
+        if not dispatcher.slots.free:
+            return Reason(
+                why=WhyNot.NO_FREE_SLOT, text=f"{dispatcher.slots.used} runs execute here, as many as may"
+            )
+        if not dispatcher.slots.has_room(row.tenant):
+            return Reason(why=WhyNot.TENANT_AT_LIMIT, text=f"tenant {row.tenant!r} is at its limit")
+        return Reason(why=WhyNot.ABOUT_TO_START, text="nothing holds it back; a mailbox takes it up shortly")
+
+    async def _row(self, dispatch_id: str) -> RunDispatch:
+        row = await self._core.dispatches.load_dispatch(dispatch_id)
+        if row is None:
+            raise UnknownDispatch(f"there is no dispatch {dispatch_id!r}", value=dispatch_id)
+        return row
+
+    async def _dead_letter(self, dispatch_id: str) -> RunDispatch:
+        row = await self._row(dispatch_id)
+        if row.status is not RunDispatchStatus.DEAD_LETTER:
+            raise IllegalTransition(
+                f"dispatch {dispatch_id!r} is {row.status.label}, not a dead letter", value=dispatch_id
+            )
+        return row

@@ -1,0 +1,494 @@
+"""The mailbox: accepts work for conversations and has it executed, one run a thread at a time, nothing lost.
+
+Read on in the order in which a submission travels: `submissions` accepts it, `preparation` writes the run,
+`dispatcher` claims it, `execution` brings it to its end; `recovery` and `maintenance` take up what was left.
+"""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from random import Random
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from postroom.concurrency import SystemTimer
+from postroom.contracts.activation import RunActivation, Strategy
+from postroom.contracts.agent_events import EventSink
+from postroom.contracts.clock import Timer, milliseconds
+from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
+from postroom.contracts.errors import InvalidRecord, InvalidSubmission, MailboxClosed
+from postroom.contracts.events import RuntimeEventDurability
+from postroom.contracts.executor import RunDispatchExecutor
+from postroom.contracts.live import LiveChannels
+from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
+from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
+from postroom.contracts.run_stores import RunStores
+from postroom.contracts.signals import DispatchSignals
+from postroom.contracts.tools import ToolCallResume
+from postroom.dispatch.capture import Capture, EventBuffer
+from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig, SignalConfig
+from postroom.dispatch.control import Control
+from postroom.dispatch.core import Core
+from postroom.dispatch.dispatcher import Dispatcher
+from postroom.dispatch.execution import Execution
+from postroom.dispatch.ids import time_ordered_ids
+from postroom.dispatch.inspection import Inspection, Reason
+from postroom.dispatch.journal import Journal, ServerEventPublisher
+from postroom.dispatch.lifecycle import Lifecycle, MailboxLifecycleHandle
+from postroom.dispatch.maintenance import Maintenance
+from postroom.dispatch.metrics import MailboxMetrics
+from postroom.dispatch.no_live import NoLiveChannels
+from postroom.dispatch.outcome import DispatchAttempt
+from postroom.dispatch.pinning import Pinning
+from postroom.dispatch.planning import build_dispatch, reusable_waiting_run
+from postroom.dispatch.preparation import Preparation, Prepared
+from postroom.dispatch.recovery import Recovery
+from postroom.dispatch.repair import CheckpointRepair
+from postroom.dispatch.run_ends import RunEnds
+from postroom.dispatch.signal_loop import SignalLoop
+from postroom.dispatch.sinks import EventStream
+from postroom.dispatch.submissions import MailboxSubmitResult, Submissions
+from postroom.dispatch.workers import MailboxWorker, Workers
+
+_LOG = structlog.get_logger(__name__)
+
+
+class Mailbox:
+    """A durable queue of runs over an executor and stores.
+
+    `async with Mailbox(...) as mailbox:` starts its rounds, recovery first, and drains at the end. Without
+    the block it works as well, but then nothing looks for due, left or expired work unless
+    `start_lifecycle` is called, and `aclose` is the caller's duty.
+    """
+
+    def __init__(  # noqa: PLR0913 - every port by name
+        self,
+        executor: RunDispatchExecutor,
+        stores: RunStores,
+        *,
+        consumer_id: str = "mailbox",
+        config: MailboxConfig | None = None,
+        live: LiveChannels | None = None,
+        signals: DispatchSignals | None = None,
+        signal_config: SignalConfig | None = None,
+        publisher: ServerEventPublisher | None = None,
+        origin: str = "server",
+        timer: Timer | None = None,
+        random: Random | None = None,
+        metrics: MailboxMetrics | None = None,
+    ) -> None:
+        """Put a mailbox together.
+
+        Raises:
+            InvalidSubmission: the executor commits to another place than `stores`.
+            InvalidRecord: the consumer's id, or the events' origin, is blank.
+        """
+        _refuse_other_place(executor, stores)
+        if not consumer_id.strip():
+            raise InvalidRecord("a mailbox needs a consumer id", value=consumer_id)
+        random = random or Random()  # noqa: S311 - spreads retries; nothing secret hangs on it
+        self.consumer_id = consumer_id
+        self.metrics = metrics or MailboxMetrics()
+        self._core = core = Core(
+            executor=executor,
+            stores=stores,
+            consumer_id=consumer_id,
+            config=config or MailboxConfig(),
+            timer=timer or SystemTimer(),
+            random=random,
+            new_id=time_ordered_ids(stores.clock, random),
+            metrics=self.metrics,
+            live=live or NoLiveChannels(),
+        )
+        self._journal = Journal(publisher, origin, self.metrics)
+        self.workers = Workers()
+        self._pinning = Pinning(executor)
+        self._ends = ends = RunEnds(core)
+        self._execution = Execution(core, self._journal, ends, self._pinning)
+        self._dispatcher = Dispatcher(core, self.workers, self._execution)
+        self._control = Control(core, self._journal, ends, self.workers, self._execution)
+        self._preparation = Preparation(core, self._journal, self._pinning, self.workers)
+        self._submissions = Submissions(
+            core, self._journal, ends, self._preparation, self._dispatcher, self._control
+        )
+        self._repair = CheckpointRepair(core, self._journal)
+        self._recovery = Recovery(
+            core, self._journal, ends, self._dispatcher, self._submissions, self._repair
+        )
+        self._maintenance = Maintenance(core, ends, self._dispatcher, self._recovery, self._repair)
+        self._inspection = Inspection(core, self._dispatcher, self._submissions)
+        loop = (
+            SignalLoop(core, self._dispatcher, signals, signal_config or SignalConfig()) if signals else None
+        )
+        self._signal_loop = loop
+        self._lifecycle = Lifecycle(
+            core, self._recovery, self._maintenance, self._dispatcher, loop.serve if loop else None
+        )
+        self._dispatcher.after_run = self._after_run
+
+    # Accepting work.
+
+    async def submit(self, request: RunActivation) -> tuple[MailboxSubmitResult, EventStream]:
+        """Run this now and stream its events: the active run gives way, what was queued is superseded.
+
+        Raises:
+            InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: the request does not fit.
+            ActiveRunConflict: the active run did not give way; nothing was written.
+            DeliveryBlocked: a barrier stands before the message; nothing was written.
+        """
+        self._refuse_closed()
+        return await self._submissions.submit(request)
+
+    async def submit_background(
+        self, request: RunActivation, *, strategy: Strategy = Strategy.QUEUE
+    ) -> MailboxSubmitResult:
+        """Accept work to be done in its turn; `strategy` says what happens when the thread is busy.
+
+        Raises:
+            InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: the request does not fit.
+            SubmissionRejected: the thread is busy and the strategy is `reject`.
+            QueueFull: as many wait on the thread as may.
+            DedupeKeyInUse: an open dispatch of the thread has the key.
+        """
+        self._refuse_closed()
+        return await self._submissions.submit_background(request, strategy=strategy)
+
+    async def submit_live_then_queue(
+        self, request: RunActivation, expected_run_id: str | None = None
+    ) -> MailboxSubmitResult:
+        """Hand the messages to the thread's run at work, or queue them where it does not take them.
+
+        At least once: a lost acceptance leads to both.
+        """
+        self._refuse_closed()
+        return await self._submissions.submit_live_then_queue(request, expected_run_id)
+
+    # Reaching runs.
+
+    async def cancel(self, id: str) -> bool:
+        """Cancel what has this dispatch, run or thread id; False when there was nothing to cancel."""
+        return await self._control.cancel(id)
+
+    async def interrupt(self, thread_id: str) -> Interrupt:
+        """Supersede what a thread has queued and ask its active run to end, without waiting for it."""
+        return await self._control.interrupt(thread_id)
+
+    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
+        """Hand a decision to a run at work in this process; False when none takes it."""
+        return self._control.send_decision(id, tool_call_id, resume)
+
+    async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
+        """Hand a decision to a run at work anywhere; False when none takes it: then submit it."""
+        return await self._control.send_decision_live(id, tool_call_id, resume)
+
+    def reconnect_sink(self, thread_id: str, stream: EventStream) -> bool:
+        """Stream the events of the thread's run to another reader; False when none executes here."""
+        return self._dispatcher.reconnect(thread_id, stream)
+
+    # What waits to be read.
+
+    async def pending(self, thread_id: str) -> tuple[PendingMessage, ...]:
+        """Return the messages of a thread that no run has read yet, in order."""
+        return await self._core.threads.pending_messages(thread_id)
+
+    async def append_pending(
+        self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode | None = None
+    ) -> tuple[PendingMessage, ...]:
+        """Put messages where the thread's next run reads them; starts none."""
+        request = self._submissions.checked(RunActivation.new(thread_id, messages), background=True)
+        return await self._core.threads.append_pending(
+            request.thread_id, request.messages, mode or DeliveryMode()
+        )
+
+    async def edit_pending(
+        self, thread_id: str, message: Message, *, expected_revision: int | None = None
+    ) -> PendingMessage:
+        """Replace a message that no run has read yet.
+
+        Raises:
+            AlreadyConsumed, UnknownMessage, VersionConflict: it is too late, unknown, or was edited before.
+        """
+        return await self._core.threads.edit_pending(thread_id, message, expected_revision=expected_revision)
+
+    async def retract_pending(
+        self, thread_id: str, message_id: str, *, expected_revision: int | None = None
+    ) -> PendingMessage:
+        """Take back a message that no run has read yet.
+
+        Raises:
+            AlreadyConsumed, UnknownMessage, VersionConflict: as for `edit_pending`.
+        """
+        return await self._core.threads.retract_pending(
+            thread_id, message_id, expected_revision=expected_revision
+        )
+
+    async def reorder_pending(
+        self, thread_id: str, order: Sequence[str], *, expected: Sequence[PendingVersion] | None = None
+    ) -> tuple[PendingMessage, ...]:
+        """Put what waits on a thread into another order.
+
+        Raises:
+            VersionConflict, InvalidRecord: it is not what was looked at, or the order names others.
+        """
+        return await self._core.threads.reorder_pending(thread_id, order, expected=expected)
+
+    # Looking at the queue.
+
+    async def list_dispatches(
+        self,
+        thread_id: str,
+        statuses: Sequence[RunDispatchStatus] | None = None,
+        *,
+        limit: int = 100,
+        offset: int = 0,
+    ) -> tuple[RunDispatch, ...]:
+        """Return a thread's dispatches by priority, then age."""
+        return await self._core.dispatches.list_dispatches(thread_id, statuses, limit=limit, offset=offset)
+
+    async def why_not(self, dispatch_id: str) -> Reason:
+        """Say why a dispatch is not executing.
+
+        Raises:
+            UnknownDispatch: there is none with this id.
+        """
+        return await self._inspection.why_not(dispatch_id)
+
+    async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
+        """Return what was given up and waits for somebody, oldest first, behind the last one seen."""
+        return await self._inspection.dead_letters(after=after)
+
+    async def replay_dead_letter(self, dispatch_id: str) -> MailboxSubmitResult:
+        """Have a dead letter tried again as a new run on the same messages.
+
+        Raises:
+            UnknownDispatch, UnknownRun, IllegalTransition: there is no such dead letter.
+        """
+        self._refuse_closed()
+        return await self._inspection.replay(dispatch_id)
+
+    async def discard_dead_letter(self, dispatch_id: str) -> RunDispatch:
+        """Take a dead letter out of the tray for good.
+
+        Raises:
+            UnknownDispatch, IllegalTransition: there is no such dead letter.
+        """
+        return await self._inspection.discard(dispatch_id)
+
+    # Its life.
+
+    async def recover(self) -> int:
+        """Take up all that a crash left behind; return how much that was."""
+        return await self._recovery.recover()
+
+    async def run_sweep(self) -> None:
+        """Take back ended leases and tell runs how their dispatches ended."""
+        await self._maintenance.sweep()
+
+    async def run_gc(self) -> None:
+        """Remove ended rows that have had their time, and idle workers."""
+        await self._maintenance.collect_garbage()
+
+    async def poll(self) -> int:
+        """Start what is due on any thread; return how many runs were started."""
+        return await self._maintenance.poll()
+
+    def start_lifecycle(self, config: MailboxLifecycleConfig | None = None) -> MailboxLifecycleHandle:
+        """Start the rounds, recovery first, in the background; harmless when they are made already.
+
+        Raises:
+            LifecycleBusy: they are being started or stopped at this moment.
+        """
+        self._refuse_closed()
+        return self._lifecycle.start(config or MailboxLifecycleConfig())
+
+    async def start_lifecycle_ready(
+        self, config: MailboxLifecycleConfig | None = None
+    ) -> MailboxLifecycleHandle:
+        """Recover, then start the rounds; return when that is done.
+
+        Raises:
+            StoreError: recovery failed as often as it was to be tried; nothing runs.
+        """
+        self._refuse_closed()
+        return await self._lifecycle.start_ready(config or MailboxLifecycleConfig())
+
+    def lifecycle_is_running(self) -> bool:
+        """Say whether the rounds are made."""
+        return self._lifecycle.is_running
+
+    async def drain(self, grace: timedelta | None = None) -> None:
+        """Claim nothing more, let runs end within the grace time, and give the others back uncounted."""
+        dispatcher = self._dispatcher
+        dispatcher.accepting = False
+        grace_ms = milliseconds(self._core.config.drain_grace if grace is None else grace)
+        if grace_ms:
+            alarm = self._core.tasks.start(self._after(grace_ms), name="drain")
+            await dispatcher.idle()
+            alarm.cancel()
+        else:
+            self._execution.leave()
+            await dispatcher.idle()
+
+    async def aclose(self, grace: timedelta | None = None) -> None:
+        """Stop the rounds, drain and end; harmless when done twice. The stores are the caller's."""
+        if self._core.tasks.closed:
+            return
+        await self._lifecycle.shutdown()
+        await self.drain(grace)
+        await self._core.tasks.close()
+
+    async def __aenter__(self) -> Self:
+        """Recover and start the rounds."""
+        await self.start_lifecycle_ready()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Drain and end."""
+        await self.aclose()
+
+    # How it is set up further.
+
+    def with_pinned_registry(self, registry: VersionedRegistryStore, scope: str) -> Self:
+        """Pin runs to publications of this registry.
+
+        Raises:
+            InvalidRecord: the scope is no name.
+        """
+        self._pinning.attach(registry, scope)
+        return self
+
+    def with_runtime_event_capture(self, durability: RuntimeEventDurability, origin: str) -> Self:
+        """Keep what executions tell in the event log; `disabled` ends that.
+
+        Raises:
+            InvalidSubmission: the executor does not commit its steps with their events.
+            InvalidRecord: the origin is blank.
+        """
+        if durability is RuntimeEventDurability.DISABLED:
+            self._execution.capture = None
+            return self
+        executor = self._core.executor
+        if not executor.has_commit_coordinator():
+            raise InvalidSubmission("runtime event capture requires an executor with CommitCoordinator")
+        if not executor.stages_events():
+            raise InvalidSubmission("runtime event capture requires an executor with StagedCommitCoordinator")
+        if not origin.strip():
+            raise InvalidRecord("the origin of captured events must not be blank", value=origin)
+        self._execution.capture = Capture(durability, origin)
+        return self
+
+    @property
+    def runtime_event_capture(self) -> Capture | None:
+        """What keeps the executions' events, when something does."""
+        return self._execution.capture
+
+    # The steps of a submission, for those who build on them.
+
+    async def prepare_run_for_dispatch(self, request: RunActivation) -> Prepared:
+        """Store the run of a request and its messages, and no dispatch.
+
+        Raises:
+            InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: the request does not fit.
+        """
+        return await self._preparation.prepare(request)
+
+    def build_dispatch(self, request: RunActivation) -> RunDispatch:
+        """Return the dispatch of a prepared request, to be enqueued.
+
+        Raises:
+            InternalError: it was not prepared.
+        """
+        core = self._core
+        return build_dispatch(request, config=core.config, new_id=core.new_id(), now=core.now())
+
+    async def reusable_waiting_run_id(self, thread_id: str) -> str | None:
+        """Return the run that new input to the thread would let go on."""
+        run = reusable_waiting_run(await self._preparation.facts(thread_id))
+        return None if run is None else run.run_id
+
+    async def materialize_pinned_registry_set(self, resolution_id: str) -> RegistrySet | None:
+        """Return the registry that a pin stands for; None when no registry is attached.
+
+        Raises:
+            InternalError: the pin stands for nothing.
+        """
+        return await self._pinning.materialize(resolution_id)
+
+    def get_or_create_worker(self, thread_id: str) -> MailboxWorker:
+        """Return the thread's worker in this process."""
+        return self.workers.get_or_create(thread_id)
+
+    async def try_dispatch_next(self, thread_id: str) -> DispatchAttempt:
+        """Claim and start the thread's next due dispatch, if it has a worker here and nothing is at work."""
+        return await self._dispatcher.try_dispatch_next(thread_id)
+
+    async def recover_prepared_runs_missing_dispatch(self, queued_thread_ids: Sequence[str] = ()) -> int:
+        """Give prepared runs without a dispatch one; threads named are looked at by somebody else."""
+        return await self._recovery.dispatch_prepared_runs(queued_thread_ids)
+
+    async def repair_thread_message_checkpoint_events(self) -> int:
+        """Tell the event log of every run's input again; return how many messages that covers."""
+        return await self._repair.repair_all()
+
+    @property
+    def journal(self) -> Journal:
+        """What tells the event log."""
+        return self._journal
+
+    @property
+    def checkpoint_repair(self) -> CheckpointRepair:
+        """What repairs the event log."""
+        return self._repair
+
+    def wrap_dispatch_runtime_event_sink(
+        self, inner: EventSink, dispatch: RunDispatch, buffer: EventBuffer, *, resumed: bool = False
+    ) -> EventSink:
+        """Return a sink that stages what is to be kept into `buffer`; `inner` when nothing is kept."""
+        capture = self._execution.capture
+        return inner if capture is None else capture.sink(inner, buffer, dispatch, resumed=resumed)
+
+    async def run_dispatch_signal_loop(self) -> None:
+        """Take dispatch signals until cancelled.
+
+        Raises:
+            InvalidSubmission: the mailbox was given no signals.
+        """
+        if self._signal_loop is None:
+            raise InvalidSubmission("the mailbox was given no dispatch signals")
+        await self._signal_loop.serve()
+
+    async def gc_idle_workers(self) -> None:
+        """Drop the workers of threads that have nothing open."""
+        await self._maintenance.forget_idle_workers()
+
+    async def settled(self) -> None:
+        """Return when nothing executes here; for tests and scripts without the rounds."""
+        await self._dispatcher.idle()
+
+    async def _after_run(self, thread_id: str) -> None:
+        if not self._core.tasks.closed and self._dispatcher.accepting:
+            await self._submissions.take_up_left_over(thread_id)
+
+    async def _after(self, grace_ms: int) -> None:
+        await self._core.timer.sleep(grace_ms)
+        self._execution.leave()
+
+    def _refuse_closed(self) -> None:
+        if self._core.tasks.closed or not self._dispatcher.accepting:
+            raise MailboxClosed("the mailbox takes nothing more: it is draining or closed")
+
+
+def _refuse_other_place(executor: RunDispatchExecutor, stores: RunStores) -> None:
+    coordinator = executor.commit_coordinator()
+    place = None if coordinator is None else coordinator.storage_identity
+    if place is not None and place != stores.threads.storage_identity:
+        raise InvalidSubmission(
+            "mailbox run_store must match executor CommitCoordinator: they write to different places",
+            value=place,
+        )

@@ -1,0 +1,232 @@
+"""Decides what a submission writes, from what was seen of its thread. Looks nothing up and writes nothing.
+
+run named, or waiting for input ──▶ the same run goes on: the messages are its input
+a dispatch of that run is queued ──▶ it is joined: one delivery brings both
+otherwise ─────────────────────────▶ a new run
+"""
+
+from dataclasses import dataclass, replace
+
+from postroom.contracts.activation import RunActivation, RunActivationSnapshot, RunMode
+from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, RunDispatch
+from postroom.contracts.errors import DeliveryBlocked, ForeignThread, InternalError, RunNotOpen, UnknownRun
+from postroom.contracts.messages import (
+    Boundary,
+    DeliveryMode,
+    Message,
+    PendingMessage,
+    PendingVersion,
+    SeqRange,
+    select_pending,
+)
+from postroom.contracts.run_stores import SubmissionFacts, ThreadCommit
+from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus
+from postroom.dispatch.config import MailboxConfig
+
+DEFAULT_AGENT = "default"
+
+_BOUNDARIES = {
+    RunMode.FOREGROUND: Boundary.INTERRUPT,
+    RunMode.SCHEDULED: Boundary.NEW_RUN,
+    RunMode.RESUME: Boundary.RESUME_INPUT,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a submission writes; `joins` is the queued dispatch that it becomes part of."""
+
+    activation: RunActivation
+    run: RunRecord
+    messages: tuple[Message, ...]
+    consumes: tuple[PendingVersion, ...]
+    expected_message_count: int
+    joins: RunDispatch | None = None
+
+    @property
+    def first_seq(self) -> int:
+        """The number of the first message it commits."""
+        return self.expected_message_count + 1
+
+    @property
+    def commit(self) -> ThreadCommit:
+        """What is written, the dispatch left out."""
+        return ThreadCommit(
+            thread_id=self.run.thread_id,
+            messages=self.messages,
+            expected_message_count=self.expected_message_count,
+            consumes=self.consumes,
+            run=self.run,
+            parent_thread_id=self.activation.trace.parent_thread_id,
+            joins=None if self.joins is None else self.joins.dispatch_id,
+        )
+
+
+def reusable_waiting_run(facts: SubmissionFacts) -> RunRecord | None:
+    """Return the run that new input lets go on: the one that the thread calls open, else the latest."""
+    thread_id = facts.thread.id if facts.thread else None
+    for run in (facts.open_run, facts.latest_run):
+        if run is not None and run.is_resumable_waiting and thread_id in (None, run.thread_id):
+            return run
+    return None
+
+
+def existing_run(request: RunActivation, facts: SubmissionFacts) -> RunRecord | None:
+    """Return the stored run that the request is for, or None when it asks for a new one.
+
+    Raises:
+        UnknownRun: it names a run to continue that does not exist.
+        ForeignThread: the run is another thread's.
+        RunNotOpen: the run is running, or done.
+    """
+    if request.run_id is None:
+        return reusable_waiting_run(facts)
+    run = facts.named_run
+    if run is None:
+        if request.continue_run_id is not None:
+            raise UnknownRun(f"there is no run {request.continue_run_id!r}", value=request.continue_run_id)
+        return None
+    if run.thread_id != request.thread_id:
+        raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
+    if run.status is not RunStatus.CREATED and not run.is_resumable_waiting:
+        raise RunNotOpen(f"run {run.run_id!r} is {run.status} and is not open for dispatch", value=run.run_id)
+    return run
+
+
+def selected_messages(
+    request: RunActivation, facts: SubmissionFacts, run_id: str, *, pending_zone: bool, now: int
+) -> tuple[tuple[Message, ...], tuple[PendingVersion, ...]]:
+    """Return what the run reads first, and what of it waited on the thread.
+
+    Raises:
+        DeliveryBlocked: a barrier stands before the new messages, or one wants to be read alone.
+    """
+    boundary = None if request.decisions else _BOUNDARIES.get(request.trace.run_mode)
+    if not pending_zone or boundary is None or not facts.pending:
+        return request.messages, ()
+    mode = DeliveryMode(boundary=boundary)
+    fresh = tuple(
+        PendingMessage(
+            thread_id=request.thread_id,
+            message=message,
+            position=len(facts.pending) + place,
+            mode=mode,
+            created_at=now,
+        )
+        for place, message in enumerate(request.messages, start=1)
+    )
+    taken = select_pending((*facts.pending, *fresh), boundary, run_id)
+    missing = {entry.pending_id for entry in fresh} - {entry.pending_id for entry in taken}
+    if missing:
+        blocking = next(entry for entry in facts.pending if entry not in taken or entry.mode.barrier)
+        raise DeliveryBlocked(
+            f"pending message {blocking.pending_id!r} must be read first", value=blocking.pending_id
+        )
+    new_ids = {entry.pending_id for entry in fresh}
+    waited = tuple(entry.version for entry in taken if entry.pending_id not in new_ids)
+    return tuple(entry.message for entry in taken), waited
+
+
+def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by name
+    request: RunActivation,
+    facts: SubmissionFacts,
+    *,
+    run_id: str,
+    dispatch_id: str,
+    resolution_id: str,
+    existing: RunRecord | None,
+    joins: RunDispatch | None,
+    config: MailboxConfig,
+    now: int,
+) -> Plan:
+    """Return what the submission writes when nothing has changed since the facts were seen."""
+    messages, consumes = selected_messages(request, facts, run_id, pending_zone=config.pending_zone, now=now)
+    last_seq = facts.message_count + len(messages)
+    covered = SeqRange(from_seq=1, to_seq=last_seq) if last_seq else None
+    triggers = (*request.committed_message_ids, *(message.id or "" for message in messages))
+    agent_id = request.agent_id or _agent_of(existing, facts)
+    activation = replace(request, agent_id=agent_id).hinted(
+        run_id=run_id, dispatch_id=dispatch_id, resolution_id=resolution_id
+    )
+    if existing is not None and existing.status is RunStatus.WAITING:
+        activation = activation.continuing(existing.run_id)
+        if request.trace.run_mode is RunMode.INTERNAL_WAKE:
+            activation = activation.traced(run_mode=RunMode.INTERNAL_WAKE)
+    snapshot = activation.snapshot(trigger_message_ids=triggers, covered=covered)
+    if joins is not None and existing is not None and existing.activation is not None:
+        snapshot = _joined(existing.activation, snapshot)
+    run_input = RunMessageInput(
+        thread_id=request.thread_id, range=covered, trigger_message_ids=snapshot.trigger_message_ids
+    )
+    run = existing or _new_run(activation, facts, run_id=run_id, now=now)
+    written = replace(
+        run,
+        activation=snapshot,
+        input=run_input,
+        dispatch_id=dispatch_id,
+        resolution_id=run.resolution_id or resolution_id,
+        transport_request_id=request.trace.transport_request_id or run.transport_request_id,
+        updated_at=max(now, run.updated_at),
+    )
+    return Plan(
+        activation=activation,
+        run=written,
+        messages=messages,
+        consumes=consumes,
+        expected_message_count=facts.message_count,
+        joins=joins,
+    )
+
+
+def build_dispatch(activation: RunActivation, *, config: MailboxConfig, new_id: str, now: int) -> RunDispatch:
+    """Return the dispatch of a prepared request.
+
+    Raises:
+        InternalError: it was not prepared.
+    """
+    run_id = activation.run_id
+    if run_id is None:
+        raise InternalError("run_id missing after preparation", value=activation.thread_id)
+    options = activation.delivery
+    return RunDispatch.queued(
+        activation.hints.dispatch_id or new_id,
+        activation.thread_id,
+        run_id,
+        created_at=now,
+        available_at=now + options.delay_ms,
+        priority=options.priority,
+        max_attempts=options.max_attempts or config.default_max_attempts or DEFAULT_MAX_ATTEMPTS,
+        dedupe_key=options.dedupe_key,
+        deadline_at=options.deadline_at,
+        tenant=options.tenant,
+    )
+
+
+def _agent_of(existing: RunRecord | None, facts: SubmissionFacts) -> str:
+    source = existing or facts.latest_started_run
+    return source.agent_id if source is not None else DEFAULT_AGENT
+
+
+def _new_run(activation: RunActivation, facts: SubmissionFacts, *, run_id: str, now: int) -> RunRecord:
+    before = facts.latest_started_run
+    return RunRecord(
+        run_id=run_id,
+        thread_id=activation.thread_id,
+        agent_id=activation.agent_id or DEFAULT_AGENT,
+        status=RunStatus.CREATED,
+        parent_run_id=activation.trace.parent_run_id,
+        created_at=now,
+        state=None if before is None else before.state,
+    )
+
+
+def _joined(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:
+    """Return the queued request with more to read and to decide; a decision counts once."""
+    known = {resume.decision_id for _, resume in queued.seeded_decisions}
+    fresh = tuple(one for one in more.seeded_decisions if one[1].decision_id not in known)
+    return replace(
+        queued,
+        range=more.range,
+        trigger_message_ids=(*queued.trigger_message_ids, *more.trigger_message_ids),
+        seeded_decisions=(*queued.seeded_decisions, *fresh),
+    )

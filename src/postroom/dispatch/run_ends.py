@@ -1,0 +1,79 @@
+"""Tells runs how their dispatches ended, when no execution did: one place for each such end."""
+
+import structlog
+
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.errors import IllegalTransition, PostroomError
+from postroom.contracts.run_stores import ThreadCommit
+from postroom.contracts.runs import RunRecord, TerminationReason
+from postroom.dispatch.config import RECONCILE_PAGE
+from postroom.dispatch.core import Core
+
+_LOG = structlog.get_logger(__name__)
+
+_OPERATIONS = {
+    RunDispatchStatus.CANCELLED: ("mark_run_cancelled", "cancelled"),
+    RunDispatchStatus.SUPERSEDED: ("mark_run_superseded", "superseded"),
+    RunDispatchStatus.DEAD_LETTER: ("mark_run_dead_letter", "dead_letter"),
+}
+
+
+class RunEnds:
+    """Ends runs whose dispatch was cancelled, superseded or given up."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    async def tell(self, dispatch: RunDispatch) -> None:
+        """End the run of a dispatch that has ended unacked, unless another dispatch has the run by now.
+
+        Once; afterwards the row counts as reconciled.
+        """
+        if dispatch.status not in _OPERATIONS or dispatch.reconciled:
+            return
+        operation, outcome = _OPERATIONS[dispatch.status]
+        run = await self._core.threads.load_run(dispatch.run_id)
+        if run is not None and owns(dispatch, run):
+            await self._core.observed(operation, self._end(run, dispatch))
+            self._core.metrics.run_ended(outcome)
+        await self._core.dispatches.mark_reconciled([dispatch.dispatch_id])
+
+    async def tell_all(self) -> int:
+        """End the run of every ended dispatch that was not told yet; return how many there were."""
+        told = 0
+        while rows := await self._core.observed(
+            "list_terminal_dispatches", self._core.dispatches.unreconciled_dispatches(limit=RECONCILE_PAGE)
+        ):
+            failed = 0
+            for row in rows:
+                try:
+                    await self._core.observed("reconcile_terminal_dispatch", self.tell(row))
+                except PostroomError as error:
+                    failed += 1
+                    _LOG.warning(
+                        "dispatch.not_reconciled", dispatch_id=row.dispatch_id, reason=error.describe()
+                    )
+            told += len(rows) - failed
+            if failed:
+                break
+        return told
+
+    async def _end(self, run: RunRecord, dispatch: RunDispatch) -> None:
+        ended = run.ended(termination_of(dispatch), now=self._core.now(), dispatch_id=dispatch.dispatch_id)
+        try:
+            await self._core.stores.coordinator.commit(ThreadCommit(thread_id=run.thread_id, run=ended))
+        except IllegalTransition:
+            _LOG.info("run.ended_meanwhile", run_id=run.run_id)
+
+
+def owns(dispatch: RunDispatch, run: RunRecord) -> bool:
+    """Say whether the end of this dispatch is the end of this run."""
+    mine = run.thread_id == dispatch.thread_id and run.dispatch_id in (None, dispatch.dispatch_id)
+    return mine and run.is_open
+
+
+def termination_of(dispatch: RunDispatch) -> TerminationReason:
+    """Return why a run ends when its dispatch has ended so."""
+    if dispatch.status is RunDispatchStatus.DEAD_LETTER:
+        return TerminationReason.error(dispatch.run_error or dispatch.last_error or "dead letter")
+    return TerminationReason.cancelled()
