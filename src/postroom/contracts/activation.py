@@ -111,6 +111,8 @@ class RunOptions:
 
     overrides: InferenceOverride | None = None
     frontend_tools: tuple[ToolDescriptor, ...] = ()
+    without_runs: tuple[str, ...] = ()
+    """Runs that were rolled back: what they were asked and what they said is not shown to this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

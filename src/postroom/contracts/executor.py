@@ -64,6 +64,13 @@ class RunControl:
     pending: PendingBoundary | None = None
     registry: RegistrySet | None = None
     """The registry that the run is pinned to; None means the live one."""
+    hidden_runs: frozenset[str] = frozenset()
+    hidden_message_ids: frozenset[str] = frozenset()
+
+    def shows(self, message: Message) -> bool:
+        """Say whether the run sees a message of its thread; what was rolled back it does not."""
+        said_by = message.metadata.run_id if message.metadata else None
+        return said_by not in self.hidden_runs and message.id not in self.hidden_message_ids
 
 
 class RunDispatchExecutor(ABC):

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
 from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventStore
@@ -360,6 +361,10 @@ class ThreadStore(Protocol):
         """Return what executors keep for the thread."""
         ...
 
+    async def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
+        """Return what each scope has spent so far; one that never spent is there with nothing."""
+        ...
+
     async def pending_messages(self, thread_id: str) -> tuple[PendingMessage, ...]:
         """Return what waits to be read, in order."""
         ...
@@ -431,14 +436,16 @@ class Delivery:
 
     With `interrupt` the thread must have no claimed dispatch, else the commit is refused. With `claim` the
     thread's next due dispatch is claimed when none is, as `DispatchStore.claim` would right after; it may be
-    an older one than this. With `claim_needed` it must be this one, as `claim_dispatch` would, else the commit
-    is refused. `queue_cap` is how many may wait on the thread at most, this one included.
+    an older one than this. With `claim_needed` it must be this one, as `claim_dispatch` would, else the
+    commit is refused. With `when_idle` nothing of the thread may be queued or claimed, else it is refused.
+    `queue_cap` is how many may wait on the thread at most, this one included.
     """
 
     dispatch: RunDispatch
     interrupt: bool = False
     claim: ClaimRequest | None = None
     claim_needed: bool = False
+    when_idle: bool = False
     queue_cap: int | None = None
 
 
@@ -462,6 +469,8 @@ class ThreadCommit:
     joins: str | None = None
     events: tuple[CanonicalEventDraft, ...] = ()
     outbox: tuple[OutboxDraft, ...] = ()
+    spends: tuple[Spending, ...] = ()
+    """Added to what their scopes have spent."""
     delivery: Delivery | None = None
 
 
@@ -491,11 +500,12 @@ class CommitCoordinator(Protocol):
         """Write it.
 
         Raises:
-            VersionConflict: the message count, a pending message or the joined dispatch is not as expected.
+            VersionConflict: the message count, a pending message or the joined one differs.
             InvalidRecord, IllegalTransition, ForeignThread: the messages or the run break a rule.
             DuplicateRecord: one of the message ids is committed already, or the dispatch exists.
             DedupeKeyInUse, RunNotOpen, QueueFull: the dispatch cannot be queued.
-            ActiveRunConflict: an interrupt, or a claim that is needed, met a claimed dispatch.
+            ActiveRunConflict: an interrupt or a claim that is needed met a claimed dispatch, or the thread
+                was to be idle and is not.
             StaleClaim: the writer lost its dispatch.
             UnknownThread: the parent thread does not exist.
             StoreError: nothing was written; after CommitUnknown it may have been.

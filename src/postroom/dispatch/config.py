@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from postroom.contracts.budgets import Budget
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS
 
 INLINE_CLAIM_GUARD_MS = 60_000
@@ -47,6 +48,8 @@ class MailboxConfig:
     max_queued_per_thread: int | None = 1_000
     drain_grace: timedelta = timedelta(seconds=30)
     event_channel_capacity: int = 256
+    budgets: tuple[Budget, ...] = ()
+    """At most one of each scope's kind; the runs of one that is used up wait and ask."""
     pending_zone: bool = True
     """Whether input for a busy run waits durably until a step reads it."""
 

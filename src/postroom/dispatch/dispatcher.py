@@ -28,8 +28,8 @@ class Dispatcher:
         """False while the mailbox drains: nothing new is claimed."""
         self.after_run: Callable[[str], Awaitable[None]] | None = None
         """Called when a thread's run has ended, before its next is looked for."""
-        self._retrying: dict[str, ReconnectableEventSink] = {}
-        """The readers of runs that are to be tried again, by dispatch."""
+        self._readers: dict[str, ReconnectableEventSink] = {}
+        """Who reads along when a queued dispatch executes here, by dispatch."""
         self._executing = 0
         self._idle = asyncio.Event()
         self._freed = asyncio.Event()
@@ -83,7 +83,7 @@ class Dispatcher:
             worker.tenant = claimed.tenant
             await self._core.observed("release", self._core.dispatches.release(claimed.claim_proof))
             return DispatchAttempt.BUSY
-        self._begin(worker, claimed, self._retrying.pop(claimed.dispatch_id, ReconnectableEventSink()))
+        self._begin(worker, claimed, self._readers.pop(claimed.dispatch_id, ReconnectableEventSink()))
         return DispatchAttempt.CLAIMED
 
     def begin_foreground(self, claimed: RunDispatch, stream: EventStream | None) -> None:
@@ -93,6 +93,16 @@ class Dispatcher:
         if worker.status is WorkerStatus.CLAIMING:
             self.slots.give(worker.tenant)
         self._begin(worker, claimed, ReconnectableEventSink(stream))
+
+    def read_along(self, dispatch_id: str, stream: EventStream) -> None:
+        """Stream the events of a dispatch that is about to be queued, when it executes here."""
+        self._readers[dispatch_id] = ReconnectableEventSink(stream)
+
+    def stop_reading(self, dispatch_id: str) -> None:
+        """Close the stream of a dispatch that will not execute here after all."""
+        reader = self._readers.pop(dispatch_id, None)
+        if reader is not None:
+            reader.close()
 
     def reconnect(self, thread_id: str, stream: EventStream) -> bool:
         """Pass the events of the thread's run on to this reader; False when none executes here."""
@@ -113,10 +123,10 @@ class Dispatcher:
 
     async def forget_ended_readers(self) -> None:
         """Let go of readers whose run is tried again elsewhere, or not at all."""
-        for dispatch_id in list(self._retrying):
+        for dispatch_id in list(self._readers):
             row = await self._core.dispatches.load_dispatch(dispatch_id)
             if row is None or row.status is not RunDispatchStatus.QUEUED:
-                self._retrying.pop(dispatch_id).close()
+                self.stop_reading(dispatch_id)
 
     async def slot_freed(self) -> None:
         """Return when a run has ended here since the last call."""
@@ -148,7 +158,7 @@ class Dispatcher:
             finally:
                 self._rest(worker, claimed)
                 if comes_again:
-                    self._retrying[claimed.dispatch_id] = sink
+                    self._readers[claimed.dispatch_id] = sink
                 else:
                     sink.close()
             await self._go_on(claimed.thread_id)

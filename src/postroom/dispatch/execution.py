@@ -18,6 +18,7 @@ import structlog
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunRetrying
+from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import RunDispatch, RunDispatchResult, RunDispatchStatus
 from postroom.contracts.errors import (
     InputError,
@@ -30,8 +31,9 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.executor import AgentRunResult, RunControl
 from postroom.contracts.run_stores import ThreadCommit
-from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
+from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingState, TerminationReason
 from postroom.dispatch.boundary import ThreadBoundary
+from postroom.dispatch.budgets import Budgets
 from postroom.dispatch.capture import Capture, EventBuffer, RunCoordinator
 from postroom.dispatch.contained import Ended, executed, stopped
 from postroom.dispatch.core import Core
@@ -39,7 +41,7 @@ from postroom.dispatch.journal import Journal
 from postroom.dispatch.lease import Lease, LeaseEnd, lease_kept
 from postroom.dispatch.outcome import COMPLETED, MailboxRunOutcome, OutcomeKind, classify, retry_delay_ms
 from postroom.dispatch.pinning import Pinning
-from postroom.dispatch.rebuild import begins_as, is_settled, load_run_of, rebuild
+from postroom.dispatch.rebuild import asked_of, begins_as, is_settled, load_run_of, rebuild
 from postroom.dispatch.run_ends import RunEnds
 from postroom.dispatch.settlement import result_of, settle_run
 from postroom.dispatch.sinks import ReconnectableEventSink, SuspensionAwareSink
@@ -62,12 +64,15 @@ class Attempt:
     sink: EventSink
     coordinator: RunCoordinator
     started_at: int = 0
+    paused: bool = False
+    """Whether a budget kept the run from being executed."""
 
 
 class Execution:
     """Executes claimed dispatches."""
 
     def __init__(self, core: Core, journal: Journal, ends: RunEnds, pinning: Pinning) -> None:
+        self._budgets = Budgets(core)
         self._core = core
         self._journal = journal
         self._ends = ends
@@ -122,6 +127,11 @@ class Execution:
             await self._acknowledge_settled(attempt)
             return False
         await self._start(attempt)
+        pause = await self._budgets.pause(attempt.activation, attempt.dispatch)
+        if pause is not None:
+            attempt.paused = True
+            await self._complete(attempt, _paused(attempt.run, pause))
+            return False
         ended = await self._executed(attempt, lease)
         return False if ended is None else await self._finish(attempt, ended)
 
@@ -160,11 +170,14 @@ class Execution:
             activation = await rebuild(self._core.threads, dispatch, run, instance_id=instance_id)
             registry = await self._pinning.materialize(run.resolution_id or "")
             boundary = ThreadBoundary(self._core, self._journal, coordinator, run.thread_id, run.run_id)
+            hidden = activation.options.without_runs
             control = RunControl(
                 coordinator=coordinator,
                 threads=self._core.threads,
                 pending=boundary if self._core.config.pending_zone else None,
                 registry=registry,
+                hidden_runs=frozenset(hidden),
+                hidden_message_ids=await asked_of(self._core.threads, hidden),
             )
             said = self._core.executor.recovery(activation)
             activation = replace(activation, control=control, recovery=begins_as(run, said))
@@ -246,8 +259,12 @@ class Execution:
         return comes_again
 
     async def _complete(self, attempt: Attempt, result: AgentRunResult) -> None:
+        spends: tuple[Spending, ...] = ()
+        if not attempt.paused:
+            wall_ms = self._core.now() - attempt.started_at
+            spends = self._budgets.spent_by(attempt.dispatch, result, wall_ms=wall_ms)
         run = await self._repeated(
-            lambda: settle_run(self._core, attempt.coordinator, attempt.dispatch, result)
+            lambda: settle_run(self._core, attempt.coordinator, attempt.dispatch, result, spends)
         )
         recorded = result_of(attempt.dispatch, run, result, attempt.instance_id)
         await self._record(attempt.dispatch, recorded)
@@ -358,6 +375,10 @@ def _as_result(ended: Ended, run_id: str) -> AgentRunResult:
         return ended
     text = ended.describe() if isinstance(ended, PostroomError) else str(ended)
     return AgentRunResult(run_id=run_id, termination=TerminationReason.error(text))
+
+
+def _paused(run: RunRecord, pause: RunWaitingState) -> AgentRunResult:
+    return AgentRunResult(run_id=run.run_id, termination=TerminationReason.suspended(), waiting=pause)
 
 
 def _finish_event(dispatch: RunDispatch, termination: TerminationReason, response: str | None) -> RunFinish:

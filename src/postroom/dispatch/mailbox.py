@@ -26,30 +26,23 @@ from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.signals import DispatchSignals
 from postroom.contracts.tools import ToolCallResume
+from postroom.dispatch.assembly import assemble
 from postroom.dispatch.capture import Capture, EventBuffer
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig, SignalConfig
-from postroom.dispatch.control import Control
 from postroom.dispatch.core import Core
-from postroom.dispatch.dispatcher import Dispatcher
-from postroom.dispatch.execution import Execution
 from postroom.dispatch.ids import time_ordered_ids
-from postroom.dispatch.inspection import Inspection, Reason
+from postroom.dispatch.inspection import Reason
 from postroom.dispatch.journal import Journal, ServerEventPublisher
-from postroom.dispatch.lifecycle import Lifecycle, MailboxLifecycleHandle
-from postroom.dispatch.maintenance import Maintenance
+from postroom.dispatch.lifecycle import MailboxLifecycleHandle
 from postroom.dispatch.metrics import MailboxMetrics
 from postroom.dispatch.no_live import NoLiveChannels
 from postroom.dispatch.outcome import DispatchAttempt
-from postroom.dispatch.pinning import Pinning
 from postroom.dispatch.planning import build_dispatch, reusable_waiting_run
-from postroom.dispatch.preparation import Preparation, Prepared
-from postroom.dispatch.recovery import Recovery
+from postroom.dispatch.preparation import Prepared
 from postroom.dispatch.repair import CheckpointRepair
-from postroom.dispatch.run_ends import RunEnds
-from postroom.dispatch.signal_loop import SignalLoop
 from postroom.dispatch.sinks import EventStream
-from postroom.dispatch.submissions import MailboxSubmitResult, Submissions
-from postroom.dispatch.workers import MailboxWorker, Workers
+from postroom.dispatch.submissions import MailboxSubmitResult
+from postroom.dispatch.workers import MailboxWorker
 
 _LOG = structlog.get_logger(__name__)
 
@@ -101,44 +94,24 @@ class Mailbox:
             metrics=self.metrics,
             live=live or NoLiveChannels(),
         )
-        self._journal = Journal(publisher, origin, self.metrics)
-        self.workers = Workers()
-        self._pinning = Pinning(executor)
-        self._ends = ends = RunEnds(core)
-        self._execution = Execution(core, self._journal, ends, self._pinning)
-        self._dispatcher = Dispatcher(core, self.workers, self._execution)
-        self._control = Control(core, self._journal, ends, self.workers, self._execution)
-        self._preparation = Preparation(core, self._journal, self._pinning, self.workers)
-        self._submissions = Submissions(
-            core, self._journal, ends, self._preparation, self._dispatcher, self._control
-        )
-        self._repair = CheckpointRepair(core, self._journal)
-        self._recovery = Recovery(
-            core, self._journal, ends, self._dispatcher, self._submissions, self._repair
-        )
-        self._maintenance = Maintenance(core, ends, self._dispatcher, self._recovery, self._repair)
-        self._inspection = Inspection(core, self._dispatcher, self._submissions)
-        loop = (
-            SignalLoop(core, self._dispatcher, signals, signal_config or SignalConfig()) if signals else None
-        )
-        self._signal_loop = loop
-        self._lifecycle = Lifecycle(
-            core, self._recovery, self._maintenance, self._dispatcher, loop.serve if loop else None
-        )
-        self._dispatcher.after_run = self._after_run
+        self._parts = assemble(core, Journal(publisher, origin, self.metrics), signals, signal_config)
+        self.workers = self._parts.workers
 
     # Accepting work.
 
-    async def submit(self, request: RunActivation) -> tuple[MailboxSubmitResult, EventStream]:
-        """Run this now and stream its events: the active run gives way, what was queued is superseded.
+    async def submit(
+        self, request: RunActivation, *, strategy: Strategy = Strategy.INTERRUPT
+    ) -> tuple[MailboxSubmitResult, EventStream]:
+        """Run this now and stream its events; unless `strategy` says otherwise the active run gives way.
 
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: the request does not fit.
+            SubmissionRejected, QueueFull: the strategy is `reject` or `queue` and that came up.
             ActiveRunConflict: the active run did not give way; nothing was written.
             DeliveryBlocked: a barrier stands before the message; nothing was written.
         """
         self._refuse_closed()
-        return await self._submissions.submit(request)
+        return await self._parts.foreground.submit(request, strategy=strategy)
 
     async def submit_background(
         self, request: RunActivation, *, strategy: Strategy = Strategy.QUEUE
@@ -152,7 +125,7 @@ class Mailbox:
             DedupeKeyInUse: an open dispatch of the thread has the key.
         """
         self._refuse_closed()
-        return await self._submissions.submit_background(request, strategy=strategy)
+        return await self._parts.submissions.submit_background(request, strategy=strategy)
 
     async def submit_live_then_queue(
         self, request: RunActivation, expected_run_id: str | None = None
@@ -162,29 +135,29 @@ class Mailbox:
         At least once: a lost acceptance leads to both.
         """
         self._refuse_closed()
-        return await self._submissions.submit_live_then_queue(request, expected_run_id)
+        return await self._parts.submissions.submit_live_then_queue(request, expected_run_id)
 
     # Reaching runs.
 
     async def cancel(self, id: str) -> bool:
         """Cancel what has this dispatch, run or thread id; False when there was nothing to cancel."""
-        return await self._control.cancel(id)
+        return await self._parts.control.cancel(id)
 
     async def interrupt(self, thread_id: str) -> Interrupt:
         """Supersede what a thread has queued and ask its active run to end, without waiting for it."""
-        return await self._control.interrupt(thread_id)
+        return await self._parts.control.interrupt(thread_id)
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
         """Hand a decision to a run at work in this process; False when none takes it."""
-        return self._control.send_decision(id, tool_call_id, resume)
+        return self._parts.control.send_decision(id, tool_call_id, resume)
 
     async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
         """Hand a decision to a run at work anywhere; False when none takes it: then submit it."""
-        return await self._control.send_decision_live(id, tool_call_id, resume)
+        return await self._parts.control.send_decision_live(id, tool_call_id, resume)
 
     def reconnect_sink(self, thread_id: str, stream: EventStream) -> bool:
         """Stream the events of the thread's run to another reader; False when none executes here."""
-        return self._dispatcher.reconnect(thread_id, stream)
+        return self._parts.dispatcher.reconnect(thread_id, stream)
 
     # What waits to be read.
 
@@ -196,7 +169,7 @@ class Mailbox:
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode | None = None
     ) -> tuple[PendingMessage, ...]:
         """Put messages where the thread's next run reads them; starts none."""
-        request = self._submissions.checked(RunActivation.new(thread_id, messages), background=True)
+        request = self._parts.submissions.checked(RunActivation.new(thread_id, messages), background=True)
         return await self._core.threads.append_pending(
             request.thread_id, request.messages, mode or DeliveryMode()
         )
@@ -252,11 +225,11 @@ class Mailbox:
         Raises:
             UnknownDispatch: there is none with this id.
         """
-        return await self._inspection.why_not(dispatch_id)
+        return await self._parts.inspection.why_not(dispatch_id)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
         """Return what was given up and waits for somebody, oldest first, behind the last one seen."""
-        return await self._inspection.dead_letters(after=after)
+        return await self._parts.inspection.dead_letters(after=after)
 
     async def replay_dead_letter(self, dispatch_id: str) -> MailboxSubmitResult:
         """Have a dead letter tried again as a new run on the same messages.
@@ -265,7 +238,7 @@ class Mailbox:
             UnknownDispatch, UnknownRun, IllegalTransition: there is no such dead letter.
         """
         self._refuse_closed()
-        return await self._inspection.replay(dispatch_id)
+        return await self._parts.inspection.replay(dispatch_id)
 
     async def discard_dead_letter(self, dispatch_id: str) -> RunDispatch:
         """Take a dead letter out of the tray for good.
@@ -273,25 +246,25 @@ class Mailbox:
         Raises:
             UnknownDispatch, IllegalTransition: there is no such dead letter.
         """
-        return await self._inspection.discard(dispatch_id)
+        return await self._parts.inspection.discard(dispatch_id)
 
     # Its life.
 
     async def recover(self) -> int:
         """Take up all that a crash left behind; return how much that was."""
-        return await self._recovery.recover()
+        return await self._parts.recovery.recover()
 
     async def run_sweep(self) -> None:
         """Take back ended leases and tell runs how their dispatches ended."""
-        await self._maintenance.sweep()
+        await self._parts.maintenance.sweep()
 
     async def run_gc(self) -> None:
         """Remove ended rows that have had their time, and idle workers."""
-        await self._maintenance.collect_garbage()
+        await self._parts.maintenance.collect_garbage()
 
     async def poll(self) -> int:
         """Start what is due on any thread; return how many runs were started."""
-        return await self._maintenance.poll()
+        return await self._parts.maintenance.poll()
 
     def start_lifecycle(self, config: MailboxLifecycleConfig | None = None) -> MailboxLifecycleHandle:
         """Start the rounds, recovery first, in the background; harmless when they are made already.
@@ -300,7 +273,7 @@ class Mailbox:
             LifecycleBusy: they are being started or stopped at this moment.
         """
         self._refuse_closed()
-        return self._lifecycle.start(config or MailboxLifecycleConfig())
+        return self._parts.lifecycle.start(config or MailboxLifecycleConfig())
 
     async def start_lifecycle_ready(
         self, config: MailboxLifecycleConfig | None = None
@@ -311,15 +284,15 @@ class Mailbox:
             StoreError: recovery failed as often as it was to be tried; nothing runs.
         """
         self._refuse_closed()
-        return await self._lifecycle.start_ready(config or MailboxLifecycleConfig())
+        return await self._parts.lifecycle.start_ready(config or MailboxLifecycleConfig())
 
     def lifecycle_is_running(self) -> bool:
         """Say whether the rounds are made."""
-        return self._lifecycle.is_running
+        return self._parts.lifecycle.is_running
 
     async def drain(self, grace: timedelta | None = None) -> None:
         """Claim nothing more, let runs end within the grace time, and give the others back uncounted."""
-        dispatcher = self._dispatcher
+        dispatcher = self._parts.dispatcher
         dispatcher.accepting = False
         grace_ms = milliseconds(self._core.config.drain_grace if grace is None else grace)
         if grace_ms:
@@ -327,14 +300,14 @@ class Mailbox:
             await dispatcher.idle()
             alarm.cancel()
         else:
-            self._execution.leave()
+            self._parts.execution.leave()
             await dispatcher.idle()
 
     async def aclose(self, grace: timedelta | None = None) -> None:
         """Stop the rounds, drain and end; harmless when done twice. The stores are the caller's."""
         if self._core.tasks.closed:
             return
-        await self._lifecycle.shutdown()
+        await self._parts.lifecycle.shutdown()
         await self.drain(grace)
         await self._core.tasks.close()
 
@@ -360,7 +333,7 @@ class Mailbox:
         Raises:
             InvalidRecord: the scope is no name.
         """
-        self._pinning.attach(registry, scope)
+        self._parts.pinning.attach(registry, scope)
         return self
 
     def with_runtime_event_capture(self, durability: RuntimeEventDurability, origin: str) -> Self:
@@ -371,7 +344,7 @@ class Mailbox:
             InvalidRecord: the origin is blank.
         """
         if durability is RuntimeEventDurability.DISABLED:
-            self._execution.capture = None
+            self._parts.execution.capture = None
             return self
         executor = self._core.executor
         if not executor.has_commit_coordinator():
@@ -380,13 +353,13 @@ class Mailbox:
             raise InvalidSubmission("runtime event capture requires an executor with StagedCommitCoordinator")
         if not origin.strip():
             raise InvalidRecord("the origin of captured events must not be blank", value=origin)
-        self._execution.capture = Capture(durability, origin)
+        self._parts.execution.capture = Capture(durability, origin)
         return self
 
     @property
     def runtime_event_capture(self) -> Capture | None:
         """What keeps the executions' events, when something does."""
-        return self._execution.capture
+        return self._parts.execution.capture
 
     # The steps of a submission, for those who build on them.
 
@@ -396,7 +369,7 @@ class Mailbox:
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: the request does not fit.
         """
-        return await self._preparation.prepare(request)
+        return await self._parts.preparation.prepare(request)
 
     def build_dispatch(self, request: RunActivation) -> RunDispatch:
         """Return the dispatch of a prepared request, to be enqueued.
@@ -409,7 +382,7 @@ class Mailbox:
 
     async def reusable_waiting_run_id(self, thread_id: str) -> str | None:
         """Return the run that new input to the thread would let go on."""
-        run = reusable_waiting_run(await self._preparation.facts(thread_id))
+        run = reusable_waiting_run(await self._parts.preparation.facts(thread_id))
         return None if run is None else run.run_id
 
     async def materialize_pinned_registry_set(self, resolution_id: str) -> RegistrySet | None:
@@ -418,7 +391,7 @@ class Mailbox:
         Raises:
             InternalError: the pin stands for nothing.
         """
-        return await self._pinning.materialize(resolution_id)
+        return await self._parts.pinning.materialize(resolution_id)
 
     def get_or_create_worker(self, thread_id: str) -> MailboxWorker:
         """Return the thread's worker in this process."""
@@ -426,31 +399,31 @@ class Mailbox:
 
     async def try_dispatch_next(self, thread_id: str) -> DispatchAttempt:
         """Claim and start the thread's next due dispatch, if it has a worker here and nothing is at work."""
-        return await self._dispatcher.try_dispatch_next(thread_id)
+        return await self._parts.dispatcher.try_dispatch_next(thread_id)
 
     async def recover_prepared_runs_missing_dispatch(self, queued_thread_ids: Sequence[str] = ()) -> int:
         """Give prepared runs without a dispatch one; threads named are looked at by somebody else."""
-        return await self._recovery.dispatch_prepared_runs(queued_thread_ids)
+        return await self._parts.recovery.dispatch_prepared_runs(queued_thread_ids)
 
     async def repair_thread_message_checkpoint_events(self) -> int:
         """Tell the event log of every run's input again; return how many messages that covers."""
-        return await self._repair.repair_all()
+        return await self._parts.repair.repair_all()
 
     @property
     def journal(self) -> Journal:
         """What tells the event log."""
-        return self._journal
+        return self._parts.journal
 
     @property
     def checkpoint_repair(self) -> CheckpointRepair:
         """What repairs the event log."""
-        return self._repair
+        return self._parts.repair
 
     def wrap_dispatch_runtime_event_sink(
         self, inner: EventSink, dispatch: RunDispatch, buffer: EventBuffer, *, resumed: bool = False
     ) -> EventSink:
         """Return a sink that stages what is to be kept into `buffer`; `inner` when nothing is kept."""
-        capture = self._execution.capture
+        capture = self._parts.execution.capture
         return inner if capture is None else capture.sink(inner, buffer, dispatch, resumed=resumed)
 
     async def run_dispatch_signal_loop(self) -> None:
@@ -459,28 +432,24 @@ class Mailbox:
         Raises:
             InvalidSubmission: the mailbox was given no signals.
         """
-        if self._signal_loop is None:
+        if self._parts.signal_loop is None:
             raise InvalidSubmission("the mailbox was given no dispatch signals")
-        await self._signal_loop.serve()
+        await self._parts.signal_loop.serve()
 
     async def gc_idle_workers(self) -> None:
         """Drop the workers of threads that have nothing open."""
-        await self._maintenance.forget_idle_workers()
+        await self._parts.maintenance.forget_idle_workers()
 
     async def settled(self) -> None:
         """Return when nothing executes here; for tests and scripts without the rounds."""
-        await self._dispatcher.idle()
-
-    async def _after_run(self, thread_id: str) -> None:
-        if not self._core.tasks.closed and self._dispatcher.accepting:
-            await self._submissions.take_up_left_over(thread_id)
+        await self._parts.dispatcher.idle()
 
     async def _after(self, grace_ms: int) -> None:
         await self._core.timer.sleep(grace_ms)
-        self._execution.leave()
+        self._parts.execution.leave()
 
     def _refuse_closed(self) -> None:
-        if self._core.tasks.closed or not self._dispatcher.accepting:
+        if self._core.tasks.closed or not self._parts.dispatcher.accepting:
             raise MailboxClosed("the mailbox takes nothing more: it is draining or closed")
 
 

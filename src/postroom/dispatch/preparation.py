@@ -26,6 +26,7 @@ class DeliveryWish:
     interrupt: bool = False
     claim: bool = False
     claim_needed: bool = False
+    when_idle: bool = False
     queue_cap: int | None = None
 
 
@@ -155,5 +156,6 @@ class Preparation:
             interrupt=wish.interrupt,
             claim=claim if wish.claim else None,
             claim_needed=wish.claim_needed,
+            when_idle=wish.when_idle,
             queue_cap=wish.queue_cap,
         )

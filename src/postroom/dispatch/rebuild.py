@@ -3,6 +3,7 @@
 What is missing here cannot come back: every failure is permanent.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from postroom.contracts.activation import Recovery, RunActivation, RunHints
@@ -76,6 +77,16 @@ def is_settled(run: RunRecord, dispatch: RunDispatch) -> bool:
 def begins_as(run: RunRecord, said: Recovery) -> Recovery:
     """Return how an execution begins when the executor says how it takes up what was cut off."""
     return said if was_cut_off(run) else Recovery.START
+
+
+async def asked_of(threads: ThreadStore, run_ids: Sequence[str]) -> frozenset[str]:
+    """Return the messages that these runs were started with."""
+    found: set[str] = set()
+    for run_id in run_ids:
+        run = await threads.load_run(run_id)
+        if run is not None and run.input is not None:
+            found.update(run.input.trigger_message_ids)
+    return frozenset(found)
 
 
 async def _triggers(threads: ThreadStore, run: RunRecord, ids: tuple[str, ...]) -> tuple[Message, ...]:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import RunDispatch, RunDispatchResult
 from postroom.contracts.errors import IllegalTransition, InternalError, VersionConflict
 from postroom.contracts.executor import AgentRunResult
@@ -21,7 +22,11 @@ from postroom.dispatch.core import Core
 
 
 async def settle_run(
-    core: Core, coordinator: RunCoordinator, dispatch: RunDispatch, result: AgentRunResult
+    core: Core,
+    coordinator: RunCoordinator,
+    dispatch: RunDispatch,
+    result: AgentRunResult,
+    spends: tuple[Spending, ...] = (),
 ) -> RunRecord | None:
     """Bring the run to the end that the result tells, and return it as it is stored then.
 
@@ -36,12 +41,12 @@ async def settle_run(
         run = facts.named_run
         if run is None:
             return None
-        commit = ThreadCommit(thread_id=dispatch.thread_id)
+        commit = ThreadCommit(thread_id=dispatch.thread_id, spends=spends)
         if _is_left_open(run, dispatch):
             answer = () if core.executor.has_commit_coordinator() else _answer(core, run, result)
             run = _ended(run, dispatch, result, answer, now=core.now())
             commit = replace(commit, run=run, messages=answer, expected_message_count=facts.message_count)
-        elif not coordinator.has_waiting_events:
+        elif not (spends or coordinator.has_waiting_events):
             return run
         try:
             await coordinator.commit(commit)

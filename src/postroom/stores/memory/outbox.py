@@ -1,0 +1,196 @@
+"""The outbox in memory: effects by lane and target, oldest first."""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from uuid import uuid4
+
+from postroom.contracts.errors import IdempotencyConflict
+from postroom.contracts.outbox import NackOutcome, OutboxDraft, OutboxMessage, OutboxStatus
+from postroom.stores.memory.run_tables import Ordered, Place, Timeline
+
+Address = tuple[str, str]
+DedupeKey = tuple[str, str, str]
+
+_WAITING = (OutboxStatus.PENDING, OutboxStatus.CLAIMED)
+
+
+@dataclass(slots=True)
+class OutboxPlan:
+    """Effects that may be stored."""
+
+    answers: list[OutboxMessage] = field(default_factory=list)
+    """One for each draft; the first one of its key where that was used."""
+    new: list[OutboxMessage] = field(default_factory=list)
+    keys: dict[DedupeKey, OutboxMessage] = field(default_factory=dict)
+
+
+class OutboxTable:
+    """Effects by id, and those that wait by lane and target in the order they were stored."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, OutboxMessage] = {}
+        self._numbers: dict[str, int] = {}
+        self._ids: list[str] = []
+        self._keys: dict[DedupeKey, str] = {}
+        self._timelines: dict[Address, Timeline] = {}
+        self._due: dict[Address, Ordered[int]] = {}
+
+    def plan(self, drafts: Sequence[OutboxDraft], now: int) -> OutboxPlan:
+        """Return what storing the drafts would write; nothing is written.
+
+        Raises:
+            IdempotencyConflict: a key was used with another payload.
+        """
+        plan = OutboxPlan()
+        for draft in drafts:
+            plan.answers.append(self._repeated(draft, plan) or _planned(draft, plan, now))
+        return plan
+
+    def write(self, plan: OutboxPlan) -> tuple[OutboxMessage, ...]:
+        """Store what was planned."""
+        for row in plan.new:
+            self._numbers[row.outbox_id] = len(self._ids)
+            self._ids.append(row.outbox_id)
+            self.put(row)
+        self._keys.update({key: row.outbox_id for key, row in plan.keys.items()})
+        return tuple(plan.answers)
+
+    def put(self, row: OutboxMessage) -> OutboxMessage:
+        """Store or replace an effect, and return it."""
+        before = self.rows.get(row.outbox_id)
+        number = self._numbers[row.outbox_id]
+        address = row.lane, row.target
+        timeline = self._timelines.setdefault(address, Timeline())
+        due = self._due.setdefault(address, Ordered())
+        if before is not None and before.status in _WAITING:
+            timeline.discard(_due_at(before), number)
+            due.discard(number)
+        self.rows[row.outbox_id] = row
+        if row.status in _WAITING and timeline.add(_due_at(row), number):
+            due.add(number)
+        return row
+
+    def due(self, lane: str, target: str, now: int) -> Iterator[OutboxMessage]:
+        """Iterate over the effects that may be claimed, oldest first."""
+        if (lane, target) not in self._due:
+            return
+        due = self._due[lane, target]
+        crossed, forward = self._timelines[lane, target].look(now)
+        for number in crossed:
+            if forward:
+                due.add(number)
+            else:
+                due.discard(number)
+        for number in due:
+            yield self.rows[self._ids[number]]
+
+    def owned(self, outbox_id: str, token: str) -> OutboxMessage | None:
+        """Return the effect if this token owns it."""
+        row = self.rows.get(outbox_id)
+        return row if row and row.status is OutboxStatus.CLAIMED and row.claim_token == token else None
+
+    def _repeated(self, draft: OutboxDraft, plan: OutboxPlan) -> OutboxMessage | None:
+        if draft.dedupe_key is None:
+            return None
+        key = draft.lane, draft.target, draft.dedupe_key
+        first = plan.keys.get(key) or self.rows.get(self._keys.get(key, ""))
+        if first is not None and first.payload != draft.payload:
+            raise IdempotencyConflict("the key was used with another payload", value=draft.dedupe_key)
+        return first
+
+
+class MemoryOutboxStore:
+    """The outbox in this process's memory."""
+
+    def __init__(self, place: Place, table: OutboxTable) -> None:
+        self._place = place
+        self._table = table
+
+    @property
+    def storage_identity(self) -> str | None:
+        """Names the place where it writes."""
+        return self._place.identity
+
+    async def enqueue(self, draft: OutboxDraft, *, now: int | None = None) -> OutboxMessage:
+        """Store an effect; the same key on the same lane and target gives the first one back."""
+        at = await self._place.turn(now)
+        return self._table.write(self._table.plan([draft], at))[0]
+
+    async def claim(
+        self, lane: str, target: str, *, lease_ms: int, limit: int = 1, now: int | None = None
+    ) -> tuple[OutboxMessage, ...]:
+        """Take what is due, oldest first; what is due again after its last attempt becomes a dead letter."""
+        at = await self._place.turn(now)
+        token = uuid4().hex
+        taken: list[OutboxMessage] = []
+        spent: list[OutboxMessage] = []
+        for row in self._table.due(lane, target, at):
+            if len(taken) >= limit:
+                break
+            if row.attempt_count >= row.max_attempts:
+                spent.append(_without_claim(row, OutboxStatus.DEAD_LETTER))
+            else:
+                taken.append(_claimed(row, token, lease_until=at + lease_ms))
+        for row in (*spent, *taken):
+            self._table.put(row)
+        return tuple(taken)
+
+    async def ack(self, outbox_id: str, token: str, *, now: int | None = None) -> bool:
+        """Record that the effect was performed; False when the claim was lost."""
+        await self._place.turn(now)
+        row = self._table.owned(outbox_id, token)
+        if row is not None:
+            self._table.put(_without_claim(row, OutboxStatus.DELIVERED))
+        return row is not None
+
+    async def nack(
+        self, outbox_id: str, token: str, *, error: str, delay_ms: int = 0, now: int | None = None
+    ) -> NackOutcome:
+        """Give it back for later, or to the dead letters when its attempts are used up."""
+        at = await self._place.turn(now)
+        row = self._table.owned(outbox_id, token)
+        if row is None:
+            return NackOutcome.LOST_CLAIM
+        failed = replace(row, last_error=error)
+        if row.attempt_count >= row.max_attempts:
+            self._table.put(_without_claim(failed, OutboxStatus.DEAD_LETTER))
+            return NackOutcome.DEAD_LETTERED
+        self._table.put(_without_claim(replace(failed, available_at=at + delay_ms), OutboxStatus.PENDING))
+        return NackOutcome.REQUEUED
+
+
+def _planned(draft: OutboxDraft, plan: OutboxPlan, now: int) -> OutboxMessage:
+    row = OutboxMessage(
+        outbox_id=f"out_{uuid4().hex}",
+        lane=draft.lane,
+        target=draft.target,
+        payload=deepcopy(draft.payload),
+        status=OutboxStatus.PENDING,
+        available_at=draft.available_at,
+        created_at=now,
+        dedupe_key=draft.dedupe_key,
+        max_attempts=draft.max_attempts,
+    )
+    plan.new.append(row)
+    if draft.dedupe_key is not None:
+        plan.keys[draft.lane, draft.target, draft.dedupe_key] = row
+    return row
+
+
+def _claimed(row: OutboxMessage, token: str, *, lease_until: int) -> OutboxMessage:
+    return replace(
+        row,
+        status=OutboxStatus.CLAIMED,
+        attempt_count=row.attempt_count + 1,
+        claim_token=token,
+        lease_until=lease_until,
+    )
+
+
+def _without_claim(row: OutboxMessage, status: OutboxStatus) -> OutboxMessage:
+    return replace(row, status=status, claim_token=None, lease_until=None)
+
+
+def _due_at(row: OutboxMessage) -> int:
+    return row.available_at if row.lease_until is None else row.lease_until

@@ -1,0 +1,45 @@
+"""The versioned registry in memory."""
+
+import asyncio
+from copy import deepcopy
+
+from postroom.contracts.registry import PinnedEntry, PinnedRegistryManifest, checked_scope
+
+
+class MemoryRegistryStore:
+    """Publications in this process's memory; what was published does not change any more."""
+
+    def __init__(self) -> None:
+        self._publications: dict[str, list[PinnedRegistryManifest]] = {}
+
+    async def publication(self, scope: str, number: int) -> PinnedRegistryManifest | None:
+        """Return a publication.
+
+        Raises:
+            InvalidRecord: the scope is no name.
+        """
+        await asyncio.sleep(0)
+        found = self._publications.get(checked_scope(scope), [])
+        return deepcopy(found[number - 1]) if 1 <= number <= len(found) else None
+
+    async def publish(self, scope: str, entries: tuple[PinnedEntry, ...]) -> PinnedRegistryManifest:
+        """Store a publication under the next number, which counts from 1 in each scope.
+
+        Raises:
+            InvalidRecord: the scope is no name.
+        """
+        await asyncio.sleep(0)
+        published = self._publications.setdefault(checked_scope(scope), [])
+        manifest = PinnedRegistryManifest(publication_id=len(published) + 1, entries=deepcopy(entries))
+        published.append(manifest)
+        return deepcopy(manifest)
+
+    async def latest(self, scope: str) -> PinnedRegistryManifest | None:
+        """Return the newest publication.
+
+        Raises:
+            InvalidRecord: the scope is no name.
+        """
+        await asyncio.sleep(0)
+        published = self._publications.get(checked_scope(scope), [])
+        return deepcopy(published[-1]) if published else None
