@@ -60,7 +60,9 @@ def assemble(
     repair = CheckpointRepair(core, journal)
     recovery = Recovery(core, journal, ends, dispatcher, submissions, repair)
     maintenance = Maintenance(core, ends, dispatcher, recovery, repair)
-    loop = SignalLoop(core, dispatcher, signals, signal_config or SignalConfig()) if signals else None
+    loop = None
+    if signals is not None:
+        loop = SignalLoop(core, dispatcher, signals, signal_config or SignalConfig())
     dispatcher.after_run = submissions.after_run
     return Parts(
         journal=journal,

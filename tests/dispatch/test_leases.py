@@ -1,0 +1,191 @@
+"""A lease is kept while its run is at work; a lost one stops the work, whatever the executor does."""
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+
+from dispatch_room import (
+    Blocking,
+    Counting,
+    Deaf,
+    RunActivation,
+    dispatch_in,
+    dispatch_that,
+    done,
+    eventually,
+)
+from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.errors import StaleClaim
+from postroom.contracts.run_stores import ThreadCommit
+from postroom.contracts.runs import RunStatus
+from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.core import StoreSet
+from postroom.testing import writes, writes_that
+from postroom.testing.run_faults import failing
+
+SHORT = MailboxConfig(
+    lease_ms=10_000, lease_renewal_interval=timedelta(seconds=2), lease_retry_ms=500, stop_wait_ms=1_000
+)
+
+
+class Stubborn(Deaf):
+    """Does not stop when it is cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started = asyncio.Event()
+        self.release = asyncio.Event()
+
+    async def execute(self, activation, sink):
+        self.started.set()
+        while not self.release.is_set():
+            try:
+                await self.release.wait()
+            except asyncio.CancelledError:
+                continue
+        return done(activation)
+
+
+async def let_time_pass(room, seconds: float, step_ms: int = 500) -> None:
+    """Move the clock on in small steps and let everybody who sleeps by it look around."""
+    for _ in range(int(seconds * 1000 / step_ms)):
+        room.clock.advance(timedelta(milliseconds=step_ms))
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+async def test_renewal_is_tried_again_when_the_store_fails_and_the_run_goes_on(room):
+    calls: Counter[str] = Counter()
+    refused = failing(room.stores.dispatches, before={"extend_lease": writes(1, 2)}, counts=calls)
+    executor = Blocking()
+    mailbox = room.mailbox(executor, stores=StoreSet.of(room.stores, dispatches=refused), config=SHORT)
+    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
+    await executor.started.get()
+    first = (await room.stores.dispatches.load_dispatch(result.dispatch_id)).lease_until
+
+    async def renewed():
+        room.clock.advance(timedelta(milliseconds=250))
+        row = await room.stores.dispatches.load_dispatch(result.dispatch_id)
+        return row.lease_until > first or None
+
+    await eventually(renewed)
+    assert calls["extend_lease"] >= 3
+    executor.release.set()
+    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
+
+
+async def test_a_lease_that_cannot_be_renewed_stops_the_run_before_another_may_begin_it(room):
+    refused = failing(room.stores.dispatches, before={"extend_lease": writes_that(lambda number: True)})
+    executor = Blocking()
+    mailbox = room.mailbox(executor, stores=StoreSet.of(room.stores, dispatches=refused), config=SHORT)
+    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
+    await executor.started.get()
+    row = await room.stores.dispatches.load_dispatch(result.dispatch_id)
+
+    async def stopped():
+        if room.clock.now() < row.lease_until:
+            room.clock.advance(timedelta(milliseconds=250))
+        return mailbox.metrics.value("postroom_active_runs") == 0 or None
+
+    await eventually(stopped)
+    assert room.clock.now() <= row.lease_until
+    assert mailbox.metrics.value("postroom_mailbox_leases_lost_total") == 1
+    assert (
+        await room.stores.dispatches.load_dispatch(result.dispatch_id)
+    ).status is RunDispatchStatus.CLAIMED
+    room.clock.set(row.lease_until + 1)
+    heir = Counting()
+    other = room.mailbox(heir, consumer_id="heir")
+    await other.run_sweep()
+    ended = await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
+    assert (heir.run_count, ended.attempt_count) == (1, 1)
+
+
+async def test_a_run_whose_claim_was_taken_away_writes_nothing_more(room):
+    executor = Blocking()
+    refused = []
+
+    class Writes(Blocking):
+        async def execute(self, activation, sink):
+            result = await super().execute(activation, sink)
+            try:
+                await activation.control.coordinator.commit(ThreadCommit(thread_id=activation.thread_id))
+            except StaleClaim as error:
+                refused.append(error)
+                raise
+            return result
+
+    executor = Writes()
+    mailbox = room.mailbox(executor)
+    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
+    await executor.started.get()
+    await room.stores.dispatches.interrupt("t")
+    executor.release.set()
+    row = await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.SUPERSEDED)
+    await mailbox.settled()
+    assert len(refused) == 1
+    assert row.run_status is None
+    run = await room.stores.threads.load_run(result.run_id)
+    assert (run.status, run.termination.type) == (RunStatus.DONE, "cancelled")
+    assert [message.text() for message in await room.stores.threads.load_messages("t")] == ["go"]
+
+
+async def test_an_executor_that_ignores_its_cancellation_is_left_behind_and_holds_nothing_up(room):
+    executor = Stubborn()
+    mailbox = room.mailbox(executor, config=SHORT)
+    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
+    await asyncio.wait_for(executor.started.wait(), 5)
+    await room.stores.dispatches.interrupt("t")
+
+    async def left():
+        room.clock.advance(timedelta(milliseconds=250))
+        return mailbox.metrics.value("postroom_mailbox_runs_abandoned_total") or None
+
+    assert await eventually(left) == 1
+    await mailbox.settled()
+    assert (
+        await room.stores.dispatches.load_dispatch(result.dispatch_id)
+    ).status is RunDispatchStatus.SUPERSEDED
+    heir = room.mailbox(Counting(), consumer_id="heir")
+    again = await heir.submit_background(RunActivation.new("t", ["go on"]))
+    await dispatch_in(room.stores, again.dispatch_id, RunDispatchStatus.ACKED)
+    executor.release.set()
+
+
+async def test_a_suspended_run_has_the_longer_lease(room):
+    from postroom.contracts.agent_events import ToolCallDone
+    from postroom.contracts.tools import ToolCallOutcome, ToolResult, ToolStatus
+
+    class Suspends(Blocking):
+        async def execute(self, activation, sink):
+            result = ToolResult(tool_name="approve", status=ToolStatus.PENDING)
+            await sink.emit(
+                ToolCallDone(id="c", message_id="m", result=result, outcome=ToolCallOutcome.SUSPENDED)
+            )
+            return await super().execute(activation, sink)
+
+    executor = Suspends()
+    mailbox = room.mailbox(executor)
+    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
+    await executor.started.get()
+
+    def is_long(row):
+        room.clock.advance(timedelta(milliseconds=250))
+        return row.lease_until is not None and row.lease_until - row.updated_at == 600_000
+
+    await dispatch_that(room.stores, result.dispatch_id, is_long)
+    executor.release.set()
+    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
+
+
+async def test_a_clock_that_jumps_ahead_does_not_stop_a_run_whose_lease_can_be_renewed(room):
+    executor = Blocking()
+    mailbox = room.mailbox(executor, config=SHORT)
+    result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
+    await executor.started.get()
+    room.clock.advance(timedelta(hours=5))
+    await dispatch_that(
+        room.stores, result.dispatch_id, lambda row: (row.lease_until or 0) > room.clock.now()
+    )
+    executor.release.set()
+    await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
