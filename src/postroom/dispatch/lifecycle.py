@@ -102,9 +102,7 @@ class Lifecycle:
         if recover:
             rounds["recovery"] = lambda: self._recovered_or_logged(config)
         for name, serve in rounds.items():
-            task = self._core.tasks.start(_awaited(serve), name=name)
-            if name != "recovery":
-                self._tasks.add(task)
+            self._tasks.add(self._core.tasks.start(_awaited(serve), name=name))
 
     async def _poll(self) -> None:
         """Start what is due, as soon as it is; a store that is out of order is asked again later."""

@@ -1,5 +1,6 @@
 """What a run is pinned to, and the registry that goes with it; what is missing fails closed."""
 
+import re
 from collections import defaultdict
 from dataclasses import replace
 
@@ -13,6 +14,8 @@ from postroom.contracts.registry import (
     VersionedRegistryStore,
     checked_scope,
 )
+
+_PUBLICATION = re.compile(r"[0-9]{1,18}")
 
 
 class Pinning:
@@ -55,10 +58,9 @@ class Pinning:
         """
         if self._registry is None:
             return None
-        if not resolution_id.isascii() or not resolution_id.isdecimal():
-            raise InternalError(
-                f"invalid pinned registry resolution id {resolution_id!r}", value=resolution_id
-            )
+        if not _PUBLICATION.fullmatch(resolution_id):
+            shown = resolution_id[:80]
+            raise InternalError(f"invalid pinned registry resolution id {shown!r}", value=shown)
         live = self._executor.live_registry()
         if live is None:
             raise InternalError("the executor has no live registry to complete a pinned one")

@@ -136,6 +136,10 @@ class Preparation:
             )
             commit = replace(commit, events=drafts)
         committed = await self._core.observed("commit", self._core.stores.coordinator.commit(commit))
+        if committed.dispatch is not None:
+            self._core.metrics.happened("enqueue")
+        if committed.claimed is not None:
+            self._core.metrics.happened("claim")
         if not in_commit:
             await self._journal.messages_committed(
                 run.thread_id, run.run_id, plan.messages, first_seq=first_seq

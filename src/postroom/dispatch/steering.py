@@ -54,7 +54,7 @@ class Steering:
                 return self._core.executor.send_messages(run_id, request.messages)
             command = LiveRunCommand(kind=LiveCommandKind.MESSAGES, messages=request.messages)
             return await self._told(request.thread_id, run_id, dispatch_id, command)
-        mode = DeliveryMode(boundary=Boundary.NEXT_STEP, target_run_id=run_id, fallback_to_new_run=False)
+        mode = DeliveryMode(boundary=Boundary.NEXT_STEP, target_run_id=run_id)
         await self._core.threads.append_pending(request.thread_id, request.messages, mode)
         if is_here:
             woken = self._core.executor.wake_pending_boundary(run_id)

@@ -1,0 +1,114 @@
+"""What an agent is made of, and how one is found by its name."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from postroom.contracts.activation import InferenceOverride
+from postroom.contracts.errors import AgentNotFound
+from postroom.contracts.inference import Model
+from postroom.runtime.tools import Tool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSpec:
+    """How an agent works; durations in milliseconds.
+
+    `tools` names those it may use of the tools it is resolved with; None means all. `max_rounds` and
+    `wall_timeout_ms` bound one execution, `token_budget` the run with all its executions; a run over a bound
+    is stopped, and what it did stands.
+    """
+
+    model: str
+    agent_id: str = "default"
+    system_prompt: str = ""
+    tools: tuple[str, ...] | None = None
+    overrides: InferenceOverride | None = None
+    max_rounds: int = 32
+    token_budget: int | None = None
+    wall_timeout_ms: int | None = None
+    tool_timeout_ms: int | None = 600_000
+    parallel_tools: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedAgent:
+    """An agent that can be run: its rules, the model behind it, and its tools."""
+
+    spec: AgentSpec
+    model: Model
+    tools: tuple[Tool, ...] = ()
+
+    @classmethod
+    def new(
+        cls, agent_id: str, model_name: str, system_prompt: str, model: Model, tools: Iterable[Tool] = ()
+    ) -> "ResolvedAgent":
+        """Return an agent with the usual bounds."""
+        spec = AgentSpec(agent_id=agent_id, model=model_name, system_prompt=system_prompt)
+        return cls(spec=spec, model=model, tools=tuple(tools))
+
+    def with_tool(self, tool: Tool) -> "ResolvedAgent":
+        """Return the agent with one more tool."""
+        return replace(self, tools=(*self.tools, tool))
+
+    def usable_tools(self) -> dict[str, Tool]:
+        """Return the tools that it may use, by name; of two with one name the first counts."""
+        usable: dict[str, Tool] = {}
+        for tool in self.tools:
+            name = tool.descriptor.name
+            if self.spec.tools is None or name in self.spec.tools:
+                usable.setdefault(name, tool)
+        return usable
+
+
+class AgentResolver(Protocol):
+    """Finds agents."""
+
+    def resolve(self, agent_id: str) -> ResolvedAgent:
+        """Return the agent of this name.
+
+        Raises:
+            AgentNotFound: there is none.
+        """
+        ...
+
+
+class FixedResolver:
+    """Answers every name with one agent."""
+
+    def __init__(self, agent: ResolvedAgent) -> None:
+        self._agent = agent
+
+    def resolve(self, agent_id: str) -> ResolvedAgent:
+        """Return the agent."""
+        return self._agent
+
+
+class MapResolver:
+    """Finds agents in a mapping; what is added to the mapping later is found too."""
+
+    def __init__(self, agents: Mapping[str, ResolvedAgent]) -> None:
+        self._agents = agents
+
+    def resolve(self, agent_id: str) -> ResolvedAgent:
+        """Return the agent of this name.
+
+        Raises:
+            AgentNotFound: there is none.
+        """
+        if (agent := self._agents.get(agent_id)) is None:
+            raise AgentNotFound(f"agent not found: {agent_id!r}", value=agent_id)
+        return agent
+
+
+def merged(own: InferenceOverride | None, asked: InferenceOverride | None) -> InferenceOverride | None:
+    """Return what a submission asks of the model, and the agent's own wish where it asks nothing."""
+    if own is None or asked is None:
+        return asked or own
+    return InferenceOverride(
+        upstream_model=asked.upstream_model or own.upstream_model,
+        temperature=own.temperature if asked.temperature is None else asked.temperature,
+        max_tokens=own.max_tokens if asked.max_tokens is None else asked.max_tokens,
+        top_p=own.top_p if asked.top_p is None else asked.top_p,
+        reasoning_effort=asked.reasoning_effort or own.reasoning_effort,
+    )

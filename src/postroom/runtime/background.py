@@ -1,0 +1,271 @@
+"""Work that goes on behind a run: it is begun by a tool, outlives the step, and its end is told to the run.
+
+running run ── spawn ──▶ task ── ends ──▶ the run still executes: its inbox, read at the next step
+                                  └─────▶ it does not: a wake is submitted, so that it is executed again
+"""
+
+import asyncio
+import json
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from html import escape
+from itertools import count
+from typing import Protocol
+
+import structlog
+
+from postroom.concurrency import SystemTimer, Tasks
+from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin, RunTraceContext
+from postroom.contracts.agent_events import RunIdentity
+from postroom.contracts.clock import Timer
+from postroom.contracts.errors import InvalidArgument, PostroomError, RunNotOpen
+from postroom.contracts.messages import Json, Message
+from postroom.runtime.run_state import BackgroundNote
+
+_LOG = structlog.get_logger(__name__)
+
+RESERVED_NAMES = frozenset({"parent", "self", "all", "broadcast"})
+TASKS_UPDATED = "<background-tasks-updated />"
+"""What recovery tells a run that waits for tasks after a restart."""
+ORPHANED = "task orphaned: runtime restarted while running"
+WAKE_PAUSES_MS = (250, 1_000, 5_000, 30_000)
+"""How long a wake that was refused rests before the next try."""
+
+
+class WakeSubmitter(Protocol):
+    """Has a run executed again, or another one begun when it cannot be."""
+
+    def __call__(self, activation: RunActivation, /) -> Awaitable[object]:
+        """Submit the request durably.
+
+        Raises:
+            RunNotOpen: the run that it is to go on with cannot; it is asked again, then without that run.
+            PostroomError: it was not accepted; it is asked again.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundTask:
+    """A task that runs. `owner` is the run that began it, where that is known."""
+
+    task_id: str
+    thread_id: str
+    kind: str
+    description: str
+    name: str | None = None
+    owner: RunIdentity | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackgroundEvent:
+    """What is told of a task; `facts` stand beside its kind and id."""
+
+    kind: str
+    task_id: str
+    facts: dict[str, Json]
+
+    def message(self, message_id: str) -> Message:
+        """Return it as what the house tells the model.
+
+        Nothing in it can close the element it stands in.
+        """
+        body = json.dumps(
+            {"kind": self.kind, "task_id": self.task_id, **self.facts},
+            ensure_ascii=False,
+            separators=(",", ":"),
+        )
+        for sign in "<>&":
+            body = body.replace(sign, f"\\u{ord(sign):04x}")
+        opening = f'<background-task-event kind="{escape(self.kind)}" task_id="{escape(self.task_id)}">'
+        return Message.internal(f"{opening}\n{body}\n</background-task-event>", id=message_id)
+
+
+class BackgroundHost(Protocol):
+    """The runtime, as background tasks see it."""
+
+    def owner_on(self, thread_id: str) -> RunIdentity | None:
+        """Return the run that executes on the thread."""
+        ...
+
+    def hand_over(self, run_id: str, message: Message) -> bool:
+        """Give a message to a run that executes; False when it does not."""
+        ...
+
+    def submitter(self) -> WakeSubmitter | None:
+        """Return where wakes are submitted."""
+        ...
+
+
+class BackgroundTasks:
+    """The tasks of one process. A tool begins them; the runtime that is given this tells of their end."""
+
+    def __init__(self, *, timer: Timer | None = None, new_id: Callable[[], str] | None = None) -> None:
+        self.instance = uuid.uuid4().hex
+        """Differs from process to process."""
+        self._timer = timer or SystemTimer()
+        self._new_id = new_id or (lambda: f"msg_{uuid.uuid4().hex}")
+        self._numbers = count()
+        self._works = Tasks("background tasks")
+        self._watches = Tasks("background watches")
+        self._running: dict[str, tuple[BackgroundTask, asyncio.Task[Json]]] = {}
+        self._untold: dict[str, list[Message]] = {}
+        self._host: BackgroundHost | None = None
+
+    def attach(self, host: BackgroundHost) -> None:
+        """Name the runtime whose runs are told."""
+        self._host = host
+
+    def spawn(
+        self,
+        thread_id: str,
+        kind: str,
+        description: str,
+        work: Callable[[], Awaitable[Json]],
+        *,
+        name: str | None = None,
+        owner: RunIdentity | None = None,
+    ) -> str:
+        """Begin a task and return its id. Its result is plain JSON data; what it raises is its failure.
+
+        Without an owner it belongs to the run that executes on the thread.
+
+        Raises:
+            InvalidArgument: the name means something else.
+        """
+        if name in RESERVED_NAMES:
+            raise InvalidArgument(f"a task cannot be called {name!r}", value=name)
+        if owner is None and self._host is not None:
+            owner = self._host.owner_on(thread_id)
+        task = BackgroundTask(
+            task_id=f"bg_{next(self._numbers)}",
+            thread_id=thread_id,
+            kind=kind,
+            description=description,
+            name=name,
+            owner=owner,
+        )
+        running = self._works.start(_awaited(work), name=task.task_id)
+        self._running[task.task_id] = (task, running)
+        self._watches.start(self._watch(task, running), name=task.task_id)
+        return task.task_id
+
+    def cancel(self, task_id: str) -> bool:
+        """Cancel a task, of which its run is told; False when it does not run."""
+        if (found := self._running.get(task_id)) is None:
+            return False
+        return found[1].cancel()
+
+    def running(
+        self, *, thread_id: str | None = None, run_id: str | None = None
+    ) -> tuple[BackgroundTask, ...]:
+        """Return the tasks that run, of a thread or of a run."""
+        return tuple(
+            task
+            for task, _ in self._running.values()
+            if (thread_id is None or task.thread_id == thread_id)
+            and (run_id is None or (task.owner is not None and task.owner.run_id == run_id))
+        )
+
+    def notes(self, run_id: str) -> tuple[BackgroundNote, ...]:
+        """Return what a run keeps of its running tasks."""
+        return tuple(
+            BackgroundNote(task_id=task.task_id, description=task.description, instance=self.instance)
+            for task in self.running(run_id=run_id)
+        )
+
+    def orphans(self, notes: Iterable[BackgroundNote]) -> list[Message]:
+        """Return what is told of tasks that ended with the process that ran them."""
+        return [
+            BackgroundEvent(kind="failed", task_id=note.task_id, facts={"error": ORPHANED}).message(
+                self._new_id()
+            )
+            for note in notes
+            if note.instance != self.instance
+        ]
+
+    def untold(self, thread_id: str) -> list[Message]:
+        """Return, once, what no run of the thread could be told."""
+        return self._untold.pop(thread_id, [])
+
+    def abandon(self, run_id: str) -> None:
+        """Cancel the tasks of a run that was ended; nobody is told."""
+        for task in self.running(run_id=run_id):
+            _, running = self._running.pop(task.task_id)
+            running.cancel()
+
+    async def close(self) -> None:
+        """Cancel what runs; nobody is told."""
+        self._running.clear()
+        await self._watches.close()
+        await self._works.close()
+
+    async def _watch(self, task: BackgroundTask, running: "asyncio.Task[Json]") -> None:
+        await asyncio.wait({running})
+        if self._running.pop(task.task_id, None) is None:
+            return
+        message = _event(task, running).message(self._new_id())
+        run_id = task.owner.run_id if task.owner else None
+        if self._host is not None and run_id and self._host.hand_over(run_id, message):
+            return
+        told = False
+        try:
+            told = await self._wake(task, message)
+        finally:
+            if not told:
+                _LOG.warning("background.untold", thread_id=task.thread_id, task_id=task.task_id)
+                self._untold.setdefault(task.thread_id, []).append(message)
+
+    async def _wake(self, task: BackgroundTask, message: Message) -> bool:
+        submit = self._host.submitter() if self._host is not None else None
+        if submit is None:
+            return False
+        continued = task.owner.run_id if task.owner else None
+        refused = 0
+        for pause in (*WAKE_PAUSES_MS, None):
+            try:
+                await submit(wake_request(task, message, continued))
+            except RunNotOpen:
+                refused += 1
+                continued = continued if refused == 1 else None  # it may just be ending: ask once more
+            except PostroomError as error:
+                _LOG.warning("background.wake_failed", task_id=task.task_id, code=error.code)
+            else:
+                return True
+            if pause is not None:
+                await self._timer.sleep(pause)
+        return False
+
+
+async def _awaited(work: Callable[[], Awaitable[Json]]) -> Json:
+    return await work()
+
+
+def wake_request(task: BackgroundTask, message: Message, run_id: str | None) -> RunActivation:
+    """Return the request that tells a run, or its thread, of a task's end."""
+    trace = RunTraceContext(
+        origin=RunOrigin.INTERNAL, adapter=AdapterKind.INTERNAL, run_mode=RunMode.INTERNAL_WAKE
+    )
+    return RunActivation(
+        thread_id=task.thread_id,
+        messages=(message,),
+        agent_id=task.owner.agent_id if task.owner else None,
+        continue_run_id=run_id,
+        trace=trace,
+    )
+
+
+def _event(task: BackgroundTask, ended: "asyncio.Task[Json]") -> BackgroundEvent:
+    if ended.cancelled():
+        return BackgroundEvent(kind="cancelled", task_id=task.task_id, facts={})
+    if error := ended.exception():
+        text = error.describe() if isinstance(error, PostroomError) else f"{type(error).__name__}: {error}"
+        return BackgroundEvent(kind="failed", task_id=task.task_id, facts={"error": text})
+    result = ended.result()
+    try:
+        json.dumps(result, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as problem:
+        facts = {"error": f"the task's result is no JSON: {problem}"}
+        return BackgroundEvent(kind="failed", task_id=task.task_id, facts=facts)
+    return BackgroundEvent(kind="completed", task_id=task.task_id, facts={"result": result})

@@ -1,0 +1,194 @@
+"""Tool calls: each is checked, run within its time, and answered; none of their failures is the run's."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from postroom.concurrency import Tasks
+from postroom.contracts.agent_events import EventSink, RunIdentity, ToolCallDone
+from postroom.contracts.clock import Timer
+from postroom.contracts.errors import PostroomError, StaleClaim
+from postroom.contracts.messages import Json, Message, MessageMetadata, ToolCall
+from postroom.contracts.tools import (
+    Suspension,
+    ToolCallOutcome,
+    ToolCallResume,
+    ToolCallResumeMode,
+    ToolDescriptor,
+    ToolResult,
+    ToolStatus,
+)
+from postroom.runtime.interrupting import TimeUp, limited
+from postroom.runtime.schema import problem_of
+from postroom.runtime.tools import Tool, ToolContext
+
+FRONTEND = "frontend_tool"
+"""The action of a question that the other side answers by doing what the call asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallRequest:
+    """A call to make, with what was decided about it."""
+
+    call: ToolCall
+    decision: ToolCallResume | None = None
+
+
+@dataclass(slots=True)
+class Answers:
+    """What came back so far, by call; what is interrupted keeps what was there."""
+
+    results: dict[str, ToolResult] = field(default_factory=dict)
+    message_ids: dict[str, str] = field(default_factory=dict)
+
+    def messages(self, calls: Sequence[ToolCall], metadata: MessageMetadata) -> list[Message]:
+        """Return the tools' messages for the calls that were answered."""
+        return [
+            replace(
+                Message.tool(call.id, told(self.results[call.id]), id=self.message_ids[call.id]),
+                metadata=metadata,
+            )
+            for call in calls
+            if call.id in self.results and self.results[call.id].status is not ToolStatus.PENDING
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCalls:
+    """Makes the calls of one execution."""
+
+    tools: dict[str, Tool]
+    frontend: dict[str, ToolDescriptor]
+    identity: RunIdentity
+    sink: EventSink
+    timer: Timer
+    timeout_ms: int | None
+    parallel: bool
+    new_id: Callable[[], str]
+
+    def descriptors(self) -> tuple[ToolDescriptor, ...]:
+        """Return all that the model may ask for."""
+        own = [tool.descriptor for tool in self.tools.values()]
+        return (*own, *(one for name, one in self.frontend.items() if name not in self.tools))
+
+    async def make(self, requests: Sequence[CallRequest], answers: Answers) -> None:
+        """Make the calls, side by side where the agent allows it, and note each answer as it comes.
+
+        Raises:
+            StaleClaim: a tool found that the run is not the worker's any more.
+        """
+        lanes = [[request] for request in requests] if self.parallel else [list(requests)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for lane in lanes:
+                    group.create_task(self._make_in_turn(lane, answers))
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from None
+
+    async def _make_in_turn(self, requests: Sequence[CallRequest], answers: Answers) -> None:
+        for request in requests:
+            call = request.call
+            result = serializable(await self._result(request))
+            answers.results[call.id] = result
+            await self.tell(call, result, answers)
+
+    async def tell(self, call: ToolCall, result: ToolResult, answers: Answers) -> None:
+        """Tell listeners how a call stands, and note the id of the message that it becomes."""
+        outcome = {
+            ToolStatus.SUCCESS: ToolCallOutcome.SUCCEEDED,
+            ToolStatus.ERROR: ToolCallOutcome.FAILED,
+            ToolStatus.PENDING: ToolCallOutcome.SUSPENDED,
+        }[result.status]
+        message_id = answers.message_ids.setdefault(call.id, self.new_id())
+        await self.sink.emit(ToolCallDone(id=call.id, message_id=message_id, result=result, outcome=outcome))
+
+    async def _result(self, request: CallRequest) -> ToolResult:
+        call = request.call
+        tool = self.tools.get(call.name)
+        if tool is None:
+            return self._without_tool(call)
+        arguments = {} if call.arguments is None else call.arguments
+        if problem := problem_of(arguments, {"type": "object", **tool.descriptor.parameters}):
+            return ToolResult.error(call.name, f"{problem}; nothing was done", invalid_arguments=True)
+        context = ToolContext(
+            identity=self.identity,
+            call_id=call.id,
+            tool_name=call.name,
+            sink=self.sink,
+            decision=request.decision,
+        )
+        return await self._contained(tool, arguments, context)
+
+    def _without_tool(self, call: ToolCall) -> ToolResult:
+        if call.name in self.frontend:
+            question = Suspension(id=f"do_{call.id}", action=FRONTEND, parameters=call.arguments)
+            mode = ToolCallResumeMode.USE_DECISION_AS_TOOL_RESULT
+            return ToolResult.suspended(call.name, question, resume_mode=mode)
+        names = ", ".join(one.name for one in self.descriptors()) or "none"
+        return ToolResult.error(call.name, f"there is no tool {call.name!r}; there are: {names}")
+
+    async def _contained(self, tool: Tool, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
+        """Run a tool as a task of its own, so that its failure, even its cancellation, is only its answer."""
+        name = context.tool_name
+        work = Tasks(f"tool {name}")
+        try:
+            done = work.start(self._executed(tool, arguments, context), name=context.call_id)
+            await asyncio.wait({done})
+        finally:
+            await work.close()
+        if done.cancelled():
+            return ToolResult.error(name, "the tool was cancelled")
+        if error := done.exception():
+            return ToolResult.error(name, f"{type(error).__name__}: {error}")
+        result = done.result()
+        if isinstance(result, StaleClaim):
+            raise result
+        return result if isinstance(result, ToolResult) else ToolResult.error(name, "no tool result")
+
+    async def _executed(
+        self, tool: Tool, arguments: dict[str, Json], context: ToolContext
+    ) -> ToolResult | StaleClaim:
+        name = context.tool_name
+        try:
+            return await limited(lambda: tool.execute(arguments, context), self.timeout_ms, self.timer)
+        except TimeUp:
+            text = f"the tool did not end within {self.timeout_ms} ms and was cancelled"
+            return ToolResult.error(name, text, timed_out=True)
+        except StaleClaim as lost:
+            return lost
+        except PostroomError as error:
+            return ToolResult.error(name, error.describe(), code=error.code)
+
+
+def rejected(call: ToolCall, decision: ToolCallResume) -> ToolResult:
+    """Return the answer to a call that was not allowed."""
+    reason = f": {decision.reason}" if decision.reason else ""
+    return ToolResult.error(call.name, f"the call was not allowed{reason}", rejected=True)
+
+
+def given_up(call: ToolCall) -> ToolResult:
+    """Return the answer to a call that was cut off; it may have done a part of its work."""
+    return ToolResult.error(call.name, "cut off before it ended; it may have been done", cut_off=True)
+
+
+def serializable(result: ToolResult) -> ToolResult:
+    """Return the result, or an error in its place when it holds what is no JSON."""
+    asked = result.suspension.parameters if result.suspension else None
+    try:
+        json.dumps((result.data, result.message, result.metadata, asked), ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        return ToolResult.error(result.tool_name, f"the tool's answer is no JSON: {error}")
+    return result
+
+
+def told(result: ToolResult) -> str:
+    """Return a result as the text that the model reads."""
+    if result.status is ToolStatus.ERROR:
+        said: Json = {"error": result.message or "the tool failed"}
+        said |= {"data": result.data} if result.data is not None else {}
+    elif isinstance(result.data, str):
+        return result.data
+    else:
+        said = result.data if result.data is not None or result.message is None else result.message
+    return said if isinstance(said, str) else json.dumps(said, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,175 @@
+"""The run's own view of its thread, and the checkpoints that make it durable."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from postroom.contracts.clock import Clock
+from postroom.contracts.errors import CommitUnknown, DuplicateRecord, ForeignThread, VersionConflict
+from postroom.contracts.executor import RunControl
+from postroom.contracts.messages import Message
+from postroom.contracts.run_stores import ThreadCommit
+from postroom.contracts.runs import RunRecord, RunStatus, Usage
+from postroom.runtime.history import is_output_of, own_answer, without_former_output
+from postroom.runtime.run_state import RuntimeState, state_of, with_state
+
+MOST_TRIES = 8
+Change = Callable[[RunRecord], RunRecord]
+
+
+class RunLog:
+    """Messages of the thread as this execution knows them, and what of them is not committed yet.
+
+    The record is read anew for each checkpoint, for others write to it too: the reading of a pending message
+    widens the run's input.
+    """
+
+    def __init__(self, control: RunControl, fresh: RunRecord, clock: Clock) -> None:
+        self._control = control
+        self._fresh = fresh
+        self._clock = clock
+        self._unsent: list[Message] = []
+        self._count = 0
+        self._output: list[str] = []
+        self.messages: tuple[Message, ...] = ()
+        """Committed and not yet committed, in order; what a former attempt said is left out."""
+        self.spent = Usage()
+        """Used up since the last checkpoint."""
+        self.steps = 0
+        """Steps since the last checkpoint."""
+        self.record = fresh
+        """The run as it was written last."""
+        self.state = RuntimeState(run_id=fresh.run_id)
+        """Is written with the next checkpoint."""
+
+    @property
+    def run_id(self) -> str:
+        """The run."""
+        return self._fresh.run_id
+
+    async def stored(self) -> RunRecord:
+        """Return the run as it is stored now, or as it begins.
+
+        Raises:
+            ForeignThread: it belongs to another thread.
+        """
+        record = await self._control.threads.load_run(self.run_id)
+        if record is not None and record.thread_id != self._fresh.thread_id:
+            raise ForeignThread(f"run {self.run_id!r} is of another thread", value=record.thread_id)
+        return record or self._fresh
+
+    async def load(self, given: Sequence[Message], *, restart: bool) -> None:
+        """Read the thread and the run; given messages that are not committed yet come last.
+
+        With `restart` nothing counts that the run has said so far, now and in later executions.
+
+        Raises:
+            ForeignThread: the run belongs to another thread.
+        """
+        self.record = await self.stored()
+        self.state = state_of(self.record)
+        self._count = await self._committed_count()
+        thread = await self._control.threads.load_messages(self._fresh.thread_id) or ()
+        committed = tuple(message for message in thread if self._control.shows(message))
+        if restart:
+            said = [message.id for message in committed if is_output_of(message, self.run_id)]
+            self.state = replace(
+                self.state, tickets=(), hidden_until=said[-1] if said else self.state.hidden_until
+            )
+        self.messages = without_former_output(committed, self.run_id, self.state.hidden_until)
+        self.keep(given)
+
+    def extend(self, committed: Sequence[Message]) -> None:
+        """Add messages that somebody else has committed."""
+        self.messages += tuple(committed)
+        self._count += len(committed)
+
+    def keep(self, messages: Sequence[Message], *, as_output: bool = False) -> None:
+        """Add messages for the next checkpoint; those whose ids are there already are passed over."""
+        known = {message.id for message in self.messages}
+        new = tuple(message for message in messages if message.id not in known)
+        self.messages += new
+        self._unsent.extend(new)
+        if as_output:
+            self._output.extend(message.id for message in new if message.id)
+
+    @property
+    def has_new(self) -> bool:
+        """Whether messages are not committed yet."""
+        return bool(self._unsent)
+
+    @property
+    def has_new_input(self) -> bool:
+        """Whether something that the run was told is not committed yet."""
+        return any(not is_output_of(message, self.run_id) for message in self._unsent)
+
+    def answer(self) -> Message | None:
+        """Return what the run has answered last, when nothing came after it."""
+        return own_answer(self.messages, self.run_id)
+
+    def used(self) -> Usage:
+        """Return what the run has used up with all its executions."""
+        return self.record.usage + self.spent
+
+    async def write(self, change: Change) -> None:
+        """Commit what is new together with the run as `change` leaves it.
+
+        Safe to repeat: what an earlier try has committed without saying so is not committed twice.
+
+        Raises:
+            StaleClaim: the run is not the worker's any more; nothing was written.
+            VersionConflict: others wrote in between, eight times.
+            StoreError: as the store says.
+        """
+        for _ in range(MOST_TRIES - 1):
+            try:
+                return await self._write_once(change)
+            except VersionConflict:
+                self._count = await self._committed_count()
+            except DuplicateRecord:
+                if not await self._forget_committed():
+                    raise
+            except CommitUnknown:
+                continue
+        return await self._write_once(change)
+
+    async def _write_once(self, change: Change) -> None:
+        stored = await self.stored()
+        now = max(self._clock.now(), stored.updated_at)
+        base = replace(
+            stored,
+            steps=self.record.steps + self.steps,
+            usage=self.used(),
+            output_message_ids=(*self.record.output_message_ids, *self._output),
+            started_at=now if stored.started_at is None else stored.started_at,
+            updated_at=now,
+        )
+        record = with_state(change(base), self.state)
+        messages = tuple(self._unsent)
+        commit = ThreadCommit(
+            thread_id=record.thread_id,
+            messages=messages,
+            expected_message_count=self._count if messages else None,
+            run=record,
+        )
+        done = await self._control.coordinator.commit(commit)
+        self.record, self._count = record, done.message_count
+        self.spent, self.steps = Usage(), 0
+        self._unsent.clear()
+        self._output.clear()
+
+    async def _forget_committed(self) -> bool:
+        ids = [message.id for message in self._unsent if message.id]
+        records = await self._control.threads.load_message_records(self._fresh.thread_id, ids)
+        there = {record.message_id for record in records}
+        self._unsent = [message for message in self._unsent if message.id not in there]
+        self._count = await self._committed_count()
+        return bool(there)
+
+    async def _committed_count(self) -> int:
+        thread = await self._control.threads.load_thread(self._fresh.thread_id)
+        return thread.message_count if thread else 0
+
+
+def running(record: RunRecord) -> RunRecord:
+    """Return the run as it is while it executes."""
+    return replace(record, status=RunStatus.RUNNING, waiting=None, termination=None, finished_at=None)

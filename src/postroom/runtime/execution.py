@@ -1,0 +1,329 @@
+"""One execution of a run: steps until the agent is done, stopped, asked to end, or waits.
+
+    begin ─▶ settle open questions ─▶ read what waits ─▶ step ─▶ checkpoint ─┬─▶ … next step
+                 ▲   └─ still open: Waiting, released                        ├─▶ a call asks: settle
+                 └───────────────────────────────────────────────────────────┤
+                                                                             └─▶ answered: natural end
+
+Each step is committed before the next begins; what a crash cuts off is done again from the last checkpoint.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from postroom.contracts.agent_events import (
+    RunFinish,
+    RunStart,
+    StepEnd,
+    StepStart,
+    ToolCallCancel,
+    ToolCallReady,
+    ToolCallResumed,
+)
+from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.inference import InferenceRequest, InferenceResult
+from postroom.contracts.messages import Boundary, Message, MessageMetadata, Role, ToolCall
+from postroom.contracts.runs import (
+    RunRecord,
+    RunStatus,
+    RunWaitingState,
+    RunWaitingTicket,
+    TerminationKind,
+    TerminationReason,
+    Usage,
+    WaitingReason,
+)
+from postroom.contracts.tools import ToolCallResume, ToolResult, ToolStatus
+from postroom.runtime.agents import merged
+from postroom.runtime.asking import decided, settled_by, ticket_for, waiting_for, waits
+from postroom.runtime.background import TASKS_UPDATED
+from postroom.runtime.calls import Answers, CallRequest, given_up, serializable
+from postroom.runtime.checkpoint import Change, running
+from postroom.runtime.history import as_seen_by_model, has_input_after, is_output_of
+from postroom.runtime.interrupting import Interrupted
+from postroom.runtime.model_call import ask, with_call_ids
+from postroom.runtime.run_state import RuntimeState, by_call, state_of
+from postroom.runtime.surroundings import Surroundings
+
+
+class Execution:
+    """Runs an agent on a thread until there is nothing more to do now."""
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self._with = surroundings
+        self._log = surroundings.log
+        self._active = surroundings.active
+        self._sink = surroundings.sink
+        self._tickets: dict[str, RunWaitingTicket] = {}
+        self._steps = 0
+        self._usage = Usage()
+        self._said = ""
+        self._since = surroundings.clock.now()
+
+    async def run(self) -> AgentRunResult:
+        """Execute the run and return how it ended, or what it waits for.
+
+        Raises:
+            InferenceError: the model's side failed; the run stands as its last checkpoint left it.
+            StaleClaim: the run is not the worker's any more.
+            StoreError: a checkpoint could not be written.
+        """
+        try:
+            await self._begin()
+            return await self._go_on()
+        except Interrupted as asked:
+            return await self._end_by(asked.reason)
+
+    async def _begin(self) -> None:
+        identity, log = self._active.identity, self._log
+        await self._sink.emit(
+            RunStart(
+                thread_id=identity.thread_id,
+                run_id=identity.run_id,
+                parent_run_id=identity.parent_run_id,
+                identity=identity,
+            )
+        )
+        self._tickets = by_call(log.state.tickets)
+        self._active.expect(self._asked_ids())
+        waited = log.record.status is RunStatus.WAITING
+        self._tell_of_orphans()
+        if log.record.status is not RunStatus.RUNNING or log.state != state_of(log.record):
+            await self._checkpoint(running)
+        if waited:
+            await self._with.read(Boundary.RESUME_INPUT)
+
+    def _tell_of_orphans(self) -> None:
+        log = self._log
+        for message in reversed(log.messages):
+            if is_output_of(message, log.run_id):
+                return
+            if message.text() == TASKS_UPDATED:
+                log.keep(self._with.tasks.orphans(log.state.tasks))
+                log.state = replace(log.state, tasks=())
+                return
+
+    async def _go_on(self) -> AgentRunResult:
+        decisions = dict(self._with.activation.decisions)
+        while True:
+            if self._tickets and (result := await self._settle(decisions)):
+                return result
+            decisions = {}
+            if (answer := self._log.answer()) is None:
+                await self._with.read(Boundary.NEXT_STEP)
+                self._refuse_too_much()
+                await self._step()
+            elif result := await self._natural_end(answer):
+                return result
+
+    def _refuse_too_much(self) -> None:
+        spec, used = self._with.agent.spec, self._log.used()
+        over = None
+        if self._steps >= spec.max_rounds:
+            over = "max_rounds"
+        elif spec.token_budget is not None and used.input_tokens + used.output_tokens >= spec.token_budget:
+            over = "token_budget"
+        if over:
+            raise Interrupted(TerminationReason(type=TerminationKind.STOPPED, value=over))
+
+    async def _step(self) -> None:
+        message_id = self._with.new_id()
+        await self._sink.emit(StepStart(message_id=message_id))
+        result = await self._active.stop.run(self._asked_model)
+        self._steps += 1
+        self._log.steps += 1
+        self._log.spent += result.usage or Usage()
+        self._usage += result.usage or Usage()
+        message = Message(
+            role=Role.ASSISTANT,
+            content=result.content,
+            id=message_id,
+            tool_calls=result.tool_calls,
+            metadata=self._metadata(),
+        )
+        self._said = message.text() or self._said
+        self._log.keep([message], as_output=True)
+        for call in result.tool_calls:
+            await self._sink.emit(ToolCallReady(id=call.id, name=call.name, arguments=call.arguments))
+        await self._make(result.tool_calls, [CallRequest(call=call) for call in result.tool_calls], Answers())
+        if not self._tickets:
+            await self._checkpoint(running)
+        else:
+            await self._checkpoint(self._waiting_on_tickets())
+        await self._sink.emit(StepEnd())
+
+    async def _asked_model(self) -> InferenceResult:
+        spec = self._with.agent.spec
+        request = InferenceRequest(
+            model=spec.model,
+            messages=as_seen_by_model(self._log.messages),
+            system=spec.system_prompt,
+            tools=self._with.calls.descriptors(),
+            overrides=merged(spec.overrides, self._with.activation.options.overrides),
+        )
+        result = await ask(self._with.agent.model, request, self._sink, self._with.clock)
+        return with_call_ids(result, self._with.new_id)
+
+    def _metadata(self) -> MessageMetadata:
+        return MessageMetadata(
+            run_id=self._log.run_id,
+            step_index=self._log.record.steps + self._log.steps,
+            sender_agent_id=self._active.identity.agent_id,
+        )
+
+    async def _make(
+        self, calls: Sequence[ToolCall], requests: Sequence[CallRequest], answers: Answers
+    ) -> None:
+        """Make calls and keep their answers; those that are suspended become tickets."""
+        if not calls:
+            return
+        self._active.expect([*self._asked_ids(), *(call.id for call in calls)])
+        metadata = self._metadata()
+        try:
+            await self._active.stop.run(lambda: self._with.calls.make(requests, answers))
+        except Interrupted:
+            for call in calls:
+                if call.id not in answers.results:
+                    answers.results[call.id] = given_up(call)
+                    await self._with.calls.tell(call, answers.results[call.id], answers)
+            raise
+        finally:
+            self._log.keep(answers.messages(calls, metadata), as_output=True)
+        for call in calls:
+            if (result := answers.results[call.id]).status is ToolStatus.PENDING:
+                self._tickets[call.id] = ticket_for(call, result, now=self._with.clock.now())
+        self._active.expect(self._asked_ids())
+
+    def _asked_ids(self) -> list[str]:
+        return [id for ticket in self._tickets.values() for id in (ticket.tool_call_id, ticket.ticket_id)]
+
+    async def _settle(self, given: Mapping[str, ToolCallResume]) -> AgentRunResult | None:
+        """Go on with suspended calls; None when none is left, else the run waits and is released."""
+        may_hold = self._with.hold_ms > 0
+        decisions = dict(given)
+        while self._tickets:
+            self._active.stop.check()
+            await self._apply(decided(self._tickets, {**self._active.take_decisions(), **decisions}))
+            decisions = {}
+            await self._supersede()
+            if not self._tickets:
+                break
+            await self._wait_for_answers()
+            if await self._with.read(Boundary.NEXT_STEP):
+                continue
+            if may_hold:
+                may_hold = False
+                await self._active.stop.run(lambda: self._active.stir(self._with.timer, self._with.hold_ms))
+            elif self._active.close():
+                return await self._finish(TerminationReason.suspended())
+        if self._log.record.status is not RunStatus.RUNNING or self._log.has_new:
+            await self._checkpoint(running)
+        return None
+
+    async def _apply(self, settled: Sequence[tuple[RunWaitingTicket, ToolCallResume]]) -> None:
+        if settled and self._log.record.status is not RunStatus.RUNNING:
+            await self._checkpoint(running)  # a crash from here on has the run executed again
+        answers, calls, requests = Answers(), [], []
+        for ticket, decision in settled:
+            del self._tickets[ticket.tool_call_id]
+            call, outcome = settled_by(decision, ticket)
+            calls.append(call)
+            await self._sink.emit(ToolCallResumed(target_id=call.id, result=decision.result))
+            if isinstance(outcome, ToolResult):
+                answers.results[call.id] = serializable(outcome)
+                await self._with.calls.tell(call, answers.results[call.id], answers)
+            else:
+                requests.append(outcome)
+        await self._make(calls, requests, answers)
+
+    async def _supersede(self) -> None:
+        """Give up the questions behind which somebody has spoken: that goes before an answer."""
+        for call_id, ticket in list(self._tickets.items()):
+            if has_input_after(self._log.messages, call_id):
+                del self._tickets[call_id]
+                reason = "superseded by new input"
+                await self._sink.emit(ToolCallCancel(id=call_id, name=ticket.tool_name, reason=reason))
+        self._active.expect(self._asked_ids())
+
+    async def _wait_for_answers(self) -> None:
+        waiting = self._log.record.waiting
+        asked = waiting.tickets if waiting else ()
+        if asked != tuple(self._tickets.values()) or self._log.has_new:
+            await self._checkpoint(self._waiting_on_tickets())
+
+    def _waiting_on_tickets(self) -> Change:
+        waiting = waiting_for(tuple(self._tickets.values()), self._active.identity.dispatch_id)
+        return lambda record: waits(record, waiting)
+
+    def _waiting_on_tasks(self) -> Change:
+        waiting = RunWaitingState(
+            reason=WaitingReason.BACKGROUND_TASKS, since_dispatch_id=self._active.identity.dispatch_id
+        )
+        return lambda record: waits(record, waiting)
+
+    async def _natural_end(self, answer: Message) -> AgentRunResult | None:
+        """End the run behind its answer; None when something came that wants another one."""
+        self._said = answer.text()
+        identity = self._active.identity
+        while not await self._with.read(Boundary.ON_NATURAL_END):
+            begun = self._with.tasks.running(run_id=identity.run_id)
+            if begun and identity.parent_run_id is not None:
+                await self._active.stop.run(lambda: self._active.stir(self._with.timer))
+            elif begun:
+                await self._checkpoint(self._waiting_on_tasks())
+                if self._active.close():
+                    return await self._finish(TerminationReason.natural_end())
+            elif self._active.close():
+                return await self._end(TerminationReason.natural_end())
+        return None
+
+    async def _end_by(self, reason: TerminationReason) -> AgentRunResult:
+        self._with.tasks.abandon(self._log.run_id)
+        await self._with.put_down()
+        return await self._end(reason)
+
+    async def _end(self, termination: TerminationReason) -> AgentRunResult:
+        self._tickets = {}
+        self._log.state = RuntimeState(run_id=self._log.run_id)
+        now = self._with.clock.now()
+
+        def ended(record: RunRecord) -> RunRecord:
+            done = record.ended(termination, now=max(now, record.updated_at))
+            return replace(done, final_output=self._said or done.final_output)
+
+        await self._checkpoint(ended)
+        return await self._finish(termination)
+
+    async def _checkpoint(self, change: Change) -> None:
+        log, now = self._log, self._with.clock.now()
+        wall = Usage(wall_ms=max(now - self._since, 0))
+        self._since = now
+        self._usage += wall
+        log.spent += wall
+        notes = (note for note in log.state.tasks if note.instance != self._with.tasks.instance)
+        log.state = replace(
+            log.state,
+            tickets=tuple(self._tickets.values()),
+            tasks=(*notes, *self._with.tasks.notes(log.run_id)),
+        )
+        await log.write(change)
+
+    async def _finish(self, termination: TerminationReason) -> AgentRunResult:
+        record, identity = self._log.record, self._active.identity
+        await self._sink.emit(
+            RunFinish(
+                thread_id=identity.thread_id,
+                run_id=identity.run_id,
+                termination=termination,
+                result={"response": self._said, "status": record.status, "status_reason": termination.value},
+                identity=identity,
+            )
+        )
+        return AgentRunResult(
+            run_id=identity.run_id,
+            response=self._said,
+            termination=termination,
+            steps=self._steps,
+            usage=self._usage,
+            waiting=record.waiting,
+        )

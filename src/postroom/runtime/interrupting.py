@@ -1,0 +1,106 @@
+"""Work that somebody else may end: by a request with a reason, or because its time is up.
+
+Both end the work by cancelling it where it waits, and turn that cancellation, and no other, into an exception
+of this module. A task that is cancelled from outside is cancelled.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from postroom.concurrency import Tasks
+from postroom.contracts.clock import Timer
+from postroom.contracts.runs import TerminationReason
+
+T = TypeVar("T")
+
+
+class Interrupted(Exception):
+    """The run was asked to end."""
+
+    def __init__(self, reason: TerminationReason) -> None:
+        super().__init__(reason.type)
+        self.reason = reason
+
+
+class TimeUp(Exception):
+    """The work took too long and was ended."""
+
+
+class Stop:
+    """A request that a run end; the first reason given counts."""
+
+    def __init__(self) -> None:
+        self._reason: TerminationReason | None = None
+        self._scopes: set[asyncio.Timeout] = set()
+
+    @property
+    def requested(self) -> bool:
+        """Whether the run is to end."""
+        return self._reason is not None
+
+    def request(self, reason: TerminationReason) -> None:
+        """Ask the run to end; work under `run` is cancelled."""
+        if self._reason is None:
+            self._reason = reason
+            for scope in self._scopes:
+                _end(scope)
+
+    def check(self) -> None:
+        """Go on only when nobody has asked to end.
+
+        Raises:
+            Interrupted: somebody has.
+        """
+        if self._reason is not None:
+            raise Interrupted(self._reason)
+
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do the work, unless the run is asked to end meanwhile.
+
+        Raises:
+            Interrupted: it was, or had been before.
+        """
+        self.check()
+        scope = asyncio.timeout(None)
+        try:
+            async with scope:
+                self._scopes.add(scope)
+                return await work()
+        except TimeoutError:
+            if scope.expired():
+                self.check()
+            raise
+        finally:
+            self._scopes.discard(scope)
+
+
+async def limited(work: Callable[[], Awaitable[T]], milliseconds: int | None, timer: Timer) -> T:
+    """Do the work within a time; None is no limit.
+
+    Raises:
+        TimeUp: it took longer, and was cancelled.
+    """
+    if milliseconds is None:
+        return await work()
+    scope = asyncio.timeout(None)
+    alarm = Tasks("time limit")
+    try:
+        async with scope:
+            alarm.start(_ring(scope, milliseconds, timer), name="alarm")
+            return await work()
+    except TimeoutError as error:
+        if scope.expired():
+            raise TimeUp from error
+        raise
+    finally:
+        await alarm.close()
+
+
+async def _ring(scope: asyncio.Timeout, milliseconds: int, timer: Timer) -> None:
+    await timer.sleep(milliseconds)
+    _end(scope)
+
+
+def _end(scope: asyncio.Timeout) -> None:
+    scope.reschedule(asyncio.get_running_loop().time())

@@ -1,0 +1,86 @@
+"""One question to the model, streamed to listeners; an answer that was cut off is asked for again."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from postroom.contracts.agent_events import (
+    EventSink,
+    InferenceComplete,
+    ReasoningDelta,
+    StreamReset,
+    TextDelta,
+    ToolCallDelta,
+    ToolCallStart,
+)
+from postroom.contracts.clock import Clock
+from postroom.contracts.errors import StreamInterrupted
+from postroom.contracts.inference import (
+    InferencePiece,
+    InferenceReasoningDelta,
+    InferenceRequest,
+    InferenceResult,
+    InferenceStop,
+    InferenceTextDelta,
+    InferenceToolCallDelta,
+    InferenceToolCallStart,
+    Model,
+)
+
+REPEATS = 2
+"""How often a cut-off answer is asked for again before the run fails."""
+
+
+async def ask(model: Model, request: InferenceRequest, sink: EventSink, clock: Clock) -> InferenceResult:
+    """Return the model's whole answer.
+
+    Raises:
+        InferenceError: the model's side failed; StreamInterrupted only after several tries.
+    """
+    for _ in range(REPEATS):
+        try:
+            return await _ask_once(model, request, sink, clock)
+        except StreamInterrupted as error:
+            await sink.emit(StreamReset(reason=error.message))
+    return await _ask_once(model, request, sink, clock)
+
+
+async def _ask_once(
+    model: Model, request: InferenceRequest, sink: EventSink, clock: Clock
+) -> InferenceResult:
+    began = clock.now()
+    stream = model.stream(request)
+    try:
+        async for piece in stream:
+            if isinstance(piece, InferenceStop):
+                took = max(clock.now() - began, 0)
+                usage = piece.result.usage
+                await sink.emit(InferenceComplete(model=request.model, duration_ms=took, usage=usage))
+                return piece.result
+            await _show(piece, sink)
+    finally:
+        if (close := getattr(stream, "aclose", None)) is not None:
+            await close()
+    raise StreamInterrupted("the model's answer ended before it was whole", value=model.name)
+
+
+async def _show(piece: InferencePiece, sink: EventSink) -> None:
+    match piece:
+        case InferenceTextDelta(delta=delta):
+            await sink.emit(TextDelta(delta=delta))
+        case InferenceReasoningDelta(delta=delta):
+            await sink.emit(ReasoningDelta(delta=delta))
+        case InferenceToolCallStart(id=call_id, name=name):
+            await sink.emit(ToolCallStart(id=call_id, name=name))
+        case InferenceToolCallDelta(id=call_id, args_delta=delta):
+            await sink.emit(ToolCallDelta(id=call_id, args_delta=delta))
+
+
+def with_call_ids(result: InferenceResult, new_id: Callable[[], str]) -> InferenceResult:
+    """Return the answer with an id on each tool call that no other call in it has."""
+    seen: set[str] = set()
+    calls = []
+    for call in result.tool_calls:
+        fresh = call.id if call.id.strip() and call.id not in seen else new_id()
+        seen.add(fresh)
+        calls.append(replace(call, id=fresh))
+    return replace(result, tool_calls=tuple(calls))

@@ -1,0 +1,89 @@
+"""A model behind any endpoint that speaks the OpenAI chat protocol, streamed."""
+
+import json
+import ssl
+from collections.abc import AsyncIterator
+
+from postroom.contracts.clock import Clock, SystemClock
+from postroom.contracts.errors import InferenceTimeout, ProviderFailed, StreamInterrupted
+from postroom.contracts.inference import InferencePiece, InferenceRequest, InferenceStop
+from postroom.contracts.messages import Json
+from postroom.runtime.openai_errors import failure_in_stream
+from postroom.runtime.openai_wire import Assembly, request_body
+
+END = "[DONE]"
+
+
+class OpenAICompatibleModel:
+    """Asks an endpoint; make it outside of the event loop, and close it when done.
+
+    Nothing is repeated here: whoever asks decides about that by the kind of the failure. `silence_ms` is how
+    long the endpoint may say nothing. `token_limit_field` is what it calls the limit of an answer.
+
+    Raises:
+        MissingExtra: the HTTP client is not installed.
+        ConfigError: `base_url` is no address.
+    """
+
+    def __init__(  # noqa: PLR0913 - what differs between endpoints, by name
+        self,
+        base_url: str,
+        api_key: str | None = None,
+        *,
+        name: str = "openai",
+        silence_ms: int = 120_000,
+        token_limit_field: str = "max_tokens",  # noqa: S107 - tokens of text
+        proxy: str | None = None,
+        verify: ssl.SSLContext | bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        from postroom.runtime.openai_http import Endpoint  # an extra: asked for where it is needed
+
+        self._name = name
+        self._endpoint = Endpoint(base_url, api_key, silence_ms=silence_ms, proxy=proxy, verify=verify)
+        self._token_limit_field = token_limit_field
+        self._clock = clock or SystemClock()
+
+    def __repr__(self) -> str:
+        return f"OpenAICompatibleModel({self._name!r}, {self._endpoint!r})"
+
+    @property
+    def name(self) -> str:
+        """What the adapter is called in logs and metrics."""
+        return self._name
+
+    async def stream(self, request: InferenceRequest) -> AsyncIterator[InferencePiece]:
+        """Answer piece by piece; the last piece is the whole answer.
+
+        Raises:
+            InferenceError: by kind; StreamInterrupted when the stream ended before the answer did.
+        """
+        body = request_body(request, token_limit_field=self._token_limit_field)
+        answer = Assembly()
+        try:
+            async with self._endpoint.events(body, now=self._clock.now()) as events:
+                async for text in events:
+                    if text.strip() == END:
+                        break
+                    for piece in answer.add(_chunk(text)):
+                        yield piece
+        except (StreamInterrupted, InferenceTimeout):
+            if not answer.finished:
+                raise
+        yield InferenceStop(result=answer.result())
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._endpoint.close()
+
+
+def _chunk(text: str) -> dict[str, Json]:
+    try:
+        chunk = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProviderFailed("the model's endpoint sent what is no JSON") from error
+    if not isinstance(chunk, dict):
+        raise ProviderFailed("the model's endpoint sent what is no chunk of an answer")
+    if chunk.get("error"):
+        raise failure_in_stream(chunk["error"])
+    return chunk

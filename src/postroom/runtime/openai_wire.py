@@ -1,0 +1,244 @@
+"""The OpenAI chat protocol as values: what is sent, and how the pieces of an answer become one."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from postroom.contracts.errors import ContentFiltered, ProviderFailed, StreamInterrupted
+from postroom.contracts.inference import (
+    InferencePiece,
+    InferenceReasoningDelta,
+    InferenceRequest,
+    InferenceResult,
+    InferenceTextDelta,
+    InferenceToolCallDelta,
+    InferenceToolCallStart,
+    StopReason,
+)
+from postroom.contracts.messages import ContentBlock, Json, Message, Role, ToolCall
+from postroom.contracts.runs import Usage
+
+_STOPS = {
+    "length": StopReason.MAX_TOKENS,
+    "tool_calls": StopReason.TOOL_USE,
+    "function_call": StopReason.TOOL_USE,
+}
+
+
+def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[str, Json]:
+    """Return the body of a streamed chat completion."""
+    wishes = request.overrides
+    system = [{"role": "system", "content": request.system}] if request.system else []
+    said = (_message(message) for message in request.messages)
+    body: dict[str, Json] = {
+        "model": (wishes.upstream_model if wishes else None) or request.model,
+        "messages": [*system, *(one for one in said if one)],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if request.tools:
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "parameters": tool.parameters,
+                },
+            }
+            for tool in request.tools
+        ]
+    if wishes:
+        asked = {
+            "temperature": wishes.temperature,
+            "top_p": wishes.top_p,
+            "reasoning_effort": wishes.reasoning_effort,
+            token_limit_field: wishes.max_tokens,
+        }
+        body |= {name: value for name, value in asked.items() if value is not None}
+    return body
+
+
+def _message(message: Message) -> dict[str, Json] | None:
+    if message.role is Role.TOOL:
+        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": _text(message)}
+    if message.role is Role.ASSISTANT:
+        return _assistant(message)
+    content = _content(message)
+    return {"role": str(message.role), "content": content} if content else None
+
+
+def _assistant(message: Message) -> dict[str, Json] | None:
+    text = _text(message)
+    if not text and not message.tool_calls:
+        return None
+    said: dict[str, Json] = {"role": "assistant", "content": text or None}
+    if message.tool_calls:
+        said["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments or {})},
+            }
+            for call in message.tool_calls
+        ]
+    return said
+
+
+def _content(message: Message) -> Json:
+    """Return text as a string; with pictures that have an address, as parts."""
+    pictures = [
+        {"type": "image_url", "image_url": {"url": block.data["url"]}}
+        for block in message.content
+        if block.type == "image" and isinstance(block.data.get("url"), str)
+    ]
+    text = _text(message)
+    if not pictures:
+        return text
+    return [*([{"type": "text", "text": text}] if text else []), *pictures]
+
+
+def _text(message: Message) -> str:
+    return _mended(message.text())
+
+
+class _Text:
+    """Text that comes in pieces; a character that was cut in two is held until its other half comes."""
+
+    def __init__(self) -> None:
+        self._whole: list[str] = []
+        self._held = ""
+
+    def add(self, piece: str) -> str:
+        """Return what can be shown now."""
+        piece = self._held + piece
+        self._held = piece[-1] if piece and "\ud800" <= piece[-1] <= "\udbff" else ""
+        shown = _mended(piece[: len(piece) - len(self._held)])
+        self._whole.append(shown)
+        return shown
+
+    def whole(self) -> str:
+        """Return all of it."""
+        return "".join(self._whole) + _mended(self._held)
+
+
+def _mended(text: str) -> str:
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+@dataclass(slots=True)
+class _Call:
+    id: str
+    name: str = ""
+    arguments: _Text = field(default_factory=_Text)
+
+    def whole(self) -> ToolCall:
+        """Return the call; arguments that are no JSON stay text, so that their check refuses them."""
+        text = self.arguments.whole()
+        try:
+            arguments = json.loads(text) if text.strip() else {}
+        except (ValueError, RecursionError):
+            arguments = text
+        return ToolCall(id=self.id, name=self.name, arguments=arguments)
+
+
+class Assembly:
+    """Puts one answer together from the chunks of a stream."""
+
+    def __init__(self) -> None:
+        self._text = _Text()
+        self._reasoning = _Text()
+        self._calls: list[_Call] = []
+        self._places: dict[int, _Call] = {}
+        self._finish: str | None = None
+        self._usage: Usage | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model said why it stopped: only then is the answer whole."""
+        return self._finish is not None
+
+    def add(self, chunk: Json) -> list[InferencePiece]:
+        """Take a chunk in and return what is new.
+
+        Raises:
+            ProviderFailed: it is no chunk.
+        """
+        try:
+            return self._add(chunk)
+        except (AttributeError, TypeError, KeyError, ValueError) as error:
+            raise ProviderFailed("the model's endpoint sent what is no chunk of an answer") from error
+
+    def _add(self, chunk: dict[str, Any]) -> list[InferencePiece]:
+        if usage := chunk.get("usage"):
+            self._usage = Usage(
+                input_tokens=int(usage.get("prompt_tokens") or 0),
+                output_tokens=int(usage.get("completion_tokens") or 0),
+            )
+        pieces: list[InferencePiece] = []
+        for choice in chunk.get("choices") or ():
+            if choice.get("index") in (None, 0):
+                pieces += self._add_delta(choice.get("delta") or {})
+                self._finish = choice.get("finish_reason") or self._finish
+        return pieces
+
+    def _add_delta(self, delta: dict[str, Any]) -> list[InferencePiece]:
+        pieces: list[InferencePiece] = []
+        thought = delta.get("reasoning_content") or delta.get("reasoning")
+        if isinstance(thought, str) and (shown := self._reasoning.add(thought)):
+            pieces.append(InferenceReasoningDelta(delta=shown))
+        said = delta.get("content") or delta.get("refusal")
+        if said and (shown := self._text.add(said)):
+            pieces.append(InferenceTextDelta(delta=shown))
+        for fragment in delta.get("tool_calls") or ():
+            pieces += self._add_fragment(fragment)
+        return pieces
+
+    def _add_fragment(self, fragment: dict[str, Any]) -> list[InferencePiece]:
+        pieces: list[InferencePiece] = []
+        function = fragment.get("function") or {}
+        call = self._call_of(fragment.get("index"), fragment.get("id") or "", function.get("name") or "")
+        if call is None:
+            call = _Call(id=fragment.get("id") or f"call_{len(self._calls)}", name=function.get("name") or "")
+            self._calls.append(call)
+            self._places[len(self._calls) - 1 if fragment.get("index") is None else fragment["index"]] = call
+            pieces.append(InferenceToolCallStart(id=call.id, name=call.name))
+        if shown := call.arguments.add(function.get("arguments") or ""):
+            pieces.append(InferenceToolCallDelta(id=call.id, args_delta=shown))
+        return pieces
+
+    def _call_of(self, index: int | None, id: str, name: str) -> _Call | None:
+        """Return the call that a fragment goes on with.
+
+        Endpoints number fragments, or give each call's id, or neither and mean the last one; some number
+        every call 0, so that another id begins another call.
+        """
+        if index is not None:
+            known = self._places.get(index)
+        else:
+            known = next((call for call in self._calls if call.id == id), None) if id else None
+            if known is None and not id and not name and self._calls:
+                known = self._calls[-1]
+        return None if known is not None and id and known.id != id else known
+
+    def result(self) -> InferenceResult:
+        """Return the whole answer.
+
+        Raises:
+            StreamInterrupted: the stream ended before the answer did.
+            ContentFiltered: the provider withheld it.
+        """
+        if self._finish is None:
+            raise StreamInterrupted("the answer's stream ended before the answer did")
+        if self._finish == "content_filter":
+            raise ContentFiltered("the provider withheld the answer")
+        blocks = (
+            ContentBlock(type="thinking", text=self._reasoning.whole()),
+            ContentBlock(text=self._text.whole()),
+        )
+        return InferenceResult(
+            content=tuple(block for block in blocks if block.text),
+            tool_calls=tuple(call.whole() for call in self._calls),
+            stop_reason=_STOPS.get(self._finish, StopReason.END_TURN),
+            usage=self._usage,
+        )

@@ -1,0 +1,289 @@
+"""The built-in agent runtime: one executor among others."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from postroom.concurrency import SystemTimer, Tasks
+from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.agent_events import EventSink, RunFinish, RunIdentity
+from postroom.contracts.clock import Clock, SystemClock, Timer
+from postroom.contracts.errors import InvalidActivation, InvalidResume
+from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
+from postroom.contracts.live import LiveChannels
+from postroom.contracts.messages import Message
+from postroom.contracts.run_stores import CommitCoordinator, ThreadStore
+from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind, TerminationReason
+from postroom.contracts.tools import ToolCallResume
+from postroom.runtime.agents import AgentResolver, ResolvedAgent
+from postroom.runtime.background import BackgroundTasks, WakeSubmitter
+from postroom.runtime.calls import ToolCalls
+from postroom.runtime.checkpoint import RunLog
+from postroom.runtime.execution import Execution
+from postroom.runtime.interrupting import TimeUp, limited
+from postroom.runtime.listening import Listener
+from postroom.runtime.slots import ActiveRun, ActiveRuns
+from postroom.runtime.surroundings import Surroundings
+
+CANCEL_WAIT_MS = 5_000
+"""How long `cancel_and_wait_by_thread` waits for a run to end."""
+
+
+def _new_id(kind: str) -> str:
+    return f"{kind}_{uuid.uuid4().hex}"
+
+
+class AgentRuntime(RunDispatchExecutor):
+    """Runs agents in this process: a model in a loop with tools, each step committed.
+
+    `live` carries commands from other processes. `wake` has a run executed again when its background tasks
+    end after it was released; it may be set later. With `threads` and `coordinator` it also executes what no
+    mailbox hands it. A suspended run is released; with `hold_ms` it stays that long for a quick decision.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it works with, by name
+        self,
+        resolver: AgentResolver,
+        *,
+        clock: Clock | None = None,
+        timer: Timer | None = None,
+        live: LiveChannels | None = None,
+        threads: ThreadStore | None = None,
+        coordinator: CommitCoordinator | None = None,
+        tasks: BackgroundTasks | None = None,
+        wake: WakeSubmitter | None = None,
+        hold_ms: int = 0,
+        new_id: Callable[[str], str] = _new_id,
+    ) -> None:
+        self.wake = wake
+        self._resolver = resolver
+        self._clock = clock or SystemClock()
+        self._timer = timer or SystemTimer()
+        self._live = live
+        self._threads = threads
+        self._coordinator = coordinator
+        self._hold_ms = hold_ms
+        self._new_id = new_id
+        self._runs = ActiveRuns()
+        self.tasks = tasks or BackgroundTasks(timer=self._timer)
+        self.tasks.attach(self)
+
+    @property
+    def executing(self) -> int:
+        """How many runs execute here."""
+        return len(self._runs)
+
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        """Execute a run until it is done, stopped, cancelled or waits.
+
+        Repeated after a crash it goes on behind the last step that was committed. A run that is done already
+        is not executed: its recorded end is returned, so that a lost answer can be asked for again.
+
+        Raises:
+            ThreadAlreadyRunning: the thread's run is executed here already.
+            AgentNotFound: no agent has the run's agent id.
+            InvalidActivation: no thread store or coordinator was given with it.
+            InvalidResume: the run is done, and was asked to go on.
+            InferenceError: the model's side failed.
+            StaleClaim: the run is not the worker's any more.
+        """
+        control = self._control_of(activation)
+        identity = self._identity(activation)
+        active = ActiveRun(
+            identity, reads_pending=control.pending is not None, new_id=lambda: self._new_id("msg")
+        )
+        self._runs.enter(active)
+        listener = Listener(self._live, active)
+        try:
+            await listener.start()
+            return await self._execute(activation, control, active, sink)
+        finally:
+            active.shut()
+            try:
+                await listener.stop()
+            finally:
+                self._runs.leave(active)
+
+    async def _execute(
+        self, activation: RunActivation, control: RunControl, active: ActiveRun, sink: EventSink
+    ) -> AgentRunResult:
+        identity = active.identity
+        log = RunLog(control, self._fresh(identity), self._clock)
+        stored = await log.stored()
+        if stored.status is RunStatus.DONE:
+            return await self._told_again(activation, stored, identity, sink)
+        active.identity = replace(identity, agent_id=activation.agent_id or stored.agent_id)
+        agent = self._resolver.resolve(active.identity.agent_id)
+        await log.load(activation.messages, restart=activation.recovery is Recovery.RESTART)
+        active.open()
+        active.accept(self.tasks.untold(identity.thread_id))
+        surroundings = self._surroundings(activation, control, active, agent, log, sink)
+        limits = Tasks("run limits")
+        try:
+            if (most := agent.spec.wall_timeout_ms) is not None:
+                limits.start(self._end_after(most, active), name=identity.run_id)
+            return await Execution(surroundings).run()
+        except BaseException:
+            await surroundings.put_down_in_haste()
+            raise
+        finally:
+            await limits.close()
+
+    async def _end_after(self, milliseconds: int, active: ActiveRun) -> None:
+        await self._timer.sleep(milliseconds)
+        active.stop.request(TerminationReason(type=TerminationKind.STOPPED, value="wall_timeout"))
+
+    async def _told_again(
+        self, activation: RunActivation, record: RunRecord, identity: RunIdentity, sink: EventSink
+    ) -> AgentRunResult:
+        if activation.attempt == 1:
+            raise InvalidResume(f"run {record.run_id!r} is done and cannot go on", value=record.run_id)
+        ended = record.termination or TerminationReason.natural_end()
+        said = record.final_output or ""
+        result = {"response": said, "status": record.status, "status_reason": ended.value}
+        await sink.emit(
+            RunFinish(
+                thread_id=record.thread_id,
+                run_id=record.run_id,
+                termination=ended,
+                result=result,
+                identity=identity,
+            )
+        )
+        return AgentRunResult(run_id=record.run_id, response=said, termination=ended)
+
+    def _control_of(self, activation: RunActivation) -> RunControl:
+        if isinstance(activation.control, RunControl):
+            return activation.control
+        if self._threads is None or self._coordinator is None:
+            raise InvalidActivation("a run needs a thread store and a coordinator", value=activation.run_id)
+        return RunControl(coordinator=self._coordinator, threads=self._threads)
+
+    def _identity(self, activation: RunActivation) -> RunIdentity:
+        trace = activation.trace
+        return RunIdentity(
+            thread_id=activation.thread_id,
+            run_id=activation.run_id or self._new_id("run"),
+            agent_id=activation.agent_id or "default",
+            parent_thread_id=trace.parent_thread_id,
+            parent_run_id=trace.parent_run_id,
+            dispatch_id=trace.dispatch_id,
+            session_id=trace.session_id,
+            transport_request_id=trace.transport_request_id,
+            origin=trace.origin,
+            run_mode=trace.run_mode,
+            adapter=trace.adapter,
+        )
+
+    def _fresh(self, identity: RunIdentity) -> RunRecord:
+        now = self._clock.now()
+        return RunRecord(
+            run_id=identity.run_id,
+            thread_id=identity.thread_id,
+            agent_id=identity.agent_id,
+            status=RunStatus.CREATED,
+            parent_run_id=identity.parent_run_id,
+            dispatch_id=identity.dispatch_id,
+            session_id=identity.session_id,
+            transport_request_id=identity.transport_request_id,
+            created_at=now,
+            updated_at=now,
+        )
+
+    def _surroundings(
+        self,
+        activation: RunActivation,
+        control: RunControl,
+        active: ActiveRun,
+        agent: ResolvedAgent,
+        log: RunLog,
+        sink: EventSink,
+    ) -> Surroundings:
+        calls = ToolCalls(
+            tools=agent.usable_tools(),
+            frontend={tool.name: tool for tool in activation.options.frontend_tools},
+            identity=active.identity,
+            sink=sink,
+            timer=self._timer,
+            timeout_ms=agent.spec.tool_timeout_ms,
+            parallel=agent.spec.parallel_tools,
+            new_id=lambda: self._new_id("msg"),
+        )
+        return Surroundings(
+            activation=activation,
+            agent=agent,
+            active=active,
+            control=control,
+            log=log,
+            calls=calls,
+            tasks=self.tasks,
+            sink=sink,
+            clock=self._clock,
+            timer=self._timer,
+            hold_ms=self._hold_ms,
+            new_id=lambda: self._new_id("msg"),
+        )
+
+    def recovery(self, activation: RunActivation) -> Recovery:
+        """A run that was cut off goes on from its last checkpoint."""
+        return Recovery.RESUME
+
+    def cancel(self, id: str) -> bool:
+        """Ask the run that has this dispatch, run or thread id to end; False when none runs here."""
+        active = self._runs.find(id)
+        return active is not None and active.cancel()
+
+    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
+        """Ask the thread's run to end and wait until it has; False when none runs here or it does not end."""
+        if (active := self._runs.on_thread(thread_id)) is None:
+            return False
+        active.cancel()
+        try:
+            await limited(active.ended.wait, CANCEL_WAIT_MS, self._timer)
+        except TimeUp:
+            return False
+        return True
+
+    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
+        """Hand a decision to the run with this id; False when it has no such call open, or is ending."""
+        active = self._runs.find(id)
+        return active is not None and active.decide([(tool_call_id, resume)])
+
+    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
+        """Hand messages to the run with this id for its next step; False when it is ending."""
+        active = self._runs.find(id)
+        return active is not None and active.accept(messages)
+
+    def wake_pending_boundary(self, id: str) -> bool:
+        """Tell the run with this id that messages wait for it; False when it is ending."""
+        active = self._runs.find(id)
+        return active is not None and active.wake()
+
+    def commit_coordinator(self) -> CommitCoordinator | None:
+        """Return what runs are committed with that no mailbox hands over."""
+        return self._coordinator
+
+    def has_commit_coordinator(self) -> bool:
+        """Each step is committed."""
+        return True
+
+    def stages_events(self) -> bool:
+        """Commits go through the coordinator that a run is given, with the events of the step."""
+        return True
+
+    async def close(self) -> None:
+        """End background tasks; runs are ended by who began them."""
+        await self.tasks.close()
+
+    def owner_on(self, thread_id: str) -> RunIdentity | None:
+        """Return the run that executes on the thread."""
+        active = self._runs.on_thread(thread_id)
+        return active.identity if active else None
+
+    def hand_over(self, run_id: str, message: Message) -> bool:
+        """Give a message to a run that executes here; False when it does not."""
+        return self.send_messages(run_id, [message])
+
+    def submitter(self) -> WakeSubmitter | None:
+        """Return where wakes are submitted."""
+        return self.wake

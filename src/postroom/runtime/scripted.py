@@ -1,0 +1,51 @@
+"""A model that says what it was told to; for tests, demos and the first steps with an agent."""
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from postroom.contracts.inference import (
+    InferencePiece,
+    InferenceRequest,
+    InferenceResult,
+    InferenceStop,
+    InferenceTextDelta,
+    InferenceToolCallStart,
+)
+
+Line = InferenceResult | Exception | Sequence[InferencePiece | Exception]
+"""One answer: whole, a failure, or piece by piece with a failure anywhere."""
+
+
+class ScriptedModel:
+    """Answers with the lines of a script, in order; when they are used up, with the text "done"."""
+
+    def __init__(self, script: Iterable[Line] = (), *, name: str = "scripted") -> None:
+        self._script = list(script)
+        self._name = name
+        self.requests: list[InferenceRequest] = []
+        """What it was asked, in order."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._name
+
+    def add(self, *lines: Line) -> None:
+        """Append to the script."""
+        self._script.extend(lines)
+
+    async def stream(self, request: InferenceRequest) -> AsyncIterator[InferencePiece]:
+        """Answer with the next line."""
+        self.requests.append(request)
+        line = self._script.pop(0) if self._script else InferenceResult.text("done")
+        pieces = [line] if isinstance(line, Exception) else line
+        for piece in _pieces(pieces) if isinstance(pieces, InferenceResult) else pieces:
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
+
+
+def _pieces(result: InferenceResult) -> list[InferencePiece]:
+    text = "".join(block.text for block in result.content if block.type == "text")
+    said: list[InferencePiece] = [InferenceTextDelta(delta=text)] if text else []
+    calls = [InferenceToolCallStart(id=call.id, name=call.name) for call in result.tool_calls]
+    return [*said, *calls, InferenceStop(result=result)]

@@ -1,0 +1,161 @@
+"""Runs that execute here: one a thread, found by run, thread or dispatch id, and what reaches them live."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from postroom.contracts.agent_events import RunIdentity
+from postroom.contracts.clock import Timer
+from postroom.contracts.errors import InvalidRecord, ThreadAlreadyRunning
+from postroom.contracts.messages import Message, refuse_broken_delta
+from postroom.contracts.runs import TerminationReason
+from postroom.contracts.tools import ToolCallResume
+from postroom.runtime.interrupting import Stop, TimeUp, limited
+
+
+class ActiveRun:
+    """One execution, seen from outside: what it is sent waits here until it looks.
+
+    It takes things while it is open; what it took it uses, or leaves behind durably when it ends. It may be
+    cancelled before that, too.
+    """
+
+    def __init__(self, identity: RunIdentity, *, reads_pending: bool, new_id: Callable[[], str]) -> None:
+        self.identity = identity
+        self.stop = Stop()
+        self.ended = asyncio.Event()
+        self._open_calls: frozenset[str] = frozenset()
+        self._reads_pending = reads_pending
+        self._new_id = new_id
+        self._stirred = asyncio.Event()
+        self._inbox: list[Message] = []
+        self._decisions: dict[str, ToolCallResume] = {}
+        self._woken = False
+        self._open = False
+        self._ending = False
+
+    @property
+    def ids(self) -> tuple[str | None, ...]:
+        """The ids it answers to."""
+        return (self.identity.run_id, self.identity.thread_id, self.identity.dispatch_id)
+
+    def open(self) -> None:
+        """Take what is sent from now on."""
+        self._open = True
+
+    def accept(self, messages: Sequence[Message]) -> bool:
+        """Take messages for the next step; False when it is not open, or they cannot be appended.
+
+        A message that waits already, by its id, is passed over.
+        """
+        named = [message if message.id else message.with_id(self._new_id()) for message in messages]
+        try:
+            refuse_broken_delta(named)
+        except InvalidRecord:
+            return False
+        if self._open:
+            known = {message.id for message in self._inbox}
+            self._inbox.extend(message for message in named if message.id not in known)
+            self._stirred.set()
+        return self._open
+
+    def decide(self, decisions: Sequence[tuple[str, ToolCallResume]]) -> bool:
+        """Take decisions; False when it is not open, or one of the calls neither runs nor waits."""
+        if not self._open or any(call not in self._open_calls for call, _ in decisions):
+            return False
+        for call, decision in decisions:
+            self._decisions.setdefault(call, decision)
+        self._stirred.set()
+        return True
+
+    def expect(self, ids: Iterable[str]) -> None:
+        """Take decisions about these calls or tickets alone; what came about others is dropped."""
+        self._open_calls = frozenset(ids)
+        self._decisions = {id: one for id, one in self._decisions.items() if id in self._open_calls}
+
+    def wake(self) -> bool:
+        """Take the hint that messages wait; False when it is not open, or does not look at them."""
+        if not (self._open and self._reads_pending):
+            return False
+        self._woken = True
+        self._stirred.set()
+        return True
+
+    def cancel(self) -> bool:
+        """Ask it to end; False when it is ending."""
+        if self._ending:
+            return False
+        self.stop.request(TerminationReason.cancelled())
+        self._stirred.set()
+        return True
+
+    def take_messages(self) -> list[Message]:
+        """Return what was sent, and forget the hint that more waits: whoever takes also looks there."""
+        taken, self._inbox = self._inbox, []
+        self._woken = False
+        return taken
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """Return messages that could not be used, before those that came since."""
+        self._inbox[:0] = messages
+
+    def take_decisions(self) -> dict[str, ToolCallResume]:
+        """Return the decisions that came."""
+        taken, self._decisions = self._decisions, {}
+        return taken
+
+    def close(self) -> bool:
+        """Take nothing more from now on; False, and still open, when something came that was not used."""
+        if self.stop.requested or self._inbox or self._decisions or self._woken:
+            return False
+        self._open, self._ending = False, True
+        return True
+
+    def shut(self) -> list[Message]:
+        """Take nothing more from now on, and return the messages that were not used."""
+        self._open, self._ending = False, True
+        return self.take_messages()
+
+    async def stir(self, timer: Timer, within_ms: int | None = None) -> None:
+        """Return when something came or the time is up; None waits as long as it takes."""
+        self._stirred.clear()
+        if self.stop.requested or self._inbox or self._decisions or self._woken:
+            return
+        try:
+            await limited(self._stirred.wait, within_ms, timer)
+        except TimeUp:
+            return
+
+
+class ActiveRuns:
+    """The runs that execute in this runtime."""
+
+    def __init__(self) -> None:
+        self._by_thread: dict[str, ActiveRun] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_thread)
+
+    def enter(self, active: ActiveRun) -> None:
+        """Let a run begin.
+
+        Raises:
+            ThreadAlreadyRunning: another, or the same, runs on the thread.
+        """
+        thread_id = active.identity.thread_id
+        if thread_id in self._by_thread:
+            raise ThreadAlreadyRunning(f"thread {thread_id!r} runs already", value=thread_id)
+        self._by_thread[thread_id] = active
+
+    def leave(self, active: ActiveRun) -> None:
+        """Let go of a run that has ended."""
+        del self._by_thread[active.identity.thread_id]
+        active.ended.set()
+
+    def on_thread(self, thread_id: str) -> ActiveRun | None:
+        """Return the thread's run."""
+        return self._by_thread.get(thread_id)
+
+    def find(self, id: str) -> ActiveRun | None:
+        """Return the run with this run, thread or dispatch id; None when two different ones have it."""
+        found = [active for active in self._by_thread.values() if id in active.ids]
+        return found[0] if len(found) == 1 else None

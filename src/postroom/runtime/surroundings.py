@@ -1,0 +1,91 @@
+"""What one execution works with, and how it takes in what it is sent while it runs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.agent_events import EventSink
+from postroom.contracts.clock import Clock, Timer
+from postroom.contracts.errors import PostroomError
+from postroom.contracts.executor import RunControl
+from postroom.contracts.messages import Boundary, Message
+from postroom.runtime.agents import ResolvedAgent
+from postroom.runtime.background import BackgroundTasks
+from postroom.runtime.calls import ToolCalls
+from postroom.runtime.checkpoint import RunLog
+from postroom.runtime.interrupting import TimeUp, limited
+from postroom.runtime.slots import ActiveRun
+
+_LOG = structlog.get_logger(__name__)
+
+LEAVING_MS = 1_000
+"""How long a run that fails may take to put down what it was sent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What an execution works with."""
+
+    activation: RunActivation
+    agent: ResolvedAgent
+    active: ActiveRun
+    control: RunControl
+    log: RunLog
+    calls: ToolCalls
+    tasks: BackgroundTasks
+    sink: EventSink
+    clock: Clock
+    timer: Timer
+    hold_ms: int
+    new_id: Callable[[], str]
+
+    async def read(self, boundary: Boundary) -> bool:
+        """Take in what was sent and what waits for this boundary; say whether anything came.
+
+        Raises:
+            Interrupted: the run was asked to end.
+            StaleClaim: the run is not the worker's any more.
+        """
+        self.active.stop.check()
+        sent = self.active.take_messages()
+        try:
+            return await self._take_in(boundary, sent)
+        except BaseException:
+            self.active.put_back(sent)
+            raise
+
+    async def _take_in(self, boundary: Boundary, sent: Sequence[Message]) -> bool:
+        before = len(self.log.messages)
+        if self.control.pending is None:
+            self.log.keep(sent)
+        else:
+            if sent:
+                await self.control.pending.stage(boundary, sent)
+            self.log.extend(await self.control.pending.freeze(boundary))
+        return len(self.log.messages) > before
+
+    async def put_down(self) -> None:
+        """Take nothing more, and keep durably for a later run what was sent and not read."""
+        sent = self.active.shut()
+        if self.control.pending is None:
+            self.log.keep(sent)
+        elif sent:
+            try:
+                await self.control.pending.stage(Boundary.NEXT_STEP, sent)
+            except BaseException:
+                self.active.put_back(sent)
+                raise
+
+    async def put_down_in_haste(self) -> None:
+        """Do so while the run fails: within a bound, and without another failure."""
+        try:
+            await limited(self._put_down_and_write, LEAVING_MS, self.timer)
+        except (PostroomError, TimeUp) as error:
+            _LOG.warning("runtime.messages_lost", run_id=self.log.run_id, reason=repr(error))
+
+    async def _put_down_and_write(self) -> None:
+        await self.put_down()
+        if self.log.has_new_input:
+            await self.log.write(lambda record: record)

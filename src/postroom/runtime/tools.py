@@ -1,0 +1,110 @@
+"""Tools: what the model may ask for, and how a plain function becomes one."""
+
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from postroom.contracts.agent_events import EventSink, RunIdentity, ToolCallStreamDelta
+from postroom.contracts.messages import Json
+from postroom.contracts.tools import Suspension, ToolCallResume, ToolDescriptor, ToolResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """What a tool is told of the call beside its arguments.
+
+    `decision` is what was decided about this call while it was suspended; without one, it was not. Of a call
+    that is to be made again a no never comes here.
+    """
+
+    identity: RunIdentity
+    call_id: str
+    tool_name: str
+    sink: EventSink
+    decision: ToolCallResume | None = None
+
+    async def show(self, delta: str) -> None:
+        """Show more of what the tool puts out while it works; the model does not see it."""
+        await self.sink.emit(ToolCallStreamDelta(id=self.call_id, name=self.tool_name, delta=delta))
+
+
+class Tool(Protocol):
+    """Something that the model can ask for."""
+
+    @property
+    def descriptor(self) -> ToolDescriptor:
+        """What the model is told of it."""
+        ...
+
+    async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
+        """Do it. The arguments fit the descriptor's schema.
+
+        What it raises is told to the model as a failure. It may be called again for one intent, after a
+        crash, and should do the same thing only once then; it is cancelled when its time is up.
+        """
+        ...
+
+
+class FunctionTool:
+    """A tool around an async function, which is given the arguments by name."""
+
+    def __init__(
+        self,
+        function: Callable[..., Awaitable[Json]],
+        descriptor: ToolDescriptor,
+        *,
+        needs_approval: bool = False,
+    ) -> None:
+        self._function = function
+        self._descriptor = descriptor
+        self._needs_approval = needs_approval
+        self._takes_context = "context" in inspect.signature(function).parameters
+
+    @property
+    def descriptor(self) -> ToolDescriptor:
+        """What the model is told of it."""
+        return self._descriptor
+
+    async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
+        """Call the function; when it needs approval and has none, ask for it."""
+        name = self._descriptor.name
+        if self._needs_approval and context.decision is None:
+            question = Suspension(
+                id=f"ask_{context.call_id}",
+                action="approve",
+                message=f"May {name} be called?",
+                parameters=arguments,
+            )
+            return ToolResult.suspended(name, question)
+        extra = {"context": context} if self._takes_context else {}
+        answer = await self._function(**{**arguments, **extra})
+        return answer if isinstance(answer, ToolResult) else ToolResult.success(name, answer)
+
+
+def function_tool(
+    parameters: dict[str, Json] | None = None,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    needs_approval: bool = False,
+) -> Callable[[Callable[..., Awaitable[Json]]], FunctionTool]:
+    """Make a tool of an async function: decorate it with the JSON schema of its arguments.
+
+    The function's name and docstring are the tool's unless others are given. A parameter called `context` is
+    given the `ToolContext`. It may return plain JSON data, or a `ToolResult`. With `needs_approval` a person
+    is asked before each call.
+    """
+
+    def made(function: Callable[..., Awaitable[Json]]) -> FunctionTool:
+        own = getattr(function, "__name__", "tool")
+        chosen = name or own
+        descriptor = ToolDescriptor(
+            id=chosen,
+            name=chosen,
+            description=inspect.getdoc(function) or "" if description is None else description,
+            parameters=parameters or {"type": "object", "properties": {}},
+        )
+        return FunctionTool(function, descriptor, needs_approval=needs_approval)
+
+    return made

@@ -1,0 +1,447 @@
+"""The OpenAI-compatible model against a server on real sockets that says exactly what it is told to."""
+
+import asyncio
+import builtins
+import importlib
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from postroom.contracts.activation import InferenceOverride
+from postroom.contracts.errors import (
+    ConfigError,
+    ContentFiltered,
+    ContextOverflow,
+    InferenceError,
+    InferenceTimeout,
+    MissingExtra,
+    ModelNotFound,
+    Overloaded,
+    ProviderFailed,
+    RateLimited,
+    RequestRefused,
+    StreamInterrupted,
+    Unauthorized,
+)
+from postroom.contracts.inference import (
+    InferenceReasoningDelta,
+    InferenceRequest,
+    InferenceResult,
+    InferenceStop,
+    InferenceTextDelta,
+    InferenceToolCallDelta,
+    InferenceToolCallStart,
+    StopReason,
+)
+from postroom.contracts.messages import ContentBlock, Message, Role, ToolCall
+from postroom.contracts.runs import Usage
+from postroom.contracts.tools import ToolDescriptor
+from postroom.runtime import OpenAICompatibleModel, function_tool
+from postroom.runtime.openai_errors import retry_after_ms
+from postroom.runtime.openai_wire import Assembly, request_body
+from postroom.testing import ManualClock
+from runtime.room import Room, bounded
+
+KEY = "sk-very-secret"
+ASKED = InferenceRequest(model="m", messages=(Message.user("hi"),))
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+CUT = object()
+SILENCE = object()
+
+
+def chunk(finish: str | None = None, usage: Any = None, **delta: Any) -> str:
+    said: dict[str, Any] = {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+    return f"data: {json.dumps({**said, 'usage': usage})}\n\n"
+
+
+def fragment(index: int | None = 0, id: str | None = None, name: str | None = None, args: str = "") -> str:
+    function = {"arguments": args, **({"name": name} if name else {})}
+    numbered = {"index": index} if index is not None else {}
+    return chunk(tool_calls=[{**numbered, **({"id": id} if id else {}), "function": function}])
+
+
+END = "data: [DONE]\n\n"
+
+
+class FakeEndpoint:
+    """Answers each request with the next answer; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+        self.bodies: list[Any] = []
+        self.heads: list[str] = []
+        self.url = ""
+        self._over = asyncio.Event()
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["FakeEndpoint"]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        try:
+            yield self
+        finally:
+            self._over.set()
+            server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        length = next(
+            int(line.split(":")[1]) for line in head.splitlines() if line.lower().startswith("content-length")
+        )
+        self.heads.append(head)
+        self.bodies.append(json.loads(await reader.readexactly(length)))
+        answer = self.answers.pop(0)
+        if isinstance(answer, bytes):
+            writer.write(answer)
+        else:
+            await self._stream(writer, answer)
+        writer.close()
+
+    async def _stream(self, writer: asyncio.StreamWriter, pieces: Sequence[Any]) -> None:
+        writer.write(HEAD)
+        for piece in pieces:
+            if piece is CUT:
+                writer.transport.abort()
+                return
+            if piece is SILENCE:
+                await self._over.wait()
+                return
+            data = piece if isinstance(piece, bytes) else piece.encode()
+            writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+
+
+def refusal(status: int, body: Any = "", **headers: str) -> bytes:
+    text = (body if isinstance(body, str) else json.dumps(body)).encode()
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(text)}"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + text
+
+
+async def answered(*answers: Any, request: InferenceRequest = ASKED, **options: Any) -> list[Any]:
+    """The pieces that the model makes of the server's answer; it is made where reading files blocks nobody."""
+    async with FakeEndpoint().serving() as server:
+        server.answers = list(answers)
+        model = await asyncio.to_thread(OpenAICompatibleModel, server.url, KEY, **options)
+        try:
+            return [piece async for piece in model.stream(request)]
+        finally:
+            await model.close()
+
+
+async def test_text_comes_piece_by_piece_and_whole() -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": 3}
+    pieces = await bounded(
+        answered(
+            [
+                chunk(role="assistant", content=""),
+                chunk(content="Hel"),
+                chunk(content="lo"),
+                chunk("stop"),
+                f"data: {json.dumps({'choices': [], 'usage': usage})}\n\n",
+                END,
+            ]
+        )
+    )
+    assert pieces[:2] == [InferenceTextDelta(delta="Hel"), InferenceTextDelta(delta="lo")]
+    assert pieces[2] == InferenceStop(
+        result=InferenceResult(
+            content=(ContentBlock(text="Hello"),), usage=Usage(input_tokens=7, output_tokens=3)
+        )
+    )
+
+
+async def test_events_may_be_cut_anywhere_by_the_network() -> None:
+    data = (
+        (": a comment\n\n" + chunk(content="é\u2028 🎈") + chunk("stop") + END).replace("\n", "\r\n").encode()
+    )
+    pieces = await bounded(answered([data[at : at + 1] for at in range(len(data))]))
+    assert pieces[-1].result.content == (ContentBlock(text="é\u2028 🎈"),)
+    raw = json.dumps(
+        {"choices": [{"delta": {"content": "a\u2028b\x85c"}, "finish_reason": "stop"}]}, ensure_ascii=False
+    )
+    pieces = await bounded(answered([f"data:{raw}\n"]))
+    assert pieces[-1].result.content == (ContentBlock(text="a\u2028b\x85c"),)
+
+
+async def test_a_character_in_two_halves_becomes_one() -> None:
+    halves = [
+        r'data: {"choices":[{"delta":{"content":"x\ud83c"}}]}' + "\n\n",
+        r'data: {"choices":[{"delta":{"content":"\udf88y"}}]}' + "\n\n",
+    ]
+    pieces = await bounded(answered([*halves, chunk("stop"), END]))
+    assert [piece.delta for piece in pieces[:-1]] == ["x", "🎈y"]
+    assert pieces[-1].result.content[0].text == "x🎈y"
+    alone = await bounded(answered([halves[0], chunk("stop"), END]))
+    assert alone[-1].result.content[0].text == "x\ufffd"
+
+
+async def test_tool_calls_are_put_together_from_fragments() -> None:
+    pieces = await bounded(
+        answered(
+            [
+                fragment(0, "a", "look", '{"pa'),
+                fragment(0, None, None, 'th": "x"}'),
+                fragment(1, "b", "list"),
+                chunk("tool_calls"),
+                END,
+            ]
+        )
+    )
+    assert pieces[:3] == [
+        InferenceToolCallStart(id="a", name="look"),
+        InferenceToolCallDelta(id="a", args_delta='{"pa'),
+        InferenceToolCallDelta(id="a", args_delta='th": "x"}'),
+    ]
+    result = pieces[-1].result
+    assert result.tool_calls == (
+        ToolCall(id="a", name="look", arguments={"path": "x"}),
+        ToolCall(id="b", name="list", arguments={}),
+    )
+    assert result.stop_reason is StopReason.TOOL_USE
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [fragment(0, "a", "f", "{}"), fragment(0, "b", "g", "{}")],
+        [fragment(None, "a", "f", "{}"), fragment(None, "b", "g", "{}")],
+        [fragment(None, "a", "f", "{"), fragment(None, None, None, "}"), fragment(None, "b", "g", "{}")],
+        [fragment(0, "a", "f", "{"), fragment(1, "b", "g", "{}"), fragment(0, "a", None, "}")],
+    ],
+)
+async def test_endpoints_that_number_fragments_in_their_own_way_are_understood(said: list[str]) -> None:
+    pieces = await bounded(answered([*said, chunk("tool_calls"), END]))
+    assert [(one.id, one.name, one.arguments) for one in pieces[-1].result.tool_calls] == [
+        ("a", "f", {}),
+        ("b", "g", {}),
+    ]
+
+
+async def test_arguments_that_are_no_json_stay_text_for_their_check_to_refuse() -> None:
+    pieces = await bounded(answered([fragment(0, "a", "f", '{"x": '), chunk("length"), END]))
+    assert pieces[-1].result.tool_calls[0].arguments == '{"x": '
+    assert pieces[-1].result.stop_reason is StopReason.MAX_TOKENS
+
+
+async def test_reasoning_is_kept_apart() -> None:
+    pieces = await bounded(
+        answered([chunk(reasoning_content="hm"), chunk(content="yes"), chunk("stop"), END])
+    )
+    assert pieces[0] == InferenceReasoningDelta(delta="hm")
+    assert [(one.type, one.text) for one in pieces[-1].result.content] == [
+        ("thinking", "hm"),
+        ("text", "yes"),
+    ]
+
+
+@pytest.mark.parametrize("end", [[], [END], [CUT]])
+async def test_a_stream_without_an_end_of_the_answer_is_never_a_whole_one(end: list[Any]) -> None:
+    with pytest.raises(StreamInterrupted):
+        await bounded(answered([chunk(content="half an ans"), *end]))
+
+
+@pytest.mark.parametrize("end", [[], [CUT]])
+async def test_a_whole_answer_needs_no_farewell(end: list[Any]) -> None:
+    pieces = await bounded(answered([chunk(content="whole"), chunk("stop"), *end]))
+    assert pieces[-1].result == InferenceResult.text("whole")
+
+
+async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
+    with pytest.raises(InferenceTimeout):
+        await bounded(answered([chunk(content="wait"), SILENCE], silence_ms=50))
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (refusal(400, {"error": {"message": "bad"}}), RequestRefused),
+        (refusal(400, {"error": {"message": "long", "code": "context_length_exceeded"}}), ContextOverflow),
+        (refusal(400, {"error": {"message": "no", "code": "content_filter"}}), ContentFiltered),
+        (refusal(401), Unauthorized),
+        (refusal(402, "pay"), Unauthorized),
+        (refusal(404, {"error": {"message": "gone"}}), ModelNotFound),
+        (refusal(413), ContextOverflow),
+        (refusal(302, "", Location="http://127.0.0.1:1/"), RequestRefused),
+        (refusal(429, {"error": {"code": "insufficient_quota"}}), Unauthorized),
+        (refusal(429, {"error": "slow"}), RateLimited),
+        (refusal(500, "<html>"), ProviderFailed),
+        (refusal(502, "[" * 5_000), ProviderFailed),
+        (refusal(503), Overloaded),
+        (refusal(504), InferenceTimeout),
+        (refusal(529, {"type": "error", "error": {"type": "overloaded_error"}}), Overloaded),
+        (refusal(200, {"choices": []}, Content_Type="application/json"), RequestRefused),
+        ([chunk("content_filter"), END], ContentFiltered),
+        (['data: {"error": {"message": "burst", "code": 429}}\n\n'], RateLimited),
+        (['data: {"error": "odd"}\n\n'], ProviderFailed),
+        (["data: {broken\n\n"], ProviderFailed),
+        (["data: [1]\n\n"], ProviderFailed),
+        (['data: {"choices": [{"delta": {"content": 7}}]}\n\n'], ProviderFailed),
+        ([b"data: " + b"x" * 9_000_000], ProviderFailed),
+        (b"no HTTP at all\r\n\r\n", ProviderFailed),
+        (HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n") + b"3\r\nxyz\r\n0\r\n\r\n", StreamInterrupted),
+    ],
+)  # fmt: skip
+async def test_failures_are_told_by_kind(answer: Any, kind: type[InferenceError]) -> None:
+    with pytest.raises(InferenceError) as caught:
+        await bounded(answered(answer))
+    assert type(caught.value) is kind
+
+
+async def test_how_long_to_wait_is_told() -> None:
+    with pytest.raises(RateLimited) as caught:
+        await bounded(answered(refusal(429, "", Retry_After="1.5")))
+    assert caught.value.retry_after_ms == 1_500
+    clock = ManualClock()
+    date = "Tue, 14 Nov 2023 22:13:30 GMT"
+    assert retry_after_ms({"retry-after": date}, now=clock.now()) == 10_000
+    assert retry_after_ms({"retry-after": date}, now=clock.now() + 60_000) == 0
+    assert retry_after_ms({"retry-after-ms": "20", "retry-after": "9"}, now=0) == 20
+    assert [retry_after_ms({"retry-after": odd}, now=0) for odd in ("", "soon", "nan", "-3")] == [
+        None,
+        None,
+        None,
+        0,
+    ]
+    assert retry_after_ms({"retry-after": "inf"}, now=0) == 24 * 60 * 60 * 1000
+
+
+async def test_an_endpoint_that_is_not_there_may_come_back() -> None:
+    async with FakeEndpoint().serving() as server:
+        url = server.url
+    model = await asyncio.to_thread(OpenAICompatibleModel, url)
+    with pytest.raises(ProviderFailed, match="cannot be reached"):
+        await bounded(anext(model.stream(ASKED)))
+    await model.close()
+
+
+@pytest.mark.parametrize("url", ["gopher://x/v1", "", "http://", "http://x\x00y"])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError):
+        OpenAICompatibleModel(url)
+
+
+async def test_the_key_is_sent_and_shown_nowhere() -> None:
+    async with FakeEndpoint().serving() as server:
+        server.answers = [refusal(401, {"error": {"message": f"Incorrect API key: {KEY}"}})]
+        model = await asyncio.to_thread(OpenAICompatibleModel, server.url, KEY)
+        with pytest.raises(Unauthorized) as caught:
+            await bounded(anext(model.stream(ASKED)))
+        assert f"authorization: bearer {KEY}" in server.heads[0].lower()
+        for shown in (
+            repr(model),
+            str(caught.value),
+            repr(caught.value),
+            json.dumps(caught.value.as_dict()),
+            repr(vars(model)),
+        ):
+            assert KEY not in shown
+        assert "***" in str(caught.value)
+        await model.close()
+
+
+async def test_what_is_asked_is_the_whole_conversation() -> None:
+    tool = ToolDescriptor(id="look", name="look", description="Look", parameters={"type": "object"})
+    picture = ContentBlock(type="image", data={"url": "https://x/y.png"})
+    request = InferenceRequest(
+        model="m",
+        system="be brief",
+        messages=(
+            Message.user("hi"),
+            Message(role=Role.USER, content=(ContentBlock(text="see"), picture)),
+            Message.assistant("", tool_calls=[ToolCall(id="a", name="look", arguments={"p": 1})]),
+            Message.tool("a", "seen"),
+            Message.assistant(""),
+            Message.assistant("well \ud800"),
+        ),
+        tools=(tool,),
+        overrides=InferenceOverride(
+            upstream_model="big", temperature=0.0, max_tokens=9, reasoning_effort="low"
+        ),
+    )
+    async with FakeEndpoint().serving() as server:
+        server.answers = [[chunk("stop"), END]]
+        model = await asyncio.to_thread(OpenAICompatibleModel, f"{server.url}/")
+        assert model.name == "openai"
+        pieces = [piece async for piece in model.stream(request)]
+        await model.close()
+    assert pieces[-1].result.content == ()
+    assert server.heads[0].startswith("POST /v1/chat/completions ")
+    assert "authorization" not in server.heads[0].lower()
+    assert server.bodies[0] == {
+        "model": "big",
+        "messages": [
+            {"role": "system", "content": "be brief"},
+            {"role": "user", "content": "hi"},
+            {"role": "user", "content": [{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "https://x/y.png"}}]},
+            {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"p": 1}'}}]},
+            {"role": "tool", "tool_call_id": "a", "content": "seen"},
+            {"role": "assistant", "content": "well \ufffd"},
+        ],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "tools": [{"type": "function", "function": {"name": "look", "description": "Look", "parameters": {"type": "object"}}}],
+        "temperature": 0.0,
+        "max_tokens": 9,
+        "reasoning_effort": "low",
+    }  # fmt: skip
+    assert "max_completion_tokens" in request_body(request, token_limit_field="max_completion_tokens")
+
+
+async def test_a_run_behind_an_endpoint_survives_a_cut() -> None:
+    @function_tool({"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]})
+    async def look(path: str) -> str:
+        return f"nothing at {path}"
+
+    async with FakeEndpoint().serving() as server:
+        server.answers = [
+            [chunk(content="let me"), CUT],
+            [fragment(0, "a", "look", '{"path": "x"}'), chunk("tool_calls"), END],
+            [chunk(content="empty"), chunk("stop"), END],
+        ]
+        room = Room(tools=[look])
+        model = await asyncio.to_thread(OpenAICompatibleModel, server.url, KEY)
+        room.agent = replace(room.agent, model=model)
+        room.runtime = room.another_runtime()
+        result = await room.execute()
+        await model.close()
+    assert (result.response, result.steps) == ("empty", 2)
+    assert server.bodies[2]["messages"][-1] == {
+        "role": "tool",
+        "tool_call_id": "a",
+        "content": "nothing at x",
+    }
+    assert "stream_reset" in room.sink.kinds()
+
+
+def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "httpx2":
+            raise ImportError("no", name=name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.delitem(sys.modules, "postroom.runtime.openai_http", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtra, match="httpx2") as caught:
+        OpenAICompatibleModel("http://127.0.0.1:1")
+    assert caught.value.remedy == 'pip install "postroom[openai]"'
+    monkeypatch.undo()
+    importlib.import_module("postroom.runtime.openai_http")
+
+
+def test_an_answer_without_a_reason_to_stop_is_not_whole() -> None:
+    answer = Assembly()
+    assert (
+        answer.add({"choices": [{"index": 1, "delta": {"content": "other"}, "finish_reason": "stop"}]}) == []
+    )
+    assert not answer.finished
+    with pytest.raises(StreamInterrupted):
+        answer.result()

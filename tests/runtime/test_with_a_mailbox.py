@@ -1,0 +1,318 @@
+"""The runtime behind a real mailbox: what neither of them can promise alone."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from dispatch_room import dispatch_in, events_of, latest_run_that, make_resume, waiting_run
+from postroom.contracts.activation import RunActivation, Strategy
+from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.errors import RateLimited
+from postroom.contracts.events import RuntimeEventDurability
+from postroom.contracts.inference import InferenceResult
+from postroom.contracts.messages import Role, Visibility
+from postroom.contracts.runs import RunStatus, TerminationReason, WaitingReason
+from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.mailbox import Mailbox
+from postroom.runtime import (
+    AgentRuntime,
+    BackgroundTasks,
+    FixedResolver,
+    MapResolver,
+    ResolvedAgent,
+    ScriptedModel,
+    ToolContext,
+    function_tool,
+)
+from postroom.stores.memory import LocalLiveChannels, MemoryRunStores
+from postroom.testing import ManualClock
+from runtime.room import call, calls, until
+
+
+class House:
+    """Stores, a runtime with one agent, and a mailbox over both."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self.stores = MemoryRunStores(clock)
+        self.live = LocalLiveChannels(timer=clock)
+        self.model = ScriptedModel()
+        self.tasks = BackgroundTasks(timer=clock)
+        self.opened: list[Mailbox] = []
+
+    def open(self, *tools: Any, config: MailboxConfig | None = None) -> Mailbox:
+        agent = ResolvedAgent.new("agent", "m", "sys", self.model)
+        agent = replace(agent, spec=replace(agent.spec, tool_timeout_ms=None), tools=tools)
+        self.runtime = AgentRuntime(
+            FixedResolver(agent), clock=self.clock, timer=self.clock, live=self.live, tasks=self.tasks
+        )
+        mailbox = Mailbox(
+            self.runtime,
+            self.stores,
+            consumer_id="c",
+            live=self.live,
+            timer=self.clock,
+            random=Random(1),
+            config=config,
+        )
+        self.runtime.wake = mailbox.submit_background
+        self.opened.append(mailbox)
+        return mailbox
+
+    async def texts(self) -> list[str]:
+        return [message.text() for message in await self.stores.threads.load_messages("t") or ()]
+
+
+@pytest_asyncio.fixture
+async def house(clock: ManualClock) -> AsyncIterator[House]:
+    made = House(clock)
+    yield made
+    await made.tasks.close()
+    for mailbox in made.opened:
+        await mailbox.aclose(timedelta(0))
+
+
+def asked(text: str = "go", **fields: Any) -> RunActivation:
+    return RunActivation.new("t", [text], agent_id="agent", **fields)
+
+
+@asynccontextmanager
+async def time_passing(house: House) -> AsyncIterator[None]:
+    """Let time pass for whoever sleeps."""
+
+    async def passing() -> None:
+        while True:
+            await asyncio.sleep(0)
+            if house.clock.sleeping:
+                house.clock.advance(timedelta(milliseconds=250))
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(passing())
+        yield
+        task.cancel()
+
+
+class Blocking:
+    """A tool that waits until it is released, the first time."""
+
+    def __init__(self) -> None:
+        self.started, self.release = asyncio.Event(), asyncio.Event()
+
+        @function_tool()
+        async def block() -> str:
+            self.started.set()
+            await self.release.wait()
+            return "released"
+
+        self.tool = block
+
+
+async def test_a_result_is_recorded_on_the_dispatch(house: House) -> None:
+    house.model.add(InferenceResult.text("finished"))
+    submitted = await house.open().submit_background(asked())
+    row = await dispatch_in(house.stores, submitted.dispatch_id, RunDispatchStatus.ACKED)
+    assert row.run_id != row.dispatch_id
+    assert row.dispatch_instance_id is not None
+    assert (row.run_status, row.termination, row.run_response, row.run_error) == (
+        RunStatus.DONE,
+        TerminationReason.natural_end(),
+        "finished",
+        None,
+    )
+    record = await house.stores.threads.load_run(row.run_id)
+    assert (record.status, record.final_output, record.steps) == (RunStatus.DONE, "finished", 1)
+    assert await house.texts() == ["go", "finished"]
+
+
+async def test_an_agent_that_nobody_knows_is_a_dead_letter(house: House) -> None:
+    mailbox = house.open()
+    house.runtime._resolver = MapResolver({})
+    submitted = await mailbox.submit_background(RunActivation.new("t", ["go"], agent_id="missing-agent"))
+    row = await dispatch_in(house.stores, submitted.dispatch_id, RunDispatchStatus.DEAD_LETTER)
+    assert "missing-agent" in (row.run_error or "")
+    assert "missing-agent" in (row.last_error or "")
+
+
+@pytest.mark.parametrize("pending_zone", [True, False])
+async def test_steering_reaches_the_active_run_without_another_dispatch(
+    house: House, pending_zone: bool
+) -> None:
+    tool = Blocking()
+    house.model.add(calls(call("block"), text="start tool"), InferenceResult.text("saw live input"))
+    mailbox = house.open(tool.tool, config=MailboxConfig(pending_zone=pending_zone))
+    first = await mailbox.submit_background(asked("start"))
+    await asyncio.wait_for(tool.started.wait(), 5)
+    steered = await mailbox.submit_live_then_queue(asked("live steer"))
+    assert (steered.status, steered.run_id, steered.dispatch_id) == (
+        "running",
+        first.run_id,
+        first.dispatch_id,
+    )
+    tool.release.set()
+    await latest_run_that(house.stores, "t", lambda run: run.status is RunStatus.DONE)
+    assert len(house.model.requests) == 2
+    assert "live steer" in [message.text() for message in house.model.requests[1].messages]
+    assert (await house.texts()).count("live steer") == 1
+    rows = await house.stores.dispatches.list_dispatches("t")
+    assert [row.run_id for row in rows] == [first.run_id]
+
+
+@pytest.mark.parametrize("reason", [WaitingReason.BACKGROUND_TASKS, WaitingReason.USER_INPUT])
+async def test_a_waiting_run_goes_on_with_a_message(house: House, reason: WaitingReason) -> None:
+    await house.stores.threads.create_run(waiting_run("run-waiting", "t", reason))
+    house.model.add(InferenceResult.text("reactivated"))
+    submitted = await house.open().submit_background(asked("poke"))
+    assert submitted.run_id == "run-waiting"
+    run = await latest_run_that(house.stores, "t", lambda run: run.status is RunStatus.DONE)
+    assert (run.run_id, run.final_output) == ("run-waiting", "reactivated")
+
+
+async def test_a_background_task_wakes_its_run(house: House) -> None:
+    release = asyncio.Event()
+
+    @function_tool()
+    async def spawn_bg(context: ToolContext) -> dict[str, bool]:
+        async def work() -> dict[str, bool]:
+            await release.wait()
+            return {"done": True}
+
+        house.tasks.spawn(context.identity.thread_id, "bg", "short task", work)
+        return {"spawned": True}
+
+    house.model.add(calls(call("spawn_bg"), text="spawning task"), InferenceResult.text("waiting for it"))
+    first = await house.open(spawn_bg).submit_background(asked("start"))
+    await dispatch_in(house.stores, first.dispatch_id, RunDispatchStatus.ACKED)
+    waiting = await house.stores.threads.load_run(first.run_id)
+    assert waiting.is_background_task_waiting
+    release.set()
+    run = await latest_run_that(house.stores, "t", lambda run: run.status is RunStatus.DONE)
+    assert (run.run_id, run.final_output) == (first.run_id, "done")
+    rows = await house.stores.dispatches.list_dispatches("t")
+    assert [row.run_id for row in rows] == [first.run_id] * 2
+    messages = await house.stores.threads.load_messages("t")
+    event = next(one for one in messages if "<background-task-event" in one.text())
+    assert (event.role, event.visibility) == (Role.USER, Visibility.INTERNAL)
+    assert '"done":true' in event.text()
+
+
+async def test_a_task_that_ends_at_the_very_end_of_the_run_wakes_it_as_well(house: House) -> None:
+    release = asyncio.Event()
+
+    @function_tool()
+    async def spawn_bg(context: ToolContext) -> str:
+        house.tasks.spawn(context.identity.thread_id, "bg", "x", release.wait)
+        return "ok"
+
+    house.model.add(calls(call("spawn_bg")), InferenceResult.text("waiting"))
+    mailbox = house.open(spawn_bg)
+    first = await mailbox.submit_background(asked("start"))
+    await until(lambda: house.runtime.executing == 1)
+    await until(lambda: house.runtime.executing == 0)
+    release.set()  # the dispatch may not be acknowledged yet
+    async with time_passing(house):
+        await latest_run_that(house.stores, "t", lambda run: run.status is RunStatus.DONE)
+    runs = {row.run_id for row in await house.stores.dispatches.list_dispatches("t")}
+    assert first.run_id in runs
+    assert sum("<background-task-event" in text for text in await house.texts()) == 1
+    assert "<background-task-event" in house.model.requests[2].messages[-1].text()
+
+
+async def test_a_decision_resumes_a_released_run(house: House) -> None:
+    deleted: list[str] = []
+
+    @function_tool({"type": "object", "properties": {"path": {"type": "string"}}}, needs_approval=True)
+    async def delete(path: str) -> str:
+        deleted.append(path)
+        return "deleted"
+
+    house.model.add(calls(call("delete", path="a.txt")), InferenceResult.text("gone"))
+    mailbox = house.open(delete)
+    first = await mailbox.submit_background(asked())
+    row = await dispatch_in(house.stores, first.dispatch_id, RunDispatchStatus.ACKED)
+    assert (row.run_status, deleted) == (RunStatus.WAITING, [])
+    decision = RunActivation.new(
+        "t", [], agent_id="agent", continue_run_id=first.run_id, decisions=[("c1", make_resume())]
+    )
+    await mailbox.submit_background(decision)
+    run = await latest_run_that(house.stores, "t", lambda run: run.status is RunStatus.DONE)
+    assert (run.run_id, run.final_output, deleted) == (first.run_id, "gone", ["a.txt"])
+
+
+async def test_a_failed_step_is_tried_again_and_nothing_is_said_twice(house: House) -> None:
+    @function_tool()
+    async def look() -> str:
+        return "seen"
+
+    house.model.add(calls(call("look")), RateLimited("slow"), InferenceResult.text("end"))
+    async with house.open(look) as mailbox:
+        submitted = await mailbox.submit_background(asked())
+        async with time_passing(house):
+            row = await dispatch_in(house.stores, submitted.dispatch_id, RunDispatchStatus.ACKED)
+    assert (row.run_response, row.attempt_count) == ("end", 1)
+    assert await house.texts() == ["go", "", "seen", "end"]
+
+
+async def test_a_worker_that_leaves_gives_its_run_back(house: House) -> None:
+    tool = Blocking()
+    house.model.add(calls(call("block"), text="start"))
+    leaving = house.open(tool.tool)
+    submitted = await leaving.submit_background(asked())
+    await asyncio.wait_for(tool.started.wait(), 5)
+    async with time_passing(house):
+        await leaving.aclose(timedelta(0))
+    row = await house.stores.dispatches.load_dispatch(submitted.dispatch_id)
+    run = await house.stores.threads.load_run(submitted.run_id)
+    assert (row.status, row.attempt_count, run.status) == (RunDispatchStatus.QUEUED, 0, RunStatus.RUNNING)
+    tool.release.set()
+    house.model.add(InferenceResult.text("from elsewhere"))
+    await house.open(tool.tool).recover()
+    done = await latest_run_that(house.stores, "t", lambda run: run.status is RunStatus.DONE)
+    assert (done.run_id, done.final_output) == (submitted.run_id, "from elsewhere")
+
+
+async def test_a_newer_message_takes_the_place_of_the_active_run(house: House) -> None:
+    tool = Blocking()
+    house.model.add(calls(call("block"), text="start tool"), InferenceResult.text("the newer one"))
+    mailbox = house.open(tool.tool)
+    old = await mailbox.submit_background(asked("old"))
+    await asyncio.wait_for(tool.started.wait(), 5)
+    async with time_passing(house):
+        new, _ = await mailbox.submit(asked("new"))
+    run = await latest_run_that(house.stores, "t", lambda run: run.run_id == new.run_id and not run.is_open)
+    assert run.final_output == "the newer one"
+    ended = await house.stores.threads.load_run(old.run_id)
+    assert (ended.status, ended.termination) == (RunStatus.DONE, TerminationReason.cancelled())
+    assert "start tool" in [message.text() for message in house.model.requests[1].messages]
+
+
+async def test_what_was_rolled_back_is_not_shown(house: House) -> None:
+    tool = Blocking()
+    house.model.add(calls(call("block"), text="start tool"), InferenceResult.text("the newer one"))
+    mailbox = house.open(tool.tool)
+    await mailbox.submit_background(asked("old"))
+    await asyncio.wait_for(tool.started.wait(), 5)
+    async with time_passing(house):
+        new, _ = await mailbox.submit(asked("new"), strategy=Strategy.ROLLBACK)
+    await latest_run_that(house.stores, "t", lambda run: run.run_id == new.run_id and not run.is_open)
+    assert [message.text() for message in house.model.requests[1].messages] == ["new"]
+
+
+async def test_the_events_of_a_step_are_kept_with_it(house: House) -> None:
+    @function_tool()
+    async def look() -> str:
+        return "seen"
+
+    house.model.add(calls(call("look")), InferenceResult.text("end"))
+    mailbox = house.open(look).with_runtime_event_capture(RuntimeEventDurability.COMPACTED, "test")
+    submitted = await mailbox.submit_background(asked())
+    await dispatch_in(house.stores, submitted.dispatch_id, RunDispatchStatus.ACKED)
+    kinds = [event.event_kind for event in await events_of(house.stores, "t")]
+    told = [kind for kind in kinds if kind in ("RunStarted", "ToolCallReady", "ToolCallDone", "RunFinished")]
+    assert told == ["RunStarted", "ToolCallReady", "ToolCallDone", "RunFinished"]
