@@ -25,7 +25,7 @@ class AgentRunResult:
 
     run_id: str
     response: str = ""
-    termination: TerminationReason
+    termination: TerminationReason = field(default_factory=TerminationReason.natural_end)
     steps: int = 0
     usage: Usage = field(default_factory=Usage)
     waiting: RunWaitingState | None = None

@@ -16,6 +16,10 @@ Json = Any
 """Plain JSON data: dictionaries, lists, strings, numbers, booleans and None."""
 
 
+TASKS_UPDATED = "<background-tasks-updated />"
+"""Tells a run that waited for its own tasks to look at them: they ended, or were lost with their process."""
+
+
 class Role(StrEnum):
     """Who speaks."""
 

@@ -15,7 +15,6 @@ COMMIT_ATTEMPTS = 32
 RECONCILE_PAGE = 100
 RECLAIM_PAGE = 100
 REPAIR_QUEUE_LIMIT = 1_024
-WAITING_FOR_TASKS_MESSAGE = "<background-tasks-updated />"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,7 +138,8 @@ class Lifecycle:
                     raise
                 await self._core.timer.sleep(milliseconds(recovery.retry_delay))
             else:
-                _LOG.info("mailbox.recovered", taken_up=taken_up)
+                if taken_up:
+                    _LOG.info("mailbox.recovered", taken_up=taken_up)
                 return
 
     async def _recovered_or_logged(self, config: MailboxLifecycleConfig) -> None:

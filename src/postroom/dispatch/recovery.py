@@ -13,10 +13,10 @@ import structlog
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import DuplicateRecord, PostroomError, RunNotOpen
-from postroom.contracts.messages import Message
+from postroom.contracts.messages import TASKS_UPDATED, Message
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.dispatch.config import RECLAIM_PAGE, WAITING_FOR_TASKS_MESSAGE
+from postroom.dispatch.config import RECLAIM_PAGE
 from postroom.dispatch.core import Core
 from postroom.dispatch.dispatcher import Dispatcher
 from postroom.dispatch.journal import Journal
@@ -158,7 +158,7 @@ class Recovery:
                 continue
             wake = RunActivation.new(
                 run.thread_id,
-                [Message.internal(WAITING_FOR_TASKS_MESSAGE)],
+                [Message.internal(TASKS_UPDATED)],
                 agent_id=run.agent_id,
                 continue_run_id=run.run_id,
             ).traced(run_mode=RunMode.INTERNAL_WAKE, adapter=AdapterKind.INTERNAL, origin=RunOrigin.INTERNAL)

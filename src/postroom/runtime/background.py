@@ -26,8 +26,6 @@ from postroom.runtime.run_state import BackgroundNote
 _LOG = structlog.get_logger(__name__)
 
 RESERVED_NAMES = frozenset({"parent", "self", "all", "broadcast"})
-TASKS_UPDATED = "<background-tasks-updated />"
-"""What recovery tells a run that waits for tasks after a restart."""
 ORPHANED = "task orphaned: runtime restarted while running"
 WAKE_PAUSES_MS = (250, 1_000, 5_000, 30_000)
 """How long a wake that was refused rests before the next try."""

@@ -22,7 +22,7 @@ from postroom.contracts.agent_events import (
 )
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import InferenceRequest, InferenceResult
-from postroom.contracts.messages import Boundary, Message, MessageMetadata, Role, ToolCall
+from postroom.contracts.messages import TASKS_UPDATED, Boundary, Message, MessageMetadata, Role, ToolCall
 from postroom.contracts.runs import (
     RunRecord,
     RunStatus,
@@ -36,7 +36,6 @@ from postroom.contracts.runs import (
 from postroom.contracts.tools import ToolCallResume, ToolResult, ToolStatus
 from postroom.runtime.agents import merged
 from postroom.runtime.asking import decided, settled_by, ticket_for, waiting_for, waits
-from postroom.runtime.background import TASKS_UPDATED
 from postroom.runtime.calls import Answers, CallRequest, given_up, serializable
 from postroom.runtime.checkpoint import Change, running
 from postroom.runtime.history import as_seen_by_model, has_input_after, is_output_of
