@@ -59,21 +59,20 @@ class Control:
     async def give_way(self, active: RunDispatch) -> bool:
         """Ask an active run to end and wait until its dispatch is released; False when it is not."""
         here = await self._core.executor.cancel_and_wait_by_thread(active.thread_id)
-        if here or self._stop_here(active.dispatch_id):
-            reason = "local_cancel_release_wait"
-        elif await self._deliver(live_target_for_dispatch(active), _CANCEL):
-            reason = "remote_cancel_release_wait"
-        else:
+        here = self._stop_here(active.dispatch_id) or here or active.claimed_by == self._core.consumer_id
+        if not here and not await self._deliver(live_target_for_dispatch(active), _CANCEL):
             return await self._is_released(active)
         waited, config = 0, self._core.config
         while not await self._is_released(active):
             if waited >= config.cancel_wait_ms:
+                reason = "local_cancel_release_wait" if here else "remote_cancel_release_wait"
                 await self._journal.dispatch_happened(
                     "MailboxTimeout", active, reason=reason, timeout_ms=config.cancel_wait_ms
                 )
                 return False
             await self._core.timer.sleep(config.cancel_poll_ms)
             waited += config.cancel_poll_ms
+            self._stop_here(active.dispatch_id)  # it may have been about to begin
         await self._journal.dispatch_happened("RunInterrupted", active)
         return True
 

@@ -39,6 +39,7 @@ class Lifecycle:
         self._serve_signals = serve_signals
         self._transition = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopping = False
 
     @property
     def is_running(self) -> bool:
@@ -51,9 +52,9 @@ class Lifecycle:
         Raises:
             LifecycleBusy: it is being started or stopped at this moment.
         """
+        if self._stopping or (not self._tasks and self._transition.locked()):
+            raise LifecycleBusy("mailbox lifecycle transition is already running")
         if not self._tasks:
-            if self._transition.locked():
-                raise LifecycleBusy("mailbox lifecycle transition is already running")
             self._begin(config, recover=True)
         return MailboxLifecycleHandle(self)
 
@@ -72,17 +73,24 @@ class Lifecycle:
     async def shutdown(self) -> None:
         """Stop; when it returns no round is being made and no callback is called any more."""
         async with self._transition:
-            tasks = set(self._tasks)
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                await asyncio.wait(tasks)
-            self._rest()
+            self._stopping = True
+            try:
+                await self._ended()
+            finally:
+                self._stopping = False
 
     def abort(self) -> None:
         """Stop without waiting."""
         for task in self._tasks:
             task.cancel()
+        self._rest()
+
+    async def _ended(self) -> None:
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         self._rest()
 
     def _rest(self) -> None:

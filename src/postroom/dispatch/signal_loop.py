@@ -5,6 +5,7 @@ the store fails ─▶ nack      blocked by another's claim ─▶ nack, later a
 """
 
 import asyncio
+from collections.abc import Sequence
 
 import structlog
 
@@ -15,6 +16,7 @@ from postroom.dispatch.config import SignalConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.dispatcher import Dispatcher
 from postroom.dispatch.outcome import DispatchAttempt
+from postroom.dispatch.workers import WorkerStatus
 
 _LOG = structlog.get_logger(__name__)
 _MOST_DOUBLINGS = 16
@@ -58,24 +60,33 @@ class SignalLoop:
             "signal_pull", self._signals.pull(self._config.batch, wait_ms=self._config.wait_ms)
         )
         self._core.metrics.signal("pulled", len(batch))
+        by_thread: dict[str, list[DispatchSignal]] = {}
+        for signal in batch:
+            by_thread.setdefault(signal.thread_id, []).append(signal)
         async with asyncio.TaskGroup() as group:
-            for signal in batch:
-                group.create_task(self._handle(signal))
+            for signals in by_thread.values():
+                group.create_task(self._handle_all(signals))
         return len(batch)
 
-    async def _handle(self, signal: DispatchSignal) -> None:
+    async def _handle_all(self, signals: Sequence[DispatchSignal]) -> None:
+        """Handle the signals of one thread, one after another: each sees what came of the one before."""
         async with self._handlers:
-            attempts = signal.receipt.redelivery_attempts
-            if attempts is not None and attempts > 1:
-                self._core.metrics.signal("redelivery")
-            self._dispatcher.workers.get_or_create(signal.thread_id)
-            attempt = await self._dispatcher.try_dispatch_next(signal.thread_id)
-            if attempt is DispatchAttempt.TRANSIENT_ERROR:
-                await self._nack(signal, 0)
-            elif attempt is DispatchAttempt.NO_ELIGIBLE:
-                await self._answer_blocked(signal, attempts)
-            else:
-                await self._ack(signal)
+            for signal in signals:
+                await self._handle(signal)
+
+    async def _handle(self, signal: DispatchSignal) -> None:
+        attempts = signal.receipt.redelivery_attempts
+        if attempts is not None and attempts > 1:
+            self._core.metrics.signal("redelivery")
+        worker = self._dispatcher.workers.get_or_create(signal.thread_id)
+        attempt = await self._dispatcher.try_dispatch_next(signal.thread_id)
+        undecided = attempt is DispatchAttempt.BUSY and worker.status is WorkerStatus.CLAIMING
+        if attempt is DispatchAttempt.TRANSIENT_ERROR:
+            await self._nack(signal, 0)
+        elif attempt is DispatchAttempt.NO_ELIGIBLE or undecided:
+            await self._answer_blocked(signal, attempts)
+        else:
+            await self._ack(signal)
 
     async def _answer_blocked(self, signal: DispatchSignal, attempts: int | None) -> None:
         try:

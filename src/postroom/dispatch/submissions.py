@@ -27,7 +27,6 @@ from postroom.dispatch.core import Core
 from postroom.dispatch.dispatcher import Dispatcher
 from postroom.dispatch.inputs import normalized_mode, refuse_bad_delivery, validate_run_inputs
 from postroom.dispatch.journal import Journal, decision_facts
-from postroom.dispatch.outcome import DispatchAttempt
 from postroom.dispatch.preparation import DeliveryWish, Preparation, Prepared
 from postroom.dispatch.steering import Steering
 
@@ -124,16 +123,14 @@ class Submissions:
     async def _queued(self, request: RunActivation, *, when_idle: bool = False) -> MailboxSubmitResult:
         if self._core.one_transaction:
             return await self._queued_in_one_step(request, when_idle=when_idle)
+        await self._refuse_full_queue(request.thread_id)
         prepared = await self._preparation.prepare(request)
         if prepared.joined is not None:
             return submitted(prepared.joined, MailboxDispatchStatus.QUEUED, joined=True)
-        dispatch = self._preparation.dispatch_of(prepared.activation)
-        await self._refuse_full_queue(request.thread_id)
-        queued = await self.enqueued(dispatch, prepared)
+        queued = await self.enqueued(self._preparation.dispatch_of(prepared.activation), prepared)
         self._dispatcher.workers.get_or_create(queued.thread_id)
-        attempt = await self._dispatcher.try_dispatch_next(queued.thread_id)
-        running = attempt is DispatchAttempt.CLAIMED
-        return submitted(queued, MailboxDispatchStatus.RUNNING if running else MailboxDispatchStatus.QUEUED)
+        await self._dispatcher.try_dispatch_next(queued.thread_id)
+        return submitted(queued, self._status_of(queued))
 
     async def _queued_in_one_step(self, request: RunActivation, *, when_idle: bool) -> MailboxSubmitResult:
         """Write run and dispatch together and, when the thread is free here, the claim of its next one."""
@@ -154,14 +151,20 @@ class Submissions:
             await dispatcher.try_dispatch_next(thread_id)
             return submitted(prepared.joined, MailboxDispatchStatus.QUEUED, joined=True)
         queued = prepared.committed.dispatch or self._preparation.dispatch_of(prepared.activation)
-        await self._journal.dispatch_happened("RunQueued", queued)
-        started = DispatchAttempt.NO_ELIGIBLE
-        if claimed is not None:
-            started = await dispatcher.begin_or_release(claimed)
-        elif not reserved:
+        try:
+            await self._journal.dispatch_happened("RunQueued", queued)
+        finally:  # what is claimed is begun, also when the caller has gone meanwhile
+            if claimed is not None:
+                await dispatcher.begin_or_release(claimed)
+        if not reserved:
             await dispatcher.try_dispatch_next(thread_id)  # it may have become free meanwhile
-        running = started is DispatchAttempt.CLAIMED
-        return submitted(queued, MailboxDispatchStatus.RUNNING if running else MailboxDispatchStatus.QUEUED)
+        return submitted(queued, self._status_of(queued))
+
+    def _status_of(self, queued: RunDispatch) -> MailboxDispatchStatus:
+        """Say whether this very dispatch executes here by now; an older one of the thread may."""
+        worker = self._dispatcher.workers.get(queued.thread_id)
+        runs = worker is not None and worker.is_running and worker.dispatch_id == queued.dispatch_id
+        return MailboxDispatchStatus.RUNNING if runs else MailboxDispatchStatus.QUEUED
 
     async def enqueued(self, dispatch: RunDispatch, prepared: Prepared) -> RunDispatch:
         """Enqueue the dispatch of a run that is stored; when it fails, the run waits for recovery."""

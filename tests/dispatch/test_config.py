@@ -1,0 +1,155 @@
+"""What a mailbox is set to: defaults that callers rely on, and that what is set is what is done."""
+
+import dataclasses
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import pytest
+
+from dispatch.conftest import Room
+from dispatch_room import Blocking, dispatch_that, rate_limited
+from dispatch_waiting import settled
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.dispatch.config import (
+    INLINE_CLAIM_GUARD_MS,
+    MailboxConfig,
+    MailboxLifecycleConfig,
+    StartupRecoveryConfig,
+)
+from postroom.dispatch.outcome import DispatchAttempt, backoff_ms, retry_delay_ms
+from postroom.dispatch.signal_loop import dispatch_signal_blocked_nack_delay
+
+BACKOFF = {1: 250, 2: 500, 3: 1_000, 4: 2_000, 5: 4_000, 6: 8_000, 7: 16_000}
+
+
+class Longest(Random):
+    """Draws the longest delay each time."""
+
+    def randint(self, a: int, b: int) -> int:
+        return b
+
+
+def test_mailbox_config_defaults() -> None:
+    config = MailboxConfig()
+    assert config.lease_ms == 30_000
+    assert config.suspended_lease_ms == 600_000
+    assert config.lease_renewal_interval == timedelta(seconds=10)
+    assert config.sweep_interval == timedelta(seconds=30)
+    assert config.gc_interval == timedelta(seconds=60)
+    assert config.gc_ttl == timedelta(hours=24)
+    assert config.default_max_attempts == 5
+    assert config.default_retry_delay_ms == 250
+    assert config.max_retry_delay_ms == 30_000
+
+
+def test_dispatch_signal_blocked_nack_delay_backs_off_and_caps() -> None:
+    assert dispatch_signal_blocked_nack_delay(None) == 500
+    assert dispatch_signal_blocked_nack_delay(3) == 2_000
+    assert dispatch_signal_blocked_nack_delay(100) == 30_000
+    delays = [dispatch_signal_blocked_nack_delay(attempts) for attempts in range(1, 9)]
+    assert delays == [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]
+
+
+def test_mailbox_lifecycle_config_defaults() -> None:
+    config = MailboxLifecycleConfig()
+    assert config.startup_delay == timedelta(0)
+    assert config.startup_recovery == StartupRecoveryConfig(
+        max_attempts=1, retry_delay=timedelta(milliseconds=250)
+    )
+    assert config.maintenance_callback is None
+
+
+async def test_mailbox_config_custom_values(room: Room) -> None:
+    """The values are kept, and are those that a dispatch is claimed, renewed, retried and removed by."""
+    given: dict[str, Any] = {
+        "lease_ms": 5_000,
+        "suspended_lease_ms": 60_000,
+        "lease_renewal_interval": timedelta(seconds=2),
+        "sweep_interval": timedelta(seconds=5),
+        "gc_interval": timedelta(seconds=10),
+        "gc_ttl": timedelta(hours=1),
+        "default_max_attempts": 3,
+        "default_retry_delay_ms": 500,
+        "max_retry_delay_ms": 60_000,
+    }
+    config = MailboxConfig(**given)
+    assert {name: getattr(config, name) for name in given} == given
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.lease_ms = 1  # type: ignore[misc]
+    assert [backoff_ms(config, attempt) for attempt in (1, 2, 7)] == [500, 1_000, 32_000]
+
+    executor, began = Blocking(), room.clock.now()
+    mailbox = room.mailbox(executor, config=config)
+    submitted = await mailbox.submit_background(RunActivation.new("thread-custom", ["hi"]))
+    await executor.started.get()
+    row = await room.stores.dispatches.load_dispatch(submitted.dispatch_id)
+    assert row is not None
+    assert (row.max_attempts, row.lease_until) == (3, began + 5_000)
+
+    room.clock.advance(timedelta(seconds=2))
+    await dispatch_that(room.stores, row.dispatch_id, lambda row: row.lease_until == began + 7_000)
+
+    executor.release.set()
+    await settled(mailbox)
+    room.clock.advance(timedelta(hours=1))
+    await mailbox.run_gc()
+    kept = await room.stores.dispatches.load_dispatch(row.dispatch_id)
+    assert kept is not None
+    assert kept.status is RunDispatchStatus.ACKED
+    room.clock.advance(timedelta(milliseconds=1))
+    await mailbox.run_gc()
+    assert await room.stores.dispatches.load_dispatch(row.dispatch_id) is None
+
+
+def test_inline_claim_guard_is_reasonable() -> None:
+    assert INLINE_CLAIM_GUARD_MS == 60_000
+    config = MailboxConfig()
+    assert config.cancel_wait_ms + config.lease_ms < INLINE_CLAIM_GUARD_MS
+
+
+async def test_nack_backoff_progression(room: Room) -> None:
+    """The table holds for the function, and for a dispatch that fails again and again."""
+    config = MailboxConfig(default_max_attempts=9)
+    assert {attempt: backoff_ms(MailboxConfig(), attempt) for attempt in BACKOFF} == BACKOFF
+
+    mailbox = room.mailbox(rate_limited(), config=config, random=Longest())
+    submitted = await mailbox.submit_background(RunActivation.new("thread-backoff", ["again"]))
+    delays = {}
+    for attempt in BACKOFF:
+        await settled(mailbox)
+        row = await room.stores.dispatches.load_dispatch(submitted.dispatch_id)
+        assert row is not None
+        assert (row.status, row.attempt_count) == (RunDispatchStatus.QUEUED, attempt)
+        delays[attempt] = row.available_at - room.clock.now()
+        room.clock.set(row.available_at - 1)
+        assert await mailbox.try_dispatch_next("thread-backoff") is DispatchAttempt.NO_ELIGIBLE
+        room.clock.set(row.available_at)
+        assert await mailbox.try_dispatch_next("thread-backoff") is DispatchAttempt.CLAIMED
+    assert delays == BACKOFF
+
+
+def test_nack_backoff_caps_at_max() -> None:
+    config = MailboxConfig(max_retry_delay_ms=5_000, default_retry_delay_ms=1_000)
+    delays = [backoff_ms(config, attempt) for attempt in range(1, 6)]
+    assert delays == [1_000, 2_000, 4_000, 5_000, 5_000]
+
+
+def test_nack_backoff_zero_attempt_is_base_delay() -> None:
+    config = MailboxConfig()
+    assert [backoff_ms(config, attempt) for attempt in (-1, 0, 1)] == [250, 250, 250]
+
+
+def test_nack_backoff_high_attempt_stays_capped() -> None:
+    assert backoff_ms(MailboxConfig(), 100) == 16_000
+    assert backoff_ms(MailboxConfig(max_retry_delay_ms=10_000), 100) == 10_000
+
+
+def test_a_retry_is_spread_up_to_its_backoff_and_never_comes_before_it_was_asked_for() -> None:
+    config, random = MailboxConfig(), Random(7)
+    drawn = [retry_delay_ms(config, 3, random, retry_after_ms=None) for _ in range(200)]
+    assert all(0 <= delay <= 1_000 for delay in drawn)
+    assert len(set(drawn)) > 100
+    asked = [retry_delay_ms(config, 1, random, retry_after_ms=60_000) for _ in range(20)]
+    assert set(asked) == {60_000}
