@@ -34,6 +34,11 @@ CONFIG = MailboxConfig(
 SUBMITTERS = 16
 
 
+async def a_moment() -> None:
+    """Wait before a store that is out of order is asked again."""
+    await asyncio.sleep(0.1)
+
+
 class Journal:
     """Appends whole lines to a file that others append to as well."""
 
@@ -53,7 +58,12 @@ class Journalling(RunDispatchExecutor):
         self._timer = SystemTimer()
 
     async def run(self, activation: RunActivation, sink: Any) -> AgentRunResult:
-        facts = (activation.thread_id, activation.run_id or "", activation.trace.session_id or "", str(os.getpid()))
+        facts = (
+            activation.thread_id,
+            activation.run_id or "",
+            activation.trace.session_id or "",
+            str(os.getpid()),
+        )
         self._journal.write("start", *facts)
         await self._timer.sleep(self._random.randrange(0, 20))
         self._journal.write("end", *facts)
@@ -108,7 +118,7 @@ async def accepted(mailbox: Mailbox, request: RunActivation) -> None:
                 raise
             if error.code == "run_not_open":
                 return
-            await asyncio.sleep(0.05)
+            await a_moment()
         else:
             return
 
@@ -123,7 +133,7 @@ async def serve(stores: Any, arguments: list[str]) -> None:
             await mailbox.start_lifecycle_ready()
             break
         except PostroomError:
-            await asyncio.sleep(0.1)
+            await a_moment()
     print("ready", flush=True)
     await submit_share(mailbox, threads, runs, share, shares)
     print("submitted", flush=True)
@@ -142,7 +152,7 @@ def main() -> None:
                     stores = await PostgresRunStores.open(place, schema="chaos")
                     break
                 except PostroomError:
-                    await asyncio.sleep(0.1)
+                    await a_moment()
             await serve(stores, rest)
 
         asyncio.run(on_postgres())

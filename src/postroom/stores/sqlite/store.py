@@ -1,4 +1,4 @@
-"""The mail store on one SQLite file."""
+"""The stores on one SQLite file: mail, and runs beside it."""
 
 import sqlite3
 from collections.abc import Callable
@@ -14,6 +14,8 @@ from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.log_reserve import reserve_log
 from postroom.stores.sqlite.migrate import back_up, migrate
 from postroom.stores.sqlite.readers import Readers
+from postroom.stores.sqlite.runs.desk import Desk
+from postroom.stores.sqlite.runs.stores import SqliteRunStores, SqliteRunWrites
 from postroom.stores.sqlite.settling import is_behind, settle_some
 from postroom.stores.sqlite.statements import STATEMENTS
 from postroom.stores.sqlite.transaction import SqliteReads, SqliteWrites
@@ -23,7 +25,7 @@ T = TypeVar("T")
 
 
 class SqliteStore:
-    """Mail in one file that this process alone owns."""
+    """Mail and runs in one file that this process alone owns."""
 
     def __init__(
         self,
@@ -42,11 +44,13 @@ class SqliteStore:
         """Beyond every id of this process and, unless the clock was set back, of those before it."""
         self._writer = Writer(connection)
         self._readers = Readers(path, count=readers)
+        self._desk = Desk(self._writer, self._readers, clock, identity=f"sqlite:{path}")
+        self._runs = SqliteRunStores(self._desk)
 
     @classmethod
     def open(
         cls,
-        path: Path,
+        path: Path | str,
         *,
         clock: Clock | None = None,
         purpose: str = "server",
@@ -63,7 +67,7 @@ class SqliteStore:
             StoreReadOnly: it or its folder cannot be written.
         """
         clock = clock or SystemClock()
-        path = path.resolve()  # one file has one lock, whatever links lead to it
+        path = Path(path).resolve()  # one file has one lock, whatever links lead to it
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -88,6 +92,30 @@ class SqliteStore:
         return await self._writer.submit(
             lambda connection: change(SqliteWrites(connection, self._outbox_ids))
         )
+
+    @property
+    def runs(self) -> SqliteRunStores:
+        """Runs, in the same file and through the same writer."""
+        return self._runs
+
+    async def write_together(self, change: Callable[[MailWrites, SqliteRunWrites], T]) -> T:
+        """Run `change` over mail and runs on the writer thread: both are written, or neither is.
+
+        Raises:
+            StoreError: nothing was written.
+        """
+        now, scopes = self._clock.now(), set[str]()
+
+        def both(connection: sqlite3.Connection) -> T:
+            runs = SqliteRunWrites(connection, now)
+            done = change(SqliteWrites(connection, self._outbox_ids), runs)
+            scopes.update(runs.scopes)
+            return done
+
+        done = await self._desk.write(both)
+        self._desk.ring()
+        self._desk.tell(scopes)
+        return done
 
     async def settle(self) -> None:
         """Bring search and threads up to what was written so far; most times nothing is left to do."""

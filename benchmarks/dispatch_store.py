@@ -1,0 +1,186 @@
+"""What the queue on SQLite costs: beside the bare writer, and with a million dispatches that have ended."""
+
+import asyncio
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from benchmarks.figures import Table, median, ms, timed
+from postroom.contracts.dispatch import RunDispatch, RunDispatchResult, RunDispatchStatus
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runs import RunStatus, TerminationReason
+from postroom.stores.sqlite import SqliteStore
+
+TASKS = 64
+STEPS = 5
+"""Calls in one life of a dispatch: enqueue, claim, start, result, ack."""
+TURN = 0.5
+TURNS = 10
+BARE_ROWS = 10_000
+WIDTH = 250
+ROUNDS = 200
+LEASE = 30_000
+
+_NUMBERS = count(time.time_ns())
+Calls = dict[str, Callable[[], Awaitable[object]]]
+
+
+@asynccontextmanager
+async def _store() -> AsyncIterator[SqliteStore]:
+    with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
+        store = await asyncio.to_thread(SqliteStore.open, Path(folder) / "postroom.db", purpose="bench")
+        try:
+            yield store
+        finally:
+            await asyncio.to_thread(store.close)
+
+
+async def life(store: SqliteStore, thread: str) -> None:
+    """Take one dispatch from the queue to its end."""
+    runs = store.runs
+    number = f"{next(_NUMBERS):032x}"  # ids rise with time, as those of the mailbox do
+    given = RunDispatch.queued(number, thread, f"run-{number}", created_at=runs.clock.now())
+    await runs.dispatches.enqueue(given)
+    owned = await runs.dispatches.claim(thread, "worker", lease_ms=LEASE)
+    if owned is None:
+        raise RuntimeError(f"nothing to claim on {thread}")
+    proof = owned.claim_proof
+    await runs.dispatches.record_dispatch_start(proof, number)
+    ended = RunDispatchResult(
+        run_id=owned.run_id,
+        dispatch_instance_id=number,
+        status=RunStatus.DONE,
+        termination=TerminationReason.natural_end(),
+        response="The linker of module seven works again.",
+    )
+    await runs.dispatches.record_run_result(proof, ended)
+    await runs.dispatches.ack(proof)
+
+
+def _update(store: SqliteStore, row: str) -> Awaitable[object]:
+    return store._writer.submit(  # noqa: SLF001 - the limit itself
+        lambda db: db.execute("UPDATE bare SET number = number + 1 WHERE id = ?", (row,))
+    )
+
+
+async def _prepare_bare(store: SqliteStore) -> None:
+    """Make a table of rows as wide as dispatches are, found by a text as they are, and nothing else."""
+
+    def make(db: sqlite3.Connection) -> None:
+        db.execute("CREATE TABLE bare (id TEXT PRIMARY KEY, number INTEGER, filling TEXT)")
+        rows = ((f"{number:032x}", 0, "x" * WIDTH) for number in range(BARE_ROWS))
+        db.executemany("INSERT INTO bare VALUES (?, ?, ?)", rows)
+
+    await store._writer.submit(make)  # noqa: SLF001 - as above
+
+
+async def _rate(call: Callable[[int], Awaitable[object]]) -> float:
+    """Return how many calls a second are answered when `TASKS` callers ask one after another."""
+    done = 0
+    began = time.perf_counter()
+
+    async def work(task: int) -> None:
+        nonlocal done
+        while time.perf_counter() < began + TURN:
+            await call(task)
+            done += 1
+
+    async with asyncio.TaskGroup() as group:
+        for task in range(TASKS):
+            group.create_task(work(task))
+    return done / (time.perf_counter() - began)
+
+
+async def beside_the_writer(table: Table, store: SqliteStore, what: str) -> None:
+    """Take turns with the bare writer, so that both meet the same machine."""
+    await _prepare_bare(store)
+    rows = (f"{number * 7919 % BARE_ROWS:032x}" for number in count())
+    bare, lives = [], []
+    for _ in range(TURNS):
+        bare.append(await _rate(lambda task: _update(store, next(rows))))
+        lives.append(await _rate(lambda task: life(store, f"thread-{task}")))
+    table.add(
+        f"{what}, {TASKS} at once",
+        f"{median(lives):,.0f} lives/s of {STEPS} durable steps",
+        f"{median(bare):,.0f} updates/s of one row each by the bare writer",
+        median([STEPS * ours / limit for ours, limit in zip(lives, bare, strict=True)]),
+        "at least 0.5",
+    )
+
+
+def _ended_rows(number: int, first: int) -> Iterator[tuple[Any, ...]]:
+    """Yield rows of dispatches that have ended, most of them well, on five thousand threads."""
+    others = {0: "Cancelled", 1: "Superseded", 2: "DeadLetter"}
+    for one in range(number):
+        at, name = 1_600_000_000_000 + one, f"{first + one:032x}"
+        status = others.get(one % 100, "Acked")
+        asked = (name, f"thread-{one % 5_000}", f"run-{name}", at, at, at, status, 128, None, 0, 0, 5)
+        said = (None, name, "done", '{"type":"natural_end","value":null,"detail":null}', "done well")
+        yield (*asked, None, "", None, None, None, at, *said, None, at, 1, 0)
+
+
+async def fill(store: SqliteStore, number: int, *, page: int = 5_000) -> None:
+    """Store dispatches that have ended, straight into the table."""
+    insert = f"INSERT INTO run_dispatches VALUES ({', '.join('?' * 27)})"
+    for first in range(0, number, page):
+        some = list(_ended_rows(min(page, number - first), first))
+        await store._writer.submit(  # noqa: SLF001 - as above
+            lambda db, some=some: db.executemany(insert, some)
+        )
+
+
+def _calls(store: SqliteStore) -> Calls:
+    runs = store.runs
+    queue = runs.dispatches
+    return {
+        "a life": lambda: life(store, "thread-7"),
+        "claim of an empty thread": lambda: queue.claim("thread-8", "worker", lease_ms=LEASE),
+        "due_thread_ids": queue.due_thread_ids,
+        "next_due_at": queue.next_due_at,
+        "reclaim_expired_leases": queue.reclaim_expired_leases,
+        "unreconciled_dispatches": queue.unreconciled_dispatches,
+        "queued_thread_ids": queue.queued_thread_ids,
+        "list_dispatches, open": lambda: queue.list_dispatches(
+            "thread-9", [RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED]
+        ),
+        "list_dispatches, all": lambda: queue.list_dispatches("thread-9", limit=10),
+        "list_by_status, 10 dead letters": lambda: queue.list_by_status(
+            RunDispatchStatus.DEAD_LETTER, limit=10
+        ),
+        "count_by_status": queue.count_by_status,
+        "list_runs, open": lambda: runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,))),
+        "interrupt": lambda: queue.interrupt("thread-10"),
+    }
+
+
+async def whether_it_stays_flat(few: SqliteStore, many: SqliteStore, number: int) -> None:
+    """Take turns on a file with hardly any history and on one with much of it."""
+    table = Table(f"Flatness: hardly any against {number:,} ended dispatches, medians in turns")
+    costs: dict[str, tuple[list[float], list[float]]] = {}
+    for _ in range(ROUNDS):
+        for at, store in enumerate((few, many)):
+            for what, call in _calls(store).items():
+                costs.setdefault(what, ([], []))[at].extend(await timed(1, call))
+    for what, (short, long) in costs.items():
+        table.add(what, ms(median(long)), ms(median(short)), median(long) / median(short), "under 1.5")
+
+
+async def main(large: int = 1_000_000) -> None:
+    """Print the tables."""
+    async with _store() as few, _store() as many:
+        await fill(few, 500)
+        await fill(many, large)
+        table = Table("Dispatches on SQLite")
+        await beside_the_writer(table, few, "an empty queue")
+        await beside_the_writer(table, many, f"{large:,} ended dispatches beside it")
+        await whether_it_stays_flat(few, many, large)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*(int(word) for word in sys.argv[1:])))

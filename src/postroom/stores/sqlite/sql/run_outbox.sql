@@ -1,0 +1,32 @@
+-- Effects by lane and target in the order in which they were stored. One that is claimed may be taken again
+-- when its lease ends.
+
+-- enqueue
+INSERT INTO run_outbox (outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count,
+                        max_attempts)
+VALUES (:outbox_id, :lane, :target, :payload, 'pending', :available_at, :created_at, :dedupe_key, 0, :max_attempts);
+
+-- first_of_key
+SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
+       claim_token, lease_until, last_error
+  FROM run_outbox WHERE lane = ? AND target = ? AND dedupe_key = ? AND dedupe_key IS NOT NULL;
+
+-- due
+SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
+       claim_token, lease_until, last_error
+  FROM run_outbox
+ WHERE lane = :lane AND target = :target AND status IN ('pending', 'claimed')
+   AND coalesce(lease_until, available_at) <= :now
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
+ ORDER BY place;
+
+-- owned
+SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
+       claim_token, lease_until, last_error
+  FROM run_outbox WHERE outbox_id = ? AND status = 'claimed' AND claim_token = ?;
+
+-- move
+UPDATE run_outbox
+   SET status = :status, available_at = :available_at, attempt_count = :attempt_count, claim_token = :claim_token,
+       lease_until = :lease_until, last_error = :last_error
+ WHERE outbox_id = :outbox_id;

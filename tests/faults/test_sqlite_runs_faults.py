@@ -1,0 +1,447 @@
+"""Runs on SQLite when something is wrong: a row that does not read back, a disk that is full, a step that fails."""
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import structlog
+
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.errors import (
+    DuplicateRecord,
+    PostroomError,
+    StaleClaim,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    VersionConflict,
+)
+from postroom.contracts.events import EventScope
+from postroom.contracts.messages import Message
+from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.run_stores import (
+    Delivery,
+    MessageQuery,
+    RunQuery,
+    RunStores,
+    ThreadCommit,
+    ThreadQuery,
+)
+from postroom.contracts.runs import RunStatus
+from postroom.stores.sqlite import SqliteStore
+from postroom.testing import ManualClock
+from postroom.testing.conformance.run_given import (
+    LANE,
+    LEASE,
+    TARGET,
+    a_thread,
+    asked,
+    claimed,
+    ended,
+    enqueued,
+    event,
+    ids,
+    loaded,
+    run,
+    said,
+    snapshot,
+    taken,
+    waiting,
+)
+
+T = TypeVar("T")
+
+PATIENCE = 5
+THREAD = EventScope.thread("t")
+
+
+@pytest.fixture
+def stores(sqlite_store: SqliteStore) -> RunStores:
+    return sqlite_store.runs
+
+
+async def on_the_writer(store: SqliteStore, work: Callable[[sqlite3.Connection], T]) -> T:
+    """Run something on the writer's own connection."""
+    return await store._writer.submit(work)
+
+
+async def spoiled(store: SqliteStore, change: str, *values: object) -> None:
+    """Write what no record can be, as a broken disk or a foreign program may."""
+
+    def spoil(db: sqlite3.Connection) -> None:
+        db.execute("PRAGMA ignore_check_constraints = ON")
+        try:
+            assert db.execute(change, values).rowcount > 0
+        finally:
+            db.execute("PRAGMA ignore_check_constraints = OFF")
+
+    await on_the_writer(store, spoil)
+
+
+async def spoiled_dispatch(store: SqliteStore, dispatch_id: str) -> None:
+    await spoiled(store, "UPDATE run_dispatches SET termination = '{' WHERE dispatch_id = ?", dispatch_id)
+
+
+async def set_aside(store: SqliteStore) -> list[tuple[str, str]]:
+    return await on_the_writer(
+        store, lambda db: db.execute("SELECT kind, id FROM run_quarantine ORDER BY kind, id").fetchall()
+    )
+
+
+# Rows that do not read back
+
+
+async def test_a_claim_passes_over_a_row_that_does_not_read_back(
+    stores: RunStores, sqlite_store: SqliteStore
+) -> None:
+    for name in ("d1", "d2", "d3", "d4"):
+        await enqueued(stores, name)
+    await spoiled_dispatch(sqlite_store, "d1")
+    await spoiled(sqlite_store, "UPDATE run_dispatches SET priority = -1 WHERE dispatch_id = 'd2'")
+    with structlog.testing.capture_logs() as logs:
+        owned = await stores.dispatches.claim("t", "worker", lease_ms=LEASE)
+    assert owned is not None
+    assert owned.dispatch_id == "d3"
+    assert {(one["event"], one["id"]) for one in logs} == {
+        ("store.row_quarantined", "d1"),
+        ("store.row_quarantined", "d2"),
+    }
+    assert await set_aside(sqlite_store) == [("dispatch", "d1"), ("dispatch", "d2")]
+    await stores.dispatches.ack(owned.claim_proof)
+    with structlog.testing.capture_logs() as logs:
+        assert (await taken(stores, "d4")).dispatch_id == "d4"
+        assert await stores.dispatches.claim("t", "another", lease_ms=LEASE) is None
+    assert logs == []  # it is said once
+
+
+async def test_claims_at_the_same_time_all_pass_over_it(stores: RunStores, sqlite_store: SqliteStore) -> None:
+    for number in range(8):
+        await enqueued(stores, f"bad{number}", thread=f"t{number}", priority=0)
+        await enqueued(stores, f"good{number}", thread=f"t{number}")
+    await spoiled(sqlite_store, "UPDATE run_dispatches SET termination = '{' WHERE dispatch_id LIKE 'bad%'")
+    async with asyncio.TaskGroup() as group:
+        tries = [
+            group.create_task(stores.dispatches.claim(f"t{number % 8}", "worker", lease_ms=LEASE))
+            for number in range(32)
+        ]
+    won = sorted(one.dispatch_id for task in tries if (one := task.result()) is not None)
+    assert won == [f"good{number}" for number in range(8)]
+
+
+async def test_a_thread_with_nothing_else_is_not_due(stores: RunStores, sqlite_store: SqliteStore) -> None:
+    await enqueued(stores, "bad", thread="a")
+    await enqueued(stores, "good", thread="b", priority=200)
+    await spoiled_dispatch(sqlite_store, "bad")
+    assert await stores.dispatches.due_thread_ids() == ("a", "b")  # nobody has looked into it yet
+    assert await stores.dispatches.claim("a", "worker", lease_ms=LEASE) is None
+    assert await stores.dispatches.due_thread_ids() == ("b",)
+    assert await stores.dispatches.queued_thread_ids() == ("b",)
+    await taken(stores, "good")
+    assert await stores.dispatches.next_due_at() is None
+
+
+async def test_listings_leave_it_out_and_stay_as_long(
+    stores: RunStores, sqlite_store: SqliteStore, clock: ManualClock
+) -> None:
+    for number in range(4):
+        await enqueued(stores, f"q{number}")
+        await ended(stores, f"e{number}", RunDispatchStatus.CANCELLED, thread=f"u{number}")
+    for name in ("q1", "e1"):
+        await spoiled_dispatch(sqlite_store, name)
+    store = stores.dispatches
+    assert ids(await store.list_dispatches("t", limit=3)) == ["q0", "q2", "q3"]
+    assert ids(await store.list_by_status(RunDispatchStatus.QUEUED, limit=2)) == ["q0", "q2"]
+    assert ids(await store.list_by_status(RunDispatchStatus.CANCELLED, limit=3)) == ["e0", "e2", "e3"]
+    assert ids(await store.unreconciled_dispatches(limit=3)) == ["e0", "e2", "e3"]
+    await store.mark_reconciled(["e1"])
+    assert await store.purge_terminal(older_than=clock.now() + 1) == 1
+    assert await set_aside(sqlite_store) == [("dispatch", "q1")]
+
+
+async def test_reclaiming_goes_on_with_the_others(
+    stores: RunStores, sqlite_store: SqliteStore, clock: ManualClock
+) -> None:
+    for number in range(3):
+        await claimed(stores, f"d{number}", thread=f"t{number}")
+    await spoiled_dispatch(sqlite_store, "d0")
+    clock.advance(timedelta(milliseconds=LEASE + 1))
+    assert ids(await stores.dispatches.reclaim_expired_leases(limit=2)) == ["d1", "d2"]
+    assert await set_aside(sqlite_store) == [("dispatch", "d0")]
+
+
+async def test_an_interrupt_supersedes_the_others(stores: RunStores, sqlite_store: SqliteStore) -> None:
+    for name in ("d0", "d1"):
+        await enqueued(stores, name)
+    await spoiled_dispatch(sqlite_store, "d0")
+    done = await stores.dispatches.interrupt("t")
+    assert (ids(done.superseded_dispatches), done.new_dispatch_epoch) == (["d1"], 1)
+
+
+async def test_who_asks_for_that_very_row_is_told(stores: RunStores, sqlite_store: SqliteStore) -> None:
+    owned = await claimed(stores)
+    await said(stores, "m1")
+    await stores.threads.create_run(run(stores))
+    made = await stores.events.append(event())
+    await stores.coordinator.commit(ThreadCommit(thread_id="t", thread_state={"k": 1}))
+    await spoiled_dispatch(sqlite_store, "d1")
+    for table, column in (("runs", "body"), ("run_messages", "body"), ("run_events", "payload")):
+        await spoiled(sqlite_store, f"UPDATE {table} SET {column} = '{{'")
+    await spoiled(sqlite_store, "UPDATE thread_states SET body = '{'")
+    looks: tuple[tuple[str, Callable[[], Awaitable[object]]], ...] = (
+        ("d1", lambda: stores.dispatches.load_dispatch("d1")),
+        ("d1", lambda: stores.dispatches.claimed_dispatch("t")),
+        ("d1", lambda: stores.dispatches.claim_dispatch("d1", "worker", lease_ms=LEASE)),
+        ("d1", lambda: stores.dispatches.ack(owned.claim_proof)),
+        ("r1", lambda: stores.threads.load_run("r1")),
+        ("r1", lambda: stores.threads.submission_facts("t", "r1")),
+        ("t/1", lambda: stores.threads.load_messages("t")),
+        ("t/1", lambda: stores.threads.load_message_records("t", ["m1"])),
+        (made.event_id, lambda: stores.events.load(made.event_id)),
+        ("the state of thread 't'", lambda: stores.threads.load_thread_state("t")),
+    )
+    for name, look in looks:
+        for _ in range(2):
+            with pytest.raises(StoreCorrupt, match="does not read back") as told:
+                await look()
+            assert told.value.value == name
+
+
+async def test_runs_threads_messages_and_events_that_do_not_read_back_stop_no_others(
+    stores: RunStores, sqlite_store: SqliteStore
+) -> None:
+    for number in range(3):
+        await a_thread(stores, f"t{number}")
+        await stores.threads.create_run(run(stores, f"r{number}", thread="t"))
+        await stores.events.append(event(f"E{number}"))
+        await stores.outbox.enqueue(OutboxDraft(lane=LANE, target=TARGET, payload={"n": number}))
+    await said(stores, "m1", "m2", "m3")
+    await waiting(stores, "p1", "p2", "p3")
+    await spoiled(sqlite_store, "UPDATE run_threads SET custom = '{' WHERE thread_id = 't1'")
+    await spoiled(sqlite_store, "UPDATE runs SET body = '[]' WHERE run_id = 'r2'")
+    await spoiled(sqlite_store, "UPDATE run_messages SET body = '{' WHERE message_id = 'm2'")
+    await spoiled(sqlite_store, "UPDATE pending_messages SET mode = '1' WHERE pending_id = 'p2'")
+    await spoiled(sqlite_store, "UPDATE run_events SET visibility = 'x' WHERE event_kind = 'E2'")
+    await spoiled(sqlite_store, "UPDATE run_outbox SET payload = '{' WHERE place = 1")
+    assert [one.id for one in await stores.threads.list_threads(ThreadQuery(id_prefix="t"))] == [
+        "t",
+        "t0",
+        "t2",
+    ]
+    for query in (RunQuery(), RunQuery(statuses=(RunStatus.RUNNING,)), RunQuery(thread_id="t")):
+        assert [one.run_id for one in await stores.threads.list_runs(query)] == ["r0", "r1"]
+    facts = await stores.threads.submission_facts("t")
+    assert (facts.open_run, facts.latest_run and facts.latest_run.run_id) == (None, "r1")
+    assert [(one.pending_id, one.position) for one in facts.pending] == [("p1", 1), ("p3", 2)]
+    turned = await stores.threads.reorder_pending("t", ["p3", "p1"])
+    assert [one.pending_id for one in turned] == ["p3", "p1"]
+    records = await stores.threads.list_message_records("t", MessageQuery())
+    assert [one.seq for one in records] == [1, 3]
+    page = await stores.events.list(THREAD)
+    assert ([one.event_kind for one in page.events], page.cursor) == (["E0", "E1"], 3)
+    found = await stores.outbox.claim(LANE, TARGET, lease_ms=1, limit=2)
+    assert [one.payload for one in found] == [{"n": 1}, {"n": 2}]
+
+
+async def test_what_was_set_aside_is_forgotten_with_its_thread(
+    stores: RunStores, sqlite_store: SqliteStore
+) -> None:
+    """Whatever is stored under the same names later is seen."""
+
+    async def furnished() -> None:
+        await said(stores, "m1")
+        await waiting(stores, "p1")
+        await stores.threads.create_run(run(stores))
+
+    await furnished()
+    for change in (
+        "UPDATE run_threads SET custom = '{'",
+        "UPDATE runs SET body = '{'",
+        "UPDATE run_messages SET body = '{'",
+        "UPDATE pending_messages SET body = '{'",
+    ):
+        await spoiled(sqlite_store, change)
+    assert await stores.threads.list_threads(ThreadQuery()) == ()
+    assert await stores.threads.list_runs(RunQuery()) == ()
+    assert await stores.threads.list_message_records("t", MessageQuery()) == ()
+    assert await stores.threads.pending_messages("t") == ()
+    assert [kind for kind, _ in await set_aside(sqlite_store)] == ["message", "pending", "run", "thread"]
+    assert await stores.threads.delete_thread("t")
+    assert await set_aside(sqlite_store) == []
+    await furnished()
+    assert len(await stores.threads.list_runs(RunQuery())) == 1
+    assert len(await stores.threads.list_message_records("t", MessageQuery())) == 1
+    assert len(await stores.threads.pending_messages("t")) == 1
+
+
+async def test_a_step_without_a_row_to_blame_is_refused_and_nothing_is_set_aside(
+    stores: RunStores, sqlite_store: SqliteStore
+) -> None:
+    def corrupt(db: sqlite3.Connection) -> None:
+        raise StoreCorrupt("the file is broken")
+
+    with pytest.raises(StoreCorrupt, match="the file is broken"):
+        await sqlite_store._desk.write(corrupt)
+    with pytest.raises(StoreCorrupt, match="the file is broken"):
+        await sqlite_store._desk.read(corrupt)
+    assert await set_aside(sqlite_store) == []
+
+
+# Steps that fail beside others
+
+
+async def outcome(work: Coroutine[Any, Any, T]) -> T | BaseException:
+    try:
+        return await work
+    except PostroomError as error:
+        return error
+
+
+async def as_one_group(store: SqliteStore, *steps: Coroutine[Any, Any, object]) -> list[Any]:
+    """Let the steps be committed together, and return what each caller learned."""
+    entered, opened = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def gate(db: sqlite3.Connection) -> None:
+        loop.call_soon_threadsafe(entered.set)
+        asyncio.run_coroutine_threadsafe(opened.wait(), loop).result(PATIENCE)
+
+    before = store.grouping
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+        tasks.create_task(store._writer.submit(gate))
+        await entered.wait()
+        handed_in = [tasks.create_task(outcome(step)) for step in steps]
+        await asyncio.sleep(0)
+        opened.set()
+    assert store.grouping[0] - before[0] <= 2
+    return [task.result() for task in handed_in]
+
+
+async def test_a_step_that_is_refused_leaves_the_rest_of_its_group(
+    stores: RunStores, sqlite_store: SqliteStore
+) -> None:
+    stale = await claimed(stores, "stale", thread="s")
+    await stores.dispatches.interrupt("s")
+    await enqueued(stores, "taken", thread="u")
+    step = ThreadCommit(
+        thread_id="t",
+        messages=(Message.user("x", id="m9"),),
+        events=(event(),),
+        delivery=Delivery(dispatch=asked(stores, "taken"), interrupt=True),
+    )
+    learned = await as_one_group(
+        sqlite_store,
+        stores.dispatches.enqueue(asked(stores, "d1", thread="a")),
+        stores.dispatches.ack(stale.claim_proof),
+        stores.coordinator.commit(step),
+        stores.dispatches.enqueue(asked(stores, "d1", thread="b")),
+        said(stores, "m1"),
+        stores.dispatches.claim("a", "worker", lease_ms=LEASE),
+    )
+    kinds = [type(one) for one in learned]
+    assert kinds[:4] == [RunDispatch, StaleClaim, DuplicateRecord, DuplicateRecord]
+    assert learned[5].dispatch_id == "d1"
+    assert (await loaded(stores, "stale")).status is RunDispatchStatus.SUPERSEDED  # kept although it raised
+    assert [one.id for one in await stores.threads.load_messages("t") or ()] == ["m1"]
+    assert await stores.dispatches.current_dispatch_epoch("t") == 0
+    assert await stores.events.count(THREAD) == 0
+
+
+async def test_of_a_group_each_step_sees_those_before_it(
+    stores: RunStores, sqlite_store: SqliteStore
+) -> None:
+    await enqueued(stores, "d1")
+    learned = await as_one_group(
+        sqlite_store,
+        stores.dispatches.claim("t", "first", lease_ms=LEASE),
+        stores.dispatches.claim("t", "second", lease_ms=LEASE),
+        stores.dispatches.interrupt("t"),
+        stores.dispatches.enqueue(asked(stores, "d2")),
+    )
+    first, second, interrupt, later = learned
+    assert (first.claimed_by, second) == ("first", None)
+    assert interrupt.active_dispatch == first
+    assert later.dispatch_epoch == 1
+    with pytest.raises(StaleClaim):
+        await stores.dispatches.ack(first.claim_proof)
+
+
+async def test_a_full_disk_is_told_and_changes_nothing(stores: RunStores, sqlite_store: SqliteStore) -> None:
+    await said(stores, "m1")
+    owned = await claimed(stores)
+    before = await snapshot(stores, "t")
+
+    def limit(db: sqlite3.Connection, more: int) -> None:
+        present = db.execute("PRAGMA page_count").fetchone()[0]
+        db.execute(f"PRAGMA max_page_count = {present + more}").fetchall()
+
+    await on_the_writer(sqlite_store, lambda db: limit(db, 0))
+    large = ThreadCommit(
+        thread_id="t",
+        messages=(Message.user("x" * 500_000, id="m2"),),
+        claim=owned.claim_proof,
+        events=(event(),),
+    )
+    with pytest.raises(StoreFull):
+        await stores.coordinator.commit(large)
+    assert await snapshot(stores, "t") == before
+    await on_the_writer(sqlite_store, lambda db: limit(db, 1_000_000))
+    assert (await stores.coordinator.commit(large)).message_count == 2
+    assert (await stores.dispatches.ack(owned.claim_proof)).status is RunDispatchStatus.ACKED
+
+
+@pytest.mark.parametrize("given_up_after", range(4))
+async def test_a_commit_whose_caller_gives_up_is_written_whole_or_not_at_all(
+    stores: RunStores, given_up_after: int
+) -> None:
+    step = ThreadCommit(
+        thread_id="t",
+        messages=(Message.user("x", id="m1"),),
+        run=run(stores),
+        events=(event(),),
+        outbox=(OutboxDraft(lane=LANE, target=TARGET),),
+        delivery=Delivery(dispatch=asked(stores)),
+    )
+    task = asyncio.get_running_loop().create_task(stores.coordinator.commit(step))
+    for _ in range(given_up_after):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    await said(stores, "after")
+    there = {
+        len(await stores.threads.load_messages("t") or ()) == 2,
+        await stores.threads.load_run("r1") is not None,
+        await stores.dispatches.load_dispatch("d1") is not None,
+        await stores.events.count(THREAD) == 1,
+        len(await stores.outbox.claim(LANE, TARGET, lease_ms=1)) == 1,
+    }
+    assert len(there) == 1
+    if there == {True}:
+        with pytest.raises((DuplicateRecord, VersionConflict)):
+            await stores.coordinator.commit(step)
+
+
+async def test_what_the_schema_refuses_is_an_error_of_the_store(
+    stores: RunStores, sqlite_store: SqliteStore
+) -> None:
+    """A wrong program meets the schema; the writer goes on."""
+    await enqueued(stores)
+    with pytest.raises(StoreError, match="refused"):
+        await sqlite_store._desk.write(lambda db: db.execute("UPDATE run_dispatches SET status = 'Claimed'"))
+    assert (await taken(stores)).status is RunDispatchStatus.CLAIMED
+
+
+async def test_a_backup_holds_the_runs(
+    stores: RunStores, sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
+) -> None:
+    await said(stores, "m1")
+    await claimed(stores)
+    await sqlite_store.back_up(tmp_path / "copy.db")
+    copy = await asyncio.to_thread(SqliteStore.open, tmp_path / "copy.db", clock=clock, purpose="test")
+    try:
+        assert await snapshot(copy.runs, "t") == await snapshot(stores, "t")
+    finally:
+        await asyncio.to_thread(copy.close)

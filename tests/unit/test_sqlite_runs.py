@@ -1,0 +1,606 @@
+"""What the run stores on SQLite promise beyond the port: plans, a schema that refuses, and one transaction with mail."""
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroom.contracts.budgets import Spending
+from postroom.contracts.dispatch import TERMINAL, RunDispatch, RunDispatchStatus
+from postroom.contracts.errors import (
+    ActiveRunConflict,
+    DuplicateRecord,
+    InvalidRecord,
+    StaleClaim,
+    StoreError,
+    StoreUnavailable,
+    VersionConflict,
+)
+from postroom.contracts.events import EventScope
+from postroom.contracts.messages import DeliveryMode, Message
+from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.run_stores import ClaimRequest, Delivery, RunQuery, RunStores, ThreadCommit
+from postroom.contracts.runs import RunStatus, TerminationReason, Thread
+from postroom.contracts.store import MailWrites
+from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
+from postroom.stores.sqlite.runs import events, queue, rows, thread_steps
+from postroom.stores.sqlite.runs.stores import SqliteRunWrites
+from postroom.stores.sqlite.statements import load_statements
+from postroom.testing import ManualClock
+from postroom.testing.conformance.given import an_office, letter
+from postroom.testing.conformance.run_given import (
+    LANE,
+    LEASE,
+    SECOND,
+    TARGET,
+    asked,
+    claimed,
+    ended,
+    enqueued,
+    event,
+    loaded,
+    reported,
+    run,
+    said,
+    snapshot,
+    waiting,
+)
+
+FILES = ("dispatches", "threads", "run_events", "run_outbox")
+STATEMENTS = {(name, heading): sql for name in FILES for heading, sql in load_statements(name).items()}
+PUT_TOGETHER = {
+    *(f"{first}runs{last}" for first in ("", "open_") for last in ("", "_of_thread")),
+    *(f"messages{first}{last}" for first in ("", "_of_run") for last in ("", "_newest")),
+}
+"""Headings that the code puts together."""
+MAY_BE_SCANNED = {"json_each", "found", "(subquery", "CONSTANT", "run_dispatch_counts", "run_quarantine"}
+SMALL = {
+    "run_dispatches_claimed",
+    "run_dispatches_queue",
+    "run_dispatches_urgent",
+    "run_dispatches_due",
+    "run_dispatches_unreconciled",
+}
+"""Indexes of what is open, which may be walked from end to end."""
+IN_ORDER = (
+    ("dispatches", "claim"),
+    ("dispatches", "ended_by_change"),
+    ("dispatches", "unreconciled"),
+    ("dispatches", "due_threads"),
+    ("dispatches", "next_due_at"),
+    ("dispatches", "queued_threads"),
+    ("dispatches", "purge"),
+    ("threads", "threads"),
+    ("threads", "threads_of_parent"),
+    ("threads", "threads_of_resource"),
+    ("threads", "latest_run"),
+    ("threads", "latest_started_run"),
+    ("threads", "runs"),
+    ("threads", "runs_of_thread"),
+    ("threads", "open_runs"),
+    ("threads", "open_runs_of_thread"),
+    ("threads", "messages"),
+    ("threads", "messages_newest"),
+    ("threads", "messages_of_run"),
+    ("threads", "messages_of_run_newest"),
+    ("threads", "pending"),
+    ("threads", "threads_with_pending"),
+    ("run_events", "events"),
+    ("run_outbox", "due"),
+)
+"""Statements that stop at a limit and must not sort all there is before."""
+
+
+@pytest.fixture
+def stores(sqlite_store: SqliteStore) -> RunStores:
+    return sqlite_store.runs
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for step in shipped_migrations():
+            for statement in split_statements(step.sql):
+                connection.execute(statement)
+        yield connection
+
+
+def plan(connection: sqlite3.Connection, key: tuple[str, str]) -> list[str]:
+    sql = STATEMENTS[key]
+    named = re.findall(r":([a-z_]+)", sql)
+    values: Any = dict.fromkeys(named) if named else [None] * sql.count("?")
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+
+
+@pytest.mark.parametrize("key", STATEMENTS, ids=".".join)
+def test_no_statement_reads_a_table_from_end_to_end(empty: sqlite3.Connection, key: tuple[str, str]) -> None:
+    for step in plan(empty, key):
+        if (
+            match := re.match(r"SCAN ([^ ]+?)(?:-\d+\))?(?: USING (?:COVERING )?INDEX (\w+)|$| )", step)
+        ) is None:
+            continue
+        assert match[1] in MAY_BE_SCANNED or match[2] in SMALL, step
+
+
+@pytest.mark.parametrize("key", IN_ORDER, ids=".".join)
+def test_a_limit_ends_the_search(empty: sqlite3.Connection, key: tuple[str, str]) -> None:
+    assert not [step for step in plan(empty, key) if "ORDER BY" in step]
+
+
+def test_a_listing_of_a_thread_merges_what_the_indexes_hold_in_order(empty: sqlite3.Connection) -> None:
+    steps = " ".join(plan(empty, ("dispatches", "of_thread")))
+    assert steps.count("run_dispatches_history (thread_id=? AND status=?)") == len(TERMINAL)
+    assert steps.count("run_dispatches_queue (thread_id=?)") == 1
+    assert steps.count("MERGE") == len(RunDispatchStatus) - 1
+
+
+@pytest.mark.parametrize("key", STATEMENTS, ids=".".join)
+def test_a_statement_is_used(key: tuple[str, str]) -> None:
+    folder = resources.files("postroom.stores.sqlite").joinpath("runs")
+    source = "".join(entry.read_text("utf-8") for entry in folder.iterdir() if entry.name.endswith(".py"))
+    assert key[1] in PUT_TOGETHER or f'"{key[1]}"' in source
+
+
+# The schema
+
+
+NOW = 1_700_000_000_000
+QUEUED = RunDispatch.queued("d1", "t", "r", created_at=NOW, dedupe_key="key")
+OWNED = QUEUED.claim(token="token", consumer="worker", lease_ms=LEASE, now=NOW)
+SHAPES = {
+    RunDispatchStatus.QUEUED: QUEUED,
+    RunDispatchStatus.CLAIMED: OWNED,
+    RunDispatchStatus.ACKED: OWNED.acked(now=NOW),
+    RunDispatchStatus.CANCELLED: QUEUED.cancelled(now=NOW),
+    RunDispatchStatus.SUPERSEDED: OWNED.superseded(reason="x", now=NOW),
+    RunDispatchStatus.DEAD_LETTER: OWNED.dead_lettered(error="x", now=NOW),
+}
+CHANGES: dict[str, tuple[Any, ...]] = {
+    "dispatch_id": ("", "  ", "\t\n", " d"),
+    "thread_id": ("", " \t", "!"),
+    "run_id": ("", "\n", "ü"),
+    "dedupe_key": ("", " ", None, " k"),
+    "priority": (-1, 0, 255, 256),
+    "attempt_count": (-1, 0, 5, 6),
+    "max_attempts": (0, 1, -1),
+    "claim_token": (None, "", "x"),
+    "claimed_by": (None, "", "  ", "w", "\t"),
+    "lease_until": (None, 0, 7),
+    "claimed_at": (None, 7),
+    "completed_at": (None, 0, 7),
+    "dispatch_instance_id": (None, "", "i"),
+    "run_status": (None, *RunStatus),
+    "termination": (None, TerminationReason.cancelled()),
+    "run_response": (None, "", "said"),
+    "run_error": (None, "", "wrong"),
+    "reconciled": (True, False),
+}
+
+
+def changed(record: RunDispatch, **changes: Any) -> RunDispatch:
+    """Return a record that nobody has checked."""
+    copy = object.__new__(RunDispatch)
+    for field in fields(RunDispatch):
+        object.__setattr__(copy, field.name, changes.get(field.name, getattr(record, field.name)))
+    return copy
+
+
+def is_refused(attempt: Callable[[], object]) -> bool:
+    try:
+        attempt()
+    except (sqlite3.IntegrityError, InvalidRecord):
+        return True
+    return False
+
+
+def insert(connection: sqlite3.Connection, record: RunDispatch) -> None:
+    values = rows.dispatch_values(record)
+    columns = [*(field.name for field in fields(RunDispatch)), "is_open"]
+    values.setdefault("dispatch_epoch", record.dispatch_epoch)
+    connection.execute(
+        f"INSERT INTO run_dispatches ({', '.join(columns)}) VALUES ({', '.join(f':{one}' for one in columns)})",
+        values,
+    )
+
+
+@pytest.fixture
+def undone(empty: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    empty.execute("BEGIN")
+    yield empty
+    empty.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize("status", RunDispatchStatus)
+@pytest.mark.parametrize("field", CHANGES)
+def test_the_schema_refuses_what_the_record_refuses(
+    undone: sqlite3.Connection, status: RunDispatchStatus, field: str
+) -> None:
+    for number, value in enumerate(CHANGES[field]):
+        record = changed(
+            SHAPES[status], **{"dispatch_id": f"d{number}", "run_id": f"r{number}", field: value}
+        )
+        undone.execute("SAVEPOINT one")
+        by_schema = is_refused(lambda record=record: insert(undone, record))  # type: ignore[misc]
+        undone.execute("ROLLBACK TO one")
+        assert by_schema == is_refused(record.__post_init__), (field, value)
+
+
+@pytest.mark.parametrize("status", RunDispatchStatus)
+def test_a_move_is_refused_as_an_insert_is(undone: sqlite3.Connection, status: RunDispatchStatus) -> None:
+    insert(undone, OWNED)
+    for other in RunDispatchStatus:
+        mixed = changed(SHAPES[status], status=other)
+        undone.execute("SAVEPOINT one")
+        by_schema = is_refused(lambda mixed=mixed: queue.put(undone, mixed))  # type: ignore[misc]
+        undone.execute("ROLLBACK TO one")
+        assert by_schema == is_refused(mixed.__post_init__), other
+
+
+def test_the_columns_are_the_fields(undone: sqlite3.Connection) -> None:
+    names = [row[1] for row in undone.execute("PRAGMA table_info(run_dispatches)")]
+    assert names == [*(field.name for field in fields(RunDispatch)), "is_open"]
+    for record in SHAPES.values():
+        undone.execute("DELETE FROM run_dispatches")
+        insert(undone, record)
+        assert queue.load(undone, "d1") == record
+
+
+def test_what_must_never_be_twice_is_refused(undone: sqlite3.Connection) -> None:
+    insert(undone, OWNED)
+    for twice in (
+        changed(OWNED, dispatch_id="d2", run_id="r2", dedupe_key="k2"),
+        changed(QUEUED, dispatch_id="d2", run_id="r2"),
+        changed(QUEUED, dispatch_id="d2", dedupe_key="k2", thread_id="u"),
+        changed(QUEUED, run_id="r2", dedupe_key="k2", thread_id="u"),
+    ):
+        assert is_refused(lambda twice=twice: insert(undone, twice))  # type: ignore[misc]
+    for number, status in enumerate(TERMINAL):
+        insert(undone, changed(SHAPES[status], dispatch_id=f"e{number}"))
+    insert(undone, changed(QUEUED, dispatch_id="d2", run_id="r2", dedupe_key=None))
+
+
+def test_an_epoch_and_a_status_that_do_not_exist_are_refused(undone: sqlite3.Connection) -> None:
+    insert(undone, QUEUED)
+    for change in (
+        "UPDATE run_dispatches SET status = 'Lost'",
+        "UPDATE run_dispatches SET is_open = 0",
+        "UPDATE run_dispatches SET dispatch_epoch = -1",
+        "UPDATE run_dispatches SET priority = 'high'",
+        "INSERT INTO dispatch_epochs VALUES ('t', 0)",
+    ):
+        with pytest.raises(sqlite3.IntegrityError):
+            undone.execute(change)
+
+
+# The stores
+
+
+async def test_what_was_answered_is_there_when_the_file_is_opened_again(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    path = tmp_path / "postroom.db"
+    seen = []
+    for _ in range(2):
+        store = await asyncio.to_thread(SqliteStore.open, path, clock=clock, purpose="test")
+        if not seen:
+            await said(store.runs, "m1", "m2")
+            await waiting(store.runs, "p1")
+            await store.runs.threads.create_run(run(store.runs))
+            await store.runs.events.append(event(run_id="r1"))
+            await store.runs.dispatches.interrupt("t")
+            await reported(store.runs, await claimed(store.runs))
+            await ended(store.runs, "d0", RunDispatchStatus.CANCELLED, thread="u")
+        seen.append(await snapshot(store.runs, "t", "u"))
+        assert store.runs.storage_identity == f"sqlite:{path}"
+        await asyncio.to_thread(store.close)
+    assert seen[0] == seen[1]
+
+
+async def test_all_parts_write_to_one_place(stores: RunStores, sqlite_store: SqliteStore) -> None:
+    parts = (stores.dispatches, stores.threads, stores.events, stores.outbox, stores.coordinator)
+    names = {part.storage_identity for part in parts}  # type: ignore[attr-defined]
+    assert names == {sqlite_store.runs.storage_identity}
+
+
+async def test_many_steps_share_a_commit(stores: RunStores, sqlite_store: SqliteStore) -> None:
+    before = sqlite_store.grouping
+    async with asyncio.TaskGroup() as group:
+        for number in range(100):
+            group.create_task(enqueued(stores, f"d{number}", thread=f"t{number}"))
+    commits, changes = (after - since for after, since in zip(sqlite_store.grouping, before, strict=True))
+    assert changes == 100
+    assert commits < 50
+
+
+async def test_a_purge_lets_others_write_between_its_steps(
+    stores: RunStores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue, "PURGED_AT_ONCE", 3)
+    for number in range(10):
+        await ended(stores, f"d{number}", RunDispatchStatus.ACKED, thread=f"t{number}")
+    async with asyncio.TaskGroup() as group:
+        purge = group.create_task(stores.dispatches.purge_terminal(older_than=clock.now() + 1))
+        await removed(stores, "d3")
+        await enqueued(stores, "d3", thread="again")
+    assert purge.result() == 10
+    counts = await stores.dispatches.count_by_status()
+    assert counts[RunDispatchStatus.ACKED] == 0
+
+
+async def removed(stores: RunStores, dispatch_id: str) -> None:
+    async with asyncio.timeout(5):
+        while await stores.dispatches.load_dispatch(dispatch_id) is not None:
+            await asyncio.sleep(0)
+
+
+async def test_ended_dispatches_are_counted_as_they_come_and_go(
+    stores: RunStores, clock: ManualClock
+) -> None:
+    expected = dict.fromkeys(RunDispatchStatus, 0)
+    for number, status in enumerate((*TERMINAL, *TERMINAL)):
+        await ended(stores, f"d{number}", status, thread=f"t{number}")
+        expected[status] += 1
+        assert await stores.dispatches.count_by_status() == expected
+    assert await stores.dispatches.discard("d3") is not None
+    await stores.dispatches.mark_reconciled([f"d{number}" for number in range(8)])
+    assert await stores.dispatches.purge_terminal(older_than=clock.now() + 1, dead_letters_older_than=0) == 6
+    assert await stores.dispatches.count_by_status() == {
+        **dict.fromkeys(RunDispatchStatus, 0),
+        RunDispatchStatus.DEAD_LETTER: 1,
+    }
+
+
+async def test_a_stale_row_in_the_queue_is_superseded_by_the_next_claim(
+    stores: RunStores, sqlite_store: SqliteStore
+) -> None:
+    """An interrupt leaves none; who writes to the table by other means may."""
+    await stores.dispatches.interrupt("t")
+    for name in ("old-1", "new", "old-2"):
+        await enqueued(stores, name)
+    await sqlite_store._writer.submit(
+        lambda db: db.execute("UPDATE run_dispatches SET dispatch_epoch = 0 WHERE dispatch_id LIKE 'old-%'")
+    )
+    owned = await stores.dispatches.claim("t", "worker", lease_ms=LEASE)
+    assert owned is not None
+    assert owned.dispatch_id == "new"
+    for name in ("old-1", "old-2"):
+        assert (await loaded(stores, name)).status is RunDispatchStatus.SUPERSEDED
+    await enqueued(stores, "old-3")
+    await sqlite_store._writer.submit(
+        lambda db: db.execute("UPDATE run_dispatches SET dispatch_epoch = 0 WHERE dispatch_id = 'old-3'")
+    )
+    assert await stores.dispatches.claim("t", "worker", lease_ms=LEASE) is None
+    assert (await loaded(stores, "old-3")).status is RunDispatchStatus.SUPERSEDED
+    await enqueued(stores, "old-4", thread="u")
+    await stores.dispatches.interrupt("u")
+    assert await stores.dispatches.claim_dispatch("old-4", "worker", lease_ms=LEASE) is None
+
+
+async def test_a_delivery_that_asks_for_an_idle_thread_is_refused_when_it_is_not(stores: RunStores) -> None:
+    async def submit(dispatch_id: str) -> None:
+        delivery = Delivery(dispatch=asked(stores, dispatch_id), when_idle=True)
+        await stores.coordinator.commit(ThreadCommit(thread_id="t", delivery=delivery))
+
+    await submit("d1")
+    for _ in range(2):  # queued, then claimed
+        before = await snapshot(stores, "t")
+        with pytest.raises(ActiveRunConflict):
+            await submit("d2")
+        assert await snapshot(stores, "t") == before
+        owned = await stores.dispatches.claim("t", "worker", lease_ms=LEASE) or await loaded(stores)
+    await stores.dispatches.ack(owned.claim_proof)
+    await submit("d2")
+
+
+async def test_what_is_spent_adds_up(stores: RunStores) -> None:
+    def spending(scope: str, tokens: int) -> Spending:
+        return Spending(scope=scope, runs=1, wall_ms=2, tokens=tokens, cost_micros=-4)
+
+    for tokens in (3, 30):
+        spends = (spending("thread:t", tokens), spending("all:*", tokens))
+        await stores.coordinator.commit(ThreadCommit(thread_id="t", spends=spends))
+    found = await stores.threads.spending(["all:*", "tenant:x"])
+    assert found == {
+        "all:*": Spending(scope="all:*", runs=2, wall_ms=4, tokens=33, cost_micros=-8),
+        "tenant:x": Spending(scope="tenant:x"),
+    }
+    refused = ThreadCommit(thread_id="t", spends=(spending("all:*", 1),), expected_message_count=9)
+    with pytest.raises(VersionConflict):
+        await stores.coordinator.commit(refused)
+    assert await stores.threads.spending(["all:*"]) == {"all:*": found["all:*"]}
+
+
+async def test_a_claim_by_id_ends_a_stale_row(stores: RunStores, sqlite_store: SqliteStore) -> None:
+    await stores.dispatches.interrupt("t")
+    await enqueued(stores)
+    await sqlite_store._writer.submit(lambda db: db.execute("UPDATE run_dispatches SET dispatch_epoch = 0"))
+    assert await stores.dispatches.claim_dispatch("d1", "worker", lease_ms=LEASE) is None
+    assert (await loaded(stores)).status is RunDispatchStatus.SUPERSEDED
+
+
+@pytest.mark.parametrize(
+    ("prefix", "beyond"),
+    [("", b""), ("a", "b"), ("a\U0010ffff", "b"), ("\U0010ffff", b""), ("x\ud7ff", "x\ue000"), ("é", "ê")],
+)
+def test_the_end_of_a_prefix_is_right_behind_it(prefix: str, beyond: str | bytes) -> None:
+    assert thread_steps._beyond(prefix) == beyond
+
+
+async def test_ids_are_found_by_any_prefix(stores: RunStores) -> None:
+    names = ("x", "x\ud7ff", "x\ud7ff1", "x\ue000", "x\U0010ffff", "x\U0010ffffy", "y")
+    for name in names:
+        await stores.threads.create_run(run(stores, name, thread=name))
+    for prefix in ("", *names):
+        found = await stores.threads.list_runs(RunQuery(id_prefix=prefix))
+        assert [one.run_id for one in found] == sorted(one for one in names if one.startswith(prefix))
+
+
+async def test_who_waits_for_events_looks_by_itself_at_times(
+    stores: RunStores, sqlite_store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An append whose caller was cancelled tells nobody."""
+    monkeypatch.setattr(events, "LOOK_AGAIN_AFTER", 0.01)
+    draft = (events.Written.of(event()),)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        waits = group.create_task(stores.events.wait(EventScope.thread("t"), after=0))
+        await asyncio.sleep(0)
+        await sqlite_store._writer.submit(lambda db: events.append(db, draft, 1))
+        await waits
+    assert sqlite_store._desk._listeners == {}
+
+
+async def test_a_waiter_that_gives_up_leaves_nothing(stores: RunStores, sqlite_store: SqliteStore) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.02):
+            await stores.events.wait(EventScope.thread("t"), after=0)
+    assert sqlite_store._desk._listeners == {}
+
+
+async def test_a_wakeup_that_came_before_is_not_lost(stores: RunStores) -> None:
+    await enqueued(stores)
+    async with asyncio.timeout(5):
+        await stores.wakeups.wait(60 * SECOND)
+        await stores.wakeups.wait(1)  # it was told once
+        await stores.dispatches.cancel("d1")
+        await stores.wakeups.wait(60 * SECOND)
+
+
+async def test_a_closed_store_says_so(tmp_path: Path, clock: ManualClock) -> None:
+    store = await asyncio.to_thread(SqliteStore.open, tmp_path / "x.db", clock=clock, purpose="test")
+    await asyncio.to_thread(store.close)
+    with pytest.raises(StoreUnavailable):
+        await enqueued(store.runs)
+    with pytest.raises(StoreUnavailable):
+        await store.runs.dispatches.load_dispatch("d1")
+
+
+# Mail and runs together
+
+
+def submission(stores: RunStores, dispatch_id: str = "d1", **details: Any) -> ThreadCommit:
+    return ThreadCommit(
+        thread_id="t",
+        messages=(Message.user("x", id=f"m-{dispatch_id}"),),
+        run=run(stores, f"r-{dispatch_id}", status=RunStatus.CREATED),
+        events=(event("Submitted"),),
+        outbox=(OutboxDraft(lane=LANE, target=TARGET),),
+        delivery=Delivery(dispatch=asked(stores, dispatch_id), **details),
+    )
+
+
+async def test_a_letter_and_the_run_it_causes_are_written_together(
+    stores: RunStores, sqlite_store: SqliteStore
+) -> None:
+    here = await an_office(sqlite_store)
+    scope = EventScope.thread("t")
+
+    def change(mail: MailWrites, runs: SqliteRunWrites) -> str:
+        letter(mail, here.ada, [here.ben], subject="plums")
+        assert runs.submission_facts("t").thread is None
+        done = runs.commit(submission(stores, claim=ClaimRequest(consumer="w", lease_ms=LEASE)))
+        assert runs.load_thread("t") is not None
+        assert runs.load_run("r-d1") is not None
+        assert done.claimed is not None
+        return done.claimed.dispatch_id
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        hears = group.create_task(stores.events.wait(scope, after=0))
+        await asyncio.sleep(0)
+        assert await sqlite_store.write_together(change) == "d1"
+        await hears
+        await stores.wakeups.wait(60 * SECOND)
+    letters = await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9))
+    assert [one.subject for one in letters] == ["plums"]
+    assert (await loaded(stores)).status is RunDispatchStatus.CLAIMED
+    assert len(await stores.outbox.claim(LANE, TARGET, lease_ms=1)) == 1
+
+
+@pytest.mark.parametrize("fault", ["mail", "runs", "caller"])
+async def test_neither_is_written_when_one_is_refused(
+    stores: RunStores, sqlite_store: SqliteStore, fault: str
+) -> None:
+    here = await an_office(sqlite_store)
+    await claimed(stores, "active")
+    before = await snapshot(stores, "t")
+
+    def change(mail: MailWrites, runs: SqliteRunWrites) -> None:
+        letter(mail, here.ada, [here.ben], subject="plums")
+        runs.commit(submission(stores, interrupt=fault == "runs"))
+        if fault == "mail":
+            mail.put_contact(here.ada.id, 99, status="pending", reason="", now=1)
+        raise KeyError(fault)
+
+    with pytest.raises((StoreError, ActiveRunConflict, KeyError)):
+        await sqlite_store.write_together(change)
+    assert await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9)) == []
+    assert await snapshot(stores, "t") == before
+
+
+async def test_a_refusal_that_is_caught_leaves_nothing_of_its_step(
+    stores: RunStores, sqlite_store: SqliteStore
+) -> None:
+    await enqueued(stores, "taken")
+    await said(stores, "m1")
+
+    def change(mail: MailWrites, runs: SqliteRunWrites) -> int:
+        refusals = 0
+        for step in (submission(stores, "taken"), replace(submission(stores), expected_message_count=9)):
+            try:
+                runs.commit(step)
+            except (DuplicateRecord, VersionConflict):
+                refusals += 1
+        runs.enqueue(asked(stores, "d2"))
+        return refusals
+
+    assert await sqlite_store.write_together(change) == 2
+    assert [one.id for one in await stores.threads.load_messages("t") or ()] == ["m1"]
+    assert await stores.dispatches.count_queued("t", at_most=9) == 2
+    assert await stores.events.count(EventScope.thread("t")) == 0
+
+
+async def test_a_change_may_use_each_part_by_itself(stores: RunStores, sqlite_store: SqliteStore) -> None:
+    def change(mail: MailWrites, runs: SqliteRunWrites) -> None:
+        runs.append_pending("t", [Message.user("x", id="p1")], DeliveryMode())
+        runs.append_event(event("Noted"))
+        runs.enqueue_effect(OutboxDraft(lane=LANE, target=TARGET))
+        runs.enqueue(asked(stores))
+        assert runs.interrupt("t").superseded_count == 1
+
+    await sqlite_store.write_together(change)
+    assert [one.pending_id for one in await stores.threads.pending_messages("t")] == ["p1"]
+    assert await stores.events.count(EventScope.thread("t")) == 1
+    assert await stores.dispatches.current_dispatch_epoch("t") == 1
+
+
+async def test_a_lost_claim_undoes_the_letter(stores: RunStores, sqlite_store: SqliteStore) -> None:
+    here = await an_office(sqlite_store)
+    owned = await claimed(stores)
+    await stores.dispatches.interrupt("t")
+
+    def change(mail: MailWrites, runs: SqliteRunWrites) -> None:
+        letter(mail, here.ada, [here.ben], subject="plums")
+        runs.commit(ThreadCommit(thread_id="t", claim=owned.claim_proof))
+
+    with pytest.raises(StaleClaim):
+        await sqlite_store.write_together(change)
+    assert await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9)) == []
+
+
+async def test_a_thread_of_mail_and_a_thread_of_runs_are_two_things(
+    stores: RunStores, sqlite_store: SqliteStore
+) -> None:
+    here = await an_office(sqlite_store)
+    sent = await sqlite_store.write(lambda tx: letter(tx, here.ada, [here.ben], subject="plums"))
+    await sqlite_store.settle()
+    await stores.threads.save_thread(Thread(id=sent.thread_id, title="another"))
+    await stores.threads.delete_thread(sent.thread_id)
+    found = await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9))
+    assert [one.subject for one in found] == ["plums"]
