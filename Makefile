@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml requirements.lock
 	fi
 	@touch $@
 
-.PHONY: install run test seeds check format static lock docs bench clean help
+.PHONY: install run test seeds check format static lock docs bench peers clean help
 
 install: $(STAMP) ## make the environment in .venv
 
@@ -59,6 +59,10 @@ docs: $(STAMP) ## write the generated reference pages anew
 
 bench: $(STAMP) ## run the benchmarks; prints each figure with its ratio to a limit taken in the same run
 	$(BIN)/python -m benchmarks $(ARGS)
+
+peers: ## install the queues that benchmarks run beside ours, in .venv-peers
+	$(PYTHON) -m venv --clear .venv-peers
+	.venv-peers/bin/python -m pip install --quiet 'dbos>=3.4,<4' 'procrastinate>=3.10,<4' 'psycopg[binary,pool]>=3.3'
 
 lock: ## pin every dependency anew (needs uv)
 	uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --generate-hashes \

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
 from conformance.run_backends import refuse_missing
 from postgres_server import PostgresServer
-
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.runs import RunStatus
@@ -45,11 +45,10 @@ class Crew:
 
     def start(self, share: int) -> None:
         words = [self.place, str(self.journal), str(THREADS), str(RUNS), str(share), str(self.size)]
-        self.members[share] = subprocess.Popen(
-            [sys.executable, str(PROGRAM), *words],
-            stdout=subprocess.DEVNULL,
-            stderr=(self.journal.parent / f"worker-{share}.err").open("ab"),
-        )
+        with (self.journal.parent / f"worker-{share}.err").open("ab") as errors:
+            self.members[share] = subprocess.Popen(
+                [sys.executable, str(PROGRAM), *words], stdout=subprocess.DEVNULL, stderr=errors
+            )
 
     def kill_one(self, chance: random.Random) -> None:
         share = chance.choice(sorted(self.members))

@@ -59,23 +59,23 @@ async def test_a_message_of_another_does_not_hinder_a_checkpoint() -> None:
     room = a_room()
 
     async def says(number: int) -> None:
-        if number in (2, 4):
+        if number in (2, 3):
             await room.say(f"beside {number}")
 
     await executed(room, before=says)
-    assert [text for _, text in await room.texts()] == ["go", "beside 2", "", "seen", "beside 4", "done"]
+    assert [text for _, text in await room.texts()] == ["go", "beside 2", "", "seen", "beside 3", "done"]
     assert (await room.run()).steps == 2
 
 
-async def test_a_thread_that_never_rests_fails_the_checkpoint_after_some_tries() -> None:
+async def test_a_checkpoint_that_is_refused_again_and_again_fails_after_some_tries() -> None:
     room = a_room()
 
-    async def says(number: int) -> None:
+    async def refuses(number: int) -> None:
         if number > 1:
-            await room.say("again")
+            raise VersionConflict("somebody else wrote in between")
 
     with pytest.raises(VersionConflict):
-        await executed(room, before=says)
+        await executed(room, before=refuses)
     assert room.coordinator.commits == 1 + 8
 
 
@@ -109,15 +109,15 @@ async def test_a_store_that_fails_fails_the_execution_and_the_next_goes_on() -> 
     assert [role for role, _ in await room.texts()] == ["user", "assistant", "tool", "assistant"]
 
 
-async def test_what_others_write_to_the_run_is_kept() -> None:
+async def test_what_others_write_to_the_run_between_checkpoints_is_kept() -> None:
     room = a_room()
 
     async def pins(number: int) -> None:
-        if number == 2:
+        if number == 1:
             record = await room.run()
             await room.say("also", run=replace(record, resolution_id="other", state=OTHERS))
 
-    await executed(room, before=pins)
+    await executed(room, after=pins)
     record = await room.run()
     assert (record.resolution_id, record.state) == ("other", OTHERS)
 

@@ -453,9 +453,10 @@ class Delivery:
 class ThreadCommit:
     """All that one step writes to a thread; it is written whole or not at all.
 
-    `messages` are appended behind exactly `expected_message_count` committed ones and `consumes` leaves the
-    pending zone, both compared. With `claim` the writer proves that it still owns the run's dispatch. With
-    `joins` a dispatch is named that must still be queued: its run is given more to read.
+    `messages` are appended behind exactly `expected_message_count` messages (None: wherever the thread ends)
+    and `consumes` leaves the pending zone, both compared. With `claim` the writer proves that it still owns
+    the run's dispatch; while it does, nobody else writes the run. With `joins` a dispatch is named that must
+    still be queued: its run is given more to read.
     """
 
     thread_id: str

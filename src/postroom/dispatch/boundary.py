@@ -38,15 +38,16 @@ class ThreadBoundary:
         Raises:
             StaleClaim: the run is not the worker's any more; what waits, waits on.
         """
-        for _ in range(COMMIT_ATTEMPTS):
-            facts = await self._core.threads.submission_facts(self._thread_id, self._run_id)
-            taken = select_pending(facts.pending, boundary, self._run_id)
-            if not taken:
-                return ()
-            try:
-                return await self._commit(facts, taken)
-            except VersionConflict:
-                continue
+        async with self._core.threads_being_read.holding(self._thread_id):
+            for _ in range(COMMIT_ATTEMPTS):
+                facts = await self._core.threads.submission_facts(self._thread_id, self._run_id)
+                taken = select_pending(facts.pending, boundary, self._run_id)
+                if not taken:
+                    return ()
+                try:
+                    return await self._commit(facts, taken)
+                except VersionConflict:
+                    continue
         raise InternalError(f"what waits on thread {self._thread_id!r} changed again and again")
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:

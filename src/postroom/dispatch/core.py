@@ -16,6 +16,7 @@ from postroom.contracts.run_stores import CommitCoordinator, DispatchStore, RunS
 from postroom.contracts.runs import RunRecord
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.ids import Ids
+from postroom.dispatch.keyed_locks import KeyedLocks
 from postroom.dispatch.metrics import MailboxMetrics
 
 T = TypeVar("T")
@@ -53,6 +54,8 @@ class Core:
     metrics: MailboxMetrics
     live: LiveChannels
     tasks: Tasks = field(default_factory=lambda: Tasks("mailbox"))
+    threads_being_read: KeyedLocks = field(default_factory=KeyedLocks)
+    """Held from look to write, so that those of this process do not make one another look again."""
 
     @property
     def clock(self) -> Clock:

@@ -110,7 +110,16 @@ class Lifecycle:
         if recover:
             rounds["recovery"] = lambda: self._recovered_or_logged(config)
         for name, serve in rounds.items():
-            self._tasks.add(self._core.tasks.start(_awaited(serve), name=name))
+            self._tasks.add(self._core.tasks.start(self._kept_up(name, serve), name=name))
+
+    async def _kept_up(self, name: str, serve: Callable[[], Awaitable[None]]) -> None:
+        """Serve; after a failure that nobody foresaw, again: one bad round must not be the last."""
+        while True:
+            try:
+                return await serve()
+            except Exception:
+                _LOG.exception("mailbox.round_failed", round=name)
+            await self._core.timer.sleep(milliseconds(self._core.config.poll_interval))
 
     async def _poll(self) -> None:
         """Start what is due, as soon as it is; a store that is out of order is asked again later."""
@@ -155,10 +164,6 @@ class Lifecycle:
             await self._recovered(config)
         except PostroomError as error:
             _LOG.error("mailbox.not_recovered", reason=error.describe())
-
-
-async def _awaited(serve: Callable[[], Awaitable[None]]) -> None:
-    await serve()
 
 
 class MailboxLifecycleHandle:

@@ -13,7 +13,6 @@ from postroom.contracts.runs import RunRecord
 from postroom.dispatch.config import COMMIT_ATTEMPTS
 from postroom.dispatch.core import Core
 from postroom.dispatch.journal import Journal
-from postroom.dispatch.keyed_locks import KeyedLocks
 from postroom.dispatch.pinning import Pinning
 from postroom.dispatch.planning import Plan, build_dispatch, existing_run, plan_submission
 from postroom.dispatch.workers import Workers
@@ -58,8 +57,6 @@ class Preparation:
         self._journal = journal
         self._pinning = pinning
         self._workers = workers
-        self._locks = KeyedLocks()
-        """So that submissions of this process to one thread do not conflict with one another."""
 
     async def prepare(self, request: RunActivation, wish: DeliveryWish | None = None) -> Prepared:
         """Store the run and its messages and, with a wish, its dispatch in the same transaction.
@@ -70,7 +67,7 @@ class Preparation:
             ActiveRunConflict, QueueFull, DedupeKeyInUse: the wish cannot be fulfilled.
             InternalError: others wrote in between again and again.
         """
-        async with self._locks.holding(request.thread_id):
+        async with self._core.threads_being_read.holding(request.thread_id):
             for _ in range(COMMIT_ATTEMPTS):
                 plan = await self._plan(request)
                 try:

@@ -45,7 +45,7 @@ async def settle_run(
         if _is_left_open(run, dispatch):
             answer = () if core.executor.has_commit_coordinator() else _answer(core, run, result)
             run = _ended(run, dispatch, result, answer, now=core.now())
-            commit = replace(commit, run=run, messages=answer, expected_message_count=facts.message_count)
+            commit = replace(commit, run=run, messages=answer)
         elif not (spends or coordinator.has_waiting_events):
             return run
         try:

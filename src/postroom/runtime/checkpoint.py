@@ -28,7 +28,6 @@ class RunLog:
         self._fresh = fresh
         self._clock = clock
         self._unsent: list[Message] = []
-        self._count = 0
         self._output: list[str] = []
         self.messages: tuple[Message, ...] = ()
         """Committed and not yet committed, in order; what a former attempt said is left out."""
@@ -67,7 +66,6 @@ class RunLog:
         """
         self.record = await self.stored()
         self.state = state_of(self.record)
-        self._count = await self._committed_count()
         thread = await self._control.threads.load_messages(self._fresh.thread_id) or ()
         committed = tuple(message for message in thread if self._control.shows(message))
         if restart:
@@ -81,7 +79,6 @@ class RunLog:
     def extend(self, committed: Sequence[Message]) -> None:
         """Add messages that somebody else has committed."""
         self.messages += tuple(committed)
-        self._count += len(committed)
 
     def keep(self, messages: Sequence[Message], *, as_output: bool = False) -> None:
         """Add messages for the next checkpoint; those whose ids are there already are passed over."""
@@ -123,12 +120,10 @@ class RunLog:
         for _ in range(MOST_TRIES - 1):
             try:
                 return await self._write_once(change)
-            except VersionConflict:
-                self._count = await self._committed_count()
             except DuplicateRecord:
                 if not await self._forget_committed():
                     raise
-            except CommitUnknown:
+            except (CommitUnknown, VersionConflict):
                 continue
         return await self._write_once(change)
 
@@ -145,14 +140,10 @@ class RunLog:
         )
         record = with_state(change(base), self.state)
         messages = tuple(self._unsent)
-        commit = ThreadCommit(
-            thread_id=record.thread_id,
-            messages=messages,
-            expected_message_count=self._count if messages else None,
-            run=record,
-        )
-        done = await self._control.coordinator.commit(commit)
-        self.record, self._count = record, done.message_count
+        # Behind whatever the thread ends with: others may have put in what the next run is to read.
+        commit = ThreadCommit(thread_id=record.thread_id, messages=messages, run=record)
+        await self._control.coordinator.commit(commit)
+        self.record = record
         self.spent, self.steps = Usage(), 0
         self._unsent.clear()
         self._output.clear()
@@ -162,12 +153,7 @@ class RunLog:
         records = await self._control.threads.load_message_records(self._fresh.thread_id, ids)
         there = {record.message_id for record in records}
         self._unsent = [message for message in self._unsent if message.id not in there]
-        self._count = await self._committed_count()
         return bool(there)
-
-    async def _committed_count(self) -> int:
-        thread = await self._control.threads.load_thread(self._fresh.thread_id)
-        return thread.message_count if thread else 0
 
 
 def running(record: RunRecord) -> RunRecord:

@@ -1,0 +1,226 @@
+"""What a run costs through the mailbox when its executor does nothing; beside DBOS and procrastinate.
+
+Latency is from the call of `submit_background` to the begin of the execution.
+"""
+
+import asyncio
+import resource
+import sqlite3
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from benchmarks.figures import Table, median, ms
+from benchmarks.peers import MISSING, rate_of
+from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.agent_events import EventSink
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.messages import Message
+from postroom.contracts.run_stores import RunStores
+from postroom.contracts.tools import ToolCallResume
+from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.mailbox import Mailbox
+from postroom.stores.sqlite import SqliteStore
+
+THREADS = 64
+RUNS = 3_000
+PEER_JOBS = 1_000
+SAMPLES = 300
+QUEUED = 10_000
+
+
+class Nothing(RunDispatchExecutor):
+    """Ends at once, and notes when it began."""
+
+    def __init__(self) -> None:
+        self.began: dict[str, float] = {}
+
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        """End at once."""
+        self.began[activation.thread_id] = time.perf_counter()
+        return AgentRunResult(run_id=activation.run_id or "", response="ok")
+
+    def recovery(self, activation: RunActivation) -> Recovery:
+        """Start over."""
+        return Recovery.RESTART
+
+    def cancel(self, id: str) -> bool:
+        """Take no command."""
+        return False
+
+    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
+        """Take no command."""
+        return False
+
+    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
+        """Take no command."""
+        return False
+
+    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
+        """Take no command."""
+        return False
+
+
+@asynccontextmanager
+async def on_sqlite() -> AsyncIterator[RunStores]:
+    """Give stores on an empty file."""
+    with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
+        store = await asyncio.to_thread(
+            SqliteStore.open, Path(folder) / "postroom.db", purpose="bench", log_reserve=32 << 20
+        )
+        try:
+            yield store.runs
+        finally:
+            await asyncio.to_thread(store.close)
+
+
+async def runs_a_second(stores: RunStores, *, threads: int = THREADS, runs: int = RUNS) -> float:
+    """Return how many runs a second are accepted and brought to their end."""
+    mailbox = Mailbox(Nothing(), stores, config=MailboxConfig(max_queued_per_thread=None))
+    numbers = iter(range(runs))
+
+    async def submit(thread: int) -> None:
+        for _ in numbers:
+            await mailbox.submit_background(RunActivation.new(f"rate-{thread}", ["go"]))
+
+    began = time.perf_counter()
+    async with asyncio.TaskGroup() as group:
+        for thread in range(threads):
+            group.create_task(submit(thread))
+    await mailbox.settled()
+    taken = time.perf_counter() - began
+    await mailbox.aclose()
+    return runs / taken
+
+
+async def latencies(stores: RunStores, name: str) -> list[float]:
+    """Return how long single submissions to fresh threads took to begin, in seconds."""
+    executor = Nothing()
+    mailbox = Mailbox(executor, stores)
+    taken = []
+    for number in range(SAMPLES):
+        thread = f"{name}-{number}"
+        asked = time.perf_counter()
+        await mailbox.submit_background(RunActivation.new(thread, ["go"]))
+        await mailbox.settled()
+        taken.append(executor.began[thread] - asked)
+    await mailbox.aclose()
+    return sorted(taken)
+
+
+async def fill(stores: RunStores, count: int) -> None:
+    """Queue one run on each of many threads; nobody executes them."""
+    config = MailboxConfig(max_concurrent_runs=0)
+    mailbox = Mailbox(Nothing(), stores, config=config)
+    numbers = iter(range(count))
+
+    async def submit() -> None:
+        for number in numbers:
+            await mailbox.submit_background(RunActivation.new(f"queued-{number}", ["go"]))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(64):
+            group.create_task(submit())
+    await mailbox.aclose()
+
+
+async def worst_stall(stop: asyncio.Event) -> float:
+    """Return by how much the event loop was ever late, in seconds."""
+    worst, step = 0.0, 0.005
+    while not stop.is_set():
+        due = time.perf_counter() + step
+        await asyncio.sleep(step)
+        worst = max(worst, time.perf_counter() - due)
+    return worst
+
+
+async def drain(table: Table, stores: RunStores) -> None:
+    """Take up ten thousand queued threads as after a start."""
+    stop = asyncio.Event()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    async with asyncio.TaskGroup() as group:
+        stall = group.create_task(worst_stall(stop))
+        mailbox = Mailbox(Nothing(), stores)
+        began = time.perf_counter()
+        await mailbox.start_lifecycle_ready()
+        while await stores.dispatches.next_due_at() is not None:
+            await asyncio.sleep(0.05)
+        await mailbox.settled()
+        taken = time.perf_counter() - began
+        stop.set()
+        await mailbox.aclose()
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    table.add(f"{QUEUED:,} threads with one queued run each, drained", f"{QUEUED / taken:,.0f} runs/s")
+    table.add("longest stall of the loop meanwhile", ms(stall.result()), "", None, "under 50 ms")
+    table.add(
+        "memory of the process at its largest",
+        f"{after // 1024} MB",
+        f"{before // 1024} MB before",
+        None,
+        "under 300 MB",
+    )
+
+
+def _beside(table: Table, what: str, rate: float, peer: dict[str, float] | None, aim: str) -> None:
+    if peer is None:
+        table.add(what, f"{rate:,.0f} runs/s", MISSING, None, aim)
+        return
+    theirs = peer["jobs_per_s"]
+    table.add(what, f"{rate:,.0f} runs/s", f"{theirs:,.0f} jobs/s", rate / theirs, aim)
+
+
+async def main() -> None:
+    """Print the tables."""
+    table = Table(f"Runs through the mailbox on SQLite, {THREADS} threads")
+    async with on_sqlite() as stores:
+        await runs_a_second(stores, runs=300)
+        rate = median([await runs_a_second(stores) for _ in range(3)])
+        with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
+            path = Path(folder) / "dbos.sqlite"
+            preset = sqlite3.connect(path)
+            preset.execute("PRAGMA journal_mode = WAL")
+            preset.close()
+            peer = await asyncio.to_thread(rate_of, "dbos_queue.py", f"sqlite:///{path}", PEER_JOBS, THREADS)
+        _beside(table, "runs accepted and ended, against DBOS on a file in WAL", rate, peer, "at least 2")
+        idle = await latencies(stores, "idle")
+    async with on_sqlite() as stores:
+        await fill(stores, QUEUED)
+        busy = await latencies(stores, "busy")
+        for what, taken in (("idle", idle), (f"with {QUEUED:,} queued threads", busy)):
+            p50, p99 = taken[len(taken) // 2], taken[int(len(taken) * 0.99)]
+            table.add(
+                f"submit to start, {what}",
+                f"p50 {ms(p50)}, p99 {ms(p99)}",
+                "",
+                None,
+                "p50 < 5 ms, p99 < 50 ms",
+            )
+        await drain(table, stores)
+    if "--postgres" in sys.argv:
+        await on_postgres()
+
+
+async def on_postgres() -> None:
+    """Print the table of the mailbox on PostgreSQL."""
+    sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+    from postgres_server import running_postgres
+    from postroom.stores.postgres import PostgresRunStores
+
+    with running_postgres() as dsn:
+        table = Table(f"Runs through the mailbox on PostgreSQL, {THREADS} threads")
+        stores = await PostgresRunStores.open(dsn, pool_size=16)
+        try:
+            await runs_a_second(stores, runs=300)
+            rate = median([await runs_a_second(stores) for _ in range(3)])
+        finally:
+            await stores.close()
+        for name, program in (("DBOS", "dbos_queue.py"), ("procrastinate", "procrastinate_queue.py")):
+            peer = await asyncio.to_thread(rate_of, program, dsn, PEER_JOBS, THREADS)
+            _beside(table, f"runs accepted and ended, against {name} with a key a thread", rate, peer, "")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,270 @@
+"""Live commands between processes: a row for each listener it is for, and a hint to the listener's process.
+
+Listeners are rows with an expiry that their process renews; a process that ended is forgotten by that. The
+rows are unlogged: when a crash of the server loses them, senders take the durable way and the listeners
+register anew.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from uuid import uuid4
+
+import msgspec
+import structlog
+
+from postroom.concurrency import SystemTimer, Tasks
+from postroom.contracts.clock import Timer
+from postroom.contracts.errors import ConfigError, InvalidRecord, StoreError
+from postroom.contracts.live import (
+    LiveCommandEntry,
+    LiveDeliveryOutcome,
+    LiveReceipt,
+    LiveRunCommand,
+    LiveRunTarget,
+)
+from postroom.stores.postgres import rows
+from postroom.stores.postgres.driver import Row
+from postroom.stores.postgres.hints import about
+from postroom.stores.postgres.run_stores import PostgresRunStores
+from postroom.stores.postgres.statements import load_statements
+
+_LOG = structlog.get_logger(__name__)
+_SQL = load_statements("live")
+_DECODER = msgspec.json.Decoder(LiveRunCommand)
+
+LISTENED_FOR = timedelta(seconds=15)
+"""How long a listener counts whose process was not heard of."""
+LOOK_AFTER = timedelta(seconds=1)
+"""How long both sides trust that no hint was lost."""
+_RENEWED_AFTER = timedelta(seconds=5)
+_FORGOTTEN_AFTER = timedelta(minutes=1)
+
+
+class PostgresSubscription:
+    """The commands for one target, in order, until closed."""
+
+    def __init__(self, listener_id: str, target: LiveRunTarget, forget: Callable[[str], None]) -> None:
+        self.listener_id = listener_id
+        self.target = target
+        self._forget = forget
+        self._queue: deque[LiveCommandEntry] = deque()
+        self._receipts: list[LiveReceipt] = []
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def __aiter__(self) -> "PostgresSubscription":
+        """Iterate over commands as they come; one iteration at a time."""
+        return self
+
+    async def __anext__(self) -> LiveCommandEntry:
+        """Return the next command whose sender still waits."""
+        while not self._closed:
+            while self._queue:
+                entry = self._queue.popleft()
+                if not entry.receipt.settled:
+                    return entry
+            self._changed.clear()
+            await self._changed.wait()
+        raise StopAsyncIteration
+
+    def put(self, entry: LiveCommandEntry) -> None:
+        """Hand over a command."""
+        self._receipts = [one for one in self._receipts if not one.settled]
+        self._receipts.append(entry.receipt)
+        self._queue.append(entry)
+        self._changed.set()
+
+    def close(self) -> None:
+        """End the subscription and drop what was not handled; harmless when done twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._queue.clear()
+        for receipt in self._receipts:
+            receipt.drop()
+        self._receipts.clear()
+        self._forget(self.listener_id)
+        self._changed.set()
+
+
+class PostgresLiveChannels:
+    """Carries commands to runs in all processes that share a schema; ended by `close`.
+
+    A sender waits at most `accept_within_ms` for the receipts; what was not taken up by then is withdrawn.
+    """
+
+    def __init__(
+        self, stores: PostgresRunStores, *, timer: Timer | None = None, accept_within_ms: int = 5_000
+    ) -> None:
+        self._database = stores.place.database
+        self._hints = stores.place.hints
+        self._timer: Timer = timer or SystemTimer()
+        self._accept_within_ms = accept_within_ms
+        self._process_id = uuid4().hex
+        self._tasks = Tasks("live channels")
+        self._timers = Tasks("live timers")
+        self._serving = False
+        self._word = about("l", self._process_id)
+        self._called = self._hints.hear(self._word)
+        self._listening: dict[str, PostgresSubscription] = {}
+        self._gone: set[str] = set()
+        self._settled: dict[int, bool] = {}
+        self._in_hand: dict[int, LiveReceipt] = {}
+        self._renew_at = 0.0
+
+    async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
+        """Hand a command to every listener it is for; delivered when one accepted it."""
+        delivery_id, body = uuid4().hex, rows.body(command)
+        with self._hints.heard(about("d", delivery_id)) as settled:
+            sent = await self._database.write(
+                _SQL["send"], delivery_id, body, *_names(target), self._accept_within_ms
+            )
+            if not sent:
+                return LiveDeliveryOutcome.NO_SUBSCRIBER
+            self._call(sent)
+            late = self._timers.start(self._timer.sleep(self._accept_within_ms), name="give up")
+            late.add_done_callback(lambda _: settled.come())
+            try:
+                while not late.done() and await self._unsettled(delivery_id):
+                    await settled.wait(LOOK_AFTER)
+            finally:
+                late.cancel()
+                ended = await self._database.write(_SQL["withdraw"], delivery_id)
+        self._call([row[1:] for row in ended if row[0] == "taken"])
+        accepted = any(row[0] == "accepted" for row in ended)
+        return LiveDeliveryOutcome.DELIVERED if accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
+
+    async def open(self, target: LiveRunTarget) -> PostgresSubscription:
+        """Listen for commands to this target from now on; who listened to it before does so no more."""
+        subscription = PostgresSubscription(uuid4().hex, target, self._forget)
+        await self._database.write(
+            _SQL["register"], subscription.listener_id, self._process_id, *_names(target), _ms(LISTENED_FOR)
+        )
+        for former in [one for one in self._listening.values() if one.target == target]:
+            former.close()  # one in another process learns it when it is renewed
+        self._listening[subscription.listener_id] = subscription
+        if not self._serving:
+            self._serving = True
+            self._tasks.start(self._serve(), name="serve")
+        return subscription
+
+    async def close(self) -> None:
+        """End all subscriptions and take them from the list; harmless when done twice."""
+        for subscription in tuple(self._listening.values()):
+            subscription.close()
+        if not self._tasks.closed:
+            await self._tasks.close()
+            await self._timers.close()
+            await self._settle()
+            await self._remove()
+            self._hints.forget(self._word, self._called)
+
+    def _call(self, processes: Iterable[Row]) -> None:
+        for process_id in {row[0] for row in processes}:
+            self._hints.tell(about("l", process_id))
+
+    async def _unsettled(self, delivery_id: str) -> bool:
+        found = await self._database.read(_SQL["receipts"], delivery_id)
+        return any(row[0] in ("sent", "taken") for row in found)
+
+    async def _serve(self) -> None:
+        """Take commands, write receipts and renew what is listened for, as long as there is anything."""
+        while self._listening or self._gone or self._settled:
+            try:
+                await self._settle()
+                await self._remove()
+                await self._take()  # also what was sent to a listener just before it was removed
+                await self._drop_withdrawn()
+                await self._renew()
+            except (StoreError, ConfigError) as error:
+                _LOG.warning("live.interrupted", reason=str(error))
+            await self._called.wait(LOOK_AFTER)
+        self._serving = False
+
+    async def _take(self) -> None:
+        for row in await self._database.write(_SQL["take"], self._process_id):
+            subscription = self._listening.get(row[1])
+            command = _command(row)
+            if subscription is None or command is None:
+                self._settled[row[0]] = False
+                self._called.come()
+                continue
+            receipt = self._in_hand[row[0]] = LiveReceipt(settle=self._settler(row[0]))
+            subscription.put(LiveCommandEntry(command=command, receipt=receipt))
+
+    async def _drop_withdrawn(self) -> None:
+        """Let go of commands whose senders wait no more."""
+        self._in_hand = {place: one for place, one in self._in_hand.items() if not one.settled}
+        if self._in_hand:
+            found = await self._database.read(_SQL["waited_for"], list(self._in_hand))
+            for place in self._in_hand.keys() - {row[0] for row in found}:
+                self._in_hand[place].drop()
+
+    async def _settle(self) -> None:
+        if not self._settled:
+            return
+        settled = dict(self._settled)
+        told = await self._database.write(_SQL["settle"], list(settled), list(settled.values()))
+        for place in settled:
+            del self._settled[place]
+        for (delivery_id,) in told:
+            self._hints.tell(about("d", delivery_id))
+
+    async def _remove(self) -> None:
+        if gone := list(self._gone):
+            await self._database.write(_SQL["remove"], gone)
+            self._gone.difference_update(gone)
+
+    async def _renew(self) -> None:
+        """Say that the listeners are there, drop those that were replaced, and clear what others left."""
+        now = asyncio.get_running_loop().time()
+        if now < self._renew_at or not self._listening:
+            return
+        listening = list(self._listening.values())
+        names = zip(*(_names(one.target) for one in listening), strict=True)
+        renewed = await self._database.write(
+            _SQL["renew"],
+            self._process_id,
+            [one.listener_id for one in listening],
+            *map(list, names),
+            _ms(LISTENED_FOR),
+        )
+        for listener_id, replaced in renewed:
+            subscription = self._listening.get(listener_id)
+            if subscription is None:
+                self._gone.add(listener_id)  # closed while it was renewed
+            elif replaced:
+                subscription.close()
+        await self._database.write(_SQL["clear_listeners"], _ms(_FORGOTTEN_AFTER))
+        await self._database.write(_SQL["clear_commands"], _ms(_FORGOTTEN_AFTER))
+        self._renew_at = now + _RENEWED_AFTER.total_seconds()
+
+    def _settler(self, place: int) -> Callable[[bool], None]:
+        def settle(accepted: bool) -> None:
+            self._settled[place] = accepted
+            self._called.come()
+
+        return settle
+
+    def _forget(self, listener_id: str) -> None:
+        self._listening.pop(listener_id, None)
+        self._gone.add(listener_id)
+        self._called.come()
+
+
+def _command(row: Row) -> LiveRunCommand | None:
+    try:
+        return _DECODER.decode(row[2])
+    except (msgspec.DecodeError, InvalidRecord) as error:
+        _LOG.error("live.command_unread", place=row[0], reason=str(error))
+        return None
+
+
+def _names(target: LiveRunTarget) -> tuple[str | None, ...]:
+    return target.thread_id, target.run_id, target.dispatch_id
+
+
+def _ms(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
