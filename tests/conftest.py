@@ -1,6 +1,8 @@
 """What every test may use: a clock to move, stores, and a guard against blocking the event loop."""
 
 import logging
+import os
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,12 @@ from blockbuster import blockbuster_ctx  # noqa: E402 - the rewriting of asserti
 from postroom.app.logs import route_to_logging  # noqa: E402 - as above
 from postroom.stores.sqlite import SqliteStore  # noqa: E402 - as above
 from postroom.testing import ManualClock  # noqa: E402 - as above
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests into another order where `POSTROOM_SHUFFLE` names a seed; no test may hang on another."""
+    if seed := os.environ.get("POSTROOM_SHUFFLE"):
+        random.Random(seed).shuffle(items)
 
 
 @pytest.fixture(autouse=True)

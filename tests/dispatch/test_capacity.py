@@ -14,6 +14,7 @@ from dispatch_room import (
     dispatch_in,
     dispatch_that,
     done,
+    eventually,
 )
 from postroom.contracts.budgets import Budget, BudgetScope
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -80,6 +81,11 @@ async def test_a_tenant_at_its_bound_does_not_keep_others_waiting(room):
         results.append(await mailbox.submit_background(request))
     other = await mailbox.submit_background(RunActivation.new("b", ["go"]).delivered(tenant="other"))
     assert other.status == "running"
+
+    async def both_slots_taken():
+        return executor.now.get("acme") == 2 or None
+
+    await eventually(both_slots_taken)
     for _ in range(7):
         executor.go.release()
     await all_acked(room, [*results, other])

@@ -155,9 +155,11 @@ async def _refuse_delivery(session: Connection, delivery: Delivery, thread_id: s
         one.dedupe_key,
         one.run_id,
         delivery.interrupt,
-        0 if cap is None else max(cap, 0),
+        max(cap or 0, 1 if delivery.when_idle else 0),
     )
     busy, waiting, *against = found
+    if delivery.when_idle and (busy is not None or waiting):
+        raise ActiveRunConflict(f"thread {thread_id!r} is not idle", value=thread_id)
     if busy is not None and (delivery.interrupt or (delivery.claim and delivery.claim_needed)):
         raise ActiveRunConflict(
             f"thread {thread_id!r} has an active run: dispatch {busy!r} is claimed",
@@ -199,6 +201,9 @@ async def _write(session: Connection, commit: ThreadCommit, thread: Thread, now:
     )
     if run is not None and not written:
         raise Clash("runs_pkey", f"run {run_id!r} was made on another thread")
+    if commit.spends:
+        names = ("scope", "runs", "wall_ms", "tokens", "cost_micros")
+        await session.rows(_SQL["spend"], *([getattr(one, name) for one in commit.spends] for name in names))
 
 
 async def _deliver(session: Connection, delivery: Delivery, committed: Committed, now: int) -> Committed:

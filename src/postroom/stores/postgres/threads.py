@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from postroom.contracts.budgets import Spending
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
 from postroom.contracts.messages import (
     DeliveryMode,
@@ -200,6 +201,12 @@ class PostgresThreadStore:
         found = await self._database.first(_SQL["state"], thread_id)
         where = f"state of thread {thread_id!r}"
         return None if found is None else decode_json(found[0], where=where)
+
+    async def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
+        """Return what each scope has spent so far."""
+        found = await self._database.read(_SQL["spending"], list(scopes))
+        spent = {row[0]: Spending(**dict(zip(Spending.__slots__, row, strict=True))) for row in found}
+        return {scope: spent.get(scope) or Spending(scope=scope) for scope in scopes}
 
     async def pending_messages(self, thread_id: str) -> tuple[PendingMessage, ...]:
         """Return what waits to be read, in order."""

@@ -202,6 +202,14 @@ CREATE TABLE run_outbox (
 CREATE UNIQUE INDEX run_outbox_key ON run_outbox (lane, target, dedupe_key) WHERE dedupe_key IS NOT NULL;
 CREATE INDEX run_outbox_open ON run_outbox (lane, target, place) WHERE status IN ('pending', 'claimed');
 
+CREATE TABLE run_spending (
+  scope       text COLLATE "C" PRIMARY KEY,
+  runs        bigint NOT NULL DEFAULT 0,
+  wall_ms     bigint NOT NULL DEFAULT 0,
+  tokens      bigint NOT NULL DEFAULT 0,
+  cost_micros bigint NOT NULL DEFAULT 0
+) WITH (fillfactor = 50);
+
 -- Live commands between processes. A crash may lose them: whoever sent one takes the durable way then, and
 -- listeners register anew.
 CREATE UNLOGGED TABLE run_live_listeners (

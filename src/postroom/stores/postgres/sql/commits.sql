@@ -79,3 +79,14 @@ SELECT $18::text, $1::text, $19::text, $20::bigint, $21::bigint, $22::text WHERE
        body = excluded.body
  WHERE r.thread_id = excluded.thread_id
 RETURNING run_id
+
+-- spend
+INSERT INTO run_spending (scope, runs, wall_ms, tokens, cost_micros)
+SELECT scope, sum(runs)::bigint, sum(wall_ms)::bigint, sum(tokens)::bigint, sum(cost_micros)::bigint
+  FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])
+       AS given (scope, runs, wall_ms, tokens, cost_micros)
+ GROUP BY scope ORDER BY scope
+    ON CONFLICT (scope) DO UPDATE
+   SET runs = run_spending.runs + excluded.runs, wall_ms = run_spending.wall_ms + excluded.wall_ms,
+       tokens = run_spending.tokens + excluded.tokens,
+       cost_micros = run_spending.cost_micros + excluded.cost_micros

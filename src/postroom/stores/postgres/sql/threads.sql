@@ -185,6 +185,9 @@ DELETE FROM run_messages WHERE thread_id = $1::text RETURNING seq
 -- state
 SELECT body FROM thread_states WHERE thread_id = $1::text
 
+-- spending
+SELECT scope, runs, wall_ms, tokens, cost_micros FROM run_spending WHERE scope = ANY ($1::text[])
+
 -- pending
 SELECT * FROM pending_messages WHERE thread_id = $1::text ORDER BY thread_id, place
 
