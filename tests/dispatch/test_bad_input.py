@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from dispatch_room import (
+    AgentRunResult,
     Counting,
     Deaf,
     Noop,
@@ -46,6 +47,9 @@ WRONG = {
     "no attempts": (RunActivation.new("t", ["hi"]).delivered(max_attempts=0), InvalidSubmission),
     "long thread id": (RunActivation.new("t" * 513, ["hi"]), InvalidSubmission),
     "NUL": (RunActivation.new("t\x00", ["hi"]), InvalidSubmission),
+    "half a character": (RunActivation.new("t", ["\ud800"]), InvalidSubmission),
+    "half a character in an id": (RunActivation.new("t\udfff", ["hi"]), InvalidSubmission),
+    "NUL in a message id": (RunActivation.new("t", [Message.user("hi", id="m\x00")]), InvalidSubmission),
     "unknown run": (RunActivation.new("t", ["hi"], continue_run_id="nobody"), UnknownRun),
     "foreign thread": (RunActivation.new("t", ["hi"], continue_run_id="foreign"), ForeignThread),
     "run that is done": (RunActivation.new("t", ["hi"], continue_run_id="done"), RunNotOpen),
@@ -156,6 +160,40 @@ async def test_an_executor_that_returns_no_result_is_given_up_at_once(room, oddi
     result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
     row = await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.DEAD_LETTER)
     assert type(oddity).__name__ in row.last_error
+    await mailbox.settled()
+    assert (await room.stores.threads.load_run(result.run_id)).status is RunStatus.DONE
+
+
+async def test_half_characters_of_an_executor_are_stored_as_question_marks(room):
+    class Half(Deaf):
+        async def execute(self, activation, sink):
+            if activation.thread_id == "raises":
+                raise OSError("no file \udcff")
+            return AgentRunResult(run_id=activation.run_id, response="caf\ud800")
+
+    mailbox = room.mailbox(Half())
+    said = await mailbox.submit_background(RunActivation.new("says", ["go"]))
+    assert (await dispatch_in(room.stores, said.dispatch_id, RunDispatchStatus.ACKED)).run_response == "caf?"
+    raised = await mailbox.submit_background(RunActivation.new("raises", ["go"]).delivered(max_attempts=1))
+    row = await dispatch_in(room.stores, raised.dispatch_id, RunDispatchStatus.DEAD_LETTER)
+    assert row.last_error == "OSError: no file ?"
+
+
+async def test_a_failure_of_the_mailbox_itself_puts_the_dispatch_back(room):
+    """Whatever nobody foresaw while a run is written down: an attempt counts, nothing is lost."""
+
+    class Odd(Counting):
+        def recovery(self, activation):
+            raise ZeroDivisionError("a bug in an executor's other methods")
+
+    mailbox = room.mailbox(Odd())
+    result = await mailbox.submit_background(RunActivation.new("t", ["go"]).delivered(max_attempts=2))
+    await dispatch_that(room.stores, result.dispatch_id, lambda row: row.attempt_count == 1)
+    await mailbox.settled()
+    room.clock.advance(timedelta(minutes=1))
+    await mailbox.poll()
+    row = await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.DEAD_LETTER)
+    assert "ZeroDivisionError" in row.last_error
     await mailbox.settled()
     assert (await room.stores.threads.load_run(result.run_id)).status is RunStatus.DONE
 

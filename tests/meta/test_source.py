@@ -28,6 +28,7 @@ LONG_FILES = {
 BROAD_EXCEPTS = {
     "postroom/cli/stdio.py:Proxy._run": "the edge around one request of a client",
     "postroom/dispatch/contained.py:contained": "the worker around one run: whatever an executor raises is its result",
+    "postroom/dispatch/execution.py:Execution.run": "the worker around one run, for what nobody foresaw: it is put back",
     "postroom/dispatch/lifecycle.py:Lifecycle._kept_up": "the edge around one of the mailbox's rounds, callbacks included",
     "postroom/http_api/guard.py:Guard._serve": "the edge around one HTTP request",
     "postroom/mail/archive/relay.py:ArchiveRelay._perform": "the relay around one batch",

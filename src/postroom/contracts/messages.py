@@ -20,6 +20,11 @@ TASKS_UPDATED = "<background-tasks-updated />"
 """Tells a run that waited for its own tasks to look at them: they ended, or were lost with their process."""
 
 
+def storable(text: str) -> str:
+    """Return text that every store can keep; half a character, as in odd file names, becomes `?`."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 class Role(StrEnum):
     """Who speaks."""
 

@@ -17,7 +17,7 @@ from typing import TypeVar
 import structlog
 
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.agent_events import EventSink, RunFinish, RunRetrying
+from postroom.contracts.agent_events import EventSink, RunRetrying
 from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import RunDispatch, RunDispatchResult, RunDispatchStatus
 from postroom.contracts.errors import (
@@ -31,7 +31,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.executor import AgentRunResult, RunControl
 from postroom.contracts.run_stores import ThreadCommit
-from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingState, TerminationReason
+from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
 from postroom.dispatch.boundary import ThreadBoundary
 from postroom.dispatch.budgets import Budgets
 from postroom.dispatch.capture import Capture, EventBuffer, RunCoordinator
@@ -39,11 +39,18 @@ from postroom.dispatch.contained import Ended, executed, stopped
 from postroom.dispatch.core import Core
 from postroom.dispatch.journal import Journal
 from postroom.dispatch.lease import Lease, LeaseEnd, lease_kept
-from postroom.dispatch.outcome import COMPLETED, MailboxRunOutcome, OutcomeKind, classify, retry_delay_ms
+from postroom.dispatch.outcome import (
+    COMPLETED,
+    MailboxRunOutcome,
+    OutcomeKind,
+    backoff_ms,
+    classify,
+    retry_delay_ms,
+)
 from postroom.dispatch.pinning import Pinning
 from postroom.dispatch.rebuild import asked_of, begins_as, is_settled, load_run_of, rebuild
 from postroom.dispatch.run_ends import RunEnds
-from postroom.dispatch.settlement import result_of, settle_run
+from postroom.dispatch.settlement import as_result, finish_event, paused_by, result_of, settle_run
 from postroom.dispatch.sinks import ReconnectableEventSink, SuspensionAwareSink
 
 T = TypeVar("T")
@@ -96,9 +103,25 @@ class Execution:
                     _LOG.error(
                         "dispatch.left_to_lease", dispatch_id=claimed.dispatch_id, reason=error.describe()
                     )
+                except Exception as error:
+                    _LOG.exception("dispatch.failed", dispatch_id=claimed.dispatch_id)
+                    return await self._put_back(claimed, error)
                 finally:
                     del self._leases[claimed.dispatch_id]
         return False
+
+    async def _put_back(self, claimed: RunDispatch, error: Exception) -> bool:
+        """Give back what failed for a reason that nobody foresaw; an attempt counts."""
+        delay = backoff_ms(self._core.config, claimed.attempt_count + 1)
+        try:
+            row = await self._core.dispatches.nack(
+                claimed.claim_proof, error=classify(error).error, delay_ms=delay
+            )
+            await self._ends.tell(row)
+        except PostroomError as reason:
+            _LOG.warning("dispatch.left_to_lease", reason=reason.describe())
+            return False
+        return row.status is RunDispatchStatus.QUEUED
 
     def leave(self) -> None:
         """Stop every execution and give its dispatch back, with no attempt counted."""
@@ -130,7 +153,7 @@ class Execution:
         pause = await self._budgets.pause(attempt.activation, attempt.dispatch)
         if pause is not None:
             attempt.paused = True
-            await self._complete(attempt, _paused(attempt.run, pause))
+            await self._complete(attempt, paused_by(attempt.run, pause))
             return False
         ended = await self._executed(attempt, lease)
         return False if ended is None else await self._finish(attempt, ended)
@@ -248,7 +271,7 @@ class Execution:
         elif outcome.kind is OutcomeKind.PERMANENT_ERROR:
             await self._give_up(attempt.dispatch, attempt.sink, attempt.instance_id, outcome.error)
         else:
-            await self._complete(attempt, _as_result(ended, attempt.run.run_id))
+            await self._complete(attempt, as_result(ended, attempt.run.run_id))
             outcome = COMPLETED
         self._core.metrics.ended(
             outcome.metric_label,
@@ -269,7 +292,7 @@ class Execution:
         recorded = result_of(attempt.dispatch, run, result, attempt.instance_id)
         await self._record(attempt.dispatch, recorded)
         if not attempt.watched.finished:
-            await attempt.sink.emit(_finish_event(attempt.dispatch, result.termination, result.response))
+            await attempt.sink.emit(finish_event(attempt.dispatch, result.termination, result.response))
         await self._ack(attempt.dispatch)
 
     async def _record(self, dispatch: RunDispatch, result: RunDispatchResult) -> None:
@@ -302,7 +325,7 @@ class Execution:
             run_id=run.run_id, response=run.final_output or "", termination=termination, waiting=run.waiting
         )
         await self._record(attempt.dispatch, result_of(attempt.dispatch, run, result, attempt.instance_id))
-        await attempt.sink.emit(_finish_event(attempt.dispatch, termination, result.response))
+        await attempt.sink.emit(finish_event(attempt.dispatch, termination, result.response))
         await self._ack(attempt.dispatch)
 
     async def _try_later(self, attempt: Attempt, outcome: MailboxRunOutcome) -> bool:
@@ -345,7 +368,7 @@ class Execution:
 
     async def _tell_failure(self, dispatch: RunDispatch, sink: EventSink, error: str) -> None:
         await self._journal.dispatch_happened("RunErrored", dispatch, error=error)
-        await sink.emit(_finish_event(dispatch, TerminationReason.error(error), None))
+        await sink.emit(finish_event(dispatch, TerminationReason.error(error), None))
 
     async def _tell_of_loss(self, dispatch: RunDispatch) -> None:
         """End the run of a dispatch that was superseded while it was ours."""
@@ -367,22 +390,3 @@ class Execution:
                 if not error.retryable or tries > config.lease_ms // config.lease_retry_ms:
                     raise
                 await self._core.timer.sleep(config.lease_retry_ms)
-
-
-def _as_result(ended: Ended, run_id: str) -> AgentRunResult:
-    """Return the end of an execution that is consumed: a failure among them ends the run as it stands."""
-    if isinstance(ended, AgentRunResult):
-        return ended
-    text = ended.describe() if isinstance(ended, PostroomError) else str(ended)
-    return AgentRunResult(run_id=run_id, termination=TerminationReason.error(text))
-
-
-def _paused(run: RunRecord, pause: RunWaitingState) -> AgentRunResult:
-    return AgentRunResult(run_id=run.run_id, termination=TerminationReason.suspended(), waiting=pause)
-
-
-def _finish_event(dispatch: RunDispatch, termination: TerminationReason, response: str | None) -> RunFinish:
-    result = None if response is None else {"response": response}
-    return RunFinish(
-        thread_id=dispatch.thread_id, run_id=dispatch.run_id, termination=termination, result=result
-    )

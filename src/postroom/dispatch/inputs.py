@@ -6,7 +6,7 @@ from dataclasses import replace
 from postroom.contracts.activation import RunActivation, RunMode, RunOrigin
 from postroom.contracts.dispatch import LOWEST_PRIORITY
 from postroom.contracts.errors import InvalidSubmission
-from postroom.contracts.messages import Message, Role
+from postroom.contracts.messages import Message, Role, storable
 from postroom.dispatch.ids import Ids
 
 _LONGEST_ID = 512
@@ -22,17 +22,33 @@ def validate_run_inputs(
     """
     if not messages and not allow_empty:
         raise InvalidSubmission("at least one message is required", value=thread_id)
-    if len(thread_id) > _LONGEST_ID or "\x00" in thread_id:
-        raise InvalidSubmission(f"a thread id has at most {_LONGEST_ID} characters, none of them NUL")
+    refuse_odd_id("thread id", thread_id)
     for message in messages:
-        if message.id is not None and not message.id.strip():
-            raise InvalidSubmission("a message id must not be blank", value=message.text()[:80])
+        if message.id is not None:
+            refuse_odd_id("message id", message.id)
+            if not message.id.strip():
+                raise InvalidSubmission("a message id must not be blank", value=message.text()[:80])
+        if any(storable(block.text) != block.text for block in message.content):
+            raise InvalidSubmission("a message holds half of a character", value=message.id)
         if message.role is Role.USER and not message.content:
             raise InvalidSubmission("a message must not be empty", value=message.id)
     accepted = tuple(one if one.id else replace(one, id=new_id()) for one in messages)
     if len({one.id for one in accepted}) != len(accepted):
         raise InvalidSubmission("a message id comes twice", value=[one.id for one in accepted])
     return thread_id.strip() or new_id(), accepted
+
+
+def refuse_odd_id(name: str, value: str) -> None:
+    """Refuse an id that not every store can keep.
+
+    Raises:
+        InvalidSubmission: it is too long, or holds NUL or half of a character.
+    """
+    if len(value) > _LONGEST_ID or "\x00" in value or storable(value) != value:
+        raise InvalidSubmission(
+            f"the {name} has at most {_LONGEST_ID} characters, none of them NUL or half of one",
+            value=storable(value[:80]),
+        )
 
 
 def refuse_bad_delivery(request: RunActivation) -> None:
@@ -48,10 +64,13 @@ def refuse_bad_delivery(request: RunActivation) -> None:
         "run id to continue": request.continue_run_id,
         "agent id": request.agent_id,
         "dedupe key": options.dedupe_key,
+        "tenant": options.tenant or None,
     }
     for name, value in ids.items():
-        if value is not None and not value.strip():
-            raise InvalidSubmission(f"the {name} must not be blank")
+        if value is not None:
+            refuse_odd_id(name, value)
+            if not value.strip():
+                raise InvalidSubmission(f"the {name} must not be blank")
     if not 0 <= options.priority <= LOWEST_PRIORITY:
         raise InvalidSubmission(f"the priority is from 0 to {LOWEST_PRIORITY}", value=options.priority)
     if options.delay_ms < 0:

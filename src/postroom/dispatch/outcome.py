@@ -6,6 +6,7 @@ from random import Random
 
 from postroom.contracts.errors import InvalidResume, PhaseError, PostroomError, RunFailure, StoreError
 from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.messages import storable
 from postroom.dispatch.config import MailboxConfig
 
 _MOST_DOUBLINGS = 6
@@ -49,7 +50,7 @@ def classify(ended: AgentRunResult | BaseException) -> MailboxRunOutcome:
     permanent = isinstance(ended, PostroomError) and not (ended.retryable or isinstance(ended, StoreError))
     return MailboxRunOutcome(
         kind=OutcomeKind.PERMANENT_ERROR if permanent else OutcomeKind.TRANSIENT_ERROR,
-        error=text,
+        error=storable(text),
         retry_after_ms=ended.retry_after_ms if isinstance(ended, RunFailure) else None,
     )
 

@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+from postroom.contracts.agent_events import RunFinish
 from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import RunDispatch, RunDispatchResult
-from postroom.contracts.errors import IllegalTransition, InternalError, VersionConflict
+from postroom.contracts.errors import IllegalTransition, InternalError, PostroomError, VersionConflict
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.messages import Message, MessageMetadata
+from postroom.contracts.messages import Message, MessageMetadata, storable
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import (
     RunRecord,
@@ -113,4 +114,25 @@ def _ended(
         status=RunStatus.WAITING,
         waiting=replace(waiting, since_dispatch_id=dispatch.dispatch_id),
         updated_at=max(now, run.updated_at),
+    )
+
+
+def as_result(ended: AgentRunResult | BaseException, run_id: str) -> AgentRunResult:
+    """Return the end of an execution that is consumed: a failure among them ends the run as it stands."""
+    if isinstance(ended, AgentRunResult):
+        return replace(ended, response=storable(ended.response))
+    text = ended.describe() if isinstance(ended, PostroomError) else str(ended)
+    return AgentRunResult(run_id=run_id, termination=TerminationReason.error(storable(text)))
+
+
+def paused_by(run: RunRecord, pause: RunWaitingState) -> AgentRunResult:
+    """Return the end of a run that a budget keeps from being executed."""
+    return AgentRunResult(run_id=run.run_id, termination=TerminationReason.suspended(), waiting=pause)
+
+
+def finish_event(dispatch: RunDispatch, termination: TerminationReason, response: str | None) -> RunFinish:
+    """Return the last event of an execution."""
+    result = None if response is None else {"response": response}
+    return RunFinish(
+        thread_id=dispatch.thread_id, run_id=dispatch.run_id, termination=termination, result=result
     )
