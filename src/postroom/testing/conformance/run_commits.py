@@ -1,8 +1,10 @@
 """Promises of a commit coordinator: one step writes all it names, or nothing at all."""
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 
+from postroom.contracts.budgets import Spending
 from postroom.contracts.errors import (
     DuplicateRecord,
     ForeignThread,
@@ -23,6 +25,7 @@ from postroom.contracts.run_stores import (
 )
 from postroom.contracts.runs import RunStatus, Thread
 from postroom.testing.clock import ManualClock
+from postroom.testing.conformance.given import refused
 from postroom.testing.conformance.run_given import (
     LANE,
     LEASE,
@@ -250,7 +253,38 @@ async def a_commit_keeps_any_text(stores: RunStores, clock: ManualClock) -> None
     assert listed.payload == effect.payload == {"key": text}
 
 
+async def spending_adds_up_and_a_refused_commit_spends_nothing(stores: RunStores, clock: ManualClock) -> None:
+    """By scope; a negative amount gives back; a scope that never spent is there with nothing."""
+    some = Spending(scope="tenant:a", runs=1, wall_ms=20, tokens=300, cost_micros=4_000)
+    other = Spending(scope="thread:t", runs=1)
+    for _ in range(2):
+        await stores.coordinator.commit(ThreadCommit(thread_id="t", spends=(some, other, other)))
+    given_back = Spending(scope="tenant:a", tokens=-500)
+    await stores.coordinator.commit(ThreadCommit(thread_id="t", spends=(given_back,)))
+    refused_one = ThreadCommit(thread_id="t", spends=(some,), expected_message_count=9)
+    with refused(VersionConflict):
+        await stores.coordinator.commit(refused_one)
+    spent = await stores.threads.spending(["tenant:a", "thread:t", "tenant:b"])
+    assert spent == {
+        "tenant:a": Spending(scope="tenant:a", runs=2, wall_ms=40, tokens=100, cost_micros=8_000),
+        "thread:t": Spending(scope="thread:t", runs=4),
+        "tenant:b": Spending(scope="tenant:b"),
+    }
+
+
+async def spending_at_the_same_time_loses_nothing(stores: RunStores, clock: ManualClock) -> None:
+    """On many threads in one scope."""
+    async with asyncio.TaskGroup() as group:
+        for number in range(32):
+            one = ThreadCommit(thread_id=f"t{number}", spends=(Spending(scope="all:*", runs=1, tokens=2),))
+            group.create_task(stores.coordinator.commit(one))
+    spent = (await stores.threads.spending(["all:*"]))["all:*"]
+    assert (spent.runs, spent.tokens) == (32, 64)
+
+
 PROMISES: tuple[Promise, ...] = (
+    spending_adds_up_and_a_refused_commit_spends_nothing,
+    spending_at_the_same_time_loses_nothing,
     a_commit_writes_all_it_names,
     an_empty_commit_changes_nothing,
     a_commit_makes_the_thread_it_needs,

@@ -295,6 +295,37 @@ async def a_delivery_may_follow_on_the_claim_it_proves(stores: RunStores, clock:
     assert len(await stores.threads.load_messages("t") or ()) == 1
 
 
+async def an_idle_thread_takes_a_delivery_that_wants_one_and_no_other_does(
+    stores: RunStores, clock: ManualClock
+) -> None:
+    """Neither what is queued nor what is claimed; an ended dispatch does not count."""
+    await _submit(stores, "d1", when_idle=True)
+    await refused_whole(stores, _submission(asked(stores, "d2"), when_idle=True), ActiveRunConflict)
+    owned = await taken(stores, "d1")
+    await refused_whole(stores, _submission(asked(stores, "d2"), when_idle=True), ActiveRunConflict)
+    await stores.dispatches.ack(owned.claim_proof)
+    await _submit(stores, "d2", when_idle=True)
+    await _submit(stores, "elsewhere", when_idle=False)
+
+
+async def of_many_that_want_an_idle_thread_one_is_taken(stores: RunStores, clock: ManualClock) -> None:
+    """However many come at once."""
+    taken_up: list[str] = []
+
+    async def submit(dispatch_id: str) -> None:
+        try:
+            await _submit(stores, dispatch_id, when_idle=True)
+        except ActiveRunConflict:
+            return
+        taken_up.append(dispatch_id)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(TOGETHER):
+            group.create_task(submit(f"d{number}"))
+    assert ids(await stores.dispatches.list_dispatches("t")) == taken_up
+    assert len(taken_up) == 1
+
+
 async def a_delivery_wakes_who_waits_for_work(stores: RunStores, clock: ManualClock) -> None:
     """As an enqueue does."""
     await stores.wakeups.wait(1)
@@ -319,5 +350,7 @@ PROMISES: tuple[Promise, ...] = (
     a_cap_holds_however_many_come_at_once,
     deliveries_at_the_same_time_have_one_owner,
     a_delivery_may_follow_on_the_claim_it_proves,
+    an_idle_thread_takes_a_delivery_that_wants_one_and_no_other_does,
+    of_many_that_want_an_idle_thread_one_is_taken,
     a_delivery_wakes_who_waits_for_work,
 )
