@@ -1,0 +1,193 @@
+"""Each known fault of the system we learned from, planted in a copy of ours, is caught by a test of ours.
+
+The numbers are those of the list of faults; a fault is a text of the source and what it is replaced with.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Planted:
+    """A fault, and the test that must fail of it."""
+
+    file: str
+    text: str
+    fault: str
+    test: str
+
+
+MAILBOX = "tests/dispatch"
+PROMISES = "tests/conformance/test_run_stores.py"
+FAULTS = {
+    "1 nobody polls for due work": Planted(
+        "dispatch/maintenance.py",
+        "        free = min(self._dispatcher.slots.free, _MOST_DUE)\n",
+        "        free = 0\n",
+        f"{MAILBOX}/test_due_work.py",
+    ),
+    "2 a run past its first step is not executed again": Planted(
+        "dispatch/rebuild.py",
+        "    if not run.is_open:\n        return True\n",
+        "    if not run.is_open or run.steps:\n        return True\n",
+        f"{MAILBOX}/test_reexecution.py",
+    ),
+    "3 two dispatches share one waiting run": Planted(
+        "dispatch/preparation.py",
+        "        row = await self._open_dispatch(existing)\n",
+        "        row = None\n",
+        f"{MAILBOX}/test_resumed_runs.py",
+    ),
+    "4 renewal gives up after one error": Planted(
+        "dispatch/lease.py",
+        "            pause = min(interval, config.lease_retry_ms)\n            continue\n",
+        "            return\n",
+        f"{MAILBOX}/test_leases.py",
+    ),
+    "5 a phase error leaves its run as it was": Planted(
+        "dispatch/settlement.py",
+        "        if _is_left_open(run, dispatch):\n",
+        "        if _is_left_open(run, dispatch) and result.response:\n",
+        f"{MAILBOX}/test_reexecution.py",
+    ),
+    "6 backoff is off by one": Planted(
+        "dispatch/execution.py",
+        "            dispatch.attempt_count + 1,\n            self._core.random,\n",
+        "            dispatch.attempt_count,\n            self._core.random,\n",
+        f"{MAILBOX}/test_config.py",
+    ),
+    "6 retry-after is not honoured": Planted(
+        "dispatch/outcome.py",
+        ", retry_after_ms or 0)",
+        ", 0)",
+        f"{MAILBOX}/test_due_work.py",
+    ),
+    "7 a refused foreground submission has interrupted": Planted(
+        "dispatch/foreground.py",
+        "        rounds = max(",
+        "        await self._core.dispatches.interrupt(request.thread_id)\n        rounds = max(",
+        f"{MAILBOX}/test_strategies.py",
+    ),
+    "8 a requeued row keeps its completion": Planted(
+        "contracts/dispatch.py",
+        "            lease_until=None,\n            completed_at=None,\n            updated_at=now,\n",
+        "            lease_until=None,\n            completed_at=self.completed_at,\n            updated_at=now,\n",
+        PROMISES,
+    ),
+    "9 two rows of a thread are claimed": Planted(
+        "stores/memory/run_tables.py",
+        '        return self._holder("claim", thread_id)\n',
+        "        return None\n",
+        PROMISES,
+    ),
+    "10 a duplicate id overwrites": Planted(
+        "stores/memory/dispatches.py",
+        "        if row.dispatch_id in self.table.rows:\n",
+        "        if row.dispatch_id in ():\n",
+        PROMISES,
+    ),
+    "11 a lost acknowledgement of a waiting run resumes it": Planted(
+        "dispatch/rebuild.py",
+        "    return run.waiting is not None and run.waiting.since_dispatch_id == dispatch.dispatch_id\n",
+        "    return False\n",
+        f"{MAILBOX}/test_reexecution.py",
+    ),
+    "12 reconciliation does not look at whose the run is": Planted(
+        "dispatch/run_ends.py",
+        " and run.dispatch_id in (None, dispatch.dispatch_id)\n",
+        "\n",
+        f"{MAILBOX}/test_bad_input.py",
+    ),
+    "13 a failure that is tried again tells an end": Planted(
+        "dispatch/execution.py",
+        "        await attempt.sink.emit(retrying)\n",
+        "        await self._tell_failure(row, attempt.sink, outcome.error)\n",
+        f"{MAILBOX}/test_known_faults.py",
+    ),
+    "14 a purge resets the epoch": Planted(
+        "stores/memory/dispatches.py",
+        "            self.table.drop(dispatch_id)\n",
+        "            self.table.epochs.pop(self.table.rows[dispatch_id].thread_id, None)\n            self.table.drop(dispatch_id)\n",
+        PROMISES,
+    ),
+    "15 two instances that recover write one dispatch twice": Planted(
+        "dispatch/recovery.py",
+        "            return 0  # another instance was faster\n",
+        "            return 1\n",
+        f"{MAILBOX}/test_recovery.py",
+    ),
+    "16 one bad run blocks the start": Planted(
+        "dispatch/repair.py",
+        "        try:\n            for first_seq, messages in _stretches(records):\n",
+        "        if len(records) != len(ids):\n            raise InternalError('a run that cannot be told of')\n        try:\n            for first_seq, messages in _stretches(records):\n",
+        f"{MAILBOX}/test_known_faults.py",
+    ),
+    "17 a busy signal is the last look at a dispatch": Planted(
+        "dispatch/signal_loop.py",
+        "        elif attempt is DispatchAttempt.NO_ELIGIBLE or undecided:\n",
+        "        elif False:\n",
+        f"{MAILBOX}/test_dispatch_signals.py",
+    ),
+    "18 a live target must match exactly": Planted(
+        "contracts/live.py",
+        "all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)",
+        "all(mine == theirs for mine, theirs in pairs)",
+        "tests/unit/test_local_live_channels.py",
+    ),
+    "19 instants of two units": Planted(
+        "dispatch/planning.py",
+        "        status=RunStatus.CREATED,\n        parent_run_id=activation.trace.parent_run_id,\n        created_at=now,\n",
+        "        status=RunStatus.CREATED,\n        parent_run_id=activation.trace.parent_run_id,\n        created_at=now // 1000,\n",
+        f"{MAILBOX}/test_known_faults.py",
+    ),
+    "20 the mailbox's own work is pinned to nothing": Planted(
+        "dispatch/pinning.py",
+        "        return None if manifest is None else str(manifest.publication_id)\n",
+        "        return None\n",
+        f"{MAILBOX}/test_known_faults.py",
+    ),
+}
+
+
+def run_tests(test: str, source: Path) -> subprocess.CompletedProcess[str]:
+    """Run a test file, on memory alone, against the postroom at `source`."""
+    words = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-o", "pythonpath=tests", test]
+    return subprocess.run(
+        [sys.executable, *words, "-k", "not sqlite and not postgres"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(source), "PYTEST_XDIST_WORKER": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_caught(name: str, tmp_path: Path) -> None:
+    planted = FAULTS[name]
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    path = tmp_path / "src/postroom" / planted.file
+    text = path.read_text(encoding="utf-8")
+    assert text.count(planted.text) == 1, "the source has changed: plant the fault anew"
+    path.write_text(text.replace(planted.text, planted.fault), encoding="utf-8")
+    done = run_tests(planted.test, tmp_path / "src")
+    assert done.returncode == 1, f"nobody noticed: {done.stdout[-2000:]}{done.stderr[-2000:]}"
+    assert " failed" in done.stdout
+
+
+def test_the_copy_is_what_is_tested(tmp_path: Path) -> None:
+    """Without a fault the same tests pass, and with a broken copy none does."""
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    assert run_tests(f"{MAILBOX}/test_known_faults.py", tmp_path / "src").returncode == 0
+    (tmp_path / "src/postroom/dispatch/mailbox.py").write_text("raise ImportError('this copy is broken')\n")
+    assert run_tests(f"{MAILBOX}/test_known_faults.py", tmp_path / "src").returncode > 1
