@@ -194,3 +194,16 @@ async def test_priority_goes_before_age(room):
     for result in (low, high):
         await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
     assert [one.messages[0].text() for one in executor.activations] == ["busy", "high", "low"]
+
+
+async def test_order_on_a_thread_does_not_hang_on_the_clocks_of_those_who_submit(room):
+    """A process whose clock is behind submits after one whose clock is ahead."""
+    mailbox = room.mailbox(Noop(), config=MailboxConfig(max_concurrent_runs=0))
+    names = []
+    for minutes in (0, -5, 3, -3):
+        room.clock.advance(timedelta(minutes=minutes))
+        for _ in range(3):
+            result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
+            names.append(result.dispatch_id)
+    rows = await mailbox.list_dispatches("t")
+    assert [row.dispatch_id for row in rows] == names

@@ -47,7 +47,7 @@ class Crew:
         words = [self.place, str(self.journal), str(THREADS), str(RUNS), str(share), str(self.size)]
         with (self.journal.parent / f"worker-{share}.err").open("ab") as errors:
             self.members[share] = subprocess.Popen(
-                [sys.executable, str(PROGRAM), *words], stdout=subprocess.DEVNULL, stderr=errors
+                [sys.executable, str(PROGRAM), *words], stdout=errors, stderr=errors
             )
 
     def kill_one(self, chance: random.Random) -> None:

@@ -135,7 +135,7 @@ class Foreground:
         prepared = await self._preparation.prepare(request)
         if prepared.joined is not None:
             return await self._joined_now(prepared.joined)
-        dispatch = self._preparation.dispatch_of(prepared.activation)
+        dispatch = self._preparation.dispatch_of(prepared)
         guarded = replace(dispatch, available_at=dispatch.available_at + INLINE_CLAIM_GUARD_MS)
         queued = await self._queueing.enqueued(guarded, prepared)
         claimed = await core.observed(

@@ -41,6 +41,8 @@ class Plan:
     messages: tuple[Message, ...]
     consumes: tuple[PendingVersion, ...]
     expected_message_count: int
+    queued_at: int
+    """When it counts as queued: after what the thread was given before, whatever the clocks of others say."""
     joins: RunDispatch | None = None
 
     @property
@@ -174,12 +176,20 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
         messages=messages,
         consumes=consumes,
         expected_message_count=facts.message_count,
+        queued_at=_queued_at(facts, now),
         joins=joins,
     )
 
 
-def build_dispatch(activation: RunActivation, *, config: MailboxConfig, new_id: str, now: int) -> RunDispatch:
-    """Return the dispatch of a prepared request.
+def build_dispatch(
+    activation: RunActivation,
+    *,
+    config: MailboxConfig,
+    new_id: str,
+    now: int,
+    queued_at: int | None = None,
+) -> RunDispatch:
+    """Return the dispatch of a prepared request; `queued_at` decides its turn on the thread.
 
     Raises:
         InternalError: it was not prepared.
@@ -192,7 +202,7 @@ def build_dispatch(activation: RunActivation, *, config: MailboxConfig, new_id: 
         activation.hints.dispatch_id or new_id,
         activation.thread_id,
         run_id,
-        created_at=now,
+        created_at=now if queued_at is None else queued_at,
         available_at=now + options.delay_ms,
         priority=options.priority,
         max_attempts=options.max_attempts or config.default_max_attempts or DEFAULT_MAX_ATTEMPTS,
@@ -200,6 +210,11 @@ def build_dispatch(activation: RunActivation, *, config: MailboxConfig, new_id: 
         deadline_at=options.deadline_at,
         tenant=options.tenant,
     )
+
+
+def _queued_at(facts: SubmissionFacts, now: int) -> int:
+    before = facts.thread.latest_run_updated_at if facts.thread else None
+    return now if before is None or before < now else before + 1
 
 
 def _agent_of(existing: RunRecord | None, facts: SubmissionFacts) -> str:

@@ -36,6 +36,7 @@ class Prepared:
     activation: RunActivation
     run: RunRecord
     committed: Committed
+    queued_at: int
     joined: RunDispatch | None = None
 
     @property
@@ -121,7 +122,7 @@ class Preparation:
         run, first_seq = plan.run, plan.first_seq
         in_commit = self._journal.shares(self._core.stores.coordinator.storage_identity)
         if wish is not None and plan.joins is None:
-            delivery = self._delivery(self.dispatch_of(plan.activation), wish)
+            delivery = self._delivery(self._dispatch(plan.activation, plan.queued_at), wish)
             commit = replace(commit, delivery=delivery)
         if in_commit:
             drafts = self._journal.of_messages(
@@ -142,12 +143,25 @@ class Preparation:
                 run.thread_id, run.run_id, plan.messages, first_seq=first_seq
             )
         self._workers.remember(run, plan.messages)
-        return Prepared(activation=plan.activation, run=run, committed=committed, joined=plan.joins)
+        return Prepared(
+            activation=plan.activation,
+            run=run,
+            committed=committed,
+            queued_at=plan.queued_at,
+            joined=plan.joins,
+        )
 
-    def dispatch_of(self, activation: RunActivation) -> RunDispatch:
+    def dispatch_of(self, prepared: Prepared) -> RunDispatch:
         """Return the dispatch of a prepared request, to be enqueued."""
+        return self._dispatch(prepared.activation, prepared.queued_at)
+
+    def _dispatch(self, activation: RunActivation, queued_at: int) -> RunDispatch:
         return build_dispatch(
-            activation, config=self._core.config, new_id=self._core.new_id(), now=self._core.now()
+            activation,
+            config=self._core.config,
+            new_id=self._core.new_id(),
+            now=self._core.now(),
+            queued_at=queued_at,
         )
 
     def _delivery(self, dispatch: RunDispatch, wish: DeliveryWish) -> Delivery:

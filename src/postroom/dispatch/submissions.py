@@ -127,7 +127,7 @@ class Submissions:
         prepared = await self._preparation.prepare(request)
         if prepared.joined is not None:
             return submitted(prepared.joined, MailboxDispatchStatus.QUEUED, joined=True)
-        queued = await self.enqueued(self._preparation.dispatch_of(prepared.activation), prepared)
+        queued = await self.enqueued(self._preparation.dispatch_of(prepared), prepared)
         self._dispatcher.workers.get_or_create(queued.thread_id)
         await self._dispatcher.try_dispatch_next(queued.thread_id)
         return submitted(queued, self._status_of(queued))
@@ -150,7 +150,7 @@ class Submissions:
         if prepared.joined is not None:
             await dispatcher.try_dispatch_next(thread_id)
             return submitted(prepared.joined, MailboxDispatchStatus.QUEUED, joined=True)
-        queued = prepared.committed.dispatch or self._preparation.dispatch_of(prepared.activation)
+        queued = prepared.committed.dispatch or self._preparation.dispatch_of(prepared)
         try:
             await self._journal.dispatch_happened("RunQueued", queued)
         finally:  # what is claimed is begun, also when the caller has gone meanwhile

@@ -5,6 +5,7 @@ from postroom.stores.postgres.database import Database
 from postroom.stores.postgres.statements import load_statements
 
 _SQL = load_statements("clock")
+_SAMPLES = 5
 
 
 class DatabaseClock:
@@ -20,8 +21,15 @@ class DatabaseClock:
         return self._own.now() + self._offset
 
     async def measure(self) -> int:
-        """Compare with the database and return what this process's clock is off, in milliseconds."""
-        before = self._own.now()
-        [[theirs]] = await self._database.read(_SQL["now"])
-        self._offset = theirs - (before + self._own.now()) // 2
+        """Compare with the database and return what this process's clock is off, in milliseconds.
+
+        The quickest of some answers counts: a slow one says little about when it was given.
+        """
+        quickest: int | None = None
+        for _ in range(_SAMPLES):
+            before = self._own.now()
+            [[theirs]] = await self._database.read(_SQL["now"])
+            after = self._own.now()
+            if quickest is None or after - before < quickest:
+                quickest, self._offset = after - before, theirs - (before + after) // 2
         return self._offset
