@@ -22,7 +22,7 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import CommitUnknown, PostroomError, StaleClaim, StoreUnavailable
 from postroom.contracts.events import EventScope
 from postroom.contracts.messages import Message
-from postroom.contracts.run_stores import RunStores, ThreadCommit
+from postroom.contracts.run_stores import ClaimRequest, Delivery, RunStores, ThreadCommit
 from postroom.stores.postgres import PostgresRunStores, database
 from postroom.stores.postgres.driver import Clash, Connection, Contended, connect
 from postroom.stores.postgres.migrate import SHIPPED
@@ -325,6 +325,47 @@ async def test_a_transaction_that_stands_still_keeps_others_from_its_thread_alon
     assert [one.result() for one in tries] == [True, None, True]
     await session.run("COMMIT")
     assert await claims("b")
+
+
+async def test_what_is_given_back_while_a_commit_is_under_way_is_before_what_came_later(
+    postgres_dsn: str, a_schema: str
+) -> None:
+    """What is due is decided by the clock as it is when the claim is made, not when the commit began.
+
+    Else the older dispatch, due since a moment ago, would be passed over for a newer one.
+    """
+    stores = await PostgresRunStores.open(postgres_dsn, schema=a_schema)
+    session = await connect(postgres_dsn, a_schema)
+    now = stores.clock.now()
+    await stores.coordinator.commit(ThreadCommit(thread_id="t"))
+    for place, name in enumerate(("older", "newer")):
+        one = RunDispatch.queued(name, "t", f"r-{name}", created_at=now - 1_000 + place)
+        await stores.dispatches.enqueue(one)
+    assert (await stores.dispatches.claim("t", "w", lease_ms=LEASE)).dispatch_id == "older"
+    await session.run("BEGIN")
+    await session.rows("SELECT FROM run_threads WHERE thread_id = 't' FOR UPDATE")
+    third = RunDispatch.queued("newest", "t", "r-newest", created_at=now)
+    delivery = Delivery(dispatch=third, claim=ClaimRequest(consumer="w", lease_ms=LEASE))
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        committing = group.create_task(
+            stores.coordinator.commit(ThreadCommit(thread_id="t", delivery=delivery))
+        )
+
+        async def held_up() -> bool:
+            [[number]] = await session.rows("SELECT count(*) FROM pg_locks WHERE NOT granted")
+            return bool(number)
+
+        await until(held_up)
+        await session.rows(
+            "UPDATE run_dispatches SET status = 'Queued', claim_token = NULL, claimed_by = NULL,"
+            " claimed_at = NULL, lease_until = NULL,"
+            " available_at = (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+            " WHERE dispatch_id = 'older'"
+        )
+        await session.run("COMMIT")
+    assert committing.result().claimed.dispatch_id == "older"
+    await session.end()
+    await stores.close()
 
 
 # Transactions that wait for each other

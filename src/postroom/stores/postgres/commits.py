@@ -77,7 +77,7 @@ async def _commit(session: Connection, commit: ThreadCommit, now: int | None) ->
     await _write(session, commit, thread, at)
     committed = Committed(message_count=thread.message_count)
     if delivery is not None:
-        committed = await _deliver(session, delivery, committed, at)
+        committed = await _deliver(session, delivery, committed, at, claim_at=now)
     return replace(
         committed,
         events=await _appended(session, commit, at),
@@ -206,20 +206,26 @@ async def _write(session: Connection, commit: ThreadCommit, thread: Thread, now:
         await session.rows(_SQL["spend"], *([getattr(one, name) for one in commit.spends] for name in names))
 
 
-async def _deliver(session: Connection, delivery: Delivery, committed: Committed, now: int) -> Committed:
+async def _deliver(
+    session: Connection, delivery: Delivery, committed: Committed, now: int, *, claim_at: int | None
+) -> Committed:
+    """Deliver at `now`, which was told when the commit began.
+
+    What is due is decided by the clock when the claim is made: what was given back meanwhile is due.
+    """
     one = delivery.dispatch
     interrupt = await interrupted(session, one.thread_id, now) if delivery.interrupt else None
     stored = await session.rows(SQL["enqueue"], *columns([one]))
     if not stored:
         raise Clash("run_dispatches", f"dispatch {one.dispatch_id!r} met another that was being stored")
     dispatch = one.prepared_for_enqueue(epoch=stored[0][1])
-    claimed = await _claimed(session, delivery, now)
+    claimed = await _claimed(session, delivery, claim_at)
     if claimed is not None and claimed.dispatch_id == dispatch.dispatch_id:
         dispatch = claimed
     return replace(committed, interrupt=interrupt, dispatch=dispatch, claimed=claimed)
 
 
-async def _claimed(session: Connection, delivery: Delivery, now: int) -> RunDispatch | None:
+async def _claimed(session: Connection, delivery: Delivery, now: int | None) -> RunDispatch | None:
     by_thread = not delivery.claim_needed
     one, request = delivery.dispatch, delivery.claim
     if request is None:
