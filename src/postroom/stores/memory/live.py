@@ -1,8 +1,6 @@
 """Live commands within one process."""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
 
 from postroom.concurrency import SystemTimer
 from postroom.contracts.clock import Timer
@@ -13,52 +11,7 @@ from postroom.contracts.live import (
     LiveRunCommand,
     LiveRunTarget,
 )
-
-
-class LocalSubscription:
-    """The commands for one target, in order, until closed."""
-
-    def __init__(self, target: LiveRunTarget, forget: Callable[["LocalSubscription"], None]) -> None:
-        self.target = target
-        self._forget = forget
-        self._queue: deque[LiveCommandEntry] = deque()
-        self._open_receipts: list[LiveReceipt] = []
-        self._changed = asyncio.Event()
-        self._closed = False
-
-    def __aiter__(self) -> "LocalSubscription":
-        """Iterate over commands as they come; one iteration at a time."""
-        return self
-
-    async def __anext__(self) -> LiveCommandEntry:
-        """Return the next command whose sender still waits."""
-        while not self._closed:
-            while self._queue:
-                entry = self._queue.popleft()
-                if not entry.receipt.settled:
-                    return entry
-            self._changed.clear()
-            await self._changed.wait()
-        raise StopAsyncIteration
-
-    def put(self, entry: LiveCommandEntry) -> None:
-        """Hand over a command."""
-        self._open_receipts = [one for one in self._open_receipts if not one.settled]
-        self._open_receipts.append(entry.receipt)
-        self._queue.append(entry)
-        self._changed.set()
-
-    def close(self) -> None:
-        """End the subscription and drop what was not handled; harmless when done twice."""
-        if self._closed:
-            return
-        self._closed = True
-        self._forget(self)
-        self._queue.clear()
-        for receipt in self._open_receipts:
-            receipt.drop()
-        self._open_receipts.clear()
-        self._changed.set()
+from postroom.stores.subscription import Subscription
 
 
 class LocalLiveChannels:
@@ -70,7 +23,7 @@ class LocalLiveChannels:
     def __init__(self, timer: Timer | None = None, accept_within_ms: int = 5_000) -> None:
         self._timer: Timer = timer or SystemTimer()
         self._accept_within_ms = accept_within_ms
-        self._listening: dict[str, dict[LiveRunTarget, LocalSubscription]] = {}
+        self._listening: dict[str, dict[LiveRunTarget, Subscription]] = {}
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
         """Hand a command to every listener it is for; delivered when one accepted it."""
@@ -90,13 +43,13 @@ class LocalLiveChannels:
                 receipt.drop()
         return LiveDeliveryOutcome.DELIVERED if verdict.accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
 
-    async def open(self, target: LiveRunTarget) -> LocalSubscription:
+    async def open(self, target: LiveRunTarget) -> Subscription:
         """Listen for commands to this target from now on; who listened to it before does so no more."""
         await asyncio.sleep(0)
         former = self._listening.get(target.thread_id, {}).get(target)
         if former is not None:
             former.close()
-        subscription = LocalSubscription(target, self._forget)
+        subscription = Subscription("", target, self._forget)
         self._listening.setdefault(target.thread_id, {})[target] = subscription
         return subscription
 
@@ -110,7 +63,7 @@ class LocalLiveChannels:
             await verdict.complete.wait()
             late.cancel()
 
-    def _forget(self, subscription: LocalSubscription) -> None:
+    def _forget(self, subscription: Subscription) -> None:
         there = self._listening[subscription.target.thread_id]
         del there[subscription.target]
         if not there:

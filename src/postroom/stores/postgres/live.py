@@ -6,7 +6,6 @@ register anew.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from uuid import uuid4
@@ -29,6 +28,7 @@ from postroom.stores.postgres.driver import Row
 from postroom.stores.postgres.hints import about
 from postroom.stores.postgres.run_stores import PostgresRunStores
 from postroom.stores.postgres.statements import load_statements
+from postroom.stores.subscription import Subscription
 
 _LOG = structlog.get_logger(__name__)
 _SQL = load_statements("live")
@@ -40,53 +40,6 @@ LOOK_AFTER = timedelta(seconds=1)
 """How long both sides trust that no hint was lost."""
 _RENEWED_AFTER = timedelta(seconds=5)
 _FORGOTTEN_AFTER = timedelta(minutes=1)
-
-
-class PostgresSubscription:
-    """The commands for one target, in order, until closed."""
-
-    def __init__(self, listener_id: str, target: LiveRunTarget, forget: Callable[[str], None]) -> None:
-        self.listener_id = listener_id
-        self.target = target
-        self._forget = forget
-        self._queue: deque[LiveCommandEntry] = deque()
-        self._receipts: list[LiveReceipt] = []
-        self._changed = asyncio.Event()
-        self._closed = False
-
-    def __aiter__(self) -> "PostgresSubscription":
-        """Iterate over commands as they come; one iteration at a time."""
-        return self
-
-    async def __anext__(self) -> LiveCommandEntry:
-        """Return the next command whose sender still waits."""
-        while not self._closed:
-            while self._queue:
-                entry = self._queue.popleft()
-                if not entry.receipt.settled:
-                    return entry
-            self._changed.clear()
-            await self._changed.wait()
-        raise StopAsyncIteration
-
-    def put(self, entry: LiveCommandEntry) -> None:
-        """Hand over a command."""
-        self._receipts = [one for one in self._receipts if not one.settled]
-        self._receipts.append(entry.receipt)
-        self._queue.append(entry)
-        self._changed.set()
-
-    def close(self) -> None:
-        """End the subscription and drop what was not handled; harmless when done twice."""
-        if self._closed:
-            return
-        self._closed = True
-        self._queue.clear()
-        for receipt in self._receipts:
-            receipt.drop()
-        self._receipts.clear()
-        self._forget(self.listener_id)
-        self._changed.set()
 
 
 class PostgresLiveChannels:
@@ -108,7 +61,7 @@ class PostgresLiveChannels:
         self._serving = False
         self._word = about("l", self._process_id)
         self._called = self._hints.hear(self._word)
-        self._listening: dict[str, PostgresSubscription] = {}
+        self._listening: dict[str, Subscription] = {}
         self._gone: set[str] = set()
         self._settled: dict[int, bool] = {}
         self._in_hand: dict[int, LiveReceipt] = {}
@@ -136,15 +89,15 @@ class PostgresLiveChannels:
         accepted = any(row[0] == "accepted" for row in ended)
         return LiveDeliveryOutcome.DELIVERED if accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
 
-    async def open(self, target: LiveRunTarget) -> PostgresSubscription:
+    async def open(self, target: LiveRunTarget) -> Subscription:
         """Listen for commands to this target from now on; who listened to it before does so no more."""
-        subscription = PostgresSubscription(uuid4().hex, target, self._forget)
+        subscription = Subscription(uuid4().hex, target, self._forget)
         await self._database.write(
-            _SQL["register"], subscription.listener_id, self._process_id, *_names(target), _ms(LISTENED_FOR)
+            _SQL["register"], subscription.key, self._process_id, *_names(target), _ms(LISTENED_FOR)
         )
         for former in [one for one in self._listening.values() if one.target == target]:
             former.close()  # one in another process learns it when it is renewed
-        self._listening[subscription.listener_id] = subscription
+        self._listening[subscription.key] = subscription
         if not self._serving:
             self._serving = True
             self._tasks.start(self._serve(), name="serve")
@@ -227,7 +180,7 @@ class PostgresLiveChannels:
         renewed = await self._database.write(
             _SQL["renew"],
             self._process_id,
-            [one.listener_id for one in listening],
+            [one.key for one in listening],
             *map(list, names),
             _ms(LISTENED_FOR),
         )
@@ -248,9 +201,9 @@ class PostgresLiveChannels:
 
         return settle
 
-    def _forget(self, listener_id: str) -> None:
-        self._listening.pop(listener_id, None)
-        self._gone.add(listener_id)
+    def _forget(self, subscription: Subscription) -> None:
+        self._listening.pop(subscription.key, None)
+        self._gone.add(subscription.key)
         self._called.come()
 
 
