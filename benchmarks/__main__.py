@@ -6,7 +6,18 @@ import platform
 import sys
 from importlib import import_module
 
-ALL = ("starting", "layers", "sending", "reading", "globs", "archive", "flatness")
+ALL = (
+    "starting",
+    "layers",
+    "sending",
+    "reading",
+    "globs",
+    "archive",
+    "flatness",
+    "dispatch_store",
+    "dispatch_postgres",
+    "dispatch_mailbox",
+)
 
 
 def main() -> None:

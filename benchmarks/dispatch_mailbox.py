@@ -199,8 +199,7 @@ async def main() -> None:
                 "p50 < 5 ms, p99 < 50 ms",
             )
         await drain(table, stores)
-    if "--postgres" in sys.argv:
-        await on_postgres()
+    await on_postgres()
 
 
 async def on_postgres() -> None:

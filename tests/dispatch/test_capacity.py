@@ -22,6 +22,7 @@ from postroom.contracts.errors import DedupeKeyInUse, MailboxClosed, QueueFull
 from postroom.contracts.runs import RunStatus, Usage, WaitingReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.core import StoreSet
 
 
 class Gauge(Deaf):
@@ -254,3 +255,62 @@ async def test_a_run_that_does_not_end_in_time_is_given_back_with_no_attempt_cou
     assert await other.recover() == 0
     await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
     assert heir.run_count == 1
+
+
+class Hints:
+    """Tells for how long it was asked to wait for work."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def wait(self, timeout_ms: int) -> None:
+        self.asked.append(timeout_ms)
+        await asyncio.sleep(0)
+
+
+async def test_due_work_that_may_not_start_is_not_asked_for_again_and_again(room):
+    """A tenant at its bound has due work; the poller rests, and does not spin."""
+    executor, hints = Gauge(), Hints()
+    stores = StoreSet.of(room.stores, wakeups=hints)
+    mailbox = room.mailbox(executor, stores=stores, config=MailboxConfig(max_concurrent_runs_per_tenant=1))
+    results = []
+    for number in range(3):
+        request = RunActivation.new(f"a{number}", ["go"]).delivered(tenant="acme")
+        results.append(await mailbox.submit_background(request))
+    await mailbox.start_lifecycle_ready()
+
+    async def asked_three_times():
+        return len(hints.asked) > 3 or None
+
+    await eventually(asked_three_times)
+    assert set(hints.asked) == {1_000}
+    for _ in results:
+        executor.go.release()
+    await all_acked(room, results)
+
+
+async def test_due_work_that_may_not_start_does_not_hide_what_may(room):
+    executor = Gauge()
+    writer = room.mailbox(Counting(), consumer_id="writer", config=MailboxConfig(max_concurrent_runs=0))
+    results = []
+    for number in range(12):
+        request = RunActivation.new(f"a{number:02d}", ["go"]).delivered(tenant="acme")
+        results.append(await writer.submit_background(request))
+        room.clock.advance(timedelta(milliseconds=1))
+    other = await writer.submit_background(RunActivation.new("z", ["go"]).delivered(tenant="other"))
+    config = MailboxConfig(max_concurrent_runs=4, max_concurrent_runs_per_tenant=1)
+    mailbox = room.mailbox(executor, config=config)
+
+    async def started():
+        await mailbox.poll()
+        return executor.now.get("other")
+
+    assert await eventually(started) == 1
+    for _ in range(13):
+        executor.go.release()
+    await all_acked(room, [*results, other])
+
+
+async def test_two_mailboxes_that_were_given_no_names_have_different_ones(memory_room):
+    first, second = (memory_room.mailbox(Counting(), consumer_id=None) for _ in range(2))
+    assert first.consumer_id != second.consumer_id

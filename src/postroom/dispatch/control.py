@@ -59,8 +59,9 @@ class Control:
     async def give_way(self, active: RunDispatch) -> bool:
         """Ask an active run to end and wait until its dispatch is released; False when it is not."""
         here = await self._core.executor.cancel_and_wait_by_thread(active.thread_id)
-        here = self._stop_here(active.dispatch_id) or here or active.claimed_by == self._core.consumer_id
-        if not here and not await self._deliver(live_target_for_dispatch(active), _CANCEL):
+        here = self._stop_here(active.dispatch_id) or here
+        told = here or await self._deliver(live_target_for_dispatch(active), _CANCEL)
+        if not told and active.claimed_by != self._core.consumer_id:
             return await self._is_released(active)
         waited, config = 0, self._core.config
         while not await self._is_released(active):

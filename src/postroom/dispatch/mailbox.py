@@ -60,7 +60,7 @@ class Mailbox:
         executor: RunDispatchExecutor,
         stores: RunStores,
         *,
-        consumer_id: str = "mailbox",
+        consumer_id: str | None = None,
         config: MailboxConfig | None = None,
         live: LiveChannels | None = None,
         signals: DispatchSignals | None = None,
@@ -71,17 +71,18 @@ class Mailbox:
         random: Random | None = None,
         metrics: MailboxMetrics | None = None,
     ) -> None:
-        """Put a mailbox together.
+        """Put a mailbox together; `consumer_id` names it in claims and is unique when it is not given.
 
         Raises:
             InvalidSubmission: the executor commits to another place than `stores`.
             InvalidRecord: the consumer's id, or the events' origin, is blank.
         """
         _refuse_other_place(executor, stores)
-        if not consumer_id.strip():
-            raise InvalidRecord("a mailbox needs a consumer id", value=consumer_id)
         random = random or Random()  # noqa: S311 - spreads retries; nothing secret hangs on it
-        self.consumer_id = consumer_id
+        new_id = time_ordered_ids(stores.clock, random)
+        self.consumer_id = consumer_id = f"mailbox-{new_id()}" if consumer_id is None else consumer_id
+        if not consumer_id.strip():
+            raise InvalidRecord("the consumer id of a mailbox must not be blank", value=consumer_id)
         self.metrics = metrics or MailboxMetrics()
         self._core = core = Core(
             executor=executor,
@@ -90,7 +91,7 @@ class Mailbox:
             config=config or MailboxConfig(),
             timer=timer or SystemTimer(),
             random=random,
-            new_id=time_ordered_ids(stores.clock, random),
+            new_id=new_id,
             metrics=self.metrics,
             live=live or NoLiveChannels(),
         )

@@ -31,13 +31,20 @@ class Maintenance:
         self._dispatcher = dispatcher
         self._recovery = recovery
         self._repair = repair
+        self._is_held_up = False
+        """Whether what was due could not be started: to ask again at once would not help."""
 
     async def poll(self) -> int:
         """Start what is due on any thread, as far as there are slots; return how many were started."""
-        free = min(self._dispatcher.slots.free, _MOST_DUE)
-        if not free or not self._dispatcher.accepting:
+        slots = self._dispatcher.slots
+        if not slots.free or not self._dispatcher.accepting:
             return 0
-        return await self._recovery.look_at(await self._core.dispatches.due_thread_ids(limit=free))
+        # Those that stand in the line are due as well, and must not hide the others.
+        limit = min(slots.free + len(slots), _MOST_DUE)
+        due = await self._core.dispatches.due_thread_ids(limit=limit)
+        started = await self._recovery.look_at(due)
+        self._is_held_up = bool(due) and not started
+        return started
 
     async def until_due(self) -> None:
         """Return when something may be started: a slot is free again, a hint came, or an instant did."""
@@ -46,7 +53,7 @@ class Maintenance:
             return
         pause = milliseconds(self._core.config.poll_interval)
         due_at = await self._core.dispatches.next_due_at()
-        if due_at is not None:
+        if due_at is not None and not self._is_held_up:
             pause = min(max(due_at - self._core.now(), 1), pause)
         await self._core.stores.wakeups.wait(pause)
 
