@@ -21,7 +21,7 @@ from postroom.contracts.events import (
     RuntimeEventDurability,
 )
 from postroom.contracts.run_stores import CommitCoordinator, Committed, ThreadCommit
-from postroom.contracts.runs import TerminationKind
+from postroom.contracts.runs import RunRecord, TerminationKind
 from postroom.contracts.tools import ToolCallOutcome, ToolCallResumeMode
 
 WRITER = "runtime"
@@ -194,10 +194,18 @@ class _Drafts:
 class RunCoordinator:
     """What an execution writes with: each commit proves the claim and takes the staged events along."""
 
-    def __init__(self, inner: CommitCoordinator, claim: Claim | None, buffer: EventBuffer) -> None:
+    def __init__(
+        self,
+        inner: CommitCoordinator,
+        claim: Claim | None,
+        buffer: EventBuffer,
+        run: RunRecord | None = None,
+    ) -> None:
         self._inner = inner
         self._claim = claim
         self._buffer = buffer
+        self.run = run
+        """The run as it was written last; while the claim is held nobody else writes it."""
 
     @property
     def storage_identity(self) -> str | None:
@@ -219,4 +227,5 @@ class RunCoordinator:
         whole = replace(commit, claim=commit.claim or self._claim, events=(*commit.events, *waiting))
         committed = await self._inner.commit(whole, now=now)
         self._buffer.written(len(waiting))
+        self.run = commit.run or self.run
         return committed

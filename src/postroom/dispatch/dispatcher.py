@@ -27,7 +27,7 @@ class Dispatcher:
         self.accepting = True
         """False while the mailbox drains: nothing new is claimed."""
         self.after_run: Callable[[str], Awaitable[None]] | None = None
-        """Called when a thread's run has ended, before its next is looked for."""
+        """Called when a run has ended that was given input at work, before the next is looked for."""
         self._readers: dict[str, ReconnectableEventSink] = {}
         """Who reads along when a queued dispatch executes here, by dispatch."""
         self._executing = 0
@@ -156,12 +156,13 @@ class Dispatcher:
             try:
                 comes_again = await self._execution.run(claimed, sink)
             finally:
+                was_steered = worker.was_steered
                 self._rest(worker, claimed)
                 if comes_again:
                     self._readers[claimed.dispatch_id] = sink
                 else:
                     sink.close()
-            await self._go_on(claimed.thread_id)
+            await self._go_on(claimed.thread_id, was_steered=was_steered)
         finally:
             self._executing -= 1
             self._idle.set()
@@ -174,9 +175,9 @@ class Dispatcher:
         self.slots.give(ended.tenant)
         self._freed.set()
 
-    async def _go_on(self, thread_id: str) -> None:
+    async def _go_on(self, thread_id: str, *, was_steered: bool) -> None:
         """Look for the thread's next work; behind those that wait for a slot."""
-        if self.after_run is not None:
+        if self.after_run is not None and was_steered:
             await self.after_run(thread_id)
         if not self.accepting:
             return

@@ -184,7 +184,7 @@ class Execution:
     ) -> Attempt:
         run = await load_run_of(self._core.threads, dispatch)
         buffer = EventBuffer()
-        coordinator = RunCoordinator(self._core.stores.coordinator, dispatch.claim_proof, buffer)
+        coordinator = RunCoordinator(self._core.stores.coordinator, dispatch.claim_proof, buffer, run)
         sink: EventSink = watched
         activation = RunActivation(thread_id=run.thread_id)
         if not is_settled(run, dispatch):

@@ -66,6 +66,7 @@ class Maintenance:
             reclaimed = await self._recovery.reclaim()
             await self._ends.tell_all()
             await self._repair.drain()
+            await self._recovery.take_up_left_over()
             await self._dispatcher.forget_ended_readers()
             self._core.metrics.show_depths(await self._core.dispatches.count_by_status())
             await self._recovery.look_at(sorted({row.thread_id for row in reclaimed}))

@@ -62,7 +62,7 @@ class Recovery:
         await self.look_at(queued)
         taken_up += await self.dispatch_prepared_runs(queued)
         taken_up += await self._wake_waiting_runs(set(queued))
-        return taken_up + await self._take_up_left_over()
+        return taken_up + await self.take_up_left_over()
 
     async def reclaim(self) -> list[RunDispatch]:
         """Take back expired leases, tell of them and of the runs that are thereby given up."""
@@ -170,7 +170,8 @@ class Recovery:
             woken += 1
         return woken
 
-    async def _take_up_left_over(self) -> int:
+    async def take_up_left_over(self) -> int:
+        """Give what was meant for runs that have ended to new ones; return how many that started."""
         taken_up, after = 0, ""
         while page := await self._core.threads.threads_with_pending(after=after):
             for thread_id in page:

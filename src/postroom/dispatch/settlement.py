@@ -37,9 +37,10 @@ async def settle_run(
     Raises:
         StaleClaim: the run is not the worker's any more; nothing was written.
     """
+    known = None if core.executor.has_commit_coordinator() else coordinator.run
     for _ in range(COMMIT_ATTEMPTS):
-        facts = await core.threads.submission_facts(dispatch.thread_id, dispatch.run_id)
-        run = facts.named_run
+        run = known or await core.threads.load_run(dispatch.run_id)
+        known = None
         if run is None:
             return None
         commit = ThreadCommit(thread_id=dispatch.thread_id, spends=spends)

@@ -35,6 +35,7 @@ class Steering:
         worker = self._workers.get(request.thread_id)
         if worker is not None and worker.is_running:
             run_id, dispatch_id, is_here = worker.run_id or "", worker.dispatch_id, True
+            worker.was_steered = True
         else:
             target = await self._control.active_target(request.thread_id)
             if target is None or target.run_id is None:

@@ -116,7 +116,7 @@ class SqliteDispatchStore:
 
     async def current_dispatch_epoch(self, thread_id: str) -> int:
         """Return the thread's epoch."""
-        return await self._desk.read(lambda db: queue.epoch(db, thread_id))
+        return await self._desk.look(lambda db: queue.epoch(db, thread_id))
 
     async def supersede_claimed(
         self, claim: Claim, *, reason: str, now: int | None = None
@@ -142,7 +142,7 @@ class SqliteDispatchStore:
         Raises:
             StoreCorrupt: its row does not read back.
         """
-        return await self._desk.read(lambda db: queue.load(db, dispatch_id))
+        return await self._desk.look(lambda db: queue.load(db, dispatch_id))
 
     async def list_dispatches(
         self,
@@ -160,7 +160,7 @@ class SqliteDispatchStore:
 
     async def claimed_dispatch(self, thread_id: str) -> RunDispatch | None:
         """Return the thread's claimed dispatch."""
-        return await self._desk.read(lambda db: queue.claimed(db, thread_id))
+        return await self._desk.look(lambda db: queue.claimed(db, thread_id))
 
     async def list_by_status(
         self, status: RunDispatchStatus, *, limit: int = 100, after: tuple[int, str] | None = None
@@ -193,7 +193,7 @@ class SqliteDispatchStore:
 
     async def count_queued(self, thread_id: str, *, at_most: int) -> int:
         """Count a thread's queued dispatches, no further than `at_most`."""
-        return await self._desk.read(lambda db: queue.count_queued(db, thread_id, at_most))
+        return await self._desk.look(lambda db: queue.count_queued(db, thread_id, at_most))
 
     async def count_by_status(self) -> dict[RunDispatchStatus, int]:
         """Count all dispatches."""

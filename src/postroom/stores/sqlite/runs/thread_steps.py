@@ -194,14 +194,21 @@ def list_runs(db: sqlite3.Connection, query: RunQuery) -> tuple[RunRecord, ...]:
 def submission_facts(db: sqlite3.Connection, thread_id: str, run_id: str | None) -> SubmissionFacts:
     """Return what a submission to the thread is decided on."""
     thread = load_thread(db, thread_id)
+    named = _run(db, "run", run_id)
+    if thread is None:  # what a thread has makes the thread
+        return SubmissionFacts(thread=None, named_run=named)
+    latest = latest_run(db, thread_id)
+    started = latest
+    if latest is not None and latest.status is RunStatus.CREATED:
+        started = _run(db, "latest_started_run", thread_id)
     return SubmissionFacts(
         thread=thread,
-        message_count=thread.message_count if thread else 0,
+        message_count=thread.message_count,
         pending=pending.waiting(db, thread_id),
-        named_run=_run(db, "run", run_id),
-        open_run=_run(db, "run_not_aside", thread.open_run_id if thread else None),
-        latest_run=latest_run(db, thread_id),
-        latest_started_run=_run(db, "latest_started_run", thread_id),
+        named_run=named,
+        open_run=_run(db, "run_not_aside", thread.open_run_id),
+        latest_run=latest,
+        latest_started_run=started,
     )
 
 

@@ -36,7 +36,7 @@ class SqliteThreadStore:
 
     async def load_thread(self, thread_id: str) -> Thread | None:
         """Return one thread."""
-        return await self._desk.read(lambda db: thread_steps.load_thread(db, thread_id))
+        return await self._desk.look(lambda db: thread_steps.load_thread(db, thread_id))
 
     async def save_thread(self, thread: Thread) -> None:
         """Store a thread as given but for `message_count`."""
@@ -63,11 +63,11 @@ class SqliteThreadStore:
         Raises:
             StoreCorrupt: its row does not read back.
         """
-        return await self._desk.read(lambda db: thread_steps.load_run(db, run_id))
+        return await self._desk.look(lambda db: thread_steps.load_run(db, run_id))
 
     async def latest_run(self, thread_id: str) -> RunRecord | None:
         """Return the thread's run with the newest `updated_at`, then the newest `created_at`."""
-        return await self._desk.read(lambda db: thread_steps.latest_run(db, thread_id))
+        return await self._desk.look(lambda db: thread_steps.latest_run(db, thread_id))
 
     async def list_runs(self, query: RunQuery) -> tuple[RunRecord, ...]:
         """Return runs by run id."""
@@ -86,7 +86,7 @@ class SqliteThreadStore:
     ) -> tuple[MessageRecord, ...]:
         """Return those committed messages, in the order of the thread; unknown ones are left out."""
         named = tuple(message_ids)
-        return await self._desk.read(lambda db: message_steps.load_records(db, thread_id, named))
+        return await self._desk.look(lambda db: message_steps.load_records(db, thread_id, named))
 
     async def list_message_records(self, thread_id: str, query: MessageQuery) -> tuple[MessageRecord, ...]:
         """Return committed messages in order of `seq`."""
@@ -107,7 +107,7 @@ class SqliteThreadStore:
 
     async def pending_messages(self, thread_id: str) -> tuple[PendingMessage, ...]:
         """Return what waits to be read, in order."""
-        return await self._desk.read(lambda db: pending.waiting(db, thread_id))
+        return await self._desk.look(lambda db: pending.waiting(db, thread_id))
 
     async def threads_with_pending(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:
         """Return threads on which something waits to be read, by id."""
