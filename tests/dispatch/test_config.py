@@ -12,6 +12,7 @@ from dispatch_room import Blocking, dispatch_that, rate_limited
 from dispatch_waiting import settled
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.errors import ConfigError
 from postroom.dispatch.config import (
     INLINE_CLAIM_GUARD_MS,
     MailboxConfig,
@@ -42,6 +43,29 @@ def test_mailbox_config_defaults() -> None:
     assert config.default_max_attempts == 5
     assert config.default_retry_delay_ms == 250
     assert config.max_retry_delay_ms == 30_000
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("lease_ms", 0),
+        ("lease_retry_ms", 0),
+        ("poll_interval", timedelta(0)),
+        ("default_max_attempts", 0),
+        ("max_run_ms", 0),
+        ("gc_ttl", timedelta(seconds=-1)),
+        ("max_queued_per_thread", -1),
+        ("drain_grace", timedelta(microseconds=-1)),
+    ],
+)
+def test_a_setting_below_what_it_may_be_is_refused_by_name(setting: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=setting):
+        MailboxConfig(**{setting: value})
+
+
+def test_a_bound_may_be_nothing_or_not_set() -> None:
+    config = MailboxConfig(max_concurrent_runs=0, drain_grace=timedelta(0), max_queued_per_thread=None)
+    assert (config.max_concurrent_runs, config.max_queued_per_thread) == (0, None)
 
 
 def test_dispatch_signal_blocked_nack_delay_backs_off_and_caps() -> None:

@@ -117,6 +117,7 @@ async def test_a_clock_that_jumps_back_delays_and_loses_nothing(room):
     room.clock.advance(timedelta(hours=-1))
     result = await mailbox.submit_background(RunActivation.new("back", ["go"]))
     await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
+    await mailbox.settled()
     room.clock.advance(timedelta(hours=2))
     again = await mailbox.submit_background(RunActivation.new("back", ["go on"]))
     room.clock.advance(timedelta(hours=-2))

@@ -234,6 +234,22 @@ async def test_runtime_event_capture_compacted_persists_committed_events_and_kee
     assert {event.correlation_id for event in events[2:]} == {result.dispatch_id}
 
 
+async def test_the_end_of_an_execution_that_told_none_is_kept_and_told_once(room: Room) -> None:
+    class Silent(Counting):
+        def has_commit_coordinator(self) -> bool:
+            return True
+
+        def commit_coordinator(self) -> CommitCoordinator | None:
+            return room.stores.coordinator
+
+    mailbox = room.mailbox(Silent()).with_runtime_event_capture(COMPACTED, "server")
+    _, stream = await mailbox.submit(asked("thread-silent"))
+    told = await read_to_end(stream)
+    await mailbox.settled()
+    assert [event.event_type for event in told] == ["run_finish"]
+    assert await kinds_of(room.stores, "thread-silent") == ["RunFinished"]
+
+
 async def test_runtime_event_capture_maps_continue_run_start_to_run_resumed(room: Room) -> None:
     thread_id = "thread-resume"
     await room.stores.threads.create_run(waiting_run("run-resume", thread_id, agent_id="agent-1"))

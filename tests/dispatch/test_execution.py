@@ -24,18 +24,24 @@ from dispatch_room import (
     AgentUnknown,
     Counting,
     Raising,
+    done,
     enqueue_prepared_dispatch,
+    eventually,
     prepare_queued_dispatch,
     rate_limited,
     sample_dispatch,
     unauthorized,
 )
 from postroom.contracts.activation import RunActivation
+from postroom.contracts.agent_events import EventSink
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import StoreUnavailable
+from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import InferenceResult
+from postroom.contracts.run_stores import Committed, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationKind, TerminationReason
 from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.core import StoreSet
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.outcome import DispatchAttempt
 from postroom.dispatch.workers import WorkerStatus
@@ -55,9 +61,10 @@ class LongestDelays(Random):
 class InterruptsOnLoad:
     """A queue in which somebody interrupts the thread as soon as a claimed row has been read."""
 
-    def __init__(self, dispatches: Any, storage_identity: str | None) -> None:
+    storage_identity = None
+
+    def __init__(self, dispatches: Any) -> None:
         self._dispatches = dispatches
-        self.storage_identity = storage_identity
         self.interrupts = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -69,6 +76,21 @@ class InterruptsOnLoad:
             self.interrupts += 1
             await self._dispatches.interrupt(row.thread_id)
         return row
+
+
+class InterruptsAtTheBegin:
+    """A coordinator before whose begin of an execution somebody interrupts the thread."""
+
+    def __init__(self, stores: Any) -> None:
+        self._stores = stores
+        self.storage_identity = stores.coordinator.storage_identity
+        self.interrupts = 0
+
+    async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
+        if commit.begins is not None and not self.interrupts:
+            self.interrupts += 1
+            await self._stores.dispatches.interrupt(commit.thread_id)
+        return await self._stores.coordinator.commit(commit, now=now)
 
 
 def request(thread_id: str, text: str = "go", agent_id: str = "agent") -> RunActivation:
@@ -345,14 +367,22 @@ async def test_reconstruct_failure_dead_letters_once_and_is_not_polled_again(roo
 @pytest.mark.parametrize("together", [False, True], ids=["step by step", "one transaction"])
 async def test_interrupt_between_claim_and_execution_supersedes_without_runtime_start(room, together: bool):
     executor = Counting()
-    identity = room.stores.dispatches.storage_identity if together else None
-    dispatches = InterruptsOnLoad(room.stores.dispatches, identity)
     config = MailboxConfig(lease_ms=100, lease_renewal_interval=ms(20))
-    mailbox = room.mailbox(executor, stores=with_queue(room.stores, dispatches), config=config)
+    if together:
+        interrupting: Any = InterruptsAtTheBegin(room.stores)
+        stores = StoreSet.of(room.stores, coordinator=interrupting)
+        guards = {"record_dispatch_start": "error", "mark_run_superseded": "ok"}
+    else:
+        interrupting = InterruptsOnLoad(room.stores.dispatches)
+        stores = with_queue(room.stores, interrupting)
+        guards = dict.fromkeys(
+            ("load_dispatch", "current_dispatch_epoch", "supersede_claimed", "mark_run_superseded"), "ok"
+        )
+    mailbox = room.mailbox(executor, stores=stores, config=config)
     result = await mailbox.submit_background(request("thread-epoch-race"))
     await mailbox.settled()
 
-    assert dispatches.interrupts == 1
+    assert interrupting.interrupts == 1
     assert executor.run_count == 0
     row = await row_of(room.stores, result.dispatch_id)
     assert row.status is RunDispatchStatus.SUPERSEDED
@@ -361,11 +391,50 @@ async def test_interrupt_between_claim_and_execution_supersedes_without_runtime_
     run = await run_of(room.stores, result.run_id)
     assert (run.status, run.termination) == DONE_CANCELLED
     assert run.dispatch_id == result.dispatch_id
-    for operation in (
-        "load_dispatch", "current_dispatch_epoch", "supersede_claimed", "mark_run_superseded",
-    ):  # fmt: skip
-        assert operations(mailbox, operation) == 1, operation
+    assert {name: operations(mailbox, name, came_to) for name, came_to in guards.items()} == dict.fromkeys(
+        guards, 1
+    )
     assert runs_ended(mailbox, "superseded") == 1
+
+
+@pytest.mark.parametrize("plan", ["before", "after"], ids=["refused", "answer lost"])
+async def test_an_end_in_one_transaction_is_written_once_when_the_store_fails(room, plan: str):
+    """The third commit is the end: what was said is there once, and nothing is executed again."""
+    place = room.stores.coordinator.storage_identity
+    plans: dict[str, Any] = {plan: {"commit": [False, False, True]}}
+    coordinator = failing(room.stores.coordinator, storage_identity=place, **plans)
+    executor = Counting()
+    mailbox = room.mailbox(executor, stores=StoreSet.of(room.stores, coordinator=coordinator))
+    submitted = await mailbox.submit_background(request("thread-end-once"))
+
+    async def waits_to_try_again() -> bool:
+        return operations(mailbox, "ack", "error") == 1 and room.clock.sleeping == 2
+
+    await eventually(waits_to_try_again)
+    room.clock.advance(ms(MailboxConfig().lease_retry_ms))
+    await mailbox.settled()
+
+    acked = await row_of(room.stores, submitted.dispatch_id)
+    assert (acked.status, acked.run_status) == (RunDispatchStatus.ACKED, RunStatus.DONE)
+    assert (acked.run_response, acked.attempt_count) == ("ok", 0)
+    assert (await run_of(room.stores, submitted.run_id)).status is RunStatus.DONE
+    assert await texts_of(room.stores, "thread-end-once") == ["go", "ok"]
+    assert executor.run_count == 1
+    assert runs_ended(mailbox, "completed") == 1
+
+
+async def test_a_run_whose_thread_was_removed_meanwhile_is_acked_and_not_made_again(room):
+    class Removing(Counting):
+        async def execute(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+            await room.stores.threads.delete_thread(activation.thread_id)
+            return done(activation)
+
+    mailbox = room.mailbox(Removing())
+    submitted = await mailbox.submit_background(request("thread-removed"))
+    await mailbox.settled()
+    row = await row_of(room.stores, submitted.dispatch_id)
+    assert (row.status, row.run_response) == (RunDispatchStatus.ACKED, "ok")
+    assert await room.stores.threads.load_thread("thread-removed") is None
 
 
 async def test_attempts_that_are_used_up_end_in_a_dead_letter_and_tell_the_run(room):

@@ -30,8 +30,8 @@ PROMISES = "tests/conformance/test_run_stores.py"
 FAULTS = {
     "1 nobody polls for due work": Planted(
         "dispatch/maintenance.py",
-        "        free = min(self._dispatcher.slots.free, _MOST_DUE)\n",
-        "        free = 0\n",
+        "        limit = min(slots.free + len(slots), _MOST_DUE)\n",
+        "        limit = 0\n",
         f"{MAILBOX}/test_due_work.py",
     ),
     "2 a run past its first step is not executed again": Planted(

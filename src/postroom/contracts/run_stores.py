@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
+from postroom.contracts.errors import InvalidRecord, UnknownThread
 from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventStore
 from postroom.contracts.messages import (
     DeliveryMode,
@@ -472,7 +473,48 @@ class ThreadCommit:
     outbox: tuple[OutboxDraft, ...] = ()
     spends: tuple[Spending, ...] = ()
     """Added to what their scopes have spent."""
+    begins: str | None = None
+    """The instance id of an execution that begins: recorded on the dispatch that `claim` owns."""
+    ends: RunDispatchResult | None = None
+    """How an execution ended: recorded on the dispatch that `claim` owns, which is acked with it."""
     delivery: Delivery | None = None
+
+    @property
+    def moves_owned(self) -> bool:
+        """Whether it moves the dispatch that `claim` owns."""
+        return self.begins is not None or self.ends is not None
+
+    def moved(self, owned: RunDispatch, *, now: int) -> RunDispatch:
+        """Return the dispatch that `claim` owns as this commit leaves it.
+
+        Raises:
+            InvalidRecord: the result is another run's.
+        """
+        if self.begins is not None:
+            owned = owned.record_dispatch_start(self.begins, now=now)
+        if self.ends is not None:
+            owned = owned.record_run_result(self.ends, now=now).acked(now=now)
+        return owned
+
+    def refuse_gone(self) -> None:
+        """Refuse what the owner of a dispatch writes to a thread that is not there any more.
+
+        Raises:
+            UnknownThread: as said. A commit that nobody owns makes the thread.
+        """
+        if self.claim is not None:
+            raise UnknownThread(f"thread {self.thread_id!r} is gone", value=self.thread_id)
+
+    def refuse_unclaimed_move(self) -> None:
+        """Refuse to begin or end an execution that nobody proves to be theirs, or beside a delivery.
+
+        Raises:
+            InvalidRecord: as said.
+        """
+        if self.moves_owned and self.claim is None:
+            raise InvalidRecord("a commit that begins or ends an execution names its claim")
+        if self.moves_owned and self.delivery is not None:
+            raise InvalidRecord("a commit that begins or ends an execution delivers no other")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -483,7 +525,7 @@ class Committed:
     events: tuple[CanonicalEvent, ...] = ()
     outbox: tuple[OutboxMessage, ...] = ()
     dispatch: RunDispatch | None = None
-    """The dispatch that was enqueued, as it is stored now."""
+    """The dispatch that was enqueued, or whose execution begins or has ended, as it is stored now."""
     claimed: RunDispatch | None = None
     """The dispatch that the caller owns now; it may be an older one of the thread."""
     interrupt: Interrupt | None = None
@@ -502,13 +544,13 @@ class CommitCoordinator(Protocol):
 
         Raises:
             VersionConflict: the message count, a pending message or the joined one differs.
-            InvalidRecord, IllegalTransition, ForeignThread: the messages or the run break a rule.
+            InvalidRecord, IllegalTransition, ForeignThread: the messages, the run or the result break a rule.
             DuplicateRecord: one of the message ids is committed already, or the dispatch exists.
             DedupeKeyInUse, RunNotOpen, QueueFull: the dispatch cannot be queued.
             ActiveRunConflict: an interrupt or a claim that is needed met a claimed dispatch, or the thread
                 was to be idle and is not.
             StaleClaim: the writer lost its dispatch.
-            UnknownThread: the parent thread does not exist.
+            UnknownThread: the parent thread does not exist; or the thread of a claim was removed meanwhile.
             StoreError: nothing was written; after CommitUnknown it may have been.
         """
         ...

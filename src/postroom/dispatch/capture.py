@@ -133,9 +133,13 @@ class CapturingSink:
 
     async def emit(self, event: live.AgentEvent) -> None:
         """Stage an event where it is to be kept, and pass it on."""
+        self.keep(event)
+        await self._inner.emit(event)
+
+    def keep(self, event: live.AgentEvent) -> None:
+        """Stage an event where it is to be kept; it is told later."""
         for draft in self._draft_of(event):
             self._buffer.stage(draft)
-        await self._inner.emit(event)
 
 
 class Capture:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from postroom.contracts.budgets import Budget
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS
+from postroom.contracts.errors import ConfigError
 
 INLINE_CLAIM_GUARD_MS = 60_000
 """How long a foreground dispatch is hidden from others when it cannot be queued and claimed in one step."""
@@ -17,9 +18,40 @@ RECLAIM_PAGE = 100
 REPAIR_QUEUE_LIMIT = 1_024
 
 
+_MORE_THAN_NOTHING = (
+    "lease_ms",
+    "suspended_lease_ms",
+    "lease_renewal_interval",
+    "lease_retry_ms",
+    "sweep_interval",
+    "gc_interval",
+    "poll_interval",
+    "default_max_attempts",
+    "cancel_poll_ms",
+    "max_run_ms",
+    "event_channel_capacity",
+)
+_NOT_NEGATIVE = (
+    "gc_ttl",
+    "dead_letter_ttl",
+    "default_retry_delay_ms",
+    "max_retry_delay_ms",
+    "cancel_wait_ms",
+    "stop_wait_ms",
+    "max_concurrent_runs",
+    "max_concurrent_runs_per_tenant",
+    "max_queued_per_thread",
+    "drain_grace",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxConfig:
-    """Durations in the name's unit, or `timedelta`."""
+    """Durations in the name's unit, or `timedelta`.
+
+    Raises:
+        ConfigError: a number or a duration is less than it may be.
+    """
 
     lease_ms: int = 30_000
     suspended_lease_ms: int = 600_000
@@ -51,6 +83,15 @@ class MailboxConfig:
     """At most one of each scope's kind; the runs of one that is used up wait and ask."""
     pending_zone: bool = True
     """Whether input for a busy run waits durably until a step reads it."""
+
+    def __post_init__(self) -> None:
+        for name in (*_MORE_THAN_NOTHING, *_NOT_NEGATIVE):
+            value = getattr(self, name)
+            number = value.total_seconds() if isinstance(value, timedelta) else value
+            if number is None or number > 0 or (number == 0 and name in _NOT_NEGATIVE):
+                continue
+            rule = "must not be negative" if name in _NOT_NEGATIVE else "must be more than 0"
+            raise ConfigError(f"{name} {rule}", value=str(value), remedy=f"leave {name} out for its default")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,18 +1,13 @@
 """Runs one claimed dispatch, from the claim to its acknowledgement.
 
-    claimed ─▶ still ours? ─▶ request rebuilt ─▶ started ─▶ executor ─┬─▶ result: run ended, recorded, acked
-                  │                 │                                ├─▶ fails, may pass: back with a delay
-                  │ no              │ cannot                         ├─▶ fails for good: dead letter
-                  ▼                 ▼                                └─▶ lease lost: stopped, nothing written
-                left          dead letter
-
-The run's outcome is written before the queue's: when the process dies between the two, the dispatch comes
-again, finds its run settled, and is acknowledged without being executed a second time.
+claimed ─▶ request rebuilt ─▶ begun, if still ours ─▶ executor ─┬─▶ result: run ended, dispatch acked
+│                     │                       ├─▶ fails, may pass: back with a delay
+│ cannot              │ no                    ├─▶ fails for good: dead letter
+▼                     ▼                       └─▶ lease lost: stopped, nothing written
+dead letter              left
 """
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import replace
 
 import structlog
 
@@ -30,8 +25,9 @@ from postroom.contracts.errors import (
     StoreError,
 )
 from postroom.contracts.executor import AgentRunResult, RunControl
-from postroom.contracts.run_stores import ThreadCommit
-from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
+from postroom.contracts.runs import RunStatus, TerminationReason
+from postroom.dispatch.attempt import Attempt
+from postroom.dispatch.bookkeeping import Bookkeeping
 from postroom.dispatch.boundary import ThreadBoundary
 from postroom.dispatch.budgets import Budgets
 from postroom.dispatch.capture import Capture, EventBuffer, RunCoordinator
@@ -50,35 +46,19 @@ from postroom.dispatch.outcome import (
 from postroom.dispatch.pinning import Pinning
 from postroom.dispatch.rebuild import asked_of, begins_as, is_settled, load_run_of, rebuild
 from postroom.dispatch.run_ends import RunEnds
-from postroom.dispatch.settlement import as_result, finish_event, paused_by, result_of, settle_run
+from postroom.dispatch.settlement import as_result, finish_event, paused_by
 from postroom.dispatch.sinks import ReconnectableEventSink, SuspensionAwareSink
 
-T = TypeVar("T")
 _LOG = structlog.get_logger(__name__)
 SUPERSEDED_BEFORE_START = "claimed dispatch superseded before execution start"
 DEADLINE_PASSED = "the deadline passed before it could be started"
-
-
-@dataclass(slots=True, kw_only=True)
-class Attempt:
-    """One execution: what it is of, and what it writes and tells with."""
-
-    dispatch: RunDispatch
-    run: RunRecord
-    activation: RunActivation
-    instance_id: str
-    watched: SuspensionAwareSink
-    sink: EventSink
-    coordinator: RunCoordinator
-    started_at: int = 0
-    paused: bool = False
-    """Whether a budget kept the run from being executed."""
 
 
 class Execution:
     """Executes claimed dispatches."""
 
     def __init__(self, core: Core, journal: Journal, ends: RunEnds, pinning: Pinning) -> None:
+        self._books = Bookkeeping(core)
         self._budgets = Budgets(core)
         self._core = core
         self._journal = journal
@@ -136,7 +116,7 @@ class Execution:
         return lease is not None
 
     async def _run(self, claimed: RunDispatch, watched: SuspensionAwareSink, lease: Lease) -> bool:
-        dispatch = await self._still_ours(claimed)
+        dispatch = claimed if self._core.one_transaction else await self._still_ours(claimed)
         if dispatch is None:
             return False
         instance_id = self._core.new_id()
@@ -147,7 +127,7 @@ class Execution:
             await self._give_up(dispatch, watched, instance_id, error.describe())
             return False
         if is_settled(attempt.run, dispatch):
-            await self._acknowledge_settled(attempt)
+            await self._books.acknowledge_settled(attempt)
             return False
         await self._start(attempt)
         pause = await self._budgets.pause(attempt.activation, attempt.dispatch)
@@ -159,6 +139,10 @@ class Execution:
         return False if ended is None else await self._finish(attempt, ended)
 
     async def _still_ours(self, claimed: RunDispatch) -> RunDispatch | None:
+        """Return the dispatch as it stands, None when it was lost meanwhile.
+
+        Where run and queue are kept in one place the begin itself proves the claim, and this is not asked.
+        """
         row = await self._core.observed(
             "load_dispatch", self._core.dispatches.load_dispatch(claimed.dispatch_id)
         )
@@ -218,25 +202,9 @@ class Execution:
         )
 
     async def _start(self, attempt: Attempt) -> None:
-        """Record that the execution begins; a run that was only prepared is running from now on."""
-        dispatch = await self._core.observed(
-            "record_dispatch_start",
-            self._core.dispatches.record_dispatch_start(attempt.dispatch.claim_proof, attempt.instance_id),
-        )
-        attempt.dispatch = dispatch
-        attempt.started_at = self._core.now()
-        self._core.metrics.started(dispatch, now=attempt.started_at)
-        await self._journal.dispatch_happened("RunSubmitted", dispatch)
-        if attempt.run.status is RunStatus.CREATED:
-            attempt.run = replace(
-                attempt.run,
-                status=RunStatus.RUNNING,
-                dispatch_id=dispatch.dispatch_id,
-                session_id=attempt.instance_id,
-                started_at=attempt.started_at,
-                updated_at=max(attempt.started_at, attempt.run.updated_at),
-            )
-            await attempt.coordinator.commit(ThreadCommit(thread_id=dispatch.thread_id, run=attempt.run))
+        await self._books.begin(attempt)
+        self._core.metrics.started(attempt.dispatch, now=attempt.started_at)
+        await self._journal.dispatch_happened("RunSubmitted", attempt.dispatch)
 
     async def _executed(self, attempt: Attempt, lease: Lease) -> Ended | None:
         """Run the executor; None when the dispatch is not ours any more."""
@@ -286,47 +254,7 @@ class Execution:
         if not attempt.paused:
             wall_ms = self._core.now() - attempt.started_at
             spends = self._budgets.spent_by(attempt.dispatch, result, wall_ms=wall_ms)
-        run = await self._repeated(
-            lambda: settle_run(self._core, attempt.coordinator, attempt.dispatch, result, spends)
-        )
-        recorded = result_of(attempt.dispatch, run, result, attempt.instance_id)
-        await self._record(attempt.dispatch, recorded)
-        if not attempt.watched.finished:
-            await attempt.sink.emit(finish_event(attempt.dispatch, result.termination, result.response))
-        await self._ack(attempt.dispatch)
-
-    async def _record(self, dispatch: RunDispatch, result: RunDispatchResult) -> None:
-        await self._repeated(
-            lambda: self._core.observed(
-                "record_run_result",
-                self._core.dispatches.record_run_result(dispatch.claim_proof, result),
-            )
-        )
-
-    async def _ack(self, dispatch: RunDispatch) -> None:
-        """Acknowledge; when that fails and the row is still ours with its result, once more."""
-        try:
-            await self._core.observed("ack", self._core.dispatches.ack(dispatch.claim_proof))
-        except StoreError as error:
-            row = await self._core.dispatches.load_dispatch(dispatch.dispatch_id)
-            if row is None or row.claim_token != dispatch.claim_token or row.completed_at is None:
-                if row is not None and row.status is RunDispatchStatus.ACKED:
-                    return  # only the answer was lost
-                raise
-            _LOG.warning("dispatch.acked_again", dispatch_id=row.dispatch_id, reason=error.describe())
-            await self._core.observed("ack_recovery", self._core.dispatches.ack(dispatch.claim_proof))
-
-    async def _acknowledge_settled(self, attempt: Attempt) -> None:
-        run = attempt.run
-        _LOG.info("dispatch.settled_before", dispatch_id=attempt.dispatch.dispatch_id, run_id=run.run_id)
-        await self._core.dispatches.record_dispatch_start(attempt.dispatch.claim_proof, attempt.instance_id)
-        termination = run.termination or TerminationReason.suspended()
-        result = AgentRunResult(
-            run_id=run.run_id, response=run.final_output or "", termination=termination, waiting=run.waiting
-        )
-        await self._record(attempt.dispatch, result_of(attempt.dispatch, run, result, attempt.instance_id))
-        await attempt.sink.emit(finish_event(attempt.dispatch, termination, result.response))
-        await self._ack(attempt.dispatch)
+        await self._books.end(attempt, result, spends)
 
     async def _try_later(self, attempt: Attempt, outcome: MailboxRunOutcome) -> bool:
         dispatch = attempt.dispatch
@@ -360,7 +288,7 @@ class Execution:
             termination=TerminationReason.error(error),
             error=error,
         )
-        await self._record(dispatch, failed)
+        await self._books.record(dispatch, failed)
         row = await self._core.observed(
             "dead_letter", self._core.dispatches.dead_letter(dispatch.claim_proof, error=error)
         )
@@ -378,15 +306,3 @@ class Execution:
                 await self._ends.tell(row)
         except PostroomError as error:
             _LOG.warning("dispatch.not_reconciled", dispatch_id=dispatch.dispatch_id, reason=error.describe())
-
-    async def _repeated(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Write; while the store is out of order, again after a pause, until the claim is lost."""
-        config, tries = self._core.config, 0
-        while True:
-            try:
-                return await write()
-            except StoreError as error:
-                tries += 1
-                if not error.retryable or tries > config.lease_ms // config.lease_retry_ms:
-                    raise
-                await self._core.timer.sleep(config.lease_retry_ms)

@@ -5,7 +5,13 @@ from dataclasses import replace
 from postroom.contracts.agent_events import RunFinish
 from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import RunDispatch, RunDispatchResult
-from postroom.contracts.errors import IllegalTransition, InternalError, PostroomError, VersionConflict
+from postroom.contracts.errors import (
+    IllegalTransition,
+    InternalError,
+    PostroomError,
+    UnknownThread,
+    VersionConflict,
+)
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.messages import Message, MessageMetadata, storable
 from postroom.contracts.run_stores import ThreadCommit
@@ -17,26 +23,24 @@ from postroom.contracts.runs import (
     TerminationReason,
     WaitingReason,
 )
-from postroom.dispatch.capture import RunCoordinator
+from postroom.dispatch.attempt import Attempt
 from postroom.dispatch.config import COMMIT_ATTEMPTS
 from postroom.dispatch.core import Core
 
 
 async def settle_run(
-    core: Core,
-    coordinator: RunCoordinator,
-    dispatch: RunDispatch,
-    result: AgentRunResult,
-    spends: tuple[Spending, ...] = (),
+    core: Core, attempt: Attempt, result: AgentRunResult, spends: tuple[Spending, ...] = ()
 ) -> RunRecord | None:
     """Bring the run to the end that the result tells, and return it as it is stored then.
 
     An executor that commits its own steps has done so; for one that does not, its answer becomes the
-    thread's next message in the same step. Events that still wait are written either way.
+    thread's next message in the same step. Events that still wait are written either way. Where the queue is
+    kept in the same place, the dispatch is acked with it. None when the thread was removed meanwhile.
 
     Raises:
         StaleClaim: the run is not the worker's any more; nothing was written.
     """
+    dispatch, coordinator = attempt.dispatch, attempt.coordinator
     known = None if core.executor.has_commit_coordinator() else coordinator.run
     for _ in range(COMMIT_ATTEMPTS):
         run = known or await core.threads.load_run(dispatch.run_id)
@@ -48,12 +52,17 @@ async def settle_run(
             answer = () if core.executor.has_commit_coordinator() else _answer(core, run, result)
             run = _ended(run, dispatch, result, answer, now=core.now())
             commit = replace(commit, run=run, messages=answer)
-        elif not (spends or coordinator.has_waiting_events):
-            return run
         try:
-            await coordinator.commit(commit)
+            async with core.threads_being_read.holding(dispatch.thread_id):
+                if core.one_transaction:
+                    ends = result_of(dispatch, run, result, attempt.instance_id)
+                    await core.observed("ack", coordinator.commit(replace(commit, ends=ends)))
+                elif commit.run or spends or coordinator.has_waiting_events:
+                    await coordinator.commit(commit)
         except (IllegalTransition, VersionConflict):
             continue
+        except UnknownThread:
+            return None
         return run
     raise InternalError(f"the end of run {dispatch.run_id!r} has exhausted its attempts to be written")
 

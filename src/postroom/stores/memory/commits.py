@@ -34,6 +34,8 @@ class _Decided:
     message_count: int
     run: RunRecord | None
     thread_state: dict[str, Json] | None
+    owned: RunDispatch | None
+    """The dispatch whose execution begins or has ended, as it is to be stored."""
     delivery: "_DecidedDelivery | None"
     events: EventPlan
     outbox: OutboxPlan
@@ -71,7 +73,8 @@ class MemoryCommitCoordinator:
         return self._write(commit, self._decided(commit, at), at)
 
     def _decided(self, commit: ThreadCommit, now: int) -> _Decided:
-        self._refuse_lost_claim(commit, now)
+        commit.refuse_unclaimed_move()
+        owned = self._owned(commit, now)
         self._refuse_changed(commit)
         self._refuse_messages(commit)
         thread = self._thread_after(commit, now)
@@ -79,6 +82,7 @@ class MemoryCommitCoordinator:
             message_count=thread.message_count,
             thread=thread,
             run=None if commit.run is None else own_copy(commit.run),
+            owned=commit.moved(owned, now=now) if owned and commit.moves_owned else None,
             delivery=self._delivery(commit.delivery, commit.thread_id, now) if commit.delivery else None,
             events=self._events.plan(commit.events, now),
             outbox=self._outbox.plan(commit.outbox, now),
@@ -98,7 +102,8 @@ class MemoryCommitCoordinator:
         for one in commit.spends:
             before = self._threads.spent.get(one.scope, Spending(scope=one.scope))
             self._threads.spent[one.scope] = before.plus(one)
-        delivered = Committed(message_count=decided.message_count)
+        moved = None if decided.owned is None else self._queue.put(decided.owned)
+        delivered = Committed(message_count=decided.message_count, dispatch=moved)
         if decided.delivery is not None:
             delivered = self._deliver(decided.delivery, delivered, now)
         return replace(
@@ -122,15 +127,17 @@ class MemoryCommitCoordinator:
             claimed=self._queue.table.claimed(thread_id) if asked else None,
         )
 
-    def _refuse_lost_claim(self, commit: ThreadCommit, now: int) -> None:
+    def _owned(self, commit: ThreadCommit, now: int) -> RunDispatch | None:
+        """Return the dispatch that the writer owns, if it claims to own one."""
         if commit.claim is None:
-            return
+            return None
         try:
             row = self._queue.proved(commit.claim, now)
         except UnknownDispatch as error:
             raise StaleClaim(f"the claim was lost: {error.message}", value=error.value) from error
         if row.thread_id != commit.thread_id:
             raise ForeignThread(f"the claim is one of thread {row.thread_id!r}", value=commit.thread_id)
+        return row
 
     def _refuse_changed(self, commit: ThreadCommit) -> None:
         thread_id = commit.thread_id
@@ -162,6 +169,7 @@ class MemoryCommitCoordinator:
             run.refuse_illegal_move(self._threads.runs.get(run.run_id))
         thread = self._threads.threads.get(commit.thread_id)
         if thread is None:
+            commit.refuse_gone()
             parent = commit.parent_thread_id
             thread = new_thread(commit.thread_id, now, parent)
             if parent is not None and parent not in self._threads.threads:

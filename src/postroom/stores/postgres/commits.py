@@ -8,6 +8,7 @@ from postroom.contracts.errors import (
     ActiveRunConflict,
     DuplicateRecord,
     ForeignThread,
+    InvalidRecord,
     PostroomError,
     QueueFull,
     StaleClaim,
@@ -25,6 +26,7 @@ from postroom.stores.postgres.dispatch_lanes import (
     claimed_under_lock,
     columns,
     conflict,
+    result_values,
 )
 from postroom.stores.postgres.dispatches import interrupted
 from postroom.stores.postgres.driver import Clash, Connection, Row
@@ -54,6 +56,7 @@ class PostgresCommitCoordinator:
 
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
         """Write it whole or not at all; a lost claim alone leaves its row Superseded."""
+        commit.refuse_unclaimed_move()
         at = self._place.at(now)
         try:
             committed = await self._database.transact(lambda session: _commit(session, commit, at))
@@ -65,6 +68,8 @@ class PostgresCommitCoordinator:
         self._events.tell(commit.events)
         if commit.delivery is not None:
             self._place.hints.tell(WORK, elsewhere=committed.claimed is None)
+        elif commit.ends is not None:
+            self._place.hints.tell(WORK, elsewhere=False)
         return committed
 
 
@@ -75,7 +80,7 @@ async def _commit(session: Connection, commit: ThreadCommit, now: int | None) ->
     if delivery is not None:
         await _refuse_delivery(session, delivery, commit.thread_id)
     await _write(session, commit, thread, at)
-    committed = Committed(message_count=thread.message_count)
+    committed = Committed(message_count=thread.message_count, dispatch=await _moved(session, commit, at))
     if delivery is not None:
         committed = await _deliver(session, delivery, committed, at, claim_at=now)
     return replace(
@@ -112,6 +117,8 @@ async def _thread_after(session: Connection, commit: ThreadCommit, now: int) -> 
         parent,
     )
     known = None if found[0] is None else rows.thread(found)
+    if known is None:
+        commit.refuse_gone()
     run_id, body, joined, twice, missing, parent_known = tuple(found)[_THREAD_COLUMNS:]
     _refuse_changed(commit, known, joined=joined, missing=missing)
     refuse_broken_delta(commit.messages)
@@ -204,6 +211,25 @@ async def _write(session: Connection, commit: ThreadCommit, thread: Thread, now:
     if commit.spends:
         names = ("scope", "runs", "wall_ms", "tokens", "cost_micros")
         await session.rows(_SQL["spend"], *([getattr(one, name) for one in commit.spends] for name in names))
+
+
+async def _moved(session: Connection, commit: ThreadCommit, now: int) -> RunDispatch | None:
+    """Begin or end the execution whose dispatch is owned; its row is locked."""
+    claim, written = commit.claim, list[Row]()
+    if claim is None or not commit.moves_owned:
+        return None
+    proof = [claim.dispatch_id], [claim.token], [now]
+    if commit.begins is not None:
+        written = await session.rows(SQL["start"], *proof, [commit.begins])
+    if commit.ends is not None:
+        said = ([value] for value in result_values(commit.ends))
+        if not await session.rows(SQL["result"], *proof, *said):
+            raise InvalidRecord(
+                f"dispatch {claim.dispatch_id!r} is not of run {commit.ends.run_id!r}",
+                value=commit.ends.run_id,
+            )
+        written = await session.rows(SQL["ack"], *proof)
+    return rows.dispatch(written[0])
 
 
 async def _deliver(

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from postroom.contracts.dispatch import STALE_EPOCH, Claim, RunDispatch
+from postroom.contracts.dispatch import STALE_EPOCH, Claim, RunDispatch, RunDispatchResult
 from postroom.contracts.errors import (
     DedupeKeyInUse,
     DuplicateRecord,
@@ -16,6 +16,7 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     UnknownDispatch,
 )
+from postroom.stores.codec import encode
 from postroom.stores.postgres import rows
 from postroom.stores.postgres.database import TRIES
 from postroom.stores.postgres.driver import Connection, Row
@@ -225,6 +226,18 @@ class OwnerLane:
         by_id = {row[0]: row for row in found}
         losses = {one.claim.dispatch_id: _loss(one, by_id[one.claim.dispatch_id]) for one in asked}
         return {dispatch_id: error for dispatch_id, error in losses.items() if error is not None}
+
+
+def result_values(result: RunDispatchResult) -> tuple[str | None, ...]:
+    """Return what `result` stores beside the proof, column by column."""
+    return (
+        result.run_id,
+        result.dispatch_instance_id,
+        result.status.value,
+        None if result.termination is None else encode(result.termination),
+        rows.kept(result.response),
+        rows.kept(result.error),
+    )
 
 
 def _proofs(asked: Sequence[OwnerWrite]) -> tuple[list[Any], ...]:

@@ -17,7 +17,6 @@ from postroom.contracts.dispatch import (
 )
 from postroom.contracts.errors import StaleClaim, StoreCorrupt, UnknownDispatch
 from postroom.contracts.run_stores import MAX_PAGE
-from postroom.stores.codec import encode
 from postroom.stores.postgres import rows
 from postroom.stores.postgres.dispatch_lanes import (
     SQL,
@@ -26,6 +25,7 @@ from postroom.stores.postgres.dispatch_lanes import (
     EnqueueLane,
     OwnerLane,
     OwnerWrite,
+    result_values,
 )
 from postroom.stores.postgres.driver import Connection, Row
 from postroom.stores.postgres.hints import WORK
@@ -86,14 +86,7 @@ class PostgresDispatchStore:
             claim=claim,
             now=self._place.at(now),
             run_id=result.run_id,
-            values=(
-                result.run_id,
-                result.dispatch_instance_id,
-                result.status.value,
-                None if result.termination is None else encode(result.termination),
-                rows.kept(result.response),
-                rows.kept(result.error),
-            ),
+            values=result_values(result),
         )
         return await self._writes["result"].ask(write)
 

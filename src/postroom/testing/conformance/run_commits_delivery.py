@@ -26,6 +26,7 @@ from postroom.testing.conformance.run_given import (
     SECOND,
     TOGETHER,
     Promise,
+    a_thread,
     asked,
     claimed,
     ended,
@@ -277,6 +278,7 @@ async def deliveries_at_the_same_time_have_one_owner(stores: RunStores, clock: M
 
 async def a_delivery_may_follow_on_the_claim_it_proves(stores: RunStores, clock: ManualClock) -> None:
     """The owner of a run queues the next one with its own last step; once it is interrupted it cannot."""
+    await a_thread(stores)
     owned = await claimed(stores)
     step = replace(
         _submission(asked(stores, "d2")),

@@ -13,6 +13,7 @@ from postroom.contracts.errors import (
     PostroomError,
     StaleClaim,
     StateError,
+    UnknownThread,
     VersionConflict,
 )
 from postroom.contracts.events import EventScope
@@ -30,6 +31,7 @@ from postroom.testing.conformance.run_given import (
     LEASE,
     TOGETHER,
     Promise,
+    a_thread,
     asked,
     claimed,
     enqueued,
@@ -99,6 +101,19 @@ async def a_claim_of_another_thread_proves_nothing(stores: RunStores, clock: Man
     owned = await claimed(stores, thread="u")
     commit = replace(everything(stores), claim=owned.claim_proof, delivery=None)
     await refused_whole(stores, commit, StaleClaim, ForeignThread)
+    assert await loaded(stores) == owned
+
+
+async def an_owner_does_not_make_its_thread_again(stores: RunStores, clock: ManualClock) -> None:
+    """Somebody removed it while the run was at work: what comes late is refused, the dispatch stays owned."""
+    await furnished(stores)
+    owned = await claimed(stores)
+    await stores.threads.delete_thread("t")
+    late = ThreadCommit(
+        thread_id="t", messages=(Message.assistant("late", id="m9"),), claim=owned.claim_proof
+    )
+    for commit in (late, replace(late, run=run(stores, "r1")), replace(late, messages=())):
+        await refused_whole(stores, commit, UnknownThread)
     assert await loaded(stores) == owned
 
 
@@ -231,6 +246,7 @@ async def a_commit_and_an_interrupt_do_not_pass_each_other(stores: RunStores, cl
     """What the owner delivered before the interrupt is superseded by it; after it nothing is delivered."""
     for number in range(8):
         thread = f"t{number}"
+        await a_thread(stores, thread)
         owned = await claimed(stores, f"d{number}", thread=thread)
         delivery = Delivery(dispatch=asked(stores, f"e{number}", thread=thread))
         commit = ThreadCommit(thread_id=thread, claim=owned.claim_proof, delivery=delivery)
@@ -313,6 +329,7 @@ PROMISES: tuple[Promise, ...] = (
     a_commit_of_a_lost_claim_is_refused,
     a_commit_after_an_interrupt_is_refused,
     a_claim_of_another_thread_proves_nothing,
+    an_owner_does_not_make_its_thread_again,
     what_joins_a_dispatch_needs_it_queued,
     a_join_and_a_claim_have_one_winner,
     of_commits_that_expect_the_same_one_goes_through,

@@ -51,11 +51,16 @@ def write(db: sqlite3.Connection, written: Written, now: int) -> Committed | Sta
         PostroomError: as the port says; the transaction is to be undone.
     """
     step = written.commit
-    if (lost := _lost_claim(db, step, now)) is not None:
-        return lost
-    _refuse_changed(db, step)
+    step.refuse_unclaimed_move()
+    owned = _owned(db, step, now)
+    if isinstance(owned, StaleClaim):
+        return owned
+    known = thread_steps.load_thread(db, step.thread_id)
+    if known is None:
+        step.refuse_gone()
+    _refuse_changed(db, step, known)
     refuse_broken_delta(step.messages)
-    thread = thread_steps.thread_made(db, step.thread_id, now, step.parent_thread_id)
+    thread = known or thread_steps.thread_made(db, step.thread_id, now, step.parent_thread_id)
     message_steps.append(db, thread.id, written.messages, behind=thread.message_count, now=now)
     pending.take(db, thread.id, step.consumes)
     after = _thread_after(db, thread, written, now)
@@ -65,7 +70,8 @@ def write(db: sqlite3.Connection, written: Written, now: int) -> Committed | Sta
         thread_steps.put_state(db, thread.id, written.state)
     for spent in step.spends:
         thread_steps.spend(db, spent)
-    delivered = Committed(message_count=after.message_count)
+    moved = queue.put(db, step.moved(owned, now=now)) if owned and step.moves_owned else None
+    delivered = Committed(message_count=after.message_count, dispatch=moved)
     if step.delivery is not None:
         delivered = _delivered(db, step.delivery, thread.id, delivered, now)
     return replace(
@@ -75,7 +81,8 @@ def write(db: sqlite3.Connection, written: Written, now: int) -> Committed | Sta
     )
 
 
-def _lost_claim(db: sqlite3.Connection, step: ThreadCommit, now: int) -> StaleClaim | None:
+def _owned(db: sqlite3.Connection, step: ThreadCommit, now: int) -> RunDispatch | StaleClaim | None:
+    """Return the dispatch that the writer owns, if it claims to own one, or why it does not."""
     if step.claim is None:
         return None
     try:
@@ -86,21 +93,18 @@ def _lost_claim(db: sqlite3.Connection, step: ThreadCommit, now: int) -> StaleCl
         return row
     if row.thread_id != step.thread_id:
         raise ForeignThread(f"the claim is one of thread {row.thread_id!r}", value=step.thread_id)
-    return None
+    return row
 
 
-def _refuse_changed(db: sqlite3.Connection, step: ThreadCommit) -> None:
+def _refuse_changed(db: sqlite3.Connection, step: ThreadCommit, thread: Thread | None) -> None:
     if step.joins is not None:
         joined = queue.load(db, step.joins)
         queued = joined is not None and joined.status is RunDispatchStatus.QUEUED
         if joined is None or not queued or joined.thread_id != step.thread_id:
             raise VersionConflict(f"dispatch {step.joins!r} is not queued any more", value=step.joins)
     pending.refuse_changed(db, step.thread_id, step.consumes)
-    if step.expected_message_count is None:
-        return
-    thread = thread_steps.load_thread(db, step.thread_id)
     count = thread.message_count if thread else 0
-    if step.expected_message_count != count:
+    if step.expected_message_count not in (None, count):
         raise VersionConflict(
             f"thread {step.thread_id!r} has {count} messages, not {step.expected_message_count}",
             value=step.thread_id,
@@ -193,7 +197,7 @@ class SqliteCommitCoordinator:
         """Write it whole or not at all; a lost claim alone leaves its row Superseded."""
         at, written = self._desk.at(now), Written.of(commit)
         done = await self._desk.write(lambda db: write(db, written, at))
-        if commit.delivery is not None:
+        if commit.delivery is not None or commit.ends is not None:
             self._desk.ring()
         for event in done.events:
             self._desk.tell(event.sequences)

@@ -1,0 +1,27 @@
+"""One execution of a dispatch: what it is of, and what it writes and tells with."""
+
+from dataclasses import dataclass
+
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.agent_events import EventSink
+from postroom.contracts.dispatch import RunDispatch
+from postroom.contracts.runs import RunRecord
+from postroom.dispatch.capture import RunCoordinator
+from postroom.dispatch.sinks import SuspensionAwareSink
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One execution: what it is of, and what it writes and tells with."""
+
+    dispatch: RunDispatch
+    run: RunRecord
+    activation: RunActivation
+    instance_id: str
+    watched: SuspensionAwareSink
+    sink: EventSink
+    """What the executor tells: it is kept where it is to be kept, and goes on to `watched`."""
+    coordinator: RunCoordinator
+    started_at: int = 0
+    paused: bool = False
+    """Whether a budget kept the run from being executed."""
