@@ -1,13 +1,18 @@
 """The page of the metrics: every family of the registry."""
 
+import asyncio
 from typing import Any
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
 from from_code.markdown import table
 from postroom.app.metrics import BUCKETS, Metrics
 from postroom.contracts.clock import SystemClock
+from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.mail import Backlog
+from postroom.dispatch.metrics import BUCKETS as LONG_BUCKETS
+from postroom.dispatch.metrics import MailboxMetrics
 
 
 class _NoWriter:
@@ -20,18 +25,45 @@ def page() -> str:
     metrics = Metrics(writer, SystemClock())
     metrics.observe_call("tool", "ok", 0.0)
     metrics.show_state(Backlog(waiting=0, oldest_at=None), {"kind": 0}, 0.0)
-    rows = [_family(family) for family in metrics.registry.collect()]
+    columns = ("name", "kind", "labels", "meaning")
     return f"""
 # Metrics
 
 At `/metrics`, in Prometheus' text form, for who has the server's token. Labels are bounded: no label holds
 the name of a person, an agent or a project.
 
-{table(("name", "kind", "labels", "meaning"), rows)}
+{table(columns, _rows(metrics.registry))}
 
 `tool` is a tool's name, or `unknown`; `outcome` is `ok` or the `code` of a refusal; `kind` is a kind of
 record. The buckets of histograms end at {", ".join(f"{one:g}" for one in BUCKETS)} seconds.
+
+## Of a mailbox
+
+In the registry that is given to `Mailbox(..., metrics=MailboxMetrics(registry))`, else in one of its own:
+`mailbox.metrics.registry`.
+
+{table(columns, _rows(_of_a_mailbox()))}
+
+`operation` is a store operation or one step of a sweep; `result` is `ok`, `error`, `empty` for a claim that
+found nothing, or `lost` for a lease that was. `status` is a dispatch's status, `outcome` how a run ended,
+`event` what became of a signal. The buckets of durations end at
+{", ".join(f"{one:g}" for one in LONG_BUCKETS)} seconds, those of operations at 10.
 """
+
+
+def _of_a_mailbox() -> CollectorRegistry:
+    """Return the registry of a mailbox in which each number was recorded once, so that its labels show."""
+    metrics = MailboxMetrics()
+    dispatch = RunDispatch.queued("d", "t", "r", created_at=0)
+    asyncio.run(metrics.observed("operation", asyncio.sleep(0)))
+    metrics.started(dispatch, now=0)
+    metrics.ended("outcome", dispatch=dispatch, started_at=0, now=0)
+    metrics.signal("event")
+    return metrics.registry
+
+
+def _rows(registry: CollectorRegistry) -> list[tuple[str, str, str, str]]:
+    return [_family(family) for family in registry.collect()]
 
 
 def _family(family: Metric) -> tuple[str, str, str, str]:
