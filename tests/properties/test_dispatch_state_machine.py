@@ -30,11 +30,13 @@ from postroom.contracts.errors import (
     DedupeKeyInUse,
     DuplicateRecord,
     ForeignThread,
+    InvalidRecord,
     PostroomError,
     QueueFull,
     RunNotOpen,
     StaleClaim,
     UnknownDispatch,
+    UnknownThread,
     VersionConflict,
 )
 from postroom.contracts.messages import Message
@@ -161,6 +163,13 @@ moves = (
     | step("start", nth=owner)
     | step("result", nth=owner, own_run=st.sampled_from([True, True, True, False]))
     | step("ack", nth=owner)
+    | step(
+        "move",
+        nth=owner,
+        begins=st.booleans(),
+        ends=st.booleans(),
+        own_run=st.sampled_from([True, True, False]),
+    )
     | step("nack", nth=owner, delay=spans)
     | step("nack", nth=owner, delay=spans)
     | step("release", nth=owner)
@@ -304,15 +313,7 @@ class Pair:
         )
 
     async def result(self, nth: int, *, own_run: bool) -> None:
-        row = self.model.rows.get((await self.nth_claim(nth)).dispatch_id)
-        said = RunDispatchResult(
-            run_id=row.run_id if row and own_run else "another",
-            dispatch_instance_id="i",
-            status=RunStatus.DONE,
-            termination=TerminationReason.error("x"),
-            response="an answer",
-            error="an error",
-        )
+        said = self.said_of(await self.nth_claim(nth), own_run=own_run)
         await self.write(
             nth,
             lambda claim: self.store.record_run_result(claim, said),
@@ -321,6 +322,42 @@ class Pair:
 
     async def ack(self, nth: int) -> None:
         await self.write(nth, self.store.ack, lambda row: row.acked(now=self.now))
+
+    def said_of(self, claim: Claim, *, own_run: bool) -> RunDispatchResult:
+        row = self.model.rows.get(claim.dispatch_id)
+        return RunDispatchResult(
+            run_id=row.run_id if row and own_run else "another",
+            dispatch_instance_id="i",
+            status=RunStatus.DONE,
+            termination=TerminationReason.error("x"),
+            response="an answer",
+            error="an error",
+        )
+
+    async def move(self, nth: int, *, begins: bool, ends: bool, own_run: bool) -> None:
+        """Begin an execution, end it, or both, in a commit of the thread."""
+        claim = await self.nth_claim(nth)
+        row, lost = self.model.rows.get(claim.dispatch_id), self.lost(claim)
+        commit = ThreadCommit(
+            thread_id=row.thread_id if row else "t",
+            claim=claim,
+            begins="i" if begins else None,
+            ends=self.said_of(claim, own_run=own_run) if ends else None,
+        )
+        refusals: set[type[PostroomError]] = {StaleClaim} if lost else set()
+        if not self.model.said[commit.thread_id]:
+            refusals.add(UnknownThread)
+        if ends and not own_run:
+            refusals.add(InvalidRecord)
+        if refusals:
+            error = await refused(self.stores.coordinator.commit(commit), frozenset(refusals))
+            if isinstance(error, StaleClaim):
+                self.supersede_when_stale(claim)
+            return
+        assert row is not None
+        done = await self.stores.coordinator.commit(commit)
+        moved = self.model.put(commit.moved(row, now=self.now))
+        assert done.dispatch == (moved if begins or ends else None)
 
     async def nack(self, nth: int, delay: int) -> None:
         await self.write(
@@ -502,6 +539,8 @@ class Pair:
             not joined or joined.status is not QUEUED or joined.thread_id != commit.thread_id
         ):
             found.add(VersionConflict)
+        if commit.claim is not None and not self.model.said[commit.thread_id]:
+            found.add(UnknownThread)
         if commit.claim is not None:
             row = self.model.rows.get(commit.claim.dispatch_id)
             if self.lost(commit.claim):
