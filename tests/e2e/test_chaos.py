@@ -174,10 +174,11 @@ def test_workers_and_the_database_killed_again_and_again_lose_nothing_on_postgre
     from postroom.stores.postgres import PostgresRunStores
 
     with PostgresServer() as server:
+        server.start()
         crew = crew_of(server.dsn, 4)
 
         def now_and_then(round_number: int) -> None:
-            if round_number % 7 == 0:
+            if round_number % 7 == 3:
                 server.kill()
                 server.start()
 
