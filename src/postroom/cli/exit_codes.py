@@ -31,19 +31,16 @@ CODES: Final[dict[type[errors.PostroomError], int]] = {
     errors.RunFailure: FAILED,
     errors.InternalError: FAILED,
     errors.StoreError: FAILED,
-    errors.StoreUnavailable: TEMPORARY,
-    errors.StoreFull: TEMPORARY,
-    errors.CommitUnknown: TEMPORARY,
     errors.StoreHeld: CONFIGURATION,
     errors.SchemaTooNew: CONFIGURATION,
-    errors.ArchiveUnavailable: TEMPORARY,
-    errors.ServerUnavailable: TEMPORARY,
     errors.MissingExtra: CONFIGURATION,
     errors.ConfigError: CONFIGURATION,
 }
-"""The nearest class a failure descends from decides."""
+"""Of what cannot be repeated; the nearest class a failure descends from decides."""
 
 
 def exit_code(error: errors.PostroomError) -> int:
-    """Return the exit code for a failure."""
+    """Return the exit code for a failure: what may be repeated is temporary, and nothing else is."""
+    if error.retryable:
+        return TEMPORARY
     return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)
