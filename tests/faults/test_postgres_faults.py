@@ -380,10 +380,13 @@ async def test_who_gave_way_in_a_deadlock_simply_does_it_again(
     await session.run("BEGIN")
     await session.rows("SELECT FROM dispatch_epochs WHERE thread_id = 'b' FOR UPDATE")
     tries = 0
+    both_held = asyncio.Event()
 
     async def both(its: Connection) -> int:
         nonlocal tries
         tries += 1
+        if tries > 1:  # or it might be quicker than the other, and give way once more
+            await both_held.wait()
         for name in ("a", "b"):
             await its.rows("SELECT FROM dispatch_epochs WHERE thread_id = $1 FOR UPDATE", name)
         return tries
@@ -397,6 +400,7 @@ async def test_who_gave_way_in_a_deadlock_simply_does_it_again(
 
         await until(waiting)
         await session.rows("SELECT FROM dispatch_epochs WHERE thread_id = 'a' FOR UPDATE")
+        both_held.set()
         await session.run("COMMIT")
     assert done.result() == 2
 

@@ -28,15 +28,17 @@ def test_a_leaf_has_a_status_of_its_own_and_an_exit_code_of_its_branch(kind: typ
     assert kind in STATUSES
     assert 400 <= status_of(kind("x")) < 600
     nearest = next(one for one in kind.__mro__ if one in CODES)
-    assert nearest is not PostroomError
+    assert kind.retryable or nearest is not PostroomError
     assert exit_code(kind("x")) not in (0, 130, 141)
 
 
 @pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
 def test_status_and_exit_code_agree_on_who_must_act(kind: type[PostroomError]) -> None:
-    """What the caller mends is below 500 and exits with 2, what others mend is not."""
+    """What is refused is below 500; it exits with 2 when the caller must mend it, with 75 when he may wait."""
     refused = issubclass(kind, errors.InputError | errors.StateError | errors.AccessError)
-    assert refused == (status_of(kind("x")) < 500) == (exit_code(kind("x")) == 2)
+    assert refused == (status_of(kind("x")) < 500)
+    assert (refused and not kind.retryable) == (exit_code(kind("x")) == 2)
+    assert kind.retryable == (exit_code(kind("x")) == 75)
 
 
 def test_the_tree_that_is_drawn_is_the_tree() -> None:
