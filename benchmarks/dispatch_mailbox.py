@@ -5,7 +5,6 @@ Latency is from the call of `submit_background` to the begin of the execution.
 
 import asyncio
 import resource
-import sqlite3
 import sys
 import tempfile
 import time
@@ -14,7 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from benchmarks.figures import Table, median, ms
-from benchmarks.peers import MISSING, rate_of
+from benchmarks.peers import beside_dbos_on_sqlite, beside_those_on_postgres
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
@@ -27,7 +26,6 @@ from postroom.stores.sqlite import SqliteStore
 
 THREADS = 64
 RUNS = 3_000
-PEER_JOBS = 1_000
 SAMPLES = 300
 QUEUED = 10_000
 
@@ -164,27 +162,13 @@ async def drain(table: Table, stores: RunStores) -> None:
     )
 
 
-def _beside(table: Table, what: str, rate: float, peer: dict[str, float] | None, aim: str) -> None:
-    if peer is None:
-        table.add(what, f"{rate:,.0f} runs/s", MISSING, None, aim)
-        return
-    theirs = peer["jobs_per_s"]
-    table.add(what, f"{rate:,.0f} runs/s", f"{theirs:,.0f} jobs/s", rate / theirs, aim)
-
-
 async def main() -> None:
     """Print the tables."""
     table = Table(f"Runs through the mailbox on SQLite, {THREADS} threads")
     async with on_sqlite() as stores:
         await runs_a_second(stores, runs=300)
         rate = median([await runs_a_second(stores) for _ in range(3)])
-        with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
-            path = Path(folder) / "dbos.sqlite"
-            preset = sqlite3.connect(path)
-            preset.execute("PRAGMA journal_mode = WAL")
-            preset.close()
-            peer = await asyncio.to_thread(rate_of, "dbos_queue.py", f"sqlite:///{path}", PEER_JOBS, THREADS)
-        _beside(table, "runs accepted and ended, against DBOS on a file in WAL", rate, peer, "at least 2")
+        await beside_dbos_on_sqlite(table, "runs accepted and ended", rate, "runs", "at least 2")
         idle = await latencies(stores, "idle")
     async with on_sqlite() as stores:
         await fill(stores, QUEUED)
@@ -216,9 +200,7 @@ async def on_postgres() -> None:
             rate = median([await runs_a_second(stores) for _ in range(3)])
         finally:
             await stores.close()
-        for name, program in (("DBOS", "dbos_queue.py"), ("procrastinate", "procrastinate_queue.py")):
-            peer = await asyncio.to_thread(rate_of, program, dsn, PEER_JOBS, THREADS)
-            _beside(table, f"runs accepted and ended, against {name} with a key a thread", rate, peer, "")
+        await beside_those_on_postgres(table, dsn, "runs accepted and ended", rate, "runs", ("", ""))
 
 
 if __name__ == "__main__":

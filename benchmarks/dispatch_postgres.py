@@ -10,6 +10,7 @@ from pathlib import Path
 import asyncpg  # type: ignore[import-untyped]
 
 from benchmarks.figures import Table
+from benchmarks.peers import beside_those_on_postgres
 from postroom.contracts.dispatch import RunDispatch, RunDispatchResult
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.stores.postgres import PostgresRunStores
@@ -41,6 +42,9 @@ async def main(ended: int = 100_000) -> None:
                     "at least 2,500 cycles/s",
                 )
                 if what == "empty":
+                    await beside_those_on_postgres(
+                        table, dsn, "the same", cycles, "cycles", ("at least 3", "at least 6")
+                    )
                     await _fill(dsn, ended)
             alone = await _alone(stores)
             table.add("one cycle, nobody else", f"{alone * 1000:.2f} ms")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.figures import Table, median, ms, timed
+from benchmarks.peers import beside_dbos_on_sqlite
 from postroom.contracts.dispatch import RunDispatch, RunDispatchResult, RunDispatchStatus
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus, TerminationReason
@@ -97,8 +98,8 @@ async def _rate(call: Callable[[int], Awaitable[object]]) -> float:
     return done / (time.perf_counter() - began)
 
 
-async def beside_the_writer(table: Table, store: SqliteStore, what: str) -> None:
-    """Take turns with the bare writer, so that both meet the same machine."""
+async def beside_the_writer(table: Table, store: SqliteStore, what: str) -> float:
+    """Take turns with the bare writer, so that both meet the same machine; return our lives a second."""
     await _prepare_bare(store)
     rows = (f"{number * 7919 % BARE_ROWS:032x}" for number in count())
     bare, lives = [], []
@@ -112,6 +113,7 @@ async def beside_the_writer(table: Table, store: SqliteStore, what: str) -> None
         median([STEPS * ours / limit for ours, limit in zip(lives, bare, strict=True)]),
         "at least 0.5",
     )
+    return median(lives)
 
 
 def _ended_rows(number: int, first: int) -> Iterator[tuple[Any, ...]]:
@@ -177,7 +179,8 @@ async def main(large: int = 1_000_000) -> None:
         await fill(few, 500)
         await fill(many, large)
         table = Table("Dispatches on SQLite")
-        await beside_the_writer(table, few, "an empty queue")
+        rate = await beside_the_writer(table, few, "an empty queue")
+        await beside_dbos_on_sqlite(table, "the same", rate, "lives", "at least 3")
         await beside_the_writer(table, many, f"{large:,} ended dispatches beside it")
         await whether_it_stays_flat(few, many, large)
 
