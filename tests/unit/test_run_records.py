@@ -463,6 +463,13 @@ def test_what_is_for_a_run_is_read_by_it_or_by_a_new_one() -> None:
     assert selected(mine, theirs, only, at=Boundary.ON_NATURAL_END, run_id="r2") == ["theirs", "only"]
 
 
+def test_those_of_other_groups_end_a_batch() -> None:
+    a1, a2, b1, plain = (pending(n, group=g) for n, g in (("a1", "a"), ("a2", "a"), ("b1", "b"), ("p", None)))
+    assert selected(a1, a2, b1, plain, at=Boundary.NEW_RUN) == ["a1", "a2"]
+    assert selected(b1, a1, at=Boundary.NEW_RUN) == ["b1"]
+    assert selected(plain, a1, at=Boundary.NEW_RUN) == ["p"]
+
+
 def test_a_barrier_that_is_not_read_stops_the_selection() -> None:
     first, last = (pending(name, boundary=Boundary.NEXT_STEP) for name in ("first", "last"))
     barrier = pending("barrier", boundary=Boundary.NEW_RUN, barrier=True)

@@ -165,7 +165,8 @@ class DeliveryMode:
     """When a pending message is read, and by which run.
 
     A barrier keeps everything behind it until it is read itself. A message for `target_run_id` is read by
-    that run, or by a new one when `fallback_to_new_run` says so.
+    that run, or by a new one when `fallback_to_new_run` says so. Messages of different groups are not read
+    together. One that `starts_run` does not wait for a submission: when its thread is idle a run is started.
     """
 
     boundary: Boundary = Boundary.NEW_RUN
@@ -173,6 +174,8 @@ class DeliveryMode:
     barrier: bool = False
     target_run_id: str | None = None
     fallback_to_new_run: bool = True
+    group: str | None = None
+    starts_run: bool = False
 
     def is_read_at(self, boundary: Boundary, run_id: str | None) -> bool:
         """Say whether `run_id` reads such a message at this boundary."""
@@ -220,7 +223,7 @@ def select_pending(
     """Return what a run reads at this boundary, in order.
 
     A barrier that is not read stops the selection; messages for a new run are passed over at the boundaries
-    of a running one; a message that wants to be alone ends the batch.
+    of a running one; a message that wants to be alone, or is of another group, ends the batch.
     """
     taken: list[PendingMessage] = []
     for entry in waiting:
@@ -229,7 +232,7 @@ def select_pending(
                 break
             continue
         alone = entry.mode.granularity is Granularity.ONE
-        if alone and taken:
+        if taken and (alone or entry.mode.group != taken[-1].mode.group):
             break
         taken.append(entry)
         if alone:

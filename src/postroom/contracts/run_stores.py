@@ -529,6 +529,8 @@ class Committed:
     claimed: RunDispatch | None = None
     """The dispatch that the caller owns now; it may be an older one of the thread."""
     interrupt: Interrupt | None = None
+    leaves_waiting: bool = False
+    """Whether messages wait on the thread when an execution has ended; told of commits that end one."""
 
 
 class CommitCoordinator(Protocol):

@@ -25,3 +25,13 @@ class Attempt:
     started_at: int = 0
     paused: bool = False
     """Whether a budget kept the run from being executed."""
+    leaves_waiting: bool = True
+    """Whether messages may wait on the thread when it has ended; True where that is not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnd:
+    """What is left to do when an execution has ended."""
+
+    comes_again: bool = False
+    leaves_waiting: bool = True

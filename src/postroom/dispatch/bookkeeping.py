@@ -116,6 +116,8 @@ class Bookkeeping:
             run_id=run.run_id, response=run.final_output or "", termination=termination, waiting=run.waiting
         )
         await self.record(dispatch, result_of(dispatch, run, result, attempt.instance_id))
+        for effect in self._core.effects_of(run):
+            await self._core.stores.outbox.enqueue(effect)
         await attempt.watched.emit(finish_event(dispatch, termination, result.response))
         await self.ack(dispatch)
 

@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.dispatch import RunDispatch
+from postroom.contracts.effects import RunEffects
 from postroom.contracts.events import EventStore
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels, LiveRunTarget
-from postroom.contracts.outbox import OutboxStore
+from postroom.contracts.outbox import OutboxDraft, OutboxStore
 from postroom.contracts.run_stores import CommitCoordinator, DispatchStore, RunStores, ThreadStore, Wakeups
 from postroom.contracts.runs import RunRecord
 from postroom.dispatch.config import MailboxConfig
@@ -53,6 +54,7 @@ class Core:
     new_id: Ids
     metrics: MailboxMetrics
     live: LiveChannels
+    effects: RunEffects | None = None
     tasks: Tasks = field(default_factory=lambda: Tasks("mailbox"))
     threads_being_read: KeyedLocks = field(default_factory=KeyedLocks)
     """Held from look to write, so that those of this process do not make one another look again."""
@@ -81,6 +83,10 @@ class Core:
     def now(self) -> int:
         """Return the present instant."""
         return self.stores.clock.now()
+
+    def effects_of(self, run: RunRecord) -> tuple[OutboxDraft, ...]:
+        """Return what the end of a run causes in the world."""
+        return () if self.effects is None else tuple(self.effects.of(run))
 
     async def observed(self, operation: str, work: Awaitable[T]) -> T:
         """Await a store operation and record its time and result."""

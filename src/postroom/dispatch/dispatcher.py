@@ -7,6 +7,7 @@ import structlog
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import PostroomError
+from postroom.dispatch.attempt import AttemptEnd
 from postroom.dispatch.core import Core
 from postroom.dispatch.execution import Execution
 from postroom.dispatch.outcome import DispatchAttempt
@@ -151,18 +152,17 @@ class Dispatcher:
     async def _execute(
         self, worker: MailboxWorker, claimed: RunDispatch, sink: ReconnectableEventSink
     ) -> None:
-        comes_again = False
+        end = AttemptEnd()
         try:
             try:
-                comes_again = await self._execution.run(claimed, sink)
+                end = await self._execution.run(claimed, sink)
             finally:
-                was_steered = worker.was_steered
                 self._rest(worker, claimed)
-                if comes_again:
+                if end.comes_again:
                     self._readers[claimed.dispatch_id] = sink
                 else:
                     sink.close()
-            await self._go_on(claimed.thread_id, was_steered=was_steered)
+            await self._go_on(claimed.thread_id, look=end.leaves_waiting and not end.comes_again)
         finally:
             self._executing -= 1
             self._idle.set()
@@ -175,9 +175,9 @@ class Dispatcher:
         self.slots.give(ended.tenant)
         self._freed.set()
 
-    async def _go_on(self, thread_id: str, *, was_steered: bool) -> None:
+    async def _go_on(self, thread_id: str, *, look: bool) -> None:
         """Look for the thread's next work; behind those that wait for a slot."""
-        if self.after_run is not None and was_steered:
+        if self.after_run is not None and look:
             await self.after_run(thread_id)
         if not self.accepting:
             return

@@ -26,7 +26,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.executor import AgentRunResult, RunControl
 from postroom.contracts.runs import RunStatus, TerminationReason
-from postroom.dispatch.attempt import Attempt
+from postroom.dispatch.attempt import Attempt, AttemptEnd
 from postroom.dispatch.bookkeeping import Bookkeeping
 from postroom.dispatch.boundary import ThreadBoundary
 from postroom.dispatch.budgets import Budgets
@@ -67,8 +67,8 @@ class Execution:
         self.capture: Capture | None = None
         self._leases: dict[str, Lease] = {}
 
-    async def run(self, claimed: RunDispatch, out: ReconnectableEventSink) -> bool:
-        """Execute a claimed dispatch to its end; say whether it comes again."""
+    async def run(self, claimed: RunDispatch, out: ReconnectableEventSink) -> AttemptEnd:
+        """Execute a claimed dispatch to its end, and say what that leaves to do."""
         watched = SuspensionAwareSink(out)
         with self._core.metrics.active_runs.track_inprogress():
             async with lease_kept(self._core, claimed, is_suspended=lambda: watched.suspended) as lease:
@@ -85,10 +85,10 @@ class Execution:
                     )
                 except Exception as error:
                     _LOG.exception("dispatch.failed", dispatch_id=claimed.dispatch_id)
-                    return await self._put_back(claimed, error)
+                    return AttemptEnd(comes_again=await self._put_back(claimed, error))
                 finally:
                     del self._leases[claimed.dispatch_id]
-        return False
+        return AttemptEnd()
 
     async def _put_back(self, claimed: RunDispatch, error: Exception) -> bool:
         """Give back what failed for a reason that nobody foresaw; an attempt counts."""
@@ -115,21 +115,26 @@ class Execution:
             lease.stop(LeaseEnd.CANCELLED, "cancelled")
         return lease is not None
 
-    async def _run(self, claimed: RunDispatch, watched: SuspensionAwareSink, lease: Lease) -> bool:
+    async def _run(self, claimed: RunDispatch, watched: SuspensionAwareSink, lease: Lease) -> AttemptEnd:
         dispatch = claimed if self._core.one_transaction else await self._still_ours(claimed)
         if dispatch is None:
-            return False
+            return AttemptEnd()
         instance_id = self._core.new_id()
         try:
             attempt = await self._attempt(dispatch, watched, instance_id)
         except (InputError, StateError, InternalError, StoreCorrupt) as error:
             await self._core.dispatches.record_dispatch_start(dispatch.claim_proof, instance_id)
             await self._give_up(dispatch, watched, instance_id, error.describe())
-            return False
+            return AttemptEnd()
         if is_settled(attempt.run, dispatch):
             await self._books.acknowledge_settled(attempt)
-            return False
+            return AttemptEnd()
         await self._start(attempt)
+        comes_again = await self._brought_to_its_end(attempt, lease)
+        return AttemptEnd(comes_again=comes_again, leaves_waiting=attempt.leaves_waiting)
+
+    async def _brought_to_its_end(self, attempt: Attempt, lease: Lease) -> bool:
+        """Execute what has begun; say whether it comes again."""
         pause = await self._budgets.pause(attempt.activation, attempt.dispatch)
         if pause is not None:
             attempt.paused = True

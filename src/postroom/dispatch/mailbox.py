@@ -17,6 +17,7 @@ from postroom.contracts.activation import RunActivation, Strategy
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Timer, milliseconds
 from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
+from postroom.contracts.effects import RunEffects
 from postroom.contracts.errors import InvalidRecord, InvalidSubmission, MailboxClosed
 from postroom.contracts.events import RuntimeEventDurability
 from postroom.contracts.executor import RunDispatchExecutor
@@ -70,6 +71,7 @@ class Mailbox:
         timer: Timer | None = None,
         random: Random | None = None,
         metrics: MailboxMetrics | None = None,
+        effects: RunEffects | None = None,
     ) -> None:
         """Put a mailbox together; `consumer_id` names it in claims and is unique when it is not given.
 
@@ -94,6 +96,7 @@ class Mailbox:
             new_id=new_id,
             metrics=self.metrics,
             live=live or NoLiveChannels(),
+            effects=effects,
         )
         self._parts = assemble(core, Journal(publisher, origin, self.metrics), signals, signal_config)
         self.workers = self._parts.workers
@@ -174,6 +177,21 @@ class Mailbox:
         return await self._core.threads.append_pending(
             request.thread_id, request.messages, mode or DeliveryMode()
         )
+
+    async def hand_in(
+        self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
+    ) -> MailboxSubmitResult | None:
+        """Put messages where runs of the thread read them as `mode` says; one that `starts_run` starts one.
+
+        Return the run that was started; None when they wait: for the run at work, or for their turn. They
+        wait durably, can be edited and taken back until a run reads them, and are not lost by a crash of any
+        process. Messages known by their ids are passed over: safe to repeat when the answer was lost.
+
+        Raises:
+            InvalidSubmission: as for `submit_background`; nothing was written.
+        """
+        self._refuse_closed()
+        return await self._parts.submissions.hand_in(thread_id, messages, mode)
 
     async def edit_pending(
         self, thread_id: str, message: Message, *, expected_revision: int | None = None

@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 
 from postroom.contracts.activation import RunActivation, RunActivationSnapshot, RunMode
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, RunDispatch
-from postroom.contracts.errors import DeliveryBlocked, ForeignThread, InternalError, RunNotOpen, UnknownRun
+from postroom.contracts.errors import (
+    AlreadyConsumed,
+    DeliveryBlocked,
+    ForeignThread,
+    InternalError,
+    RunNotOpen,
+    UnknownRun,
+)
 from postroom.contracts.messages import (
     Boundary,
     DeliveryMode,
@@ -102,9 +109,12 @@ def selected_messages(
 
     Raises:
         DeliveryBlocked: a barrier stands before the new messages, or one wants to be read alone.
+        AlreadyConsumed: it brings no messages, and nothing waits that it could read.
     """
     boundary = None if request.decisions else _BOUNDARIES.get(request.trace.run_mode)
+    asks_itself = bool(request.messages or request.decisions or request.committed_message_ids)
     if not pending_zone or boundary is None or not facts.pending:
+        _refuse_nothing(request, asks_itself)
         return request.messages, ()
     mode = DeliveryMode(boundary=boundary)
     fresh = tuple(
@@ -118,6 +128,7 @@ def selected_messages(
         for place, message in enumerate(request.messages, start=1)
     )
     taken = select_pending((*facts.pending, *fresh), boundary, run_id)
+    _refuse_nothing(request, asks_itself or bool(taken))
     missing = {entry.pending_id for entry in fresh} - {entry.pending_id for entry in taken}
     if missing:
         blocking = next(entry for entry in facts.pending if entry not in taken or entry.mode.barrier)
@@ -127,6 +138,11 @@ def selected_messages(
     new_ids = {entry.pending_id for entry in fresh}
     waited = tuple(entry.version for entry in taken if entry.pending_id not in new_ids)
     return tuple(entry.message for entry in taken), waited
+
+
+def _refuse_nothing(request: RunActivation, has_cause: bool) -> None:
+    if not has_cause:
+        raise AlreadyConsumed(f"nothing waits on thread {request.thread_id!r}", value=request.thread_id)
 
 
 def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by name

@@ -61,7 +61,9 @@ class RunEnds:
     async def _end(self, run: RunRecord, dispatch: RunDispatch) -> None:
         ended = run.ended(termination_of(dispatch), now=self._core.now(), dispatch_id=dispatch.dispatch_id)
         try:
-            await self._core.stores.coordinator.commit(ThreadCommit(thread_id=run.thread_id, run=ended))
+            effects = self._core.effects_of(ended)
+            commit = ThreadCommit(thread_id=run.thread_id, run=ended, outbox=effects)
+            await self._core.stores.coordinator.commit(commit)
         except IllegalTransition:
             _LOG.info("run.ended_meanwhile", run_id=run.run_id)
 

@@ -52,12 +52,14 @@ async def settle_run(
             answer = () if core.executor.has_commit_coordinator() else _answer(core, run, result)
             run = _ended(run, dispatch, result, answer, now=core.now())
             commit = replace(commit, run=run, messages=answer)
+        commit = replace(commit, outbox=core.effects_of(run))
         try:
             async with core.threads_being_read.holding(dispatch.thread_id):
                 if core.one_transaction:
                     ends = result_of(dispatch, run, result, attempt.instance_id)
-                    await core.observed("ack", coordinator.commit(replace(commit, ends=ends)))
-                elif commit.run or spends or coordinator.has_waiting_events:
+                    committed = await core.observed("ack", coordinator.commit(replace(commit, ends=ends)))
+                    attempt.leaves_waiting = committed.leaves_waiting
+                elif commit.run or spends or commit.outbox or coordinator.has_waiting_events:
                     await coordinator.commit(commit)
         except (IllegalTransition, VersionConflict):
             continue

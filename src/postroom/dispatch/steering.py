@@ -35,7 +35,6 @@ class Steering:
         worker = self._workers.get(request.thread_id)
         if worker is not None and worker.is_running:
             run_id, dispatch_id, is_here = worker.run_id or "", worker.dispatch_id, True
-            worker.was_steered = True
         else:
             target = await self._control.active_target(request.thread_id)
             if target is None or target.run_id is None:
@@ -46,6 +45,17 @@ class Steering:
         if not await self._handed_over(request, run_id, dispatch_id, is_here=is_here):
             return None
         return SteeredRun(dispatch_id=dispatch_id or run_id, run_id=run_id)
+
+    async def wake(self, thread_id: str) -> None:
+        """Tell the thread's run at work, here or elsewhere, that messages wait for its next step."""
+        worker = self._workers.get(thread_id)
+        if worker is not None and worker.is_running:
+            self._core.executor.wake_pending_boundary(worker.run_id or "")
+            return
+        target = await self._control.active_target(thread_id)
+        if target is not None:
+            wake = LiveRunCommand(kind=LiveCommandKind.PENDING_BOUNDARY_WAKE)
+            await self._control.deliver(target, wake)
 
     async def _handed_over(
         self, request: RunActivation, run_id: str, dispatch_id: str | None, *, is_here: bool

@@ -5,6 +5,7 @@ submit_background ─▶ run and dispatch in one step ─▶ executes when it is
 steer ─────────────▶ the run at work reads it at its next step, or as submit_background
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -14,12 +15,18 @@ from postroom.contracts.activation import RunActivation, RunMode, Strategy
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     ActiveRunConflict,
+    AlreadyConsumed,
+    DeliveryBlocked,
+    DuplicateRecord,
     PostroomError,
     QueueFull,
     SubmissionRejected,
 )
 from postroom.contracts.messages import (
     Boundary,
+    DeliveryMode,
+    Message,
+    PendingMessage,
     select_pending,
 )
 from postroom.dispatch.control import Control
@@ -249,15 +256,43 @@ class Submissions:
             _LOG.warning("pending.not_taken_up", thread_id=thread_id, reason=error.describe())
 
     async def take_up_left_over(self, thread_id: str) -> MailboxSubmitResult | None:
-        """Give what was meant for a run that has ended without reading it to a new one."""
+        """Give what waits on an idle thread to a new run, if it was meant to be.
+
+        That is what was meant for a run that has ended without reading it, and what starts runs by itself.
+        """
         if not self._core.config.pending_zone:
             return None
         waiting = await self._core.threads.pending_messages(thread_id)
-        left = [entry.mode.target_run_id for entry in select_pending(waiting, Boundary.NEW_RUN, None)]
-        if not any(left) or await self._control.active_target(thread_id) is not None:
+        return await self.take_up(thread_id, waiting)
+
+    async def take_up(self, thread_id: str, waiting: Sequence[PendingMessage]) -> MailboxSubmitResult | None:
+        """Do what `take_up_left_over` does, with what was seen to wait."""
+        modes = [entry.mode for entry in select_pending(waiting, Boundary.NEW_RUN, None)]
+        if not any(mode.target_run_id or mode.starts_run for mode in modes):
             return None
         request = RunActivation(thread_id=thread_id).traced(run_mode=RunMode.SCHEDULED)
-        return await self._queued(request)
+        try:
+            return await self._queued_when_idle(request)
+        except (AlreadyConsumed, DeliveryBlocked, SubmissionRejected):
+            return None  # it is at work, or others were faster: they look when they have ended
+
+    async def hand_in(
+        self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
+    ) -> MailboxSubmitResult | None:
+        """Put messages where they are read as their mode says; return the run that was started for them.
+
+        Those that are known by their id are passed over, so that it may be repeated.
+        """
+        request = self.checked(RunActivation.new(thread_id, messages), background=True)
+        for message in request.messages:
+            try:
+                await self._core.threads.append_pending(request.thread_id, (message,), mode)
+            except DuplicateRecord:
+                continue
+        started = await self.take_up_left_over(request.thread_id)
+        if started is None and mode.boundary in (Boundary.INTERRUPT, Boundary.NEXT_STEP):
+            await self._steering.wake(request.thread_id)
+        return started
 
 
 def submitted(

@@ -63,8 +63,6 @@ class MailboxWorker:
     tenant: str = ""
     sink: ReconnectableEventSink | None = None
     thread_context: ThreadContext | None = None
-    was_steered: bool = False
-    """Whether input was put in the run's way that it may have left unread."""
     foreground: int = 0
     """How many foreground submissions want the thread; nothing queued is claimed meanwhile."""
 
@@ -78,7 +76,6 @@ class MailboxWorker:
         self.status = WorkerStatus.RUNNING
         self.dispatch_id, self.run_id, self.tenant, self.sink = dispatch_id, run_id, tenant, sink
         self.thread_context = None
-        self.was_steered = False
 
     def rest(self) -> None:
         """Run nothing."""

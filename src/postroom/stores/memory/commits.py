@@ -103,7 +103,8 @@ class MemoryCommitCoordinator:
             before = self._threads.spent.get(one.scope, Spending(scope=one.scope))
             self._threads.spent[one.scope] = before.plus(one)
         moved = None if decided.owned is None else self._queue.put(decided.owned)
-        delivered = Committed(message_count=decided.message_count, dispatch=moved)
+        waits = commit.ends is not None and bool(self._threads.pending.of(thread_id))
+        delivered = Committed(message_count=decided.message_count, dispatch=moved, leaves_waiting=waits)
         if decided.delivery is not None:
             delivered = self._deliver(decided.delivery, delivered, now)
         return replace(

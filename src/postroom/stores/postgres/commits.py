@@ -75,12 +75,16 @@ class PostgresCommitCoordinator:
 
 async def _commit(session: Connection, commit: ThreadCommit, now: int | None) -> Committed:
     at = await _locked(session, commit, now)
-    thread = await _thread_after(session, commit, at)
+    thread, waits = await _thread_after(session, commit, at)
     delivery = commit.delivery
     if delivery is not None:
         await _refuse_delivery(session, delivery, commit.thread_id)
     await _write(session, commit, thread, at)
-    committed = Committed(message_count=thread.message_count, dispatch=await _moved(session, commit, at))
+    committed = Committed(
+        message_count=thread.message_count,
+        dispatch=await _moved(session, commit, at),
+        leaves_waiting=waits and commit.ends is not None,
+    )
     if delivery is not None:
         committed = await _deliver(session, delivery, committed, at, claim_at=now)
     return replace(
@@ -103,8 +107,8 @@ async def _locked(session: Connection, commit: ThreadCommit, now: int | None) ->
     return int(at)
 
 
-async def _thread_after(session: Connection, commit: ThreadCommit, now: int) -> Thread:
-    """Return the thread as it is to be, unless something stands against the commit."""
+async def _thread_after(session: Connection, commit: ThreadCommit, now: int) -> tuple[Thread, bool]:
+    """Return the thread as it is to be, unless something stands against the commit, and whether any waits."""
     run, parent = commit.run, commit.parent_thread_id
     [found] = await session.rows(
         _SQL["facts"],
@@ -119,7 +123,7 @@ async def _thread_after(session: Connection, commit: ThreadCommit, now: int) -> 
     known = None if found[0] is None else rows.thread(found)
     if known is None:
         commit.refuse_gone()
-    run_id, body, joined, twice, missing, parent_known = tuple(found)[_THREAD_COLUMNS:]
+    run_id, body, joined, twice, missing, parent_known, waits = tuple(found)[_THREAD_COLUMNS:]
     _refuse_changed(commit, known, joined=joined, missing=missing)
     refuse_broken_delta(commit.messages)
     if twice is not None:
@@ -134,7 +138,7 @@ async def _thread_after(session: Connection, commit: ThreadCommit, now: int) -> 
     if commit.messages:
         count = thread.message_count + len(commit.messages)
         thread = replace(thread, message_count=count, updated_at=max(now, thread.updated_at))
-    return thread if run is None else thread.after(run)
+    return (thread if run is None else thread.after(run)), waits
 
 
 def _refuse_changed(

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 from postroom.contracts.dispatch import STALE_EPOCH, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StaleClaim, VersionConflict
+from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.run_stores import RunStores, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.testing.clock import ManualClock
@@ -116,6 +117,21 @@ async def an_end_is_written_once(stores: RunStores, clock: ManualClock) -> None:
     await refused_whole(stores, replace(commit, outbox=()), StaleClaim)
 
 
+async def an_end_tells_whether_messages_wait(stores: RunStores, clock: ManualClock) -> None:
+    """Those that were put there meanwhile, and not those of other threads; other commits do not say."""
+    await stores.coordinator.commit(ThreadCommit(thread_id="t"))
+    await stores.threads.append_pending("other", [Message.user("elsewhere", id="e")], DeliveryMode())
+    for waits in (False, True):
+        owned = await claimed(stores, f"d-{waits}", run_id=f"r-{waits}")
+        await stores.dispatches.record_dispatch_start(owned.claim_proof, "instance")
+        if waits:
+            await stores.threads.append_pending("t", [Message.user("more", id="m")], DeliveryMode())
+            told = await stores.coordinator.commit(ThreadCommit(thread_id="t", claim=owned.claim_proof))
+            assert not told.leaves_waiting
+        commit = ThreadCommit(thread_id="t", claim=owned.claim_proof, ends=result(owned))
+        assert (await stores.coordinator.commit(commit)).leaves_waiting is waits
+
+
 async def _begun(stores: RunStores) -> RunDispatch:
     """Own a dispatch of the run `r1` whose execution has begun."""
     owned = await claimed(stores, run_id="r1")
@@ -138,4 +154,5 @@ PROMISES: tuple[Promise, ...] = (
     only_the_owner_begins_and_ends,
     an_end_after_an_interrupt_is_refused,
     an_end_is_written_once,
+    an_end_tells_whether_messages_wait,
 )

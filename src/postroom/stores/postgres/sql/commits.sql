@@ -27,7 +27,9 @@ SELECT t.*, r.run_id, r.body,
                             WHERE p.thread_id = $1::text AND p.pending_id = a.pending_id
                               AND p.revision = a.revision)
          LIMIT 1),
-       EXISTS (SELECT FROM run_threads above WHERE above.thread_id = $7::text)
+       EXISTS (SELECT FROM run_threads above WHERE above.thread_id = $7::text),
+       EXISTS (SELECT FROM pending_messages w
+                WHERE w.thread_id = $1::text AND NOT w.pending_id = ANY ($5::text[]))
   FROM (SELECT FROM (VALUES (1)) v) one
   LEFT JOIN run_threads t ON t.thread_id = $1::text
   LEFT JOIN runs r ON r.run_id = $2::text

@@ -71,7 +71,8 @@ def write(db: sqlite3.Connection, written: Written, now: int) -> Committed | Sta
     for spent in step.spends:
         thread_steps.spend(db, spent)
     moved = queue.put(db, step.moved(owned, now=now)) if owned and step.moves_owned else None
-    delivered = Committed(message_count=after.message_count, dispatch=moved)
+    waits = step.ends is not None and pending.is_any(db, thread.id)
+    delivered = Committed(message_count=after.message_count, dispatch=moved, leaves_waiting=waits)
     if step.delivery is not None:
         delivered = _delivered(db, step.delivery, thread.id, delivered, now)
     return replace(

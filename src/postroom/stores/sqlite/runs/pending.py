@@ -31,6 +31,11 @@ def waiting(db: sqlite3.Connection, thread_id: str) -> tuple[PendingMessage, ...
     return tuple(rows.pending(row, position) for position, row in enumerate(found, start=1))
 
 
+def is_any(db: sqlite3.Connection, thread_id: str) -> bool:
+    """Say whether anything waits on a thread."""
+    return db.execute(SQL["any_pending"], (thread_id,)).fetchone() is not None
+
+
 def append(
     db: sqlite3.Connection, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, now: int
 ) -> tuple[PendingMessage, ...]:

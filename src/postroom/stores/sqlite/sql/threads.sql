@@ -184,6 +184,9 @@ SELECT * FROM pending_messages
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'pending' AND id = thread_id || '/' || pending_id)
  ORDER BY place;
 
+-- any_pending
+SELECT 1 FROM pending_messages WHERE thread_id = ? LIMIT 1;
+
 -- pending_version
 SELECT 1 FROM pending_messages WHERE thread_id = ? AND pending_id = ? AND revision = ?;
 

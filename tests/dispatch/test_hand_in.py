@@ -1,0 +1,224 @@
+"""Messages that start runs themselves: handed in once, read in order, by one run at a time, never lost."""
+
+import asyncio
+
+from dispatch_room import Blocking, Counting, Raising, dispatch_in, done, eventually
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.errors import AlreadyConsumed, Unauthorized
+from postroom.contracts.messages import Boundary, DeliveryMode, Granularity, Message
+from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
+
+ALONE = DeliveryMode(granularity=Granularity.ONE, starts_run=True)
+
+
+def together(group: str) -> DeliveryMode:
+    return DeliveryMode(group=group, starts_run=True)
+
+
+def said(*words: str) -> list[Message]:
+    return [Message.user(word, id=word) for word in words]
+
+
+def read(executor) -> list[list[str]]:
+    return [[message.text() for message in one.messages] for one in executor.activations]
+
+
+async def nothing_waits(room, *, runs: int, executor) -> bool | None:
+    waits = await room.stores.threads.pending_messages("t")
+    return (not waits and executor.run_count == runs) or None
+
+
+async def test_an_idle_thread_begins_at_once_and_the_others_follow_one_by_one(room):
+    executor = Blocking()
+    mailbox = room.mailbox(executor)
+    first = await mailbox.hand_in("t", said("one"), ALONE)
+    await executor.started.get()
+    assert first is not None
+    assert await mailbox.hand_in("t", said("two"), ALONE) is None
+    assert await mailbox.hand_in("t", said("three"), ALONE) is None
+    assert [entry.pending_id for entry in await mailbox.pending("t")] == ["two", "three"]
+    executor.release.set()
+    await eventually(lambda: nothing_waits(room, runs=3, executor=executor))
+    await mailbox.settled()
+    assert read(executor) == [["one"], ["two"], ["three"]]
+    texts = [message.text() for message in await room.stores.threads.load_messages("t")]
+    assert texts == ["one", "ok", "two", "ok", "three", "ok"]
+
+
+async def test_those_of_a_group_are_read_together_and_other_groups_apart(room):
+    executor = Blocking()
+    mailbox = room.mailbox(executor)
+    await mailbox.hand_in("t", said("start"), ALONE)
+    await executor.started.get()
+    for word, sender in (("a1", "ann"), ("a2", "ann"), ("b1", "bob"), ("a3", "ann")):
+        await mailbox.hand_in("t", said(word), together(sender))
+    executor.release.set()
+    await eventually(lambda: nothing_waits(room, runs=4, executor=executor))
+    assert read(executor) == [["start"], ["a1", "a2"], ["b1"], ["a3"]]
+
+
+async def test_what_is_handed_in_twice_is_read_once(room):
+    executor = Blocking()
+    mailbox = room.mailbox(executor)
+    await mailbox.hand_in("t", said("one"), ALONE)
+    await executor.started.get()
+    assert await mailbox.hand_in("t", said("one"), ALONE) is None
+    await mailbox.hand_in("t", said("two"), ALONE)
+    await mailbox.hand_in("t", said("two"), ALONE)
+    executor.release.set()
+    await eventually(lambda: nothing_waits(room, runs=2, executor=executor))
+    await mailbox.settled()
+    assert read(executor) == [["one"], ["two"]]
+
+
+async def test_a_hundred_at_once_are_all_read_and_never_two_runs_at_once(room):
+    class Watching(Counting):
+        at_once = peak = 0
+
+        async def execute(self, activation, sink):
+            Watching.at_once += 1
+            Watching.peak = max(Watching.peak, Watching.at_once)
+            await asyncio.sleep(0)
+            Watching.at_once -= 1
+            return done(activation)
+
+    executor = Watching()
+    here, there = room.mailbox(executor, consumer_id="here"), room.mailbox(executor, consumer_id="there")
+    words = [f"w{number}" for number in range(50)]
+    async with asyncio.TaskGroup() as group:
+        for number, word in enumerate(words):
+            group.create_task((here, there)[number % 2].hand_in("t", said(word), ALONE))
+    await eventually(lambda: nothing_waits(room, runs=50, executor=executor))
+    assert sorted(word for [word] in read(executor)) == sorted(words)
+    assert Watching.peak == 1
+
+
+async def test_what_waits_can_be_changed_and_taken_back_until_it_is_read(room):
+    executor = Blocking()
+    mailbox = room.mailbox(executor)
+    await mailbox.hand_in("t", said("one"), ALONE)
+    await executor.started.get()
+    for word in ("two", "three"):
+        await mailbox.hand_in("t", said(word), ALONE)
+    await mailbox.edit_pending("t", Message.user("other", id="two"))
+    await mailbox.retract_pending("t", "three")
+    executor.release.set()
+    await eventually(lambda: nothing_waits(room, runs=2, executor=executor))
+    await mailbox.settled()
+    assert read(executor) == [["one"], ["other"]]
+
+
+async def test_a_run_at_work_is_told_of_what_is_for_its_next_step(room):
+    class Reading(Blocking):
+        def __init__(self) -> None:
+            super().__init__()
+            self.steered: list[str] = []
+
+        def wake_pending_boundary(self, id):
+            self.release.set()
+            return True
+
+        async def execute(self, activation, sink):
+            self.started.put_nowait(activation)
+            await self.release.wait()
+            frozen = await activation.control.pending.freeze(Boundary.NEXT_STEP)
+            self.steered += [message.text() for message in frozen]
+            return done(activation)
+
+    executor = Reading()
+    mailbox = room.mailbox(executor)
+    first = await mailbox.hand_in("t", said("start"), ALONE)
+    await executor.started.get()
+    mode = DeliveryMode(boundary=Boundary.NEXT_STEP, starts_run=True)
+    assert await mailbox.hand_in("t", said("left"), mode) is None
+    await dispatch_in(room.stores, first.dispatch_id, RunDispatchStatus.ACKED)
+    await mailbox.settled()
+    assert executor.steered == ["left"]
+    assert executor.run_count == 1
+
+
+async def test_what_waits_when_its_process_dies_is_begun_by_another(room):
+    await room.stores.threads.append_pending("t", said("one"), ALONE)
+    await room.stores.threads.append_pending("t", said("two"), ALONE)
+    executor = Counting()
+    heir = room.mailbox(executor, consumer_id="heir")
+    await heir.recover()
+    await eventually(lambda: nothing_waits(room, runs=2, executor=executor))
+    assert read(executor) == [["one"], ["two"]]
+
+
+async def test_a_run_that_fails_for_good_does_not_keep_the_next_from_its_turn(room):
+    executor = Raising(Unauthorized("no"), Unauthorized("no"))
+    mailbox = room.mailbox(executor)
+    await mailbox.hand_in("t", said("one"), ALONE)
+    await mailbox.hand_in("t", said("two"), ALONE)
+    await eventually(lambda: nothing_waits(room, runs=2, executor=executor))
+    await mailbox.settled()
+    assert read(executor) == [["one"], ["two"]]
+
+
+async def test_nothing_begins_when_nothing_waits(room):
+    executor = Counting()
+    mailbox = room.mailbox(executor)
+    await mailbox.hand_in("t", said("one"), ALONE)
+    await eventually(lambda: nothing_waits(room, runs=1, executor=executor))
+    await mailbox.settled()
+    await mailbox.recover()
+    await mailbox.run_sweep()
+    assert executor.run_count == 1
+    assert len(await mailbox.list_dispatches("t")) == 1
+
+
+async def test_a_request_that_brings_nothing_and_finds_nothing_is_refused(room):
+    mailbox = room.mailbox(Counting())
+    bare = RunActivation(thread_id="t")
+    try:
+        await mailbox.prepare_run_for_dispatch(bare)
+    except AlreadyConsumed:
+        assert await room.stores.threads.latest_run("t") is None
+    else:
+        raise AssertionError("a run was made of nothing")
+
+
+class Telling:
+    """Stores one effect for each end of a run."""
+
+    def __init__(self) -> None:
+        self.asked: list[RunRecord] = []
+
+    def of(self, run: RunRecord) -> list[OutboxDraft]:
+        self.asked.append(run)
+        payload = {"run": run.run_id, "status": run.status, "said": run.final_output}
+        return [OutboxDraft(lane="chat", target="t", payload=payload, dedupe_key=f"end/{run.dispatch_id}")]
+
+
+async def effects(room) -> list[dict]:
+    found = await room.stores.outbox.claim("chat", "t", lease_ms=1_000, limit=10)
+    return [one.payload for one in found]
+
+
+async def test_the_effects_of_an_end_are_stored_with_it(room):
+    mailbox = room.mailbox(Counting(), effects=Telling())
+    first = await mailbox.hand_in("t", said("one"), ALONE)
+    await dispatch_in(room.stores, first.dispatch_id, RunDispatchStatus.ACKED)
+    assert await effects(room) == [{"run": first.run_id, "status": "done", "said": "ok"}]
+
+
+async def test_ends_that_no_execution_wrote_have_their_effects_too(room):
+    telling = Telling()
+    mailbox = room.mailbox(Raising(Unauthorized("no")), effects=telling)
+    given_up = await mailbox.hand_in("t", said("one"), ALONE)
+    await dispatch_in(room.stores, given_up.dispatch_id, RunDispatchStatus.DEAD_LETTER)
+    await mailbox.settled()
+    mailbox.workers.get_or_create("u")
+    far = RunActivation.new("u", ["later"]).delivered(delay_ms=60_000)
+    cancelled = await mailbox.submit_background(far)
+    assert await mailbox.cancel(cancelled.dispatch_id)
+    ends = {run.run_id: run.termination.type for run in telling.asked}
+    assert ends == {
+        given_up.run_id: TerminationKind.ERROR,
+        cancelled.run_id: TerminationKind.CANCELLED,
+    }
+    assert [one["status"] for one in await effects(room)] == [RunStatus.DONE, RunStatus.DONE]
