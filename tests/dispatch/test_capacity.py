@@ -54,6 +54,11 @@ async def test_no_more_runs_execute_at_once_than_may_and_all_come_to_their_turn(
     executor = Gauge()
     mailbox = room.mailbox(executor, config=MailboxConfig(max_concurrent_runs=3))
     results = [await mailbox.submit_background(RunActivation.new(f"t{n}", ["go"])) for n in range(12)]
+
+    async def all_slots_taken():
+        return sum(executor.now.values()) == 3 or None
+
+    await eventually(all_slots_taken)
     for _ in results:
         executor.go.release()
     await all_acked(room, results)
@@ -84,7 +89,7 @@ async def test_a_tenant_at_its_bound_does_not_keep_others_waiting(room):
     assert other.status == "running"
 
     async def both_slots_taken():
-        return executor.now.get("acme") == 2 or None
+        return executor.now == {"acme": 2, "other": 1} or None
 
     await eventually(both_slots_taken)
     for _ in range(7):
