@@ -192,7 +192,7 @@ class CoordinatorAware(Noop):
 
 async def eventually(look: Callable[[], Awaitable[T | None]]) -> T:
     """Look again and again, letting others run in between, until there is something."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             if found := await look():
                 return found
