@@ -34,7 +34,8 @@ test: $(STAMP) ## run every test, the seeds included
 seeds: $(STAMP) ## run the acceptance tests beside the project, unchanged
 	@if [ -d "$(SEEDS)" ]; then \
 	  PYTHONDONTWRITEBYTECODE=1 $(BIN)/pytest -q -p no:cacheprovider -c pyproject.toml --rootdir . \
-	    $(SEEDS)/test_concurrency_agents.py $(SEEDS)/test_concurrent_writes.py; \
+	    $(SEEDS)/test_concurrency_agents.py $(SEEDS)/test_concurrent_writes.py \
+	    $(SEEDS)/test_session_race_guard.py; \
 	elif [ -n "$$CI" ]; then \
 	  echo "the acceptance tests are not at $(SEEDS): in CI they must run" >&2; exit 1; \
 	else \

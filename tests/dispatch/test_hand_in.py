@@ -187,11 +187,15 @@ class Telling:
 
     def __init__(self) -> None:
         self.asked: list[RunRecord] = []
+        self.known: list[RunRecord] = []
 
     def of(self, run: RunRecord) -> list[OutboxDraft]:
         self.asked.append(run)
         payload = {"run": run.run_id, "status": run.status, "said": run.final_output}
         return [OutboxDraft(lane="chat", target="t", payload=payload, dedupe_key=f"end/{run.dispatch_id}")]
+
+    def stored(self, run: RunRecord) -> None:
+        self.known.append(run)
 
 
 async def effects(room) -> list[dict]:
@@ -222,3 +226,4 @@ async def test_ends_that_no_execution_wrote_have_their_effects_too(room):
         cancelled.run_id: TerminationKind.CANCELLED,
     }
     assert [one["status"] for one in await effects(room)] == [RunStatus.DONE, RunStatus.DONE]
+    assert telling.known == telling.asked

@@ -31,6 +31,20 @@ EXPORTED = {
         "TerminationReason",
         "__version__",
     ],
+    "postroom.gateway.platforms.base": [
+        "AdapterState",
+        "Attachment",
+        "BasePlatformAdapter",
+        "Button",
+        "ButtonPress",
+        "Card",
+        "Inbound",
+        "MessageEvent",
+        "MessageType",
+        "SendErrorKind",
+        "SendResult",
+        "SessionSource",
+    ],
     "postroom.mcp_server": ["PostroomMcpServer"],
     "postroom.runtime": [
         "AgentResolver",
@@ -61,7 +75,7 @@ EXPORTED = {
 
 
 def modules() -> list[str]:
-    names = ["mcp_agent_mail", "postroom"]
+    names = ["gateway", "mcp_agent_mail", "postroom"]
     for package in (mcp_agent_mail, postroom):
         found = pkgutil.walk_packages(package.__path__, prefix=f"{package.__name__}.")
         names += [one.name for one in found if not one.name.endswith("__main__")]

@@ -4,6 +4,18 @@ CREATE INDEX attachments_blob ON attachments (sha256);
 
 CREATE INDEX attachments_preview ON attachments (preview_sha256) WHERE preview_sha256 IS NOT NULL;
 
+CREATE INDEX chat_conversations_active ON chat_conversations (session_key, active_at DESC, thread_id);
+
+CREATE UNIQUE INDEX chat_conversations_title ON chat_conversations (session_key, title) WHERE title IS NOT NULL;
+
+CREATE INDEX chat_lines_ended ON chat_lines (updated_at, line_id, status) WHERE is_open = 0;
+
+CREATE UNIQUE INDEX chat_lines_key ON chat_lines (platform, account, chat_id, message_id);
+
+CREATE INDEX chat_lines_open ON chat_lines (line_id, status) WHERE is_open = 1;
+
+CREATE INDEX chat_lines_open_of_session ON chat_lines (session_key, line_id, status) WHERE is_open = 1;
+
 CREATE INDEX contacts_to ON contacts (to_id);
 
 CREATE INDEX file_reservations_ending ON file_reservations (project_id, expires_at) WHERE released_at IS NULL;
@@ -56,6 +68,10 @@ CREATE UNIQUE INDEX run_messages_id ON run_messages (thread_id, message_id);
 CREATE UNIQUE INDEX run_messages_place ON run_messages (thread_id, seq);
 
 CREATE INDEX run_messages_run ON run_messages (thread_id, run_id, seq) WHERE run_id IS NOT NULL;
+
+CREATE INDEX run_outbox_dead ON run_outbox (outbox_id, lane) WHERE status = 'dead_letter';
+
+CREATE INDEX run_outbox_delivered ON run_outbox (created_at, place) WHERE status = 'delivered';
 
 CREATE UNIQUE INDEX run_outbox_key ON run_outbox (lane, target, dedupe_key) WHERE dedupe_key IS NOT NULL;
 
@@ -111,6 +127,76 @@ CREATE TABLE blobs (
   sha256  TEXT PRIMARY KEY,
   content BLOB NOT NULL
 );
+
+CREATE TABLE chat_conversations (
+  thread_id   TEXT NOT NULL PRIMARY KEY
+              CHECK (thread_id > '!' OR trim(thread_id, char(9, 10, 13, 32)) <> ''),
+  session_key TEXT NOT NULL CHECK (session_key > '!' OR trim(session_key, char(9, 10, 13, 32)) <> ''),
+  title       TEXT,
+  created_at  INTEGER NOT NULL,
+  active_at   INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE chat_guesses (
+  platform     TEXT NOT NULL PRIMARY KEY,
+  wrong        INTEGER NOT NULL CHECK (wrong >= 0),
+  locked_until INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE chat_lines (
+  line_id     INTEGER PRIMARY KEY AUTOINCREMENT,
+  platform    TEXT NOT NULL CHECK (platform > '!' OR trim(platform, char(9, 10, 13, 32)) <> ''),
+  account     TEXT NOT NULL CHECK (account > '!' OR trim(account, char(9, 10, 13, 32)) <> ''),
+  chat_id     TEXT NOT NULL CHECK (chat_id > '!' OR trim(chat_id, char(9, 10, 13, 32)) <> ''),
+  message_id  TEXT NOT NULL CHECK (message_id > '!' OR trim(message_id, char(9, 10, 13, 32)) <> ''),
+  session_key TEXT NOT NULL CHECK (session_key > '!' OR trim(session_key, char(9, 10, 13, 32)) <> ''),
+  sender_id   TEXT,
+  body        TEXT NOT NULL,
+  status      TEXT NOT NULL,
+  received_at INTEGER NOT NULL,
+  updated_at  INTEGER NOT NULL,
+  revision    INTEGER NOT NULL CHECK (revision > 0),
+  thread_id   TEXT,
+  reason      TEXT,
+  is_open     INTEGER NOT NULL,
+  CHECK (CASE
+         WHEN status IN ('waiting', 'handed_over') THEN is_open = 1
+         WHEN status IN ('done', 'failed') OR status IN ('rejected', 'retracted') THEN is_open = 0
+         ELSE 0
+         END)
+) STRICT;
+
+CREATE TABLE chat_people (
+  platform TEXT NOT NULL CHECK (platform > '!' OR trim(platform, char(9, 10, 13, 32)) <> ''),
+  user_id  TEXT NOT NULL CHECK (user_id > '!' OR trim(user_id, char(9, 10, 13, 32)) <> ''),
+  role     TEXT NOT NULL CHECK (role IN ('owner', 'operator') OR role IN ('member', 'viewer')),
+  name     TEXT,
+  added_at INTEGER NOT NULL,
+  PRIMARY KEY (platform, user_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE chat_requests (
+  platform   TEXT NOT NULL CHECK (platform > '!' OR trim(platform, char(9, 10, 13, 32)) <> ''),
+  user_id    TEXT NOT NULL CHECK (user_id > '!' OR trim(user_id, char(9, 10, 13, 32)) <> ''),
+  code_hash  TEXT NOT NULL CHECK (code_hash > '!' OR trim(code_hash, char(9, 10, 13, 32)) <> ''),
+  name       TEXT,
+  asked_at   INTEGER NOT NULL,
+  expires_at INTEGER NOT NULL,
+  PRIMARY KEY (platform, user_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE chat_sessions (
+  session_key TEXT NOT NULL PRIMARY KEY
+              CHECK (session_key > '!' OR trim(session_key, char(9, 10, 13, 32)) <> ''),
+  thread_id   TEXT NOT NULL UNIQUE CHECK (thread_id > '!' OR trim(thread_id, char(9, 10, 13, 32)) <> ''),
+  source      TEXT NOT NULL,
+  title       TEXT,
+  settings    TEXT NOT NULL,
+  created_at  INTEGER NOT NULL,
+  updated_at  INTEGER NOT NULL,
+  active_at   INTEGER NOT NULL,
+  revision    INTEGER NOT NULL CHECK (revision > 0)
+) STRICT;
 
 CREATE TABLE contacts (
   from_id    INTEGER NOT NULL REFERENCES agents (id),
@@ -389,6 +475,8 @@ CREATE TABLE settled (
   id         INTEGER PRIMARY KEY CHECK (id = 1),
   settled_to INTEGER NOT NULL
 );
+
+CREATE TABLE sqlite_sequence(name,seq);
 
 CREATE TABLE thread_states (
   thread_id TEXT NOT NULL PRIMARY KEY,

@@ -78,6 +78,7 @@ IN_ORDER = (
     ("dispatches", "next_due_at"),
     ("dispatches", "queued_threads"),
     ("dispatches", "purge"),
+    ("run_outbox", "dead_letters"),
     ("threads", "threads"),
     ("threads", "threads_of_parent"),
     ("threads", "threads_of_resource"),

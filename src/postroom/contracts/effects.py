@@ -17,3 +17,7 @@ class RunEffects(Protocol):
         by which it is stored once.
         """
         ...
+
+    def stored(self, run: RunRecord) -> None:
+        """Take note that the effects of a run are stored. A hint: it is lost when the process dies."""
+        ...

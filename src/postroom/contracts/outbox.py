@@ -80,7 +80,42 @@ class OutboxStore(Protocol):
         ...
 
     async def nack(
-        self, outbox_id: str, token: str, *, error: str, delay_ms: int = 0, now: int | None = None
+        self,
+        outbox_id: str,
+        token: str,
+        *,
+        error: str,
+        delay_ms: int = 0,
+        now: int | None = None,
+        final: bool = False,
     ) -> NackOutcome:
-        """Give it back for later, or to the dead letters when its attempts are used up."""
+        """Give it back for later, or to the dead letters when its attempts are used up.
+
+        With `final` it becomes a dead letter at once, whatever attempts are left.
+        """
+        ...
+
+    async def dead_letters(
+        self, *, lane: str | None = None, after: str = "", limit: int = 100
+    ) -> tuple[OutboxMessage, ...]:
+        """Return dead letters by id, of one lane where that is asked, behind the id that was seen last.
+
+        It costs what is dead, not what ever was.
+        """
+        ...
+
+    async def revive(self, outbox_id: str, *, now: int | None = None) -> OutboxMessage | None:
+        """Make a dead letter pending again, due now, its attempts counted anew and its last error kept.
+
+        None when there is no such dead letter; of several who ask at once, one gets it.
+        """
+        ...
+
+    async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
+        """Remove up to `limit` delivered effects that were created before `older_than`, the oldest first.
+
+        Return how many that were. Dead letters and what is pending or claimed stay. The key of an effect
+        that was removed counts as unused: the next effect with it is stored and performed like a first one,
+        so keep effects for longer than a key may be repeated.
+        """
         ...

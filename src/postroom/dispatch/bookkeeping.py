@@ -118,6 +118,7 @@ class Bookkeeping:
         await self.record(dispatch, result_of(dispatch, run, result, attempt.instance_id))
         for effect in self._core.effects_of(run):
             await self._core.stores.outbox.enqueue(effect)
+        self._core.effects_stored(run)
         await attempt.watched.emit(finish_event(dispatch, termination, result.response))
         await self.ack(dispatch)
 

@@ -88,6 +88,11 @@ class Core:
         """Return what the end of a run causes in the world."""
         return () if self.effects is None else tuple(self.effects.of(run))
 
+    def effects_stored(self, run: RunRecord) -> None:
+        """Say that what the end of a run causes is on disk."""
+        if self.effects is not None:
+            self.effects.stored(run)
+
     async def observed(self, operation: str, work: Awaitable[T]) -> T:
         """Await a store operation and record its time and result."""
         return await self.metrics.observed(operation, work)

@@ -174,7 +174,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     if joins is not None and existing is not None and existing.activation is not None:
         snapshot = _joined(existing.activation, snapshot)
     run_input = RunMessageInput(
-        thread_id=request.thread_id, range=covered, trigger_message_ids=snapshot.trigger_message_ids
+        thread_id=request.thread_id, range=covered, trigger_message_ids=_all_triggers(existing, snapshot)
     )
     run = existing or _new_run(activation, facts, run_id=run_id, now=now)
     written = replace(
@@ -249,6 +249,12 @@ def _new_run(activation: RunActivation, facts: SubmissionFacts, *, run_id: str, 
         created_at=now,
         state=None if before is None else before.state,
     )
+
+
+def _all_triggers(before: RunRecord | None, snapshot: RunActivationSnapshot) -> tuple[str, ...]:
+    """Return all that ever caused a run, also what came before it had to wait."""
+    earlier = before.input.trigger_message_ids if before is not None and before.input else ()
+    return tuple(dict.fromkeys((*earlier, *snapshot.trigger_message_ids)))
 
 
 def _joined(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:

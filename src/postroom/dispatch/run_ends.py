@@ -64,6 +64,7 @@ class RunEnds:
             effects = self._core.effects_of(ended)
             commit = ThreadCommit(thread_id=run.thread_id, run=ended, outbox=effects)
             await self._core.stores.coordinator.commit(commit)
+            self._core.effects_stored(ended)
         except IllegalTransition:
             _LOG.info("run.ended_meanwhile", run_id=run.run_id)
 

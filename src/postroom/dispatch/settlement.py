@@ -65,6 +65,7 @@ async def settle_run(
             continue
         except UnknownThread:
             return None
+        core.effects_stored(run)
         return run
     raise InternalError(f"the end of run {dispatch.run_id!r} has exhausted its attempts to be written")
 

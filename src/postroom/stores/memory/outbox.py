@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
 from uuid import uuid4
 
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import NackOutcome, OutboxDraft, OutboxMessage, OutboxStatus
-from postroom.stores.memory.run_tables import Ordered, Place, Timeline
+from postroom.stores.memory.run_tables import Key, Ordered, Place, Timeline, page
 
 Address = tuple[str, str]
 DedupeKey = tuple[str, str, str]
@@ -26,12 +27,18 @@ class OutboxPlan:
 
 
 class OutboxTable:
-    """Effects by id, and those that wait by lane and target in the order they were stored."""
+    """Effects by id; those that wait by lane and target in the order they were stored.
+
+    Those that were given up are found by id, those that were performed by age.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[str, OutboxMessage] = {}
+        self.dead: Ordered[str] = Ordered()
         self._numbers: dict[str, int] = {}
-        self._ids: list[str] = []
+        self._ids: dict[int, str] = {}
+        self._newest = 0
+        self._delivered: Ordered[Key] = Ordered()
         self._keys: dict[DedupeKey, str] = {}
         self._timelines: dict[Address, Timeline] = {}
         self._due: dict[Address, Ordered[int]] = {}
@@ -50,8 +57,9 @@ class OutboxTable:
     def write(self, plan: OutboxPlan) -> tuple[OutboxMessage, ...]:
         """Store what was planned."""
         for row in plan.new:
-            self._numbers[row.outbox_id] = len(self._ids)
-            self._ids.append(row.outbox_id)
+            self._newest += 1
+            self._numbers[row.outbox_id] = self._newest
+            self._ids[self._newest] = row.outbox_id
             self.put(row)
         self._keys.update({key: row.outbox_id for key, row in plan.keys.items()})
         return tuple(plan.answers)
@@ -66,10 +74,27 @@ class OutboxTable:
         if before is not None and before.status in _WAITING:
             timeline.discard(_due_at(before), number)
             due.discard(number)
+        self.dead.discard(row.outbox_id)
         self.rows[row.outbox_id] = row
-        if row.status in _WAITING and timeline.add(_due_at(row), number):
+        if row.status is OutboxStatus.DEAD_LETTER:
+            self.dead.add(row.outbox_id)
+        elif row.status is OutboxStatus.DELIVERED:
+            self._delivered.add((row.created_at, number))
+        elif timeline.add(_due_at(row), number):
             due.add(number)
         return row
+
+    def purge(self, older_than: int, limit: int) -> int:
+        """Remove the oldest of what was performed, with their keys."""
+        old = takewhile(lambda key: key[0] < older_than, self._delivered)
+        gone = list(islice(old, max(0, limit)))
+        for key in gone:
+            self._delivered.discard(key)
+            row = self.rows.pop(self._ids.pop(key[1]))
+            del self._numbers[row.outbox_id]
+            if row.dedupe_key is not None:
+                del self._keys[row.lane, row.target, row.dedupe_key]
+        return len(gone)
 
     def due(self, lane: str, target: str, now: int) -> Iterator[OutboxMessage]:
         """Iterate over the effects that may be claimed, oldest first."""
@@ -145,19 +170,47 @@ class MemoryOutboxStore:
         return row is not None
 
     async def nack(
-        self, outbox_id: str, token: str, *, error: str, delay_ms: int = 0, now: int | None = None
+        self,
+        outbox_id: str,
+        token: str,
+        *,
+        error: str,
+        delay_ms: int = 0,
+        now: int | None = None,
+        final: bool = False,
     ) -> NackOutcome:
-        """Give it back for later, or to the dead letters when its attempts are used up."""
+        """Give it back for later, or to the dead letters when its attempts are used up or it is `final`."""
         at = await self._place.turn(now)
         row = self._table.owned(outbox_id, token)
         if row is None:
             return NackOutcome.LOST_CLAIM
         failed = replace(row, last_error=error)
-        if row.attempt_count >= row.max_attempts:
+        if final or row.attempt_count >= row.max_attempts:
             self._table.put(_without_claim(failed, OutboxStatus.DEAD_LETTER))
             return NackOutcome.DEAD_LETTERED
         self._table.put(_without_claim(replace(failed, available_at=at + delay_ms), OutboxStatus.PENDING))
         return NackOutcome.REQUEUED
+
+    async def dead_letters(
+        self, *, lane: str | None = None, after: str = "", limit: int = 100
+    ) -> tuple[OutboxMessage, ...]:
+        """Return dead letters by id, of one lane where that is asked, behind the id that was seen last."""
+        await self._place.turn()
+        found = (self._table.rows[outbox_id] for outbox_id in self._table.dead.behind(after))
+        return tuple(islice((row for row in found if lane is None or row.lane == lane), page(limit)))
+
+    async def revive(self, outbox_id: str, *, now: int | None = None) -> OutboxMessage | None:
+        """Make a dead letter pending again, due now, its attempts counted anew; None when it is none."""
+        at = await self._place.turn(now)
+        row = self._table.rows.get(outbox_id)
+        if row is None or row.status is not OutboxStatus.DEAD_LETTER:
+            return None
+        return self._table.put(replace(row, status=OutboxStatus.PENDING, available_at=at, attempt_count=0))
+
+    async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
+        """Remove delivered effects created before `older_than`, whose keys count as unused then."""
+        await self._place.turn()
+        return self._table.purge(older_than, limit)
 
 
 def _planned(draft: OutboxDraft, plan: OutboxPlan, now: int) -> OutboxMessage:

@@ -3,6 +3,7 @@
 import asyncio
 
 from postroom.contracts.clock import Clock, SystemClock
+from postroom.stores.memory.chat import MemoryChatStores
 from postroom.stores.memory.commits import MemoryCommitCoordinator
 from postroom.stores.memory.dispatches import MemoryDispatchStore, Queue
 from postroom.stores.memory.events import EventTable, MemoryEventStore
@@ -45,6 +46,7 @@ class MemoryRunStores:
             place, queue=queue, threads=threads, events=events, outbox=outbox
         )
         self._wakeups = MemoryWakeups(place.bell)
+        self._chat = MemoryChatStores(place=place)
 
     @property
     def storage_identity(self) -> str | None:
@@ -85,3 +87,8 @@ class MemoryRunStores:
     def wakeups(self) -> MemoryWakeups:
         """Hints that there may be work."""
         return self._wakeups
+
+    @property
+    def chat(self) -> MemoryChatStores:
+        """What the chat gateway keeps, in the same place."""
+        return self._chat

@@ -7,7 +7,7 @@ from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import NackOutcome, OutboxDraft, OutboxMessage, OutboxStatus
 from postroom.stores.postgres import rows
 from postroom.stores.postgres.driver import Connection
-from postroom.stores.postgres.place import Place
+from postroom.stores.postgres.place import Place, page
 from postroom.stores.postgres.statements import load_statements
 
 _SQL = load_statements("outbox")
@@ -55,12 +55,36 @@ class PostgresOutboxStore:
         return bool(await self._database.write(_SQL["ack"], outbox_id, token))
 
     async def nack(
-        self, outbox_id: str, token: str, *, error: str, delay_ms: int = 0, now: int | None = None
+        self,
+        outbox_id: str,
+        token: str,
+        *,
+        error: str,
+        delay_ms: int = 0,
+        now: int | None = None,
+        final: bool = False,
     ) -> NackOutcome:
-        """Give it back for later, or to the dead letters when its attempts are used up."""
-        values = outbox_id, token, rows.kept(error), delay_ms, self._place.at(now)
+        """Give it back for later, or to the dead letters when its attempts are used up or it is `final`."""
+        values = outbox_id, token, rows.kept(error), delay_ms, self._place.at(now), final
         found = await self._database.write(_SQL["nack"], *values)
         return _NACKED[found[0][0]] if found else NackOutcome.LOST_CLAIM
+
+    async def dead_letters(
+        self, *, lane: str | None = None, after: str = "", limit: int = 100
+    ) -> tuple[OutboxMessage, ...]:
+        """Return dead letters by id, of one lane where that is asked, behind the id that was seen last."""
+        found = await self._database.read(_SQL["dead_letters"], lane, after, page(limit))
+        return tuple(await self._place.readable("effect", [tuple(row)[1:] for row in found], rows.effect))
+
+    async def revive(self, outbox_id: str, *, now: int | None = None) -> OutboxMessage | None:
+        """Make a dead letter pending again, due now, its attempts counted anew; None when it is none."""
+        at = self._place.at(now)
+        return await self._database.transact(lambda session: _revived(session, outbox_id, at))
+
+    async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
+        """Remove delivered effects created before `older_than`, whose keys count as unused then."""
+        [[gone]] = await self._database.write(_SQL["purge"], older_than, max(0, limit))
+        return int(gone)
 
 
 async def store_effects(
@@ -91,6 +115,12 @@ async def store_effects(
                 by_key[key] = outbox_id
     stored = await _stored(session, new, now)
     return [stored[one] if isinstance(one, str) else one for one in places]
+
+
+async def _revived(session: Connection, outbox_id: str, now: int | None) -> OutboxMessage | None:
+    """Revive within a transaction, so that a row that does not read back stays as it is."""
+    found = await session.rows(_SQL["revive"], outbox_id, now)
+    return rows.effect(tuple(found[0])[1:]) if found else None
 
 
 async def _used(session: Connection, drafts: Sequence[OutboxDraft]) -> dict[DedupeKey | None, OutboxMessage]:

@@ -1,4 +1,4 @@
-"""The stores on one SQLite file: mail, and runs beside it."""
+"""The stores on one SQLite file: mail, runs beside it, and what the chat gateway keeps."""
 
 import sqlite3
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from typing import TypeVar
 from postroom.contracts.clock import Clock, SystemClock
 from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.store import MailReads, MailWrites
+from postroom.stores.sqlite.chat.stores import SqliteChatStores
 from postroom.stores.sqlite.connection import connect, file_error, translated
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.log_reserve import reserve_log
@@ -46,6 +47,7 @@ class SqliteStore:
         self._readers = Readers(path, count=readers)
         self._desk = Desk(self._writer, self._readers, clock, identity=f"sqlite:{path}")
         self._runs = SqliteRunStores(self._desk)
+        self._chat = SqliteChatStores(self._desk)
 
     @classmethod
     def open(
@@ -97,6 +99,11 @@ class SqliteStore:
     def runs(self) -> SqliteRunStores:
         """Runs, in the same file and through the same writer."""
         return self._runs
+
+    @property
+    def chat(self) -> SqliteChatStores:
+        """What the chat gateway keeps, in the same file and through the same writer."""
+        return self._chat
 
     async def write_together(self, change: Callable[[MailWrites, SqliteRunWrites], T]) -> T:
         """Run `change` over mail and runs on the writer thread: both are written, or neither is.

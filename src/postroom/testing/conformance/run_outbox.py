@@ -2,42 +2,20 @@
 
 import asyncio
 from datetime import timedelta
-from typing import Any
 
 from postroom.contracts.errors import IdempotencyConflict
-from postroom.contracts.outbox import NackOutcome, OutboxDraft, OutboxMessage, OutboxStatus
+from postroom.contracts.outbox import NackOutcome, OutboxMessage, OutboxStatus
 from postroom.contracts.run_stores import RunStores, ThreadCommit
 from postroom.testing.clock import ManualClock
+from postroom.testing.conformance import run_outbox_ended
 from postroom.testing.conformance.given import refused
 from postroom.testing.conformance.run_given import LANE, LEASE, SECOND, TARGET, TOGETHER, Promise
-
-
-def _draft(number: int = 0, **details: Any) -> OutboxDraft:
-    details.setdefault("lane", LANE)
-    details.setdefault("target", TARGET)
-    details.setdefault("payload", {"n": number})
-    return OutboxDraft(**details)
-
-
-async def _claim(stores: RunStores, *, limit: int = 99, **where: str) -> tuple[OutboxMessage, ...]:
-    lane, target = where.get("lane", LANE), where.get("target", TARGET)
-    return await stores.outbox.claim(lane, target, lease_ms=LEASE, limit=limit)
-
-
-async def _one(stores: RunStores) -> tuple[OutboxMessage, str]:
-    """Claim the one effect that is due; return it with its token."""
-    (found,) = await _claim(stores)
-    assert found.claim_token
-    return found, found.claim_token
-
-
-def _numbers(found: tuple[OutboxMessage, ...]) -> list[int]:
-    return [one.payload["n"] for one in found]
+from postroom.testing.conformance.run_outbox_given import claim_effects, claim_one, effect, numbers
 
 
 async def an_effect_is_stored_claimed_and_delivered(stores: RunStores, clock: ManualClock) -> None:
     """As it was given, with an id, a token and a lease; what was delivered is not handed out again."""
-    draft = _draft(payload={"a": [1, None, {"ü": 2.5}]}, dedupe_key="k: 'ü'", max_attempts=3)
+    draft = effect(payload={"a": [1, None, {"ü": 2.5}]}, dedupe_key="k: 'ü'", max_attempts=3)
     stored = await stores.outbox.enqueue(draft)
     assert stored == OutboxMessage(
         outbox_id=stored.outbox_id,
@@ -50,7 +28,7 @@ async def an_effect_is_stored_claimed_and_delivered(stores: RunStores, clock: Ma
         dedupe_key=draft.dedupe_key,
         max_attempts=3,
     )
-    found, token = await _one(stores)
+    found, token = await claim_one(stores)
     assert (found.outbox_id, found.payload, found.dedupe_key) == (
         stored.outbox_id,
         draft.payload,
@@ -58,88 +36,88 @@ async def an_effect_is_stored_claimed_and_delivered(stores: RunStores, clock: Ma
     )
     assert (found.status, found.attempt_count) == (OutboxStatus.CLAIMED, 1)
     assert found.lease_until == clock.now() + LEASE
-    assert await _claim(stores) == ()
+    assert await claim_effects(stores) == ()
     assert await stores.outbox.ack(found.outbox_id, token)
     clock.advance(timedelta(days=9))
-    assert await _claim(stores) == ()
+    assert await claim_effects(stores) == ()
 
 
 async def effects_are_claimed_by_lane_and_target(stores: RunStores, clock: ManualClock) -> None:
     """Each server of a target sees its own, no more than asked for."""
     for number, where in enumerate(({}, {"lane": "other"}, {"target": "other"}, {})):
-        await stores.outbox.enqueue(_draft(number, **where))
-    assert _numbers(await _claim(stores, limit=1)) == [0]
-    assert _numbers(await _claim(stores, lane="other")) == [1]
-    assert _numbers(await _claim(stores, target="other")) == [2]
-    assert _numbers(await _claim(stores)) == [3]
-    assert await _claim(stores, limit=0) == ()
+        await stores.outbox.enqueue(effect(number, **where))
+    assert numbers(await claim_effects(stores, limit=1)) == [0]
+    assert numbers(await claim_effects(stores, lane="other")) == [1]
+    assert numbers(await claim_effects(stores, target="other")) == [2]
+    assert numbers(await claim_effects(stores)) == [3]
+    assert await claim_effects(stores, limit=0) == ()
 
 
 async def effects_are_claimed_when_due(stores: RunStores, clock: ManualClock) -> None:
     """At that instant and not a millisecond before."""
     due = clock.now() + SECOND
-    await stores.outbox.enqueue(_draft(available_at=due))
+    await stores.outbox.enqueue(effect(available_at=due))
     clock.set(due - 1)
-    assert await _claim(stores) == ()
+    assert await claim_effects(stores) == ()
     clock.set(due)
-    assert len(await _claim(stores)) == 1
+    assert len(await claim_effects(stores)) == 1
 
 
 async def the_oldest_effect_comes_first(stores: RunStores, clock: ManualClock) -> None:
     """In the order in which they were stored, page by page; those of one commit as they stand in it."""
     for number in range(3):
-        await stores.outbox.enqueue(_draft(number))
-    commit = ThreadCommit(thread_id="t", outbox=tuple(_draft(number) for number in (3, 4, 5)))
+        await stores.outbox.enqueue(effect(number))
+    commit = ThreadCommit(thread_id="t", outbox=tuple(effect(number) for number in (3, 4, 5)))
     await stores.coordinator.commit(commit)
     clock.advance(timedelta(seconds=1))
-    await stores.outbox.enqueue(_draft(6))
-    found = [_numbers(await _claim(stores, limit=2)) for _ in range(4)]
+    await stores.outbox.enqueue(effect(6))
+    found = [numbers(await claim_effects(stores, limit=2)) for _ in range(4)]
     assert found == [[0, 1], [2, 3], [4, 5], [6]]
 
 
 async def a_key_gives_the_first_effect_back(stores: RunStores, clock: ManualClock) -> None:
     """On its lane and target, whatever became of the first one; it is performed once."""
-    first = await stores.outbox.enqueue(_draft(dedupe_key="k", max_attempts=3))
+    first = await stores.outbox.enqueue(effect(dedupe_key="k", max_attempts=3))
     clock.advance(timedelta(seconds=1))
-    again = await stores.outbox.enqueue(_draft(dedupe_key="k", available_at=99))
+    again = await stores.outbox.enqueue(effect(dedupe_key="k", available_at=99))
     assert again == first
     (committed,) = (
-        await stores.coordinator.commit(ThreadCommit(thread_id="t", outbox=(_draft(dedupe_key="k"),)))
+        await stores.coordinator.commit(ThreadCommit(thread_id="t", outbox=(effect(dedupe_key="k"),)))
     ).outbox
     assert committed.outbox_id == first.outbox_id
-    found, token = await _one(stores)
+    found, token = await claim_one(stores)
     await stores.outbox.ack(found.outbox_id, token)
-    delivered = await stores.outbox.enqueue(_draft(dedupe_key="k"))
+    delivered = await stores.outbox.enqueue(effect(dedupe_key="k"))
     assert (delivered.outbox_id, delivered.status) == (first.outbox_id, OutboxStatus.DELIVERED)
-    assert await _claim(stores) == ()
+    assert await claim_effects(stores) == ()
     others = [
-        await stores.outbox.enqueue(_draft(1, dedupe_key="k", lane="other")),
-        await stores.outbox.enqueue(_draft(2, dedupe_key="k", target="other")),
-        await stores.outbox.enqueue(_draft(3)),
-        await stores.outbox.enqueue(_draft(3)),
+        await stores.outbox.enqueue(effect(1, dedupe_key="k", lane="other")),
+        await stores.outbox.enqueue(effect(2, dedupe_key="k", target="other")),
+        await stores.outbox.enqueue(effect(3)),
+        await stores.outbox.enqueue(effect(3)),
     ]
     assert len({one.outbox_id for one in (first, *others)}) == 5
 
 
 async def a_key_used_with_another_payload_conflicts(stores: RunStores, clock: ManualClock) -> None:
     """Alone, in a commit, and within one commit; the first one stays as it is."""
-    await stores.outbox.enqueue(_draft(1, dedupe_key="k"))
+    await stores.outbox.enqueue(effect(1, dedupe_key="k"))
     with refused(IdempotencyConflict):
-        await stores.outbox.enqueue(_draft(2, dedupe_key="k"))
-    for drafts in ((_draft(2, dedupe_key="k"),), (_draft(1, dedupe_key="n"), _draft(2, dedupe_key="n"))):
+        await stores.outbox.enqueue(effect(2, dedupe_key="k"))
+    for drafts in ((effect(2, dedupe_key="k"),), (effect(1, dedupe_key="n"), effect(2, dedupe_key="n"))):
         with refused(IdempotencyConflict):
             await stores.coordinator.commit(ThreadCommit(thread_id="t", outbox=drafts))
-    assert _numbers(await _claim(stores)) == [1]
+    assert numbers(await claim_effects(stores)) == [1]
 
 
 async def an_effect_whose_lease_ended_is_claimed_again(stores: RunStores, clock: ManualClock) -> None:
     """At that very instant, by anybody, under another token; the first owner's answer counts no more."""
-    await stores.outbox.enqueue(_draft())
-    first, old = await _one(stores)
+    await stores.outbox.enqueue(effect())
+    first, old = await claim_one(stores)
     clock.set((first.lease_until or 0) - 1)
-    assert await _claim(stores) == ()
+    assert await claim_effects(stores) == ()
     clock.set(first.lease_until or 0)
-    second, token = await _one(stores)
+    second, token = await claim_one(stores)
     assert (second.outbox_id, second.attempt_count) == (first.outbox_id, 2)
     assert token != old
     assert not await stores.outbox.ack(first.outbox_id, old)
@@ -149,38 +127,38 @@ async def an_effect_whose_lease_ended_is_claimed_again(stores: RunStores, clock:
 
 async def an_effect_that_failed_comes_again(stores: RunStores, clock: ManualClock) -> None:
     """After the delay, with the error, until its attempts are used up; then it is a dead letter."""
-    await stores.outbox.enqueue(_draft(max_attempts=3))
+    await stores.outbox.enqueue(effect(max_attempts=3))
     outcomes = []
     for attempt in (1, 2, 3):
-        found, token = await _one(stores)
+        found, token = await claim_one(stores)
         assert found.attempt_count == attempt
         assert found.last_error == (None if attempt == 1 else f"failed {attempt - 1}")
         outcome = await stores.outbox.nack(found.outbox_id, token, error=f"failed {attempt}", delay_ms=SECOND)
         outcomes.append(outcome)
-        assert await _claim(stores) == ()
+        assert await claim_effects(stores) == ()
         clock.advance(timedelta(seconds=1))
     assert outcomes == [NackOutcome.REQUEUED, NackOutcome.REQUEUED, NackOutcome.DEAD_LETTERED]
     clock.advance(timedelta(days=9))
-    assert await _claim(stores) == ()
+    assert await claim_effects(stores) == ()
 
 
 async def an_effect_that_nobody_answers_for_is_given_up(stores: RunStores, clock: ManualClock) -> None:
     """When its attempts are used up by claims alone, it becomes a dead letter instead of a claim."""
-    await stores.outbox.enqueue(_draft(1, max_attempts=2, dedupe_key="k"))
+    await stores.outbox.enqueue(effect(1, max_attempts=2, dedupe_key="k"))
     for _ in range(2):
-        await _one(stores)
+        await claim_one(stores)
         clock.set(clock.now() + LEASE)
-    await stores.outbox.enqueue(_draft(2))
-    assert _numbers(await _claim(stores, limit=1)) == [2]
-    dead = await stores.outbox.enqueue(_draft(1, dedupe_key="k"))
+    await stores.outbox.enqueue(effect(2))
+    assert numbers(await claim_effects(stores, limit=1)) == [2]
+    dead = await stores.outbox.enqueue(effect(1, dedupe_key="k"))
     assert dead.status is OutboxStatus.DEAD_LETTER
 
 
 async def an_answer_counts_once(stores: RunStores, clock: ManualClock) -> None:
     """A second ack or nack, a wrong token and an unknown id are told that the claim is lost."""
-    await stores.outbox.enqueue(_draft(1))
-    await stores.outbox.enqueue(_draft(2))
-    first, second = await _claim(stores)
+    await stores.outbox.enqueue(effect(1))
+    await stores.outbox.enqueue(effect(2))
+    first, second = await claim_effects(stores)
     outbox, token, other = stores.outbox, first.claim_token or "", second.claim_token or ""
     assert not await outbox.ack(first.outbox_id, "wrong")
     assert await outbox.nack(first.outbox_id, "wrong", error="x") is NackOutcome.LOST_CLAIM
@@ -196,26 +174,26 @@ async def an_answer_counts_once(stores: RunStores, clock: ManualClock) -> None:
 async def claims_at_the_same_time_share_the_work(stores: RunStores, clock: ManualClock) -> None:
     """No effect is handed to two, and none is left behind."""
     for number in range(TOGETHER):
-        await stores.outbox.enqueue(_draft(number))
+        await stores.outbox.enqueue(effect(number))
     async with asyncio.TaskGroup() as group:
-        tries = [group.create_task(_claim(stores, limit=3)) for _ in range(TOGETHER)]
-    found = [number for one in tries for number in _numbers(one.result())]
-    found += _numbers(await _claim(stores))
+        tries = [group.create_task(claim_effects(stores, limit=3)) for _ in range(TOGETHER)]
+    found = [number for one in tries for number in numbers(one.result())]
+    found += numbers(await claim_effects(stores))
     assert sorted(found) == list(range(TOGETHER))
 
 
 async def storing_under_a_key_at_the_same_time_stores_once(stores: RunStores, clock: ManualClock) -> None:
     """All callers get the one effect."""
     async with asyncio.TaskGroup() as group:
-        tries = [group.create_task(stores.outbox.enqueue(_draft(dedupe_key="k"))) for _ in range(TOGETHER)]
+        tries = [group.create_task(stores.outbox.enqueue(effect(dedupe_key="k"))) for _ in range(TOGETHER)]
     assert len({one.result().outbox_id for one in tries}) == 1
-    assert len(await _claim(stores)) == 1
+    assert len(await claim_effects(stores)) == 1
 
 
 async def an_instant_may_be_given(stores: RunStores, clock: ManualClock) -> None:
     """Then no clock is looked at."""
     later = clock.now() + 9 * SECOND
-    stored = await stores.outbox.enqueue(_draft(available_at=later), now=later - 5)
+    stored = await stores.outbox.enqueue(effect(available_at=later), now=later - 5)
     assert stored.created_at == later - 5
     assert await stores.outbox.claim(LANE, TARGET, lease_ms=7, now=later - 1) == ()
     (found,) = await stores.outbox.claim(LANE, TARGET, lease_ms=7, now=later)
@@ -231,13 +209,14 @@ async def an_instant_may_be_given(stores: RunStores, clock: ManualClock) -> None
 async def the_payload_of_an_effect_is_the_stores_own(stores: RunStores, clock: ManualClock) -> None:
     """What was given and what was read is the caller's; what is stored stays."""
     payload: dict[str, list[int]] = {"n": [1]}
-    await stores.outbox.enqueue(_draft(payload=payload))
+    await stores.outbox.enqueue(effect(payload=payload))
     payload["n"].append(2)
-    found, _ = await _one(stores)
+    found, _ = await claim_one(stores)
     assert found.payload == {"n": [1]}
 
 
 PROMISES: tuple[Promise, ...] = (
+    *run_outbox_ended.PROMISES,
     an_effect_is_stored_claimed_and_delivered,
     effects_are_claimed_by_lane_and_target,
     effects_are_claimed_when_due,

@@ -49,9 +49,37 @@ RETURNING outbox_id
 
 -- nack
 UPDATE run_outbox
-   SET status = CASE WHEN attempt_count >= max_attempts THEN 'dead_letter' ELSE 'pending' END,
-       available_at = CASE WHEN attempt_count >= max_attempts THEN available_at
+   SET status = CASE WHEN $6::boolean OR attempt_count >= max_attempts THEN 'dead_letter' ELSE 'pending' END,
+       available_at = CASE WHEN $6::boolean OR attempt_count >= max_attempts THEN available_at
                            ELSE coalesce($5::bigint, {now}) + $4::bigint END,
        last_error = $3::text, claim_token = NULL, lease_until = NULL
  WHERE outbox_id = $1::text AND status = 'claimed' AND claim_token = $2::text
 RETURNING status
+
+-- dead_letters
+SELECT o.*
+  FROM run_outbox o
+ WHERE o.status = 'dead_letter' AND o.outbox_id > $2::text AND ($1::text IS NULL OR o.lane = $1::text)
+   AND NOT EXISTS (SELECT FROM run_quarantine q WHERE q.kind = 'effect' AND q.id = o.outbox_id)
+ ORDER BY o.outbox_id
+ LIMIT $3::bigint
+
+-- revive
+UPDATE run_outbox
+   SET status = 'pending', available_at = coalesce($2::bigint, {now}), attempt_count = 0
+ WHERE outbox_id = $1::text AND status = 'dead_letter'
+RETURNING *
+
+-- purge
+WITH old AS (
+  SELECT place FROM run_outbox
+   WHERE status = 'delivered' AND created_at < $1::bigint
+   ORDER BY created_at, place
+   LIMIT $2::bigint
+     FOR UPDATE SKIP LOCKED
+), gone AS (
+  DELETE FROM run_outbox WHERE place = ANY (ARRAY(SELECT place FROM old)) RETURNING outbox_id
+), forgotten AS (
+  DELETE FROM run_quarantine q USING gone g WHERE q.kind = 'effect' AND q.id = g.outbox_id
+)
+SELECT count(*) FROM gone

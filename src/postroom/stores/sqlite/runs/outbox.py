@@ -10,7 +10,7 @@ from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import NackOutcome, OutboxDraft, OutboxMessage, OutboxStatus
 from postroom.stores.codec import decode_json, encode
 from postroom.stores.sqlite.runs import rows
-from postroom.stores.sqlite.runs.desk import Desk
+from postroom.stores.sqlite.runs.desk import Desk, page
 from postroom.stores.sqlite.statements import load_statements
 
 SQL = load_statements("run_outbox")
@@ -96,17 +96,45 @@ def ack(db: sqlite3.Connection, outbox_id: str, token: str) -> bool:
     return found is not None
 
 
-def nack(db: sqlite3.Connection, outbox_id: str, token: str, *, error: str, available_at: int) -> NackOutcome:
-    """Give it back for later, or to the dead letters when its attempts are used up."""
+def nack(
+    db: sqlite3.Connection, outbox_id: str, token: str, *, error: str, available_at: int, final: bool
+) -> NackOutcome:
+    """Give it back for later, or to the dead letters when its attempts are used up or it is `final`."""
     found = _owned(db, outbox_id, token)
     if found is None:
         return NackOutcome.LOST_CLAIM
     failed = replace(found, last_error=error)
-    if found.attempt_count >= found.max_attempts:
+    if final or found.attempt_count >= found.max_attempts:
         _put(db, _without_claim(failed, OutboxStatus.DEAD_LETTER))
         return NackOutcome.DEAD_LETTERED
     _put(db, _without_claim(replace(failed, available_at=available_at), OutboxStatus.PENDING))
     return NackOutcome.REQUEUED
+
+
+def dead_letters(
+    db: sqlite3.Connection, *, lane: str | None, after: str, limit: int
+) -> tuple[OutboxMessage, ...]:
+    """Return dead letters by id, of one lane where that is asked."""
+    found = db.execute(SQL["dead_letters"], {"lane": lane, "after": after, "limit": page(limit)})
+    return tuple(rows.effect(row) for row in found)
+
+
+def revive(db: sqlite3.Connection, outbox_id: str, now: int) -> OutboxMessage | None:
+    """Make a dead letter pending again, due now, its attempts counted anew; None when it is none."""
+    row = db.execute(SQL["dead_letter"], (outbox_id,)).fetchone()
+    if row is None:
+        return None
+    revived = replace(rows.effect(row), status=OutboxStatus.PENDING, available_at=now, attempt_count=0)
+    _put(db, revived)
+    return revived
+
+
+def purge(db: sqlite3.Connection, older_than: int, limit: int) -> int:
+    """Remove the oldest of what was delivered, and return how many."""
+    gone = db.execute(SQL["purge"], {"older_than": older_than, "limit": max(0, limit)}).rowcount
+    if gone:
+        db.execute(SQL["forget_purged"])
+    return gone
 
 
 def _owned(db: sqlite3.Connection, outbox_id: str, token: str) -> OutboxMessage | None:
@@ -172,8 +200,32 @@ class SqliteOutboxStore:
         return await self._desk.write(lambda db: ack(db, outbox_id, token))
 
     async def nack(
-        self, outbox_id: str, token: str, *, error: str, delay_ms: int = 0, now: int | None = None
+        self,
+        outbox_id: str,
+        token: str,
+        *,
+        error: str,
+        delay_ms: int = 0,
+        now: int | None = None,
+        final: bool = False,
     ) -> NackOutcome:
-        """Give it back for later, or to the dead letters when its attempts are used up."""
+        """Give it back for later, or to the dead letters when its attempts are used up or it is `final`."""
         at = self._desk.at(now) + delay_ms
-        return await self._desk.write(lambda db: nack(db, outbox_id, token, error=error, available_at=at))
+        return await self._desk.write(
+            lambda db: nack(db, outbox_id, token, error=error, available_at=at, final=final)
+        )
+
+    async def dead_letters(
+        self, *, lane: str | None = None, after: str = "", limit: int = 100
+    ) -> tuple[OutboxMessage, ...]:
+        """Return dead letters by id, of one lane where that is asked, behind the id that was seen last."""
+        return await self._desk.look(lambda db: dead_letters(db, lane=lane, after=after, limit=limit))
+
+    async def revive(self, outbox_id: str, *, now: int | None = None) -> OutboxMessage | None:
+        """Make a dead letter pending again, due now, its attempts counted anew; None when it is none."""
+        at = self._desk.at(now)
+        return await self._desk.write(lambda db: revive(db, outbox_id, at))
+
+    async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
+        """Remove delivered effects created before `older_than`, whose keys count as unused then."""
+        return await self._desk.write(lambda db: purge(db, older_than, limit))

@@ -30,3 +30,26 @@ UPDATE run_outbox
    SET status = :status, available_at = :available_at, attempt_count = :attempt_count, claim_token = :claim_token,
        lease_until = :lease_until, last_error = :last_error
  WHERE outbox_id = :outbox_id;
+
+-- dead_letters
+SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
+       claim_token, lease_until, last_error
+  FROM run_outbox
+ WHERE status = 'dead_letter' AND outbox_id > :after AND (:lane IS NULL OR lane = :lane)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
+ ORDER BY outbox_id LIMIT :limit;
+
+-- dead_letter
+SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
+       claim_token, lease_until, last_error
+  FROM run_outbox WHERE outbox_id = ? AND status = 'dead_letter';
+
+-- purge
+DELETE FROM run_outbox
+ WHERE place IN (SELECT place FROM run_outbox
+                  WHERE status = 'delivered' AND created_at < :older_than
+                  ORDER BY created_at, place LIMIT :limit);
+
+-- forget_purged
+DELETE FROM run_quarantine
+ WHERE kind = 'effect' AND NOT EXISTS (SELECT 1 FROM run_outbox WHERE outbox_id = run_quarantine.id);

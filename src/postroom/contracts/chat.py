@@ -1,0 +1,300 @@
+"""Lines from chats and the sessions they belong to, and the ports that keep them.
+
+    waiting ──▶ handed_over ──▶ done
+       │             ├────────▶ failed
+       │             └────────▶ retracted      taken back in the chat before a run read it
+       ├──▶ done        a command, or a line that another answered for
+       ├──▶ rejected    refused, and the sender was told why
+       └──▶ retracted
+
+A line is kept before its platform is told that we have it: once for each platform, account, chat and id,
+however often the platform sends it. What is neither done, failed, rejected nor retracted is open.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from postroom.contracts.chat_people import ChatPeople
+from postroom.contracts.messages import Json
+
+MAX_LINES = 200
+"""No listing returns more than this at once."""
+LINE_MESSAGE = "line-"
+"""A line's message on its thread is named by this and the line's id."""
+CHAT_THREAD = "chat/"
+"""Threads of chats are named `chat/<platform>/<account>/<unique>`; who answers there is read off the name."""
+CHAT_LANE = "chat"
+"""The outbox lane of what is to be said in chats; its targets are `<platform>/<account>`."""
+
+
+class LineStatus(StrEnum):
+    """Where a line is on its way to an answer."""
+
+    WAITING = "waiting"
+    HANDED_OVER = "handed_over"
+    DONE = "done"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    RETRACTED = "retracted"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody still has to do something about it."""
+        return self in OPEN_LINES
+
+
+OPEN_LINES = (LineStatus.WAITING, LineStatus.HANDED_OVER)
+LINE_MOVES: dict[LineStatus, frozenset[LineStatus]] = {
+    LineStatus.WAITING: frozenset(LineStatus) - {LineStatus.WAITING, LineStatus.FAILED},
+    LineStatus.HANDED_OVER: frozenset({LineStatus.DONE, LineStatus.FAILED, LineStatus.RETRACTED}),
+}
+"""What may become of an open line; nothing becomes of the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineKey:
+    """How a platform names a line, for ever."""
+
+    platform: str
+    account: str
+    """The bot, or other identity of ours, that received it."""
+    chat_id: str
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineDraft:
+    """A line as it came in. `body` is all of it that an answer needs: text, sender, media, time."""
+
+    key: LineKey
+    session_key: str
+    sender_id: str | None = None
+    body: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboundLine:
+    """A kept line; `line_id` grows in the order in which one place received them, with gaps."""
+
+    line_id: int
+    key: LineKey
+    session_key: str
+    sender_id: str | None
+    body: dict[str, Json]
+    status: LineStatus
+    received_at: int
+    updated_at: int
+    revision: int = 1
+    """Raised by each edit in the chat."""
+    thread_id: str | None = None
+    """The conversation it was handed over to."""
+    reason: str | None = None
+    """Why it was rejected or failed."""
+
+    @property
+    def message_id(self) -> str:
+        """The id of its message on the thread."""
+        return f"{LINE_MESSAGE}{self.line_id}"
+
+
+def line_id_of(message_id: str) -> int | None:
+    """Return the line that a message of a thread came from; None when it came from no chat."""
+    number = message_id.removeprefix(LINE_MESSAGE)
+    return int(number) if number != message_id and number.isascii() and number.isdigit() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A received line: `is_new` is False for one that was known, which is as it was."""
+
+    line: InboundLine
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineMove:
+    """What becomes of lines: their status, and what is then known of them (None leaves it as it was)."""
+
+    status: LineStatus
+    thread_id: str | None = None
+    reason: str | None = None
+
+
+class InboundJournal(Protocol):
+    """The lines of all chats."""
+
+    @property
+    def storage_identity(self) -> str | None:
+        """Names the place where it writes."""
+        ...
+
+    async def receive(self, draft: LineDraft, *, now: int | None = None) -> Received:
+        """Keep a line as waiting; one that is known by its key is returned as it stands, and stays so.
+
+        Durable when it returns. Safe to repeat when its answer was lost.
+
+        Raises:
+            InvalidRecord: a part of the key, or the session key, is blank.
+        """
+        ...
+
+    async def move(
+        self, line_ids: Collection[int], move: LineMove, *, now: int | None = None
+    ) -> tuple[InboundLine, ...]:
+        """Move all of these lines, or none, and return them by id; an id that comes twice counts once.
+
+        A move to the status that a line has already changes nothing of it and is no error, so that a move may
+        be repeated when its answer was lost.
+
+        Raises:
+            UnknownMessage: there is no line with one of these ids.
+            IllegalTransition: one of them may not become that: `LINE_MOVES`.
+        """
+        ...
+
+    async def edit(self, key: LineKey, body: dict[str, Json], *, now: int | None = None) -> InboundLine:
+        """Replace the body of an open line and raise its revision; the same body again changes nothing.
+
+        Raises:
+            UnknownMessage: the line was never received.
+            AlreadyConsumed: it is not open any more.
+        """
+        ...
+
+    async def find(self, key: LineKey) -> InboundLine | None:
+        """Return the line with this key."""
+        ...
+
+    async def lines(self, line_ids: Collection[int]) -> tuple[InboundLine, ...]:
+        """Return those of these lines that exist, by id; at most `MAX_LINES` ids.
+
+        Raises:
+            InvalidRecord: more ids than that.
+        """
+        ...
+
+    async def open_lines(
+        self,
+        *,
+        status: LineStatus | None = None,
+        session_key: str | None = None,
+        after: int = 0,
+        limit: int = MAX_LINES,
+    ) -> tuple[InboundLine, ...]:
+        """Return open lines by id, of one of the open states and one session where that is asked.
+
+        It costs what is open, not what ever was.
+        """
+        ...
+
+    async def counts(self) -> dict[LineStatus, int]:
+        """Count all lines by status, states without lines left out; for gauges, at long intervals."""
+        ...
+
+    async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
+        """Remove up to `limit` lines that are not open and were last changed before `older_than`.
+
+        Return how many that were. What was removed is not known any more when the platform sends it again.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatSession:
+    """The thread that a chat is bound to at present. `revision` is raised by each change."""
+
+    session_key: str
+    thread_id: str
+    source: dict[str, Json] = field(default_factory=dict)
+    """Where the chat is: platform, account, chat, thread, person."""
+    title: str | None = None
+    settings: dict[str, Json] = field(default_factory=dict)
+    """What people chose for this session, for instance its busy policy."""
+    created_at: int = 0
+    updated_at: int = 0
+    active_at: int = 0
+    """When somebody last said something."""
+    revision: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A thread that a session is, or once was, bound to; it can be taken up again."""
+
+    thread_id: str
+    session_key: str
+    title: str | None
+    created_at: int
+    active_at: int
+
+
+class ChatSessions(Protocol):
+    """Sessions of chats, and the threads that they were bound to."""
+
+    @property
+    def storage_identity(self) -> str | None:
+        """Names the place where it writes."""
+        ...
+
+    async def load(self, session_key: str) -> ChatSession | None:
+        """Return one session."""
+        ...
+
+    async def open(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
+        """Store a new session and its conversation; when there is one with this key, return that unchanged.
+
+        Of callers at the same time one makes it, and all are given the same.
+
+        Raises:
+            InvalidRecord: the session key or the thread id is blank.
+            DuplicateRecord: the thread is another session's.
+        """
+        ...
+
+    async def put(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
+        """Store a changed session, compared by its revision, and return it with the next one.
+
+        `thread_id`, `source`, `title`, `settings` and `active_at` are stored as given. A thread that it was
+        not bound to before becomes a conversation of it; the title is also that of the present conversation.
+
+        Raises:
+            UnknownThread: there is no such session.
+            VersionConflict: it was changed since it was read.
+            DuplicateRecord: another conversation of this session has the title, or the thread is another's.
+        """
+        ...
+
+    async def conversations(
+        self, session_key: str, *, title: str | None = None, limit: int = MAX_LINES
+    ) -> tuple[Conversation, ...]:
+        """Return a session's conversations, the last active first; those of one title when it is given."""
+        ...
+
+    async def conversation(self, thread_id: str) -> Conversation | None:
+        """Return the conversation on this thread, whether a session is bound to it at present or not."""
+        ...
+
+    async def sessions(self, *, after: str = "", limit: int = MAX_LINES) -> tuple[ChatSession, ...]:
+        """Return sessions by key."""
+        ...
+
+
+class ChatStores(Protocol):
+    """What the gateway keeps, in one place with the runs."""
+
+    @property
+    def journal(self) -> InboundJournal:
+        """The lines of all chats."""
+        ...
+
+    @property
+    def sessions(self) -> ChatSessions:
+        """Sessions of chats."""
+        ...
+
+    @property
+    def people(self) -> ChatPeople:
+        """Who may write."""
+        ...

@@ -1,0 +1,291 @@
+"""Does what commands say."""
+
+from dataclasses import dataclass, replace
+
+from postroom.contracts.chat import ChatSession
+from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.errors import DuplicateRecord
+from postroom.contracts.mailroom import Mailroom, ThreadState
+from postroom.contracts.messages import Message
+from postroom.contracts.run_stores import RunQuery, ThreadStore
+from postroom.contracts.runs import RunRecord, Usage
+from postroom.gateway import wording
+from postroom.gateway.asking import Asking
+from postroom.gateway.commands import Command
+from postroom.gateway.config import BusyMode, GatewayConfig
+from postroom.gateway.events import MessageEvent
+from postroom.gateway.handover import Handover
+from postroom.gateway.people import People
+from postroom.gateway.replies import thread_name
+from postroom.gateway.session import SessionSource
+from postroom.gateway.sessions import Sessions, hidden_runs
+
+_MOST_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A command as somebody has used it."""
+
+    event: MessageEvent
+    source: SessionSource
+    key: str
+    words: str
+
+
+class Commands:
+    """Does what commands say."""
+
+    def __init__(  # noqa: PLR0913 - its collaborators by name
+        self,
+        config: GatewayConfig,
+        sessions: Sessions,
+        handover: Handover,
+        people: People,
+        asking: Asking,
+        mailroom: Mailroom,
+        threads: ThreadStore,
+    ) -> None:
+        self._config = config
+        self._sessions = sessions
+        self._handover = handover
+        self._people = people
+        self._asking = asking
+        self._mailroom = mailroom
+        self._threads = threads
+
+    def may_use(self, command: Command, source: SessionSource) -> bool:
+        """Say whether somebody may use a command."""
+        return self._people.may(source, self._config.command_roles.get(command.name, command.role))
+
+    async def obey(
+        self, command: Command, event: MessageEvent, source: SessionSource, key: str
+    ) -> str | None:
+        """Do what a command says and return what is to be said about it.
+
+        Raises:
+            StoreError: it could not be done.
+        """
+        call = Call(event=event, source=source, key=key, words=event.get_command_args())
+        act = getattr(self, f"_{command.name}")
+        said: str | None = await act(call)
+        return said
+
+    # Looking.
+
+    async def _status(self, call: Call) -> str:
+        session, state = await self._with_state(call)
+        active = state.active
+        lines = [
+            f"Conversation: {session.title or 'untitled'}",
+            f"At work: {'yes' if active is not None else 'no'}",
+            f"Waiting: {state.waiting}",
+            f"While busy: {self._handover.busy_mode(session, call.source).value}",
+        ]
+        if active is not None and active.status is RunDispatchStatus.QUEUED:
+            lines[1] = "At work: no, it is queued"
+        asked = await self._asking.questions(session.thread_id)
+        lines += [f"Asks ({one.number}): {one.text}" for one in asked]
+        return "\n".join(lines)
+
+    async def _usage(self, call: Call) -> str:
+        session, _ = await self._sessions.of(call.key, call.source)
+        runs = await self._runs(session.thread_id)
+        used = sum((run.usage for run in runs), Usage())
+        cost = f", cost {used.cost_micros / 1_000_000:.4f}" if used.cost_micros else ""
+        return (
+            f"{len(runs)} turns; {used.input_tokens} tokens read, {used.output_tokens} written,"
+            f" {used.wall_ms / 1_000:.1f} s{cost}"
+        )
+
+    # The turn at work, and what waits.
+
+    async def _stop(self, call: Call) -> str:
+        session, _ = await self._sessions.of(call.key, call.source)
+        dropped: tuple[Message, ...] = ()
+        if call.words.lower() == "all":
+            dropped = await self._handover.dropped(session.thread_id)
+        stopped = await self._handover.stop(session.thread_id)
+        waiting = len(await self._mailroom.pending(session.thread_id))
+        said = [wording.STOPPING if stopped else wording.NOTHING_TO_STOP]
+        said += _listed("Dropped", [message.text() for message in dropped])
+        if waiting:
+            said.append(f"{waiting} waiting, and answered next; /stop all drops them.")
+        return "\n".join(said)
+
+    async def _queue(self, call: Call) -> str | None:
+        return await self._handed_over(call, BusyMode.QUEUE)
+
+    async def _steer(self, call: Call) -> str | None:
+        return await self._handed_over(call, BusyMode.STEER)
+
+    async def _handed_over(self, call: Call, mode: BusyMode) -> str | None:
+        if not call.words and not call.event.media:
+            return f"Say what: /{mode.value} <text>"
+        session, _ = await self._sessions.of(call.key, call.source)
+        call.event.text = call.words
+        admission = await self._handover.hand_over(call.event, session, mode=mode)
+        return wording.acknowledgement(admission)
+
+    async def _busy(self, call: Call) -> str:
+        word = call.words.lower()
+        session, _ = await self._sessions.of(call.key, call.source)
+        if not word:
+            return f"While busy: {self._handover.busy_mode(session, call.source).value}"
+        if word == "default":
+            kept = {name: one for name, one in session.settings.items() if name != "busy"}
+            await self._sessions.changed(call.key, lambda one: replace(one, settings=kept))
+            return (
+                f"While busy: {self._config.get_busy_mode(call.source.platform, call.source.chat_id).value}"
+            )
+        try:
+            mode = BusyMode(word)
+        except ValueError:
+            return f"There is no way {word!r}; there are {', '.join(BusyMode)}."
+        await self._set(call.key, "busy", mode.value)
+        return f"While busy: {mode.value}"
+
+    async def _background(self, call: Call) -> str | None:
+        if not call.words and not call.event.media:
+            return "Say what: /background <text>"
+        source = call.source
+        beside = thread_name(source.platform.value, source.account, f"beside-{call.event.line_id}")
+        session = ChatSession(session_key=call.key, thread_id=beside, source=source.to_dict())
+        call.event.text = call.words
+        await self._handover.hand_over(call.event, session, mode=BusyMode.QUEUE)
+        return "Begun beside the conversation; its answer comes here."
+
+    # Conversations.
+
+    async def _new(self, call: Call) -> str:
+        session, _ = await self._sessions.of(call.key, call.source)
+        dropped = await self._handover.dropped(session.thread_id)
+        stopped = await self._handover.stop(session.thread_id)
+        await self._sessions.begin_anew(call.key, call.source)
+        said = ["A new conversation."]
+        if stopped:
+            said.append("What was at work is stopped.")
+        said += _listed("Dropped", [message.text() for message in dropped])
+        return "\n".join(said)
+
+    async def _title(self, call: Call) -> str:
+        session, _ = await self._sessions.of(call.key, call.source)
+        if not call.words:
+            return f"Title: {session.title or 'none yet; /title <name> gives it one'}"
+        title = " ".join(call.words.split())[:100]
+        try:
+            await self._sessions.changed(call.key, lambda one: replace(one, title=title))
+        except DuplicateRecord:
+            return f"Another conversation here is called {title!r}."
+        return f"Title: {title}"
+
+    async def _resume(self, call: Call) -> str:
+        session, _ = await self._sessions.of(call.key, call.source)
+        known = [
+            one for one in await self._sessions.conversations(call.key) if one.thread_id != session.thread_id
+        ]
+        if not known:
+            return "There is no earlier conversation here."
+        if not call.words:
+            titles = [f"{place}. {one.title or 'untitled'}" for place, one in enumerate(known, start=1)]
+            return "\n".join([*titles[:_MOST_LISTED], "/resume <title or number> takes one up again."])
+        wanted = call.words.strip()
+        chosen = next((one for one in known if one.title == wanted), None)
+        if chosen is None and wanted.isdigit() and 0 < int(wanted) <= len(known):
+            chosen = known[int(wanted) - 1]
+        if chosen is None:
+            return f"No conversation here is called {wanted!r}; /resume lists them."
+        await self._sessions.bind(call.key, chosen.thread_id, title=chosen.title)
+        return f"Taken up again: {chosen.title or 'untitled'}"
+
+    async def _undo(self, call: Call) -> str:
+        number = int(call.words) if call.words.isdigit() and int(call.words) > 0 else 1
+        session, state = await self._with_state(call)
+        if state.active is not None:
+            return wording.busy()
+        shown = await self._shown_runs(session)
+        gone = [run.run_id for run in shown[-number:]]
+        if not gone:
+            return "There is nothing to undo."
+        await self._hide(call.key, session.thread_id, gone)
+        return (
+            f"Forgotten: {len(gone)} of the last exchanges."
+            if len(gone) > 1
+            else "The last exchange is forgotten."
+        )
+
+    async def _retry(self, call: Call) -> str | None:
+        session, state = await self._with_state(call)
+        if state.active is not None:
+            return wording.busy()
+        shown = await self._shown_runs(session)
+        if not shown:
+            return "There is nothing to answer again."
+        last = shown[-1]
+        asked = await self._asked_by(last)
+        await self._hide(call.key, session.thread_id, [last.run_id])
+        call.event.text = "\n".join(message.text() for message in asked)
+        await self._handover.hand_over(call.event, session, mode=BusyMode.QUEUE)
+        return None
+
+    async def _sethome(self, call: Call) -> str:
+        key = f"home:{call.source.platform.value}:{call.source.account}"
+        await self._sessions.of(key, call.source)
+        await self._sessions.changed(key, lambda one: replace(one, source=call.source.to_dict()))
+        return "What answers nobody is sent here from now on."
+
+    # What an agent asks.
+
+    async def _approve(self, call: Call) -> str:
+        session, _ = await self._sessions.of(call.key, call.source)
+        return await self._asking.decide(session, call.source, call.words, approved=True)
+
+    async def _deny(self, call: Call) -> str:
+        session, _ = await self._sessions.of(call.key, call.source)
+        return await self._asking.decide(session, call.source, call.words, approved=False)
+
+    # Parts of these.
+
+    async def _with_state(self, call: Call) -> tuple[ChatSession, ThreadState]:
+        session, _ = await self._sessions.of(call.key, call.source)
+        return session, await self._handover.state(session.thread_id)
+
+    async def _runs(self, thread_id: str) -> list[RunRecord]:
+        """Return a conversation's runs, the oldest first."""
+        found: list[RunRecord] = []
+        after = ""
+        while page := await self._threads.list_runs(RunQuery(thread_id=thread_id, after=after)):
+            found += page
+            after = page[-1].run_id
+        return sorted(found, key=lambda run: (run.created_at, run.run_id))
+
+    async def _shown_runs(self, session: ChatSession) -> list[RunRecord]:
+        hidden = hidden_runs(session, session.thread_id)
+        return [run for run in await self._runs(session.thread_id) if run.run_id not in hidden]
+
+    async def _asked_by(self, run: RunRecord) -> list[Message]:
+        ids = set(run.input.trigger_message_ids if run.input else ())
+        messages = await self._threads.load_messages(run.thread_id) or ()
+        return [message for message in messages if message.id in ids]
+
+    async def _hide(self, key: str, thread_id: str, runs: list[str]) -> None:
+        def hiding(session: ChatSession) -> ChatSession:
+            hidden = dict(session.settings.get("hidden", {}))
+            hidden[thread_id] = [*hidden.get(thread_id, []), *runs]
+            return replace(session, settings={**session.settings, "hidden": hidden})
+
+        await self._sessions.changed(key, hiding)
+
+    async def _set(self, key: str, name: str, value: object) -> None:
+        await self._sessions.changed(key, lambda one: replace(one, settings={**one.settings, name: value}))
+
+
+def _listed(title: str, texts: list[str], most: int = 60) -> list[str]:
+    """Return texts as a list for people, each in one line."""
+    if not texts:
+        return []
+    lines = (" ".join(text.split()) or "(a file)" for text in texts)
+    return [
+        f"{title}: {len(texts)}",
+        *(f"- {one if len(one) <= most else one[: most - 1] + '…'}" for one in lines),
+    ]

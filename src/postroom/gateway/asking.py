@@ -1,0 +1,92 @@
+"""What agents ask of people: the questions of runs that wait, and the answers, of which the first counts."""
+
+import re
+
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.chat import ChatSession
+from postroom.contracts.clock import Clock
+from postroom.contracts.errors import StateError
+from postroom.contracts.mailroom import Mailroom
+from postroom.contracts.run_stores import RunQuery, ThreadStore
+from postroom.contracts.runs import RunStatus
+from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
+from postroom.gateway.notices import Notices
+from postroom.gateway.replies import Question, question_of
+from postroom.gateway.session import SessionSource
+
+_NUMBER = re.compile(r"[0-9a-f]{6}")
+ANSWERED_ALREADY = "That was answered already."
+
+
+class Asking:
+    """Finds questions and hands answers to the runs that wait for them."""
+
+    def __init__(self, mailroom: Mailroom, threads: ThreadStore, notices: Notices, clock: Clock) -> None:
+        self._mailroom = mailroom
+        self._threads = threads
+        self._notices = notices
+        self._clock = clock
+
+    async def questions(self, thread_id: str) -> list[Question]:
+        """Return what a conversation's runs wait to be told."""
+        runs = await self._threads.list_runs(RunQuery(thread_id=thread_id, statuses=(RunStatus.WAITING,)))
+        waiting = ((run, run.waiting) for run in runs)
+        return [question_of(run, ticket) for run, state in waiting if state for ticket in state.tickets]
+
+    async def decide(self, session: ChatSession, source: SessionSource, words: str, *, approved: bool) -> str:
+        """Answer the question that the words name, or the only one, and return what is to be said about it.
+
+        Raises:
+            StoreError: the answer could not be kept; the question stays open.
+        """
+        asked = await self.questions(session.thread_id)
+        number, why = named(words)
+        named_ones = [one for one in asked if number is None or one.number == number]
+        if len(named_ones) > 1:
+            listed = "\n".join(f"{one.number}: {one.text}" for one in named_ones)
+            return f"Which one?\n{listed}"
+        if not named_ones:
+            return "Nothing is asked here by that number; it may have been answered already."
+        [chosen] = named_ones
+        decision = ToolCallResume(
+            decision_id=f"chat/{chosen.number}",
+            action=ResumeDecisionAction.RESUME if approved else ResumeDecisionAction.CANCEL,
+            result={"approved": approved},
+            reason=why or None,
+            updated_at=self._clock.now(),
+        )
+        if not await self._handed_over(session.thread_id, chosen, decision):
+            return ANSWERED_ALREADY
+        note = (
+            f"{'Approved' if approved else 'Denied'} by {source.user_name or source.user_id or 'somebody'}."
+        )
+        await self._show(session, chosen, note)
+        return note
+
+    async def _handed_over(self, thread_id: str, question: Question, decision: ToolCallResume) -> bool:
+        """Hand an answer to its run; False when another was there first."""
+        if await self._mailroom.send_decision_live(question.run_id, question.call_id, decision):
+            return True
+        request = RunActivation.new(
+            thread_id, [], continue_run_id=question.run_id, decisions=[(question.call_id, decision)]
+        )
+        try:
+            await self._mailroom.submit_background(request)
+        except StateError:
+            return False
+        return True
+
+    async def _show(self, session: ChatSession, question: Question, note: str) -> None:
+        card_id = session.settings.get("cards", {}).get(question.number)
+        if card_id is not None:
+            where = SessionSource.from_dict(session.source)
+            text = f"{question.text}\n\n{note}"
+            await self._notices.show_answered(where, card_id, text, key=f"card/{question.number}")
+
+
+def named(words: str) -> tuple[str | None, str]:
+    """Return which question the words name, None for none, and what is said about it."""
+    first, _, rest = words.strip().partition(" ")
+    if _NUMBER.fullmatch(first.lower()):
+        return first.lower(), rest.strip()
+    return None, words.strip()

@@ -1,0 +1,275 @@
+"""Says what is to be said: outbox rows are claimed, delivered in order within a chat, and acknowledged.
+
+    claimed ─▶ where to? ─▶ said, part by part ─▶ its lines are done ─▶ acknowledged
+                                │ may pass: again later, with growing pauses
+                                │ will not pass, or has had its time: dead letter, its lines have failed
+                                └ the answer was lost: again, and marked as a possible duplicate
+
+A row is delivered at least once. Its lines are marked done before it is acknowledged, so that a crash between
+the two repeats nothing; after any other crash in between, what is said again says that it may be a duplicate.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from postroom.contracts.chat import (
+    CHAT_LANE,
+    MAX_LINES,
+    ChatStores,
+    InboundLine,
+    LineMove,
+    LineStatus,
+)
+from postroom.contracts.clock import Clock, milliseconds
+from postroom.contracts.errors import IllegalTransition, PostroomError
+from postroom.contracts.messages import Json
+from postroom.contracts.outbox import NackOutcome, OutboxMessage, OutboxStore
+from postroom.gateway import wording
+from postroom.gateway.config import DeliveryConfig
+from postroom.gateway.drafts import Final
+from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
+from postroom.gateway.metrics import GatewayMetrics
+from postroom.gateway.platforms.base import BasePlatformAdapter
+from postroom.gateway.presence import Presence, place_of
+from postroom.gateway.replies import Reply, ReplyKind, target_name
+from postroom.gateway.saying import Place, Saying, parts_of
+from postroom.gateway.session import SessionSource
+from postroom.gateway.sessions import Sessions
+
+_LOG = structlog.get_logger(__name__)
+_CLAIMED_AT_ONCE = 32
+_MOST_CARDS = 50
+_TOLD = re.compile(r"#(\d+) tried (\d+)(\?)?: ")
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """How it went with a row before: how often it was tried, and whether it may have arrived."""
+
+    tried: int = 0
+    may_have_arrived: bool = False
+
+    @classmethod
+    def of(cls, row: OutboxMessage) -> "History":
+        """Return what the claims before this one have told; one that told nothing was cut off."""
+        told = _TOLD.match(row.last_error or "")
+        claim, tried = (int(told[1]), int(told[2])) if told else (0, 0)
+        cut_off = row.attempt_count - 1 - claim
+        return cls(tried + cut_off, cut_off > 0 or bool(told and told[3]))
+
+    def told(self, row: OutboxMessage, why: str, *, tried: bool, unknown: bool = False) -> str:
+        """Return this claim's end as it is kept with the row."""
+        mark = "?" if self.may_have_arrived or unknown else ""
+        return f"#{row.attempt_count} tried {self.tried + tried}{mark}: {why}"
+
+
+class Delivery:
+    """Delivers for the bots that this process speaks for."""
+
+    def __init__(  # noqa: PLR0913 - its collaborators by name
+        self,
+        outbox: OutboxStore,
+        stores: ChatStores,
+        sessions: Sessions,
+        presence: Presence,
+        config: DeliveryConfig,
+        *,
+        clock: Clock,
+        metrics: GatewayMetrics,
+    ) -> None:
+        self._outbox = outbox
+        self._stores = stores
+        self._sessions = sessions
+        self._presence = presence
+        self._config = config
+        self._clock = clock
+        self._metrics = metrics
+        self._sayings: dict[str, Saying] = {}
+        self.under_way = 0
+        """Rows that are being delivered at this moment; they count as active work."""
+
+    async def round(self, adapter: BasePlatformAdapter) -> int:
+        """Deliver what is due for one bot; return how many rows were claimed.
+
+        Raises:
+            StoreError: the outbox could not be looked at.
+        """
+        target = target_name(adapter.platform.value, adapter.account)
+        lease = milliseconds(self._config.lease)
+        rows = await self._outbox.claim(CHAT_LANE, target, lease_ms=lease, limit=_CLAIMED_AT_ONCE)
+        self.under_way += len(rows)
+        left, held = len(rows), set[str]()
+        try:
+            for row in rows:
+                await self._delivered(adapter, row, held)
+                left -= 1
+                self.under_way -= 1
+        finally:
+            self.under_way -= left
+        return len(rows)
+
+    async def _delivered(self, adapter: BasePlatformAdapter, row: OutboxMessage, held: set[str]) -> None:
+        """Deliver a row; behind one of its chat that has to wait, it waits as well."""
+        try:
+            reply = Reply.of(row)
+        except (KeyError, TypeError, ValueError) as error:
+            await self._give_up(row, None, f"it cannot be read: {type(error).__name__}")
+            return
+        try:
+            await self._looked_after(adapter, row, reply, held)
+        except PostroomError as error:
+            _LOG.warning("reply.left_to_lease", outbox_id=row.outbox_id, reason=error.describe())
+        except Exception as error:  # an adapter broke its promise: the others' answers must not wait for it
+            _LOG.exception("reply.left_to_lease", outbox_id=row.outbox_id, reason=type(error).__name__)
+
+    async def _looked_after(
+        self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, held: set[str]
+    ) -> None:
+        lines = await self._stores.journal.lines(reply.lines[:MAX_LINES])
+        if lines and not any(line.status.is_open for line in lines):
+            await self._acknowledged(row)  # a crash came between its lines and its acknowledgement
+            return
+        if self._clock.now() - row.created_at > milliseconds(self._config.max_age):
+            await self._give_up(row, reply, "it is too old to be sent")
+            return
+        place = await self._place(reply, lines)
+        if place is None:
+            await self._give_up(row, reply, "nobody knows where it goes")
+            return
+        chat = place.source.chat_id
+        if chat in held:
+            why = History.of(row).told(row, "an earlier one of its chat waits", tried=False)
+            pause = milliseconds(self._config.first_retry)
+            await self._outbox.nack(row.outbox_id, row.claim_token or "", error=why, delay_ms=pause)
+            return
+        result = await self._said(adapter, row, reply, place)
+        if result.success:
+            await self._settled(row, reply)
+        elif await self._failed(row, reply, result):
+            held.add(chat)
+
+    async def _place(self, reply: Reply, lines: Sequence[InboundLine]) -> Place | None:
+        answers = tuple(line.key.message_id for line in lines)
+        told = reply.place or (lines[-1].body.get("source") if lines else None)
+        if told:
+            return Place(SessionSource.from_dict(told), answers)
+        address = await self._sessions.address(reply.thread_id)
+        return None if address is None else Place(address[1], answers)
+
+    async def _said(
+        self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, place: Place
+    ) -> SendResult:
+        match reply.kind:
+            case ReplyKind.CARD:
+                where = place_of(place.source)
+                return await adapter.update_card(
+                    place.source.chat_id, reply.card_id or "", Card(text=reply.text), where
+                )
+            case ReplyKind.QUESTION if reply.questions:
+                return await self._asked(adapter, row, reply, place)
+            case _:
+                saying = self._sayings.get(row.outbox_id)
+                if saying is None:
+                    saying = self._sayings[row.outbox_id] = self._begun(adapter, row, reply, place)
+                return await saying.go_on(adapter)
+
+    def _begun(self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, place: Place) -> Saying:
+        """Return the text as it is to be said, in the place of its draft where one is shown here."""
+        text = reply.text.strip() or wording.NO_ANSWER
+        if History.of(row).may_have_arrived:
+            text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
+        shown = self._presence.take_shown(reply.run_id) if reply.run_id else None
+        if shown is not None and shown.message_id is not None:
+            final = shown.draft.finish(text, now=self._clock.now())
+            if isinstance(final, Final) and final.edits_first:
+                return Saying(row.outbox_id, place, list(final.parts), draft_id=shown.message_id)
+            return Saying(row.outbox_id, place, list(parts_of(text, adapter)), stale_id=shown.message_id)
+        return Saying(row.outbox_id, place, list(parts_of(text, adapter)))
+
+    async def _asked(
+        self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, place: Place
+    ) -> SendResult:
+        """Ask each question with a card of its own, and remember the cards."""
+        saying = self._sayings.setdefault(row.outbox_id, Saying(row.outbox_id, place))
+        result = SendResult.sent()
+        for number, question in enumerate(reply.questions):
+            if number < saying.said:
+                continue
+            text = f"{reply.text}\n\n{question.text}" if reply.text and number == 0 else question.text
+            buttons = (
+                Button(label="Approve", value=f"approve {question.number}"),
+                Button(label="Deny", value=f"deny {question.number}"),
+            )
+            where = place_of(place.source, dedupe_key=f"{row.outbox_id}/{number}", final=True)
+            card = Card(text=text, buttons=buttons)
+            result = await adapter.send_card(place.source.chat_id, card, where)
+            if not result.success:
+                return result
+            saying.said += 1
+            if result.message_id is not None:
+                await self._remember_card(reply.thread_id, question.number, result.message_id)
+        return result
+
+    async def _remember_card(self, thread_id: str, number: str, card_id: str) -> None:
+        address = await self._sessions.address(thread_id)
+        if address is not None:
+            await self._sessions.changed(
+                address[0],
+                lambda one: replace(one, settings=_with_card(one.settings, number, card_id)),
+            )
+
+    async def _settled(self, row: OutboxMessage, reply: Reply) -> None:
+        await self._close_lines(reply)
+        await self._acknowledged(row)
+        self._metrics.delivered(self._clock.now() - row.created_at)
+        if reply.run_id:
+            self._presence.forget(reply.run_id)
+
+    async def _close_lines(self, reply: Reply, *, lost: str | None = None) -> None:
+        """Mark the lines that have their answer; one that was closed otherwise stays so."""
+        failed = lost or reply.failed
+        move = LineMove(status=LineStatus.FAILED if failed else LineStatus.DONE, reason=failed)
+        for line_id in reply.lines:
+            try:
+                await self._stores.journal.move([line_id], move)
+            except IllegalTransition as error:
+                _LOG.info("line.closed_before", line_id=line_id, reason=error.message)
+
+    async def _acknowledged(self, row: OutboxMessage) -> None:
+        self._sayings.pop(row.outbox_id, None)
+        if not await self._outbox.ack(row.outbox_id, row.claim_token or ""):
+            _LOG.warning("reply.lease_ended_before_ack", outbox_id=row.outbox_id)
+
+    async def _failed(self, row: OutboxMessage, reply: Reply, result: SendResult) -> bool:
+        """Have it tried later, or not at all; say whether it is tried later."""
+        kind, history = result.error_kind or SendErrorKind.UNKNOWN, History.of(row)
+        self._metrics.delivery_failed(kind.value)
+        if not kind.may_pass or history.tried + 1 >= self._config.max_attempts:
+            await self._give_up(row, reply, f"{kind}: {result.error}")
+            return False
+        why = history.told(row, f"{kind}: {result.error}", tried=True, unknown=kind.may_have_arrived)
+        delay = max(result.retry_after_ms or 0, self._pause(history.tried))
+        outcome = await self._outbox.nack(row.outbox_id, row.claim_token or "", error=why, delay_ms=delay)
+        return outcome is NackOutcome.REQUEUED
+
+    async def _give_up(self, row: OutboxMessage, reply: Reply | None, why: str) -> None:
+        """Put a row into the tray, and say at its lines why they have no answer."""
+        _LOG.warning("reply.given_up", outbox_id=row.outbox_id, reason=why)
+        self._sayings.pop(row.outbox_id, None)
+        await self._outbox.nack(row.outbox_id, row.claim_token or "", error=why, final=True)
+        self._metrics.gave_up()
+        if reply is not None:
+            await self._close_lines(reply, lost=f"it could not be delivered: {why}")
+
+    def _pause(self, tried: int) -> int:
+        first, longest = milliseconds(self._config.first_retry), milliseconds(self._config.longest_retry)
+        return int(min(first * 2 ** min(tried, 20), longest))
+
+
+def _with_card(settings: Mapping[str, Json], number: str, card_id: str) -> dict[str, Json]:
+    """Return a session's settings with one more card, the oldest of too many left out."""
+    cards = list(settings.get("cards", {}).items())[1 - _MOST_CARDS :]
+    return {**settings, "cards": {**dict(cards), number: card_id}}

@@ -1,0 +1,213 @@
+"""What comes in from chats and what goes out: plain values, the same for every platform."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from postroom.contracts.messages import Json
+from postroom.gateway.session import SessionSource
+
+
+class MessageType(StrEnum):
+    """What kind of thing was said."""
+
+    TEXT = "text"
+    LOCATION = "location"
+    PHOTO = "photo"
+    VIDEO = "video"
+    AUDIO = "audio"
+    VOICE = "voice"
+    DOCUMENT = "document"
+    STICKER = "sticker"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attachment:
+    """A file that was sent. `ref` is what the platform's adapter fetches it by; it holds no secret.
+
+    `name` is as the sender wrote it and is never used as a path.
+    """
+
+    kind: MessageType
+    ref: str
+    mime: str | None = None
+    name: str | None = None
+    size: int | None = None
+    """In bytes, as the platform says."""
+
+
+@dataclass(eq=False, kw_only=True)
+class MessageEvent:
+    """A line as an adapter understood it. Two events are the same only if they are the same object.
+
+    `timestamp` is in milliseconds since the epoch, as the platform says.
+    """
+
+    text: str = ""
+    message_type: MessageType = MessageType.TEXT
+    source: SessionSource | None = None
+    raw_message: object = field(default=None, repr=False)
+    message_id: str | None = None
+    """Unique in its chat, for ever; the same when the platform sends the line again."""
+    media: tuple[Attachment, ...] = ()
+    reply_to_message_id: str | None = None
+    reply_to_text: str | None = None
+    timestamp: int | None = None
+    addressed: bool = True
+    """Whether it was meant for us: a direct message, a mention, an answer to us."""
+    line_id: int | None = None
+    """Set when it was kept."""
+    handed_over: bool = False
+    """Whether it has become a message for an agent."""
+    metadata: dict[str, Json] = field(default_factory=dict)
+
+    def is_command(self) -> bool:
+        """Say whether it begins with a slash and a name."""
+        return self.get_command() is not None
+
+    def get_command(self) -> str | None:
+        """Return the command's name in small letters, without slash and without `@bot`; None when it is none.
+
+        `/etc/passwd` is a path and no command.
+        """
+        word = self.text.split(maxsplit=1)[0] if self.text.startswith("/") else ""
+        name = word[1:].partition("@")[0].lower()
+        return name if name and name.replace("_", "").replace("-", "").isalnum() else None
+
+    def get_command_args(self) -> str:
+        """Return what stands behind the command's name; all of the text when it is no command."""
+        if not self.is_command():
+            return self.text
+        words = self.text.split(maxsplit=1)
+        return words[1].strip() if len(words) > 1 else ""
+
+    @property
+    def media_urls(self) -> list[str]:
+        """What its files are fetched by."""
+        return [one.ref for one in self.media]
+
+    @property
+    def media_types(self) -> list[str]:
+        """The MIME types of its files, as far as they are known."""
+        return [one.mime or "application/octet-stream" for one in self.media]
+
+    def to_body(self) -> dict[str, Json]:
+        """Return all of it that is kept, as plain data."""
+        media = [
+            {"kind": one.kind.value, "ref": one.ref, "mime": one.mime, "name": one.name, "size": one.size}
+            for one in self.media
+        ]
+        return {
+            "text": self.text,
+            "type": self.message_type.value,
+            "source": None if self.source is None else self.source.to_dict(),
+            "message_id": self.message_id,
+            "media": media,
+            "reply_to": self.reply_to_message_id,
+            "reply_to_text": self.reply_to_text,
+            "timestamp": self.timestamp,
+            "addressed": self.addressed,
+            "metadata": self.metadata,
+        }
+
+    @classmethod
+    def from_body(cls, body: Mapping[str, Json], *, line_id: int | None = None) -> "MessageEvent":
+        """Return the event that `to_body` was given.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is no such body.
+        """
+        source = body["source"]
+        return cls(
+            text=body["text"],
+            message_type=MessageType(body["type"]),
+            source=None if source is None else SessionSource.from_dict(source),
+            message_id=body["message_id"],
+            media=tuple(Attachment(**{**one, "kind": MessageType(one["kind"])}) for one in body["media"]),
+            reply_to_message_id=body["reply_to"],
+            reply_to_text=body["reply_to_text"],
+            timestamp=body["timestamp"],
+            addressed=body["addressed"],
+            line_id=line_id,
+            metadata=dict(body["metadata"]),
+        )
+
+
+class SendErrorKind(StrEnum):
+    """Why something could not be said; what follows from it is decided here.
+
+    Those that may pass are tried again. After `unknown`, and only then, the platform may have taken it.
+    """
+
+    TOO_LONG = "too_long"
+    BAD_FORMAT = "bad_format"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not_found"
+    RATE_LIMITED = "rate_limited"
+    TRANSIENT = "transient"
+    UNKNOWN = "unknown"
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same may be taken at another time."""
+        return self in (SendErrorKind.RATE_LIMITED, SendErrorKind.TRANSIENT, SendErrorKind.UNKNOWN)
+
+    @property
+    def may_have_arrived(self) -> bool:
+        """Whether nobody knows if it was taken: an answer was lost."""
+        return self is SendErrorKind.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendResult:
+    """What became of something that was to be said."""
+
+    success: bool
+    message_id: str | None = None
+    error: str | None = None
+    error_kind: SendErrorKind | None = None
+    retry_after_ms: int | None = None
+    """How long the platform asks us to wait."""
+
+    @classmethod
+    def sent(cls, message_id: str | None = None) -> "SendResult":
+        """Return that the platform has it."""
+        return cls(success=True, message_id=message_id)
+
+    @classmethod
+    def failed(cls, kind: SendErrorKind, error: str, *, retry_after_ms: int | None = None) -> "SendResult":
+        """Return that the platform does not have it, or that nobody knows."""
+        return cls(success=False, error=error, error_kind=kind, retry_after_ms=retry_after_ms)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Button:
+    """A choice on a card; `value` comes back when it is pressed and is at most 60 characters of ASCII."""
+
+    label: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A question with buttons."""
+
+    text: str
+    buttons: tuple[Button, ...] = ()
+
+    def answered(self, note: str) -> "Card":
+        """Return the card as it stands when it has its answer."""
+        return replace(self, text=f"{self.text}\n\n{note}", buttons=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ButtonPress:
+    """Somebody pressed a button on a card of ours; `source.user_id` is who did."""
+
+    source: SessionSource
+    value: str
+    message_id: str | None = None
+    """The card."""
+    press_id: str | None = None
+    """Unique for each press, where the platform says so."""

@@ -1,0 +1,259 @@
+"""A gateway that lives: connects its channels, delivers, looks after what was left, and ends in good order.
+
+start: what a crash left is handed over, then channels are connected, then lines come in
+meanwhile: delivery for each channel; lost lines, old lines and channels that went down are looked after
+stop: nothing new is taken, turns and answers get their time, channels are disconnected
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from postroom.concurrency import Tasks
+from postroom.contracts.chat import LineStatus
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.errors import PostroomError
+from postroom.contracts.messages import Json
+from postroom.gateway import status
+from postroom.gateway.config import GatewayConfig, Platform
+from postroom.gateway.events import MessageEvent
+from postroom.gateway.intake import Intake
+from postroom.gateway.metrics import LineCounts
+from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
+from postroom.gateway.replies import ChatEffects
+from postroom.gateway.run import GatewayRunner
+from postroom.gateway.services import Services
+from postroom.gateway.status import ScopedLocks
+
+_LOG = structlog.get_logger(__name__)
+_DELIVERY_POLL_MS = 1_000
+_SWEEP_EVERY_MS = 15_000
+_PURGE_EVERY_MS = 3_600_000
+_WATCH_EVERY_MS = 1_000
+_FIRST_RECONNECT_MS = 1_000
+_LONGEST_RECONNECT_MS = 60_000
+_OUTBOX_KEPT_MS = 7 * 86_400_000
+
+
+class Gateway:
+    """Connects channels with agents. `async with Gateway(...)` starts it and stops it."""
+
+    def __init__(
+        self, services: Services, adapters: Sequence[BasePlatformAdapter], effects: ChatEffects
+    ) -> None:
+        self.services = services
+        self.runner = GatewayRunner(services.config, services)
+        self._adapters = {adapter.platform: adapter for adapter in adapters}
+        self.intake = Intake(
+            services.stores,
+            services.people,
+            services.config,
+            services.clock,
+            services.metrics,
+            handle=self.runner.handle,
+            changed=services.changed,
+            withdrawn=services.withdrawn,
+            told=self._tell,
+            pressed=self.runner.pressed,
+        )
+        self._tasks = Tasks("gateway")
+        self._locks = ScopedLocks(services.config.state_dir)
+        self._due = {adapter.platform: asyncio.Event() for adapter in adapters}
+        effects.hint = services.notices.hint = self.wake
+
+    @property
+    def config(self) -> GatewayConfig:
+        """What it is set to."""
+        return self.services.config
+
+    @property
+    def adapters(self) -> Mapping[Platform, BasePlatformAdapter]:
+        """The channels that are connected, or to be connected again."""
+        return self.runner.adapters
+
+    # Its life.
+
+    async def start(self) -> None:
+        """Hand over what was left, connect every channel and begin to deliver.
+
+        A channel that cannot be reached now is tried again; one that never will be ends the start.
+
+        Raises:
+            ConfigError, MissingExtra: a channel lacks something that a person must give it.
+            StoreError: what was left could not be looked through.
+        """
+        await self._told_status("starting")
+        try:
+            for adapter in self._adapters.values():
+                await self._take_lock(adapter)
+            self.runner.adapters = dict(self._adapters)
+            presence = self.services.presence
+            presence.adapters = {one.platform.value: one for one in self._adapters.values()}
+            self.services.before_drain.append(self.intake.close)
+            for adapter in self._adapters.values():
+                adapter.set_message_handler(self.intake)
+                await self._connect(adapter)
+            await self.intake.recover()
+        except BaseException:
+            await self.stop()
+            raise
+        self.runner._running = True  # noqa: SLF001 - the name is a part of the contract
+        for adapter in self._adapters.values():
+            self._tasks.start(self._deliver(adapter), name=f"delivery {adapter.platform.value}")
+            self._tasks.start(self._watch(adapter), name=f"watch {adapter.platform.value}")
+        self._tasks.start(self._sweep(), name="sweep")
+        await asyncio.to_thread(status.write_pid_file, self.config.state_dir)
+        await self._told_status("running")
+
+    async def stop(self) -> None:
+        """End it in good order; harmless when done twice. The mailbox is drained, and left open."""
+        await self.runner.stop()
+        await self._tasks.close()
+        await asyncio.to_thread(self._locks.release_all)
+
+    async def __aenter__(self) -> Self:
+        """Start it."""
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop it."""
+        await self.stop()
+
+    # How it stands.
+
+    async def counts(self) -> LineCounts:
+        """Count where the lines are that were ever accepted and are still known."""
+        found = await self.services.stores.journal.counts()
+        waiting, handed = found.get(LineStatus.WAITING, 0), found.get(LineStatus.HANDED_OVER, 0)
+        running = min(handed, len(self.services.presence.guard.turns))
+        finished = sum(
+            found.get(one, 0) for one in (LineStatus.DONE, LineStatus.FAILED, LineStatus.RETRACTED)
+        )
+        return LineCounts(
+            accepted=sum(found.values()),
+            finished=finished,
+            queued=waiting + handed - running,
+            running=running,
+            rejected=found.get(LineStatus.REJECTED, 0),
+        )
+
+    def liveness(self) -> dict[str, dict[str, Json]]:
+        """Return how it stands with each channel, for health pages and the status file."""
+        return {
+            platform.value: {
+                "state": adapter.liveness.state.value,
+                "inbound_at": adapter.liveness.inbound_at,
+                "outbound_at": adapter.liveness.outbound_at,
+                "error_code": adapter.liveness.error_code,
+                "error": adapter.liveness.error,
+            }
+            for platform, adapter in self._adapters.items()
+        }
+
+    def wake(self) -> None:
+        """Hint that there may be something to deliver."""
+        for due in self._due.values():
+            due.set()
+
+    # Its rounds.
+
+    async def _deliver(self, adapter: BasePlatformAdapter) -> None:
+        """Deliver for one channel while there is something; then when a hint comes, or a little later."""
+        due = self._due[adapter.platform]
+        while True:
+            due.clear()
+            claimed = 0
+            try:
+                claimed = await self.services.delivery.round(adapter)
+            except PostroomError as error:
+                _LOG.warning("delivery.failed", platform=adapter.platform.value, reason=error.describe())
+            if not claimed:
+                alarm = self._tasks.start(self._alarm(due), name="alarm")
+                await due.wait()
+                alarm.cancel()
+
+    async def _alarm(self, due: asyncio.Event) -> None:
+        await self.services.timer.sleep(_DELIVERY_POLL_MS)
+        due.set()
+
+    async def _watch(self, adapter: BasePlatformAdapter) -> None:
+        """Connect a channel again that went down and may come back."""
+        pause, services = _FIRST_RECONNECT_MS, self.services
+        while True:
+            await services.timer.sleep(_WATCH_EVERY_MS)
+            liveness = adapter.liveness
+            services.metrics.channel(adapter.platform.value, is_up=liveness.state is AdapterState.CONNECTED)
+            if liveness.state is not AdapterState.FAILED or not liveness.retryable:
+                pause = _FIRST_RECONNECT_MS
+                continue
+            await services.timer.sleep(pause)
+            pause = min(pause * 2, _LONGEST_RECONNECT_MS)
+            await self._connect(adapter, is_reconnect=True)
+            await self._told_status("running")
+
+    async def _sweep(self) -> None:
+        """Look after lines that nobody hands over, and forget what had its time."""
+        services, purge_at = self.services, 0
+        while True:
+            await services.timer.sleep(_SWEEP_EVERY_MS)
+            try:
+                await self.intake.sweep()
+                counts = await services.stores.journal.counts()
+                services.metrics.show_open(
+                    counts.get(LineStatus.WAITING, 0), counts.get(LineStatus.HANDED_OVER, 0)
+                )
+                now = services.clock.now()
+                if now >= purge_at:
+                    purge_at = now + _PURGE_EVERY_MS
+                    await services.stores.journal.purge(older_than=now - milliseconds(self.config.keep_lines))
+                    await services.outbox.purge(older_than=now - _OUTBOX_KEPT_MS)
+            except PostroomError as error:
+                _LOG.warning("gateway.sweep_failed", reason=error.describe())
+
+    # Parts of these.
+
+    async def _connect(self, adapter: BasePlatformAdapter, *, is_reconnect: bool = False) -> None:
+        liveness = adapter.liveness
+        liveness.state = AdapterState.CONNECTING
+        try:
+            await adapter.connect(is_reconnect=is_reconnect)
+        except PostroomError as error:
+            liveness.state = AdapterState.FAILED
+            liveness.error_code, liveness.error = error.code, error.message
+            liveness.retryable = error.retryable
+            if not error.retryable and not is_reconnect:
+                raise
+            _LOG.warning("channel.not_connected", platform=adapter.platform.value, reason=error.describe())
+            return
+        except Exception as error:  # an adapter broke its promise: the other channels go on
+            liveness.state, liveness.retryable = AdapterState.FAILED, True
+            liveness.error_code, liveness.error = "internal_error", type(error).__name__
+            _LOG.exception("channel.not_connected", platform=adapter.platform.value)
+            return
+        if liveness.state is AdapterState.CONNECTING:
+            liveness.state = AdapterState.CONNECTED
+        liveness.error_code = liveness.error = None
+
+    async def _take_lock(self, adapter: BasePlatformAdapter) -> None:
+        identity = adapter.lock_identity()
+        if identity is not None:
+            await asyncio.to_thread(self._locks.acquire, adapter.platform.value, identity)
+
+    async def _tell(self, event: MessageEvent, text: str) -> None:
+        if event.source is not None:
+            await self.services.notices.tell(event.source, text, key=f"told/line/{event.line_id}")
+
+    async def _told_status(self, word: str) -> None:
+        await asyncio.to_thread(
+            status.write_runtime_status,
+            self.config.state_dir,
+            gateway_state=word,
+            platforms=self.liveness(),
+            now=self.services.clock.now(),
+        )

@@ -1,0 +1,84 @@
+"""What the gateway counts. `accepted = finished + queued + running + rejected` holds at every instant.
+
+Lines are counted where they change hands in this process; what waits or runs elsewhere is not ours to count.
+"""
+
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+@dataclass(frozen=True, slots=True)
+class LineCounts:
+    """Where the lines that were accepted are now."""
+
+    accepted: int
+    finished: int
+    queued: int
+    running: int
+    rejected: int
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether every accepted line is somewhere."""
+        return self.accepted == self.finished + self.queued + self.running + self.rejected
+
+
+class GatewayMetrics:
+    """Counters, gauges and times, in a registry that is given or one of its own."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        registry = CollectorRegistry() if registry is None else registry
+        self.registry = registry
+        self._lines = Counter(
+            "postroom_chat_lines_total",
+            "Lines from chats by what became of them",
+            ["outcome"],
+            registry=registry,
+        )
+        self._open = Gauge(
+            "postroom_chat_lines_open", "Lines that have no answer yet", ["status"], registry=registry
+        )
+        self._deliveries = Counter(
+            "postroom_chat_delivery_failures_total",
+            "Tries to say something that failed",
+            ["kind"],
+            registry=registry,
+        )
+        self._delivery_time = Histogram(
+            "postroom_chat_delivery_seconds",
+            "From the end of a run to the delivery of its answer",
+            buckets=(0.01, 0.05, 0.1, 0.5, 1, 5, 30, 120, 600, 3600),
+            registry=registry,
+        )
+        self._given_up = Counter(
+            "postroom_chat_replies_given_up_total", "Answers that could not be delivered", registry=registry
+        )
+        self._stall = Gauge(
+            "postroom_chat_channel_up", "Whether a channel receives", ["platform"], registry=registry
+        )
+
+    def line(self, outcome: str) -> None:
+        """Count a line: accepted, duplicate, refused, started, queued, steered, collected or rejected."""
+        self._lines.labels(outcome).inc()
+
+    def show_open(self, waiting: int, handed_over: int) -> None:
+        """Show how many lines have no answer yet."""
+        self._open.labels("waiting").set(waiting)
+        self._open.labels("handed_over").set(handed_over)
+
+    def channel(self, platform: str, *, is_up: bool) -> None:
+        """Show whether a channel receives."""
+        self._stall.labels(platform).set(is_up)
+
+    def delivered(self, after_ms: int) -> None:
+        """Record that an answer was delivered, so long after it existed."""
+        self._delivery_time.observe(max(after_ms, 0) / 1_000)
+
+    def delivery_failed(self, kind: str) -> None:
+        """Count a try that failed."""
+        self._deliveries.labels(kind).inc()
+
+    def gave_up(self) -> None:
+        """Count an answer that went to the tray."""
+        self._given_up.inc()

@@ -1,0 +1,54 @@
+"""What the gateway itself has to tell somebody: kept like an answer, and delivered like one."""
+
+from collections.abc import Callable
+
+import structlog
+
+from postroom.contracts.errors import IdempotencyConflict
+from postroom.contracts.outbox import OutboxStore
+from postroom.gateway.replies import Reply, ReplyKind, thread_name
+from postroom.gateway.session import SessionSource
+
+_LOG = structlog.get_logger(__name__)
+
+
+class Notices:
+    """Tells people things that no run has said."""
+
+    def __init__(self, outbox: OutboxStore) -> None:
+        self._outbox = outbox
+        self.hint: Callable[[], None] | None = None
+        """Called when there is something to be said."""
+
+    async def tell(self, source: SessionSource, text: str, *, key: str) -> None:
+        """Have something said at a place, once a `key`; the first words count.
+
+        Raises:
+            StoreError: it could not be kept.
+        """
+        reply = Reply(
+            kind=ReplyKind.NOTICE,
+            thread_id=thread_name(source.platform.value, source.account, "notice"),
+            text=text,
+            place=source.to_dict(),
+        )
+        await self._enqueued(reply, key)
+
+    async def show_answered(self, source: SessionSource, card_id: str, text: str, *, key: str) -> None:
+        """Have a card show that its question has its answer."""
+        reply = Reply(
+            kind=ReplyKind.CARD,
+            thread_id=thread_name(source.platform.value, source.account, "card"),
+            text=text,
+            place=source.to_dict(),
+            card_id=card_id,
+        )
+        await self._enqueued(reply, key)
+
+    async def _enqueued(self, reply: Reply, key: str) -> None:
+        try:
+            await self._outbox.enqueue(reply.draft(key))
+        except IdempotencyConflict:
+            _LOG.info("notice.told_before", key=key)
+        if self.hint is not None:
+            self.hint()

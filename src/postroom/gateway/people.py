@@ -1,0 +1,117 @@
+"""Who may write: nobody who was not let in. People are known by the id their platform never changes.
+
+config: allow ─┐
+let in, kept ──┼─▶ a role ─▶ may write, may use a command, may answer a question
+paired by code ┘
+"""
+
+from collections import OrderedDict
+from hashlib import sha256
+from secrets import choice
+
+from postroom.contracts.chat_people import ChatPeople, PairingRequest, Person, PersonRole
+from postroom.contracts.clock import Clock
+from postroom.contracts.errors import QueueFull
+from postroom.gateway.config import GatewayConfig, Platform
+from postroom.gateway.session import SessionSource
+
+CODE_ALPHABET = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+CODE_LENGTH = 8
+_KNOWN_FOR_MS = 30_000
+_MOST_KNOWN = 10_000
+_ASKED_FOR_A_SECRET = {
+    Platform.WEB: PersonRole.OWNER,
+    Platform.API_SERVER: PersonRole.OPERATOR,
+    Platform.WEBHOOK: PersonRole.MEMBER,
+    Platform.LOCAL: PersonRole.OWNER,
+}
+"""Platforms whose adapters let nobody through without a secret of ours, and whom they count as."""
+
+
+class People:
+    """The people who may write, and those who ask to."""
+
+    def __init__(self, store: ChatPeople, config: GatewayConfig, clock: Clock) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._known: OrderedDict[tuple[str, str], tuple[int, PersonRole | None]] = OrderedDict()
+
+    async def learn(self, source: SessionSource) -> None:
+        """Look up who speaks, so that `role_of` can say it without waiting.
+
+        Raises:
+            StoreError: it could not be looked up.
+        """
+        if source.user_id is None:
+            return
+        who, now = (source.platform.value, source.user_id), self._clock.now()
+        known = self._known.get(who)
+        if known is not None and 0 <= now - known[0] < _KNOWN_FOR_MS:
+            return
+        person = await self._store.person(*who)
+        self._known[who] = (now, None if person is None else person.role)
+        self._known.move_to_end(who)
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    def role_of(self, source: SessionSource) -> PersonRole | None:
+        """Return what somebody may do here; None: nothing. Never waits: who is not known may do nothing."""
+        config = self._config.platforms.get(source.platform)
+        allow = config.allow if config is not None else {}
+        if source.user_id is None:
+            return _ASKED_FOR_A_SECRET.get(source.platform)
+        if source.user_id in allow:
+            return allow[source.user_id]
+        if source.is_bot:
+            return None
+        _, kept = self._known.get((source.platform.value, source.user_id), (0, None))
+        return kept or _ASKED_FOR_A_SECRET.get(source.platform) or allow.get("*")
+
+    def may(self, source: SessionSource, role: PersonRole) -> bool:
+        """Say whether somebody's role reaches this one."""
+        has = self.role_of(source)
+        return has is not None and has.reaches(role)
+
+    def may_write(self, source: SessionSource) -> bool:
+        """Say whether somebody's lines reach an agent."""
+        return self.may(source, PersonRole.MEMBER)
+
+    async def code_for(self, source: SessionSource) -> str | None:
+        """Return a code with which an owner lets this stranger in; None when they are not to be answered.
+
+        Only in direct messages, only where that is configured, and no more often than the rules say.
+        """
+        asks = source.chat_type == "dm" and source.user_id is not None and not source.is_bot
+        if not asks or self._config.unauthorized_dm_behavior != "pair":
+            return None
+        code = "".join(choice(CODE_ALPHABET) for _ in range(CODE_LENGTH))
+        request = PairingRequest(
+            platform=source.platform.value,
+            user_id=source.user_id or "",
+            code_hash=hash_of(source.platform.value, code),
+            name=source.user_name,
+        )
+        try:
+            await self._store.ask(request, self._config.pairing)
+        except QueueFull:
+            return None
+        return code
+
+    async def pair(self, platform: str, code: str, role: PersonRole = PersonRole.MEMBER) -> Person | None:
+        """Let in who was given this code; None when nobody was, or it has ended.
+
+        Raises:
+            QueueFull: too many wrong codes were tried.
+        """
+        person = await self._store.redeem(
+            platform, hash_of(platform, code.strip().upper()), self._config.pairing, role=role
+        )
+        if person is not None:
+            self._known.pop((platform, person.user_id), None)
+        return person
+
+
+def hash_of(platform: str, code: str) -> str:
+    """Return what is kept of a code."""
+    return sha256(f"{platform}\0{code}".encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""What every chat platform's adapter is built on, and the adapters themselves."""

@@ -1,0 +1,284 @@
+"""The adapter of one chat platform: what every platform must do, and what it may.
+
+    platform ──▶ adapter: one MessageEvent a line ──▶ handle_message: kept ──▶ the platform is told we have it
+    platform ◀── adapter: send, edit, card, typing ◀── the gateway
+
+An adapter tells its platform that it has a line (moves an offset, answers 200, acks an envelope) only after
+`handle_message` has returned: then the line is on disk. When it raises, the adapter does not acknowledge,
+and the platform sends the line again. An adapter knows nothing of sessions, agents or policies.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Protocol
+
+from starlette.routing import BaseRoute
+
+from postroom.concurrency import SystemTimer, Tasks
+from postroom.contracts.clock import Clock, SystemClock, Timer
+from postroom.contracts.errors import StoreUnavailable
+from postroom.contracts.messages import Json
+from postroom.gateway.capabilities import ChannelCapabilities
+from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.events import (
+    Attachment,
+    Button,
+    ButtonPress,
+    Card,
+    MessageEvent,
+    MessageType,
+    SendErrorKind,
+    SendResult,
+)
+from postroom.gateway.session import SessionSource
+
+__all__ = [
+    "AdapterState",
+    "Attachment",
+    "BasePlatformAdapter",
+    "Button",
+    "ButtonPress",
+    "Card",
+    "Inbound",
+    "MessageEvent",
+    "MessageType",
+    "SendErrorKind",
+    "SendResult",
+    "SessionSource",
+]
+
+Metadata = Mapping[str, Json]
+"""What goes with something that is said, as far as it is known:
+
+| name | meaning |
+|---|---|
+| thread_id | the platform's thread within the chat |
+| dedupe_key | the same for each repetition of the same thing |
+| answers | the platform's ids of the lines that are answered |
+| final | true for the last part of an answer; what was shown before was a draft, or an earlier part |
+"""
+
+
+class Inbound(Protocol):
+    """What adapters hand over to."""
+
+    async def accept(self, event: MessageEvent) -> None:
+        """Keep a line; durable when it returns. A line that is known already is passed over.
+
+        Raises:
+            StoreError: it could not be kept; the platform must not be told that we have it.
+            InputError: it can never be kept, for instance without a message id; it is to be passed over.
+        """
+        ...
+
+    async def edited(self, event: MessageEvent) -> None:
+        """Take it that a line has other words now.
+
+        Raises:
+            StoreError: as for `accept`.
+        """
+        ...
+
+    async def deleted(self, source: SessionSource, message_id: str) -> None:
+        """Take it that a line was taken back.
+
+        Raises:
+            StoreError: as for `accept`.
+        """
+        ...
+
+    async def pressed(self, press: ButtonPress) -> str:
+        """Take a pressed button and return a short note for whoever pressed it.
+
+        Raises:
+            StoreError: as for `accept`.
+        """
+        ...
+
+
+class AdapterState(StrEnum):
+    """How it stands with a platform's adapter."""
+
+    STOPPED = "stopped"
+    CONNECTING = "connecting"
+    CONNECTED = "connected"
+    RECONNECTING = "reconnecting"
+    FAILED = "failed"
+
+
+@dataclass(slots=True, kw_only=True)
+class Liveness:
+    """How it stands with an adapter; inbound and outbound apart, for one may live while the other is dead.
+
+    Instants in milliseconds since the epoch, None before the first.
+    """
+
+    state: AdapterState = AdapterState.STOPPED
+    inbound_at: int | None = None
+    """When the receiving side last showed that it lives: a poll returned, a heartbeat was answered."""
+    outbound_at: int | None = None
+    """When something was last sent."""
+    error_code: str | None = None
+    error: str | None = None
+    retryable: bool = True
+    duplicates: int = 0
+    refused: int = 0
+    """Requests with a wrong signature or secret, and updates that could not be read."""
+
+
+class BasePlatformAdapter(ABC):
+    """Speaks with one platform as one bot. Constructed idle; `connect` begins, `disconnect` ends everything.
+
+    A subclass sets `platform` and `capabilities`, is importable without its extra, and raises `MissingExtra`
+    from `connect` when a library is not there. It never logs a token, a secret or the text of a line.
+    """
+
+    platform: ClassVar[Platform]
+    capabilities: ClassVar[ChannelCapabilities]
+
+    def __init__(
+        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+    ) -> None:
+        self.config = config
+        self.liveness = Liveness()
+        self._clock = clock or SystemClock()
+        self._timer = timer or SystemTimer()
+        self._tasks = Tasks(f"channel {self.platform.value}")
+        self._inbound: Inbound | None = None
+        self._pending_messages: dict[str, MessageEvent] = {}
+        """The line that is next in each busy session; a view that the runner keeps."""
+
+    # Wiring.
+
+    def set_message_handler(self, inbound: Inbound) -> None:
+        """Say where lines go."""
+        self._inbound = inbound
+
+    @property
+    def account(self) -> str:
+        """Which bot this is, the same for ever; known when `connect` has returned."""
+        return "default"
+
+    def lock_identity(self) -> str | None:
+        """Return the secret that only one process on this machine may receive with; None when several may."""
+        return None
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """Return what this platform calls over HTTP, below `/channels/<platform>`."""
+        return ()
+
+    # Its life.
+
+    @abstractmethod
+    async def connect(self, *, is_reconnect: bool = False) -> None:
+        """Check the credentials and begin to receive; return when lines can come.
+
+        Receiving goes on in the background and mends its own connection, with growing pauses. What cannot be
+        mended without a person is told by `_fail`.
+
+        Raises:
+            ConfigError: a token, scope or intent is missing or wrong; the remedy names it.
+            MissingExtra: a library is not installed.
+            ServerUnavailable: the platform could not be reached; to be tried again.
+        """
+
+    @abstractmethod
+    async def disconnect(self) -> None:
+        """End everything; nothing is received or acknowledged after it returns. Harmless when done twice."""
+
+    # What goes out. None of these raises for what the platform answers: it is in the result.
+
+    @abstractmethod
+    async def send(
+        self,
+        chat_id: str,
+        content: str,
+        reply_to: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> SendResult:
+        """Say something: Markdown, at most `capabilities.limit` long. One message, or none.
+
+        Where the platform refuses the marks of its own dialect, the same is sent as plain text. A caller's
+        `metadata["dedupe_key"]` makes a repetition harmless on platforms that can tell.
+        """
+
+    async def edit_message(
+        self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Replace what was said."""
+        return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} edits nothing")
+
+    async def delete_message(
+        self, chat_id: str, message_id: str, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Take back what was said."""
+        return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} deletes nothing")
+
+    async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:  # noqa: B027 - optional
+        """Show that an answer is being written, for some seconds; a failure is no failure."""
+
+    async def send_media(
+        self,
+        chat_id: str,
+        attachment: Attachment,
+        data: bytes,
+        caption: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> SendResult:
+        """Send a file."""
+        return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} sends no files")
+
+    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
+        """Return a file that came in.
+
+        Raises:
+            TooLarge: it is larger than `max_bytes`; no more than that was read.
+            ServerUnavailable: it could not be fetched.
+        """
+        raise NotImplementedError(f"{self.platform.value} receives no files")
+
+    async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
+        """Ask with buttons; where there are none, the text says what to answer."""
+        choices = "\n".join(f"{one.label}: /{one.value}" for one in card.buttons)
+        return await self.send(chat_id, f"{card.text}\n\n{choices}".strip(), None, metadata)
+
+    async def update_card(
+        self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Show a card as it stands now."""
+        return await self.edit_message(chat_id, message_id, card.text, metadata)
+
+    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
+        """Return the chat's `name` and `type`, as far as the platform says."""
+        return {}
+
+    # For subclasses.
+
+    async def handle_message(self, event: MessageEvent) -> None:
+        """Hand a line over; when this returns it is on disk.
+
+        Raises:
+            StoreError: it is not; do not acknowledge it.
+            InputError: it never will be; acknowledge it.
+        """
+        self._heard()
+        if self._inbound is None:
+            raise StoreUnavailable(f"nobody takes the lines of {self.platform.value} yet")
+        await self._inbound.accept(event)
+
+    def _heard(self) -> None:
+        """Note that the receiving side lives."""
+        self.liveness.inbound_at = self._clock.now()
+
+    def _said(self) -> None:
+        """Note that something was sent."""
+        self.liveness.outbound_at = self._clock.now()
+
+    def _fail(self, code: str, message: str, *, retryable: bool) -> None:
+        """Say that receiving has ended and will not begin again by itself."""
+        self.liveness.state = AdapterState.FAILED
+        self.liveness.error_code = code
+        self.liveness.error = message
+        self.liveness.retryable = retryable

@@ -1,0 +1,267 @@
+"""Shows in the chat that a turn is at work: typing, and the answer while it is being written.
+
+It stands around the executor, so that every execution is shown, also one that follows another or is taken up
+after a crash, in whichever process it runs. What is shown here is for the moment; the answer itself is
+delivered from the outbox and takes the place of what was shown.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from postroom.concurrency import Tasks
+from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.agent_events import AgentEvent, EventSink, RunRetrying, StreamReset, TextDelta
+from postroom.contracts.clock import Clock, Timer, milliseconds
+from postroom.contracts.errors import PostroomError
+from postroom.contracts.executor import AgentRunResult, ResolvedRunPlan, RunControl, RunDispatchExecutor
+from postroom.contracts.messages import Json, Message
+from postroom.contracts.registry import RegistrySet
+from postroom.contracts.run_stores import CommitCoordinator
+from postroom.contracts.tools import ToolCallResume
+from postroom.gateway.admission import SessionGuard
+from postroom.gateway.capabilities import ChannelCapabilities
+from postroom.gateway.config import StreamingConfig
+from postroom.gateway.drafts import Draft, DraftRules, Edit, Show, Step
+from postroom.gateway.events import SendErrorKind
+from postroom.gateway.platforms.base import BasePlatformAdapter
+from postroom.gateway.replies import is_chat
+from postroom.gateway.session import SessionSource
+
+_LOG = structlog.get_logger(__name__)
+_TYPING_EVERY_MS = 4_000
+_MOST_SHOWN = 1_000
+Address = tuple[str, SessionSource]
+
+
+@dataclass(slots=True)
+class Shown:
+    """What a chat was shown of an answer that is not delivered yet."""
+
+    draft: Draft
+    message_id: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """A run of a chat that executes in this process."""
+
+    key: str
+    run_id: str
+    cancel: Callable[[], object]
+    deltas: "asyncio.Queue[AgentEvent]" = field(default_factory=asyncio.Queue)
+
+    def interrupt(self, reason: str) -> None:
+        """End the turn soon; what waits in its session is kept."""
+        _LOG.info("turn.interrupted", run_id=self.run_id, reason=reason)
+        self.cancel()
+
+
+class Presence:
+    """Shows turns. What fails here is no failure of the turn."""
+
+    def __init__(self, config: StreamingConfig, clock: Clock, timer: Timer) -> None:
+        self.guard = SessionGuard()
+        self.adapters: Mapping[str, BasePlatformAdapter] = {}
+        self.address: Callable[[str], Awaitable[Address | None]] | None = None
+        self.hidden: Callable[[str], Awaitable[frozenset[str]]] | None = None
+        self._config = config
+        self._clock = clock
+        self._timer = timer
+        self._shown: OrderedDict[str, Shown] = OrderedDict()
+
+    def take_shown(self, run_id: str) -> Shown | None:
+        """Return what is shown of a run's answer, for its delivery; None when nothing is."""
+        return self._shown.get(run_id)
+
+    def forget(self, run_id: str) -> None:
+        """Let go of what was shown: the answer is delivered."""
+        self._shown.pop(run_id, None)
+
+    async def hidden_runs(self, thread_id: str) -> frozenset[str]:
+        """Return the runs that were undone in a conversation."""
+        return frozenset() if self.hidden is None else await self.hidden(thread_id)
+
+    @asynccontextmanager
+    async def turn(
+        self, activation: RunActivation, cancel: Callable[[], object]
+    ) -> AsyncIterator["asyncio.Queue[AgentEvent] | None"]:
+        """Show a turn while it executes; what it tells is put into the queue that is given."""
+        address = await self._address(activation.thread_id)
+        if address is None:
+            yield None
+            return
+        key, source = address
+        turn = Turn(key, activation.run_id or "", cancel)
+        adapter = self.adapters.get(source.platform.value)
+        tasks = Tasks(f"turn {turn.run_id}")
+        self.guard.turn_began(key, turn)
+        try:
+            if adapter is not None and adapter.capabilities.typing:
+                tasks.start(self._typing(adapter, source), name="typing")
+            if adapter is not None and self._config.enabled:
+                tasks.start(self._painted(adapter, source, turn), name="draft")
+            yield turn.deltas
+        finally:
+            self.guard.turn_ended(key, turn)
+            await tasks.close()
+
+    async def _address(self, thread_id: str) -> Address | None:
+        if self.address is None:
+            return None
+        try:
+            return await self.address(thread_id)
+        except PostroomError as error:
+            _LOG.warning("turn.not_shown", thread_id=thread_id, reason=error.describe())
+            return None
+
+    async def _typing(self, adapter: BasePlatformAdapter, source: SessionSource) -> None:
+        while True:
+            await adapter.send_typing(source.chat_id, place_of(source))
+            await self._timer.sleep(_TYPING_EVERY_MS)
+
+    async def _painted(self, adapter: BasePlatformAdapter, source: SessionSource, turn: Turn) -> None:
+        """Show the answer as it grows, no more often than the platform likes."""
+        capabilities = shown_by(adapter.capabilities, self._config)
+        rules = DraftRules(least_new=self._config.buffer_threshold)
+        shown = Shown(Draft(capabilities, rules))
+        while True:
+            event = await turn.deltas.get()
+            if isinstance(event, StreamReset | RunRetrying):
+                shown = Shown(Draft(capabilities, rules))
+                self.forget(turn.run_id)
+            elif isinstance(event, TextDelta):
+                step = shown.draft.add(event.delta, now=self._clock.now())
+                while isinstance(step, Show | Edit):
+                    self._remember(turn.run_id, shown)
+                    step = await self._shown_as(adapter, source, shown, step)
+
+    async def _shown_as(
+        self, adapter: BasePlatformAdapter, source: SessionSource, shown: Shown, step: Show | Edit
+    ) -> Step:
+        place = place_of(source)
+        if shown.message_id is None:
+            result = await adapter.send(source.chat_id, step.text, None, place)
+            shown.message_id = result.message_id
+        else:
+            result = await adapter.edit_message(source.chat_id, shown.message_id, step.text, place)
+        now = self._clock.now()
+        if result.success and shown.message_id is not None:
+            return shown.draft.done(now=now)
+        wait = result.retry_after_ms if result.error_kind is SendErrorKind.RATE_LIMITED else None
+        return shown.draft.failed(now=now, retry_after_ms=wait)
+
+    def _remember(self, run_id: str, shown: Shown) -> None:
+        self._shown[run_id] = shown
+        if len(self._shown) > _MOST_SHOWN:
+            self._shown.popitem(last=False)
+
+
+def shown_by(capabilities: ChannelCapabilities, config: StreamingConfig) -> ChannelCapabilities:
+    """Return what a channel can do for drafts: one that streams is shown edits, which are its stream."""
+    interval = max(capabilities.min_edit_interval_ms, milliseconds(config.edit_interval))
+    if capabilities.streams:
+        return replace(capabilities, edits=True, streams=False)
+    return replace(capabilities, min_edit_interval_ms=interval)
+
+
+def place_of(source: SessionSource, **more: Json) -> dict[str, Json]:
+    """Return what an adapter needs to speak at this place."""
+    place: dict[str, Json] = {} if source.thread_id is None else {"thread_id": source.thread_id}
+    return place | more
+
+
+class _Telling:
+    """Passes events on, and those of the answer to whoever shows it as well."""
+
+    def __init__(self, sink: EventSink, deltas: "asyncio.Queue[AgentEvent]") -> None:
+        self._sink = sink
+        self._deltas = deltas
+
+    async def emit(self, event: AgentEvent) -> None:
+        """Take an event; never waits for a reader and never fails."""
+        if isinstance(event, TextDelta | StreamReset | RunRetrying):
+            self._deltas.put_nowait(event)
+        await self._sink.emit(event)
+
+
+class ChatExecutor(RunDispatchExecutor):
+    """Runs what the executor within runs, and shows chats' turns while they execute."""
+
+    def __init__(self, within: RunDispatchExecutor, presence: Presence) -> None:
+        self._within = within
+        self._presence = presence
+
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        """Execute a run and return how it ended."""
+        if not is_chat(activation.thread_id):
+            return await self._within.run(activation, sink)
+        activation = await self._without_hidden(activation)
+        run_id = activation.run_id or ""
+        async with self._presence.turn(activation, lambda: self._within.cancel(run_id)) as deltas:
+            return await self._within.run(activation, sink if deltas is None else _Telling(sink, deltas))
+
+    async def _without_hidden(self, activation: RunActivation) -> RunActivation:
+        """Return the request with what was undone in its conversation out of its sight."""
+        hidden = await self._presence.hidden_runs(activation.thread_id)
+        control = activation.control
+        if not hidden or not isinstance(control, RunControl):
+            return activation
+        asked: set[str] = set()
+        for run_id in hidden:
+            run = await control.threads.load_run(run_id)
+            asked.update(run.input.trigger_message_ids if run is not None and run.input else ())
+        control = replace(
+            control,
+            hidden_runs=control.hidden_runs | hidden,
+            hidden_message_ids=control.hidden_message_ids | asked,
+        )
+        return replace(activation, control=control)
+
+    def recovery(self, activation: RunActivation) -> Recovery:
+        """Say how a run that was cut off is executed again."""
+        return self._within.recovery(activation)
+
+    def cancel(self, id: str) -> bool:
+        """Ask a run to end."""
+        return self._within.cancel(id)
+
+    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
+        """Ask the thread's run to end and wait until it has."""
+        return await self._within.cancel_and_wait_by_thread(thread_id)
+
+    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
+        """Hand a decision to a run."""
+        return self._within.send_decision(id, tool_call_id, resume)
+
+    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
+        """Hand messages to a run for its next step."""
+        return self._within.send_messages(id, messages)
+
+    def wake_pending_boundary(self, id: str) -> bool:
+        """Tell a run that messages wait for it."""
+        return self._within.wake_pending_boundary(id)
+
+    async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
+        """Return what the run is pinned to."""
+        return await self._within.resolve(activation, pinned=pinned)
+
+    def live_registry(self) -> RegistrySet | None:
+        """Return the registry that is live now."""
+        return self._within.live_registry()
+
+    def commit_coordinator(self) -> CommitCoordinator | None:
+        """Return what the executor writes with on its own."""
+        return self._within.commit_coordinator()
+
+    def has_commit_coordinator(self) -> bool:
+        """Say whether its steps are committed through a coordinator at all."""
+        return self._within.has_commit_coordinator()
+
+    def stages_events(self) -> bool:
+        """Say whether its commits carry the events of the step."""
+        return self._within.stages_events()

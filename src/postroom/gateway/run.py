@@ -1,0 +1,283 @@
+"""The runner: what becomes of each line of each chat. One line of a session is handed over at a time.
+
+    stranger ─▶ a pairing code, or nothing          command ─▶ done at once, never prompt text, never in line
+    line ─▶ admitted in one step without an await ─▶ handed over, the session's others after it, in order
+
+What is busy is decided by the mailbox for all processes; the guard here decides who of this one speaks. It is
+what `_running_agents` and the adapters' `_pending_messages` show.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import structlog
+
+from postroom.contracts.chat import LineMove, LineStatus
+from postroom.contracts.errors import IllegalTransition, PostroomError
+from postroom.gateway import status, wording
+from postroom.gateway.admission import AGENT_PENDING, Admission, AdmissionKind, SessionGuard
+from postroom.gateway.config import BusyMode, GatewayConfig, Platform
+from postroom.gateway.events import ButtonPress, MessageEvent
+from postroom.gateway.session import SessionSource, build_session_key
+
+if TYPE_CHECKING:
+    from postroom.gateway.commands import Command
+    from postroom.gateway.platforms.base import BasePlatformAdapter
+    from postroom.gateway.services import Services
+
+_LOG = structlog.get_logger(__name__)
+_AGENT_PENDING_SENTINEL = AGENT_PENDING
+SHUTTING_DOWN = "Gateway shutting down"
+
+
+class GatewayRunner:
+    """Takes events of all platforms and has each become a command, a refusal, or work for an agent.
+
+    Names with an underscore are what others look at and set: `_running_agents`, `_handle_message` and their
+    like are views of the guard, also on a runner that was made without `__init__`.
+    """
+
+    config: GatewayConfig
+    adapters: "Mapping[Platform, BasePlatformAdapter]"
+    _services: "Services | None" = None
+    _running = False
+    _exit_reason: str | None = None
+
+    def __init__(self, config: GatewayConfig, services: "Services") -> None:
+        self.config = config
+        self.adapters = {}
+        self._services = services
+        self._guard = services.presence.guard
+        self._pending_messages: dict[str, str] = {}
+        self._pending_approvals: dict[str, object] = {}
+        self._voice_mode: dict[str, str] = {}
+        self._shutdown_event = asyncio.Event()
+        self._stopping: asyncio.Future[None] | None = None
+
+    # What others look at.
+
+    @property
+    def guard(self) -> SessionGuard:
+        """Which sessions are being handed over for."""
+        found = self.__dict__.get("_guard")
+        if not isinstance(found, SessionGuard):
+            found = self.__dict__["_guard"] = SessionGuard()
+        return found
+
+    @property
+    def _running_agents(self) -> dict[str, object]:
+        return self.guard.running
+
+    @_running_agents.setter
+    def _running_agents(self, shown: dict[str, object]) -> None:
+        self.guard.running = shown
+
+    # A line.
+
+    async def handle(self, event: MessageEvent) -> None:
+        """Take a line that was kept: what is to be said at once is said, and a line that is done is closed.
+
+        Raises:
+            StoreError: it is not done; the line still waits.
+        """
+        text = await self._handle_message(event)
+        services, source = self._services, event.source
+        if services is None or source is None or event.line_id is None:
+            return
+        if text is not None:
+            await services.notices.tell(source, text, key=f"said/line/{event.line_id}")
+        if event.is_command() and not event.handed_over and self._is_user_authorized(source):
+            await self._close(event, LineStatus.DONE)
+
+    async def _handle_message(self, event: MessageEvent) -> str | None:
+        """Take a line and return what is to be said to it at once, if anything is."""
+        source = event.source
+        if source is None:
+            return None
+        if not self._is_user_authorized(source):
+            return await self._meet_stranger(event, source)
+        key = self._session_key_for_source(source)
+        if event.is_command():
+            return await self._obey(event, source, key)
+        admission = self.guard.admit(key, event)
+        if admission.kind is not AdmissionKind.STARTED:
+            self._show_next(key, source)
+            return None
+        try:
+            return await self._handle_message_with_agent(event, source, key)
+        finally:
+            await self._go_on(key)
+
+    async def _go_on(self, key: str) -> None:
+        """Hand over those that came meanwhile, in order; end the handing over in the step that finds none."""
+        guard = self.guard
+        try:
+            while (event := guard.next(key)) is not None:
+                source = event.source
+                if source is None:
+                    continue
+                self._show_next(key, source)
+                try:
+                    await self._handle_message_with_agent(event, source, key)
+                except PostroomError as error:
+                    _LOG.warning("line.left_waiting", line_id=event.line_id, reason=error.describe())
+        finally:
+            guard.abandon(key)
+
+    async def _handle_message_with_agent(
+        self, event: MessageEvent, source: SessionSource, key: str
+    ) -> str | None:
+        """Hand a line over to the agents; their answer comes by the outbox."""
+        services = self._services
+        if services is None:
+            raise PostroomError("this runner was made without its services")
+        if key in self.guard.stop_wishes:
+            await services.notices.tell(source, wording.STOPPED, key=f"stopped/line/{event.line_id}")
+            await self._close(event, LineStatus.DONE)
+            return None
+        session, began_anew = await services.sessions.of(key, source)
+        if began_anew and self.config.get_reset_policy(source.platform, source.chat_type).notify:
+            await services.notices.tell(source, wording.BEGAN_ANEW, key=f"anew/{session.thread_id}")
+        mode = BusyMode(event.metadata["busy"]) if "busy" in event.metadata else None
+        admission = await services.handover.hand_over(event, session, mode=mode)
+        services.metrics.line(admission.kind.value)
+        await self._acknowledge(event, source, key, admission)
+        if key in self.guard.stop_wishes and admission.kind is AdmissionKind.STARTED:
+            await services.handover.stop(session.thread_id)
+        return None
+
+    async def _acknowledge(
+        self, event: MessageEvent, source: SessionSource, key: str, admission: Admission
+    ) -> None:
+        services = self._services
+        text = wording.acknowledgement(admission)
+        if services is None or text is None:
+            return
+        if admission.kind is AdmissionKind.REJECTED:
+            await services.notices.tell(source, text, key=f"rejected/line/{event.line_id}")
+            await self._close(event, LineStatus.REJECTED, reason=text)
+        elif services.acknowledgements.is_due(key):
+            await services.notices.tell(source, text, key=f"ack/line/{event.line_id}")
+
+    async def _close(self, event: MessageEvent, to: LineStatus, *, reason: str | None = None) -> None:
+        services = self._services
+        if services is None or event.line_id is None:
+            return
+        try:
+            await services.stores.journal.move([event.line_id], LineMove(status=to, reason=reason))
+        except IllegalTransition as error:
+            _LOG.info("line.closed_before", line_id=event.line_id, reason=error.message)
+
+    def _show_next(self, key: str, source: SessionSource) -> None:
+        """Show at the adapter which event of the session is next: the same object."""
+        adapter = self.adapters.get(source.platform)
+        if adapter is None:
+            return
+        head = self.guard.head(key)
+        if head is None:
+            adapter._pending_messages.pop(key, None)  # noqa: SLF001 - the view is a part of the contract
+        else:
+            adapter._pending_messages[key] = head  # noqa: SLF001 - as above
+
+    # Who, and where.
+
+    def _is_user_authorized(self, source: SessionSource) -> bool:
+        return self._services is not None and self._services.people.may_write(source)
+
+    def _session_key_for_source(self, source: SessionSource) -> str:
+        config = self.config
+        return build_session_key(source, config.group_sessions_per_user, config.thread_sessions_per_user)
+
+    async def _meet_stranger(self, event: MessageEvent, source: SessionSource) -> str | None:
+        services = self._services
+        if services is None:
+            return None
+        services.metrics.line("refused")
+        code = await services.people.code_for(source)
+        if code is not None:
+            text = wording.pairing(source.platform.value, code)
+            await services.notices.tell(source, text, key=f"pair/line/{event.line_id}")
+        await self._close(event, LineStatus.REJECTED, reason="its sender may not write")
+        return None
+
+    # Commands.
+
+    async def _obey(self, event: MessageEvent, source: SessionSource, key: str) -> str | None:
+        """Do what a command says. It never waits for a turn and never becomes what an agent reads."""
+        from postroom.gateway.commands import resolve_command
+
+        name = event.get_command() or ""
+        command = resolve_command(name)
+        if command is None:
+            return wording.unknown_command(name)
+        if command.name == "stop" and self.guard.wish_stop(key):
+            return wording.STARTING_UP
+        if not self._may_use(command, source):
+            return wording.NOT_ALLOWED
+        if command.name == "help":
+            return await self._handle_help_command(event)
+        if self._services is None:
+            raise PostroomError("this runner was made without its services")
+        return await self._services.commands.obey(command, event, source, key)
+
+    def _may_use(self, command: "Command", source: SessionSource) -> bool:
+        services = self._services
+        return services is None or services.commands.may_use(command, source)
+
+    async def _handle_help_command(self, event: MessageEvent) -> str:
+        from postroom.gateway.commands import help_text
+
+        return help_text(lambda command: event.source is None or self._may_use(command, event.source))
+
+    async def pressed(self, press: ButtonPress) -> str:
+        """Take a pressed button: it is the command that its value names, said by whoever pressed it."""
+        event = MessageEvent(text=f"/{press.value}", source=press.source)
+        if not self._is_user_authorized(press.source):
+            return wording.NOT_ALLOWED
+        said = await self._obey(event, press.source, self._session_key_for_source(press.source))
+        return said or ""
+
+    # Its end.
+
+    async def stop(self) -> None:
+        """End it, once: nothing new is taken, turns and answers get their time, agents are told.
+
+        Nothing that was accepted is lost: what did not end in time is taken up at the next start.
+        """
+        running = self.__dict__.get("_stopping")
+        if running is not None:
+            await asyncio.shield(running)
+            return
+        done = self._stopping = asyncio.get_running_loop().create_future()
+        try:
+            await self._stop()
+        finally:
+            done.set_result(None)
+
+    async def _stop(self) -> None:
+        self._running = False
+        services = self._services
+        if services is not None:
+            await services.wind_down(self.adapters)
+        for agent in self.guard.agents():
+            interrupt = getattr(agent, "interrupt", None)
+            if interrupt is not None:
+                interrupt(SHUTTING_DOWN)
+        for adapter in self.adapters.values():
+            try:
+                await adapter.disconnect()
+            except Exception as error:  # whatever one channel does, the others are disconnected as well
+                _LOG.exception("channel.not_disconnected", reason=type(error).__name__)
+        self.adapters = {}
+        for shown in (self._running_agents, self._pending_messages, self._pending_approvals):
+            shown.clear()
+        farewell = self.__dict__.get("_shutdown_all_gateway_honcho")
+        if farewell is not None:
+            farewell()
+        self._shutdown_event.set()
+        folder = None if services is None else services.config.state_dir
+        await asyncio.to_thread(status.remove_pid_file, folder)
+        await asyncio.to_thread(
+            status.write_runtime_status, folder, gateway_state="stopped", exit_reason=self._exit_reason
+        )

@@ -1,0 +1,110 @@
+"""Where a line comes from, and the key of the session it belongs to."""
+
+from dataclasses import dataclass, fields
+from urllib.parse import quote
+
+from postroom.contracts.messages import Json
+from postroom.gateway.config import Platform
+
+PREFIX = "agent:main"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSource:
+    """A place in a chat, and who spoke there. Names are for show; nothing is decided by them."""
+
+    platform: Platform
+    chat_id: str = ""
+    chat_name: str | None = None
+    chat_type: str = "dm"
+    """dm, group, channel or thread."""
+    user_id: str | None = None
+    """The sender's id, which the platform never changes."""
+    user_name: str | None = None
+    thread_id: str | None = None
+    chat_topic: str | None = None
+    user_id_alt: str | None = None
+    chat_id_alt: str | None = None
+    account: str = "default"
+    """Which bot, or other identity of ours, the line was sent to."""
+    is_bot: bool = False
+
+    @property
+    def description(self) -> str:
+        """The place in a few words, for people."""
+        who = self.user_name or self.user_id or "somebody"
+        where = self.chat_name or self.chat_id
+        return f"{who} on {self.platform.value}" if self.chat_type == "dm" else f"{who} in {where}"
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return it as plain data, what is not known left out."""
+        found = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in found.items() if value not in (None, False)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Json]) -> "SessionSource":
+        """Return what `to_dict` gave; names that are not known are passed over.
+
+        Raises:
+            ValueError: the platform is none.
+        """
+        known = {one.name for one in fields(cls)}
+        told = {name: value for name, value in data.items() if name in known}
+        return cls(**{**told, "platform": Platform(told["platform"])})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionKey:
+    """The parts of a session's key; two lines with equal parts are of one session."""
+
+    platform: Platform
+    chat_type: str
+    chat_id: str | None = None
+    thread_id: str | None = None
+    participant: str | None = None
+
+    def render(self) -> str:
+        """Return the key as text. A colon within a part is written `%3A`, so that parts stay apart."""
+        parts = (self.platform.value, self.chat_type, self.chat_id, self.thread_id, self.participant)
+        return ":".join((PREFIX, *(quote(part, safe="!@#$&'()*+,;=/?~ ") for part in parts if part)))
+
+
+def session_key_of(
+    source: SessionSource, *, group_sessions_per_user: bool = True, thread_sessions_per_user: bool = True
+) -> SessionKey:
+    """Return the parts of a source's key.
+
+    Direct messages are one session a chat and thread; elsewhere each participant has a session of their own
+    unless that is switched off, for threads on their own.
+    """
+    if source.chat_type == "dm":
+        chat_id = source.chat_id or None
+        alone = chat_id is None and source.thread_id is None
+        participant = (source.user_id_alt or source.user_id) if alone else None
+        return SessionKey(
+            platform=source.platform,
+            chat_type="dm",
+            chat_id=chat_id,
+            thread_id=source.thread_id,
+            participant=participant,
+        )
+    per_user = thread_sessions_per_user if source.thread_id else True
+    participant = (source.user_id_alt or source.user_id) if group_sessions_per_user and per_user else None
+    return SessionKey(
+        platform=source.platform,
+        chat_type=source.chat_type,
+        chat_id=source.chat_id or None,
+        thread_id=source.thread_id,
+        participant=participant,
+    )
+
+
+def build_session_key(
+    source: SessionSource, group_sessions_per_user: bool = True, thread_sessions_per_user: bool = True
+) -> str:
+    """Return the key of a source's session as text, for instance `agent:main:telegram:dm:12345`."""
+    return session_key_of(
+        source,
+        group_sessions_per_user=group_sessions_per_user,
+        thread_sessions_per_user=thread_sessions_per_user,
+    ).render()

@@ -1,0 +1,143 @@
+"""Which conversation a chat's session is bound to, and where what is said in a conversation goes."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from postroom.contracts.chat import ChatSession, ChatSessions, Conversation
+from postroom.contracts.clock import Clock, milliseconds
+from postroom.contracts.errors import UnknownThread, VersionConflict
+from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy
+from postroom.gateway.replies import thread_name
+from postroom.gateway.session import SessionSource
+
+_TOUCH_AFTER_MS = 30_000
+"""A session's last activity is written down no more often than this."""
+_MOST_ADDRESSES = 10_000
+_TRIES = 16
+
+
+class Sessions:
+    """The sessions of all chats."""
+
+    def __init__(
+        self, store: ChatSessions, config: GatewayConfig, clock: Clock, new_id: Callable[[], str]
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._clock = clock
+        self._new_id = new_id
+        self._addresses: OrderedDict[str, tuple[str, SessionSource]] = OrderedDict()
+
+    async def of(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
+        """Return the session of a line that comes now, and whether it began anew by its reset policy."""
+        now = self._clock.now()
+        session = await self._store.load(key)
+        if session is None:
+            fresh = self._fresh(key, source, now)
+            return await self._store.open(fresh), False
+        if self._is_over(session, source, now):
+            return await self.begin_anew(key, source), True
+        if now - session.active_at >= _TOUCH_AFTER_MS:
+            session = await self.changed(
+                key, lambda one: replace(one, active_at=now, source=source.to_dict())
+            )
+        return session, False
+
+    async def load(self, key: str) -> ChatSession | None:
+        """Return a session, if there is one."""
+        return await self._store.load(key)
+
+    async def begin_anew(self, key: str, source: SessionSource) -> ChatSession:
+        """Bind the session to a new conversation; the old one can be taken up again."""
+        await self._store.open(self._fresh(key, source, self._clock.now()))
+        thread_id = self._new_thread(source)
+        return await self.bind(key, thread_id, title=None)
+
+    async def bind(self, key: str, thread_id: str, *, title: str | None) -> ChatSession:
+        """Bind the session to a conversation of its own."""
+        now = self._clock.now()
+        return await self.changed(
+            key, lambda one: replace(one, thread_id=thread_id, title=title, active_at=now)
+        )
+
+    async def conversations(self, key: str) -> tuple[Conversation, ...]:
+        """Return the conversations that a session is or was bound to, the last active first."""
+        return await self._store.conversations(key)
+
+    async def hidden(self, thread_id: str) -> frozenset[str]:
+        """Return the runs that were undone in a conversation."""
+        address = await self.address(thread_id)
+        session = None if address is None else await self._store.load(address[0])
+        return frozenset() if session is None else hidden_runs(session, thread_id)
+
+    async def changed(self, key: str, change: Callable[[ChatSession], ChatSession]) -> ChatSession:
+        """Change a session, again when somebody else changed it meanwhile.
+
+        Raises:
+            UnknownThread: there is no such session.
+        """
+        for _ in range(_TRIES):
+            session = await self._store.load(key)
+            if session is None:
+                raise UnknownThread(f"there is no session {key!r}", value=key)
+            after = change(session)
+            if after == session:
+                return session
+            try:
+                return await self._store.put(after)
+            except VersionConflict:
+                continue
+        raise VersionConflict(f"session {key!r} was changed by others {_TRIES} times in a row", value=key)
+
+    async def address(self, thread_id: str) -> tuple[str, SessionSource] | None:
+        """Return the session that a conversation belongs to, and where it is; None for one without."""
+        known = self._addresses.get(thread_id)
+        if known is not None:
+            self._addresses.move_to_end(thread_id)
+            return known
+        conversation = await self._store.conversation(thread_id)
+        session = None if conversation is None else await self._store.load(conversation.session_key)
+        if session is None:
+            return None
+        found = session.session_key, SessionSource.from_dict(session.source)
+        self._addresses[thread_id] = found
+        if len(self._addresses) > _MOST_ADDRESSES:
+            self._addresses.popitem(last=False)
+        return found
+
+    def _fresh(self, key: str, source: SessionSource, now: int) -> ChatSession:
+        return ChatSession(
+            session_key=key, thread_id=self._new_thread(source), source=source.to_dict(), active_at=now
+        )
+
+    def _new_thread(self, source: SessionSource) -> str:
+        return thread_name(source.platform.value, source.account, self._new_id())
+
+    def _is_over(self, session: ChatSession, source: SessionSource, now: int) -> bool:
+        policy = self._config.get_reset_policy(source.platform, source.chat_type)
+        return ends_session(policy, active_at=session.active_at, now=now)
+
+
+def hidden_runs(session: ChatSession, thread_id: str) -> frozenset[str]:
+    """Return the runs that were undone in one of a session's conversations."""
+    return frozenset(session.settings.get("hidden", {}).get(thread_id, ()))
+
+
+def ends_session(policy: SessionResetPolicy, *, active_at: int, now: int) -> bool:
+    """Say whether a session that was last active then begins anew now; local time decides what a day is."""
+    idle = policy.mode in (ResetMode.IDLE, ResetMode.BOTH)
+    if idle and now - active_at >= milliseconds(timedelta(minutes=policy.idle_minutes)):
+        return True
+    if policy.mode not in (ResetMode.DAILY, ResetMode.BOTH):
+        return False
+    return active_at < _last_boundary(policy.at_hour, now) <= now
+
+
+def _last_boundary(hour: int, now: int) -> int:
+    moment = datetime.fromtimestamp(now / 1_000).astimezone()
+    boundary = moment.replace(hour=hour, minute=0, second=0, microsecond=0)
+    if boundary > moment:
+        boundary -= timedelta(days=1)
+    return int(boundary.timestamp() * 1_000)

@@ -1,0 +1,387 @@
+"""Cut a text into parts that a platform takes, so that each can be read alone.
+
+    text     in code, fenced:   ```py          part 1   in code, fenced:   part 2   ```py
+                                a = 1                   ```py                       b = 2
+                                b = 2                   a = 1                       ```
+                                ```                     ```
+
+What a cut may not do, and when it may after all:
+
+    never            exceed the limit, lie in the line that opens or closes a fence, divide a surrogate pair
+    for want of room divide a grapheme or inline code, begin a part with what only looks like a fence
+    better not       lie elsewhere than after a blank line, then a newline, then a space: of each the last one
+                     that leaves a part at least half full
+
+White space at a cut falls away, but for the indentation of the next line; in a fence all of it is kept. An
+info string that would fill half of a part is not repeated; a fence whose marks fill a part is text as any
+other.
+"""
+
+import re
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from postroom.contracts.errors import InvalidArgument
+from postroom.gateway.capabilities import LengthUnit, refuse_small_limit
+
+_FENCE_LINE = re.compile(r"^( {0,3})(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
+_FENCE_HEAD = re.compile(r" {0,3}(?:```|~~~)")
+_WHITE = re.compile(r"[^\S\u00a0\u2007\u202f]+")
+# A code span ends with its block at the latest: a blank line, an item, a quote, a heading, a row of a table.
+_TICKS = re.compile(r"`+|\n(?=[^\S\n]*(?:\n|[-*+]\s|>|\||#{1,6}\s|\d{1,9}[.)]\s))")
+_JOINERS = frozenset("\u200c\u200d\uff9e\uff9f")
+_LEAST_ROOM = 8
+# Kinds of cuts, the best last.
+_NOTHING, _CODE_SPACE, _SPACE, _CODE_NEWLINE, _NEWLINE, _CODE_BLANK, _BLANK = range(7)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A part of a text: `text[start:end]` between what was added so that it can be read alone."""
+
+    start: int
+    end: int
+    opening: str = ""
+    """The line that opens the fence again in which it begins, its newline included."""
+    closing: str = ""
+    """The line that closes the fence in which it ends, with the newline before it where there is none."""
+
+    def of(self, text: str) -> str:
+        """Return the part as it is sent."""
+        return f"{self.opening}{text[self.start : self.end]}{self.closing}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fence:
+    """Fenced code: the code is `text[code:close]`, the line that closes it ends at `end`.
+
+    Of one that is never closed, both lie beyond the text.
+    """
+
+    start: int
+    code: int
+    close: int
+    end: int
+    opening: str
+    closing: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A part ends at `end`, the next begins at `after`."""
+
+    kind: int
+    end: int
+    after: int
+
+
+def split(text: str, *, limit: int, unit: LengthUnit, numbered: bool = False) -> tuple[str, ...]:
+    """Return the text in parts of at most `limit` units, in time that grows with its length only.
+
+    Joined, with the fences that were added taken out, they are the text but for white space at the cuts. A
+    fence that a part leaves open is closed at its end and opened again in the next, with the same marker and
+    info string. A text that fits is one part, changed only to close a fence; a blank one is none, and no part
+    is blank.
+
+    `numbered` ends each of several parts with ` (i/n)`, on a line of its own behind a fence; it counts within
+    the limit.
+
+    Raises:
+        InvalidArgument: the limit is under `SMALLEST_LIMIT`.
+    """
+    pieces = cut(text, limit=limit, unit=unit)
+    if not numbered or len(pieces) < 2:
+        return tuple(piece.of(text) for piece in pieces)
+    digits = 0
+    while len(str(len(pieces))) > digits:
+        digits = len(str(len(pieces)))
+        pieces = cut(text, limit=limit, unit=unit, reserve=len(" (/)") + 2 * digits)
+    parts = [piece.of(text) for piece in pieces]
+    return tuple(f"{part}{_joint(part)}({n}/{len(parts)})" for n, part in enumerate(parts, start=1))
+
+
+def cut(text: str, *, limit: int, unit: LengthUnit, reserve: int = 0) -> tuple[Piece, ...]:
+    """Return where `split` cuts, with `reserve` units of each part left free.
+
+    Raises:
+        InvalidArgument: the limit is under `SMALLEST_LIMIT`, or too little of it is left.
+    """
+    refuse_small_limit(limit)
+    if limit - reserve < _LEAST_ROOM:
+        raise InvalidArgument(f"of {limit} units {reserve} are to be left free: too many", value=reserve)
+    pieces = _Splitter(text, limit - reserve, unit).pieces()
+    return tuple(piece for piece in pieces if piece.of(text).strip())
+
+
+def _joint(part: str) -> str:
+    """Return what stands between a part and its number: a line that closes a fence holds nothing else."""
+    return "\n" if _FENCE_HEAD.match(part, part.rfind("\n") + 1) else " "
+
+
+class _Splitter:
+    """Cuts one text, from its start on."""
+
+    def __init__(self, text: str, room: int, unit: LengthUnit) -> None:
+        self._text = text
+        self._room = room
+        self._unit = unit
+        self._fences = [one for one in map(self._carried, _fences(text)) if one is not None]
+        self._fence_starts = [fence.start for fence in self._fences]
+        self._spans = [span for span in _spans(text, self._fences) if self._fits(*span)]
+        self._span_starts = [start for start, _ in self._spans]
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield the parts in order; none when the text is empty, some may be blank."""
+        text = self._text
+        start = 0 if self._is_last(0) else self._after_white(0)
+        while start < len(text):
+            fence = self._fence_at(start)
+            opening = fence.opening + "\n" if fence else ""
+            if self._is_last(start):
+                found = _Cut(_NOTHING, len(text), len(text))
+            else:
+                found = self._next_cut(start, self._room - self._unit.measure(opening))
+            end, closing = found.end, self._closing(found.end)
+            if not closing and (start > 0 or found.after < len(text)):
+                end = start + len(text[start:end].rstrip())
+            yield Piece(start=start, end=end, opening=opening, closing=closing)
+            start = found.after
+
+    def _carried(self, fence: _Fence) -> _Fence | None:
+        """Return a fence as each part opens it again, or None when its marks leave no room for code."""
+        if fence.code - fence.start > self._room:
+            return None
+        first = self._unit.measure(self._text[fence.start : fence.code])
+        marks = 1 + max(len(fence.closing), fence.end - fence.close)
+        if first + marks > self._room - _LEAST_ROOM:
+            return None
+        return fence if first + marks <= self._room // 2 else replace(fence, opening=fence.closing)
+
+    def _fits(self, start: int, end: int) -> bool:
+        return end - start <= self._room and self._unit.measure(self._text[start:end]) <= self._room
+
+    def _is_last(self, start: int) -> bool:
+        """Say whether all that is left is one part."""
+        text = self._text
+        if len(text) - start > self._room:
+            return False
+        fence = self._fence_at(start)
+        added = self._closing(len(text)) + (fence.opening + "\n" if fence else "")
+        return self._unit.measure(text[start:]) + self._unit.measure(added) <= self._room
+
+    def _closing(self, end: int) -> str:
+        """Return what closes the fence that is open at `end`."""
+        fence = self._fence_at(end)
+        if fence is None:
+            return ""
+        return fence.closing if end > fence.start and self._text[end - 1] == "\n" else "\n" + fence.closing
+
+    def _fence_at(self, place: int) -> _Fence | None:
+        """Return the fence within which a place lies, its first and last line included."""
+        index = bisect_left(self._fence_starts, place) - 1
+        return self._fences[index] if index >= 0 and place < self._fences[index].end else None
+
+    def _after_white(self, place: int) -> int:
+        """Return where a part begins after a cut here: white space is passed over, an indentation is not."""
+        white = _WHITE.match(self._text, place)
+        if white is None:
+            return place
+        line = self._text.rfind("\n", max(place - 1, 0), white.end()) + 1
+        return white.end() if place > 0 == line else line
+
+    def _next_cut(self, start: int, room: int) -> _Cut:
+        """Return where the part ends that begins at `start` and does not reach the end of the text."""
+        end = self._unit.fitting(self._text, start, room)
+        fence = self._fence_at(end)
+        if fence is not None:
+            code_end = self._unit.fitting(self._text, start, room - 1 - len(fence.closing))
+            end = code_end if code_end > fence.code else fence.start
+        indented = _WHITE.match(self._text, start, end + 1)
+        first = indented.end() if indented else start + 1
+        half = max(first, start + (end - start) // 2)
+        return (
+            self._best_white(start, half, end, end)
+            or self._best_white(start, first, half, end)
+            or self._within_a_line(start, end)
+        )
+
+    def _best_white(self, start: int, low: int, high: int, end: int) -> _Cut | None:
+        """Return the best cut at white space between `low` and `high`, of a part that `end` fills."""
+        best: _Cut | None = None
+        barred = len(self._text)
+        for white in reversed(list(_WHITE.finditer(self._text, low, min(high + 2, len(self._text))))):
+            found = self._at_white(white.start(), end)
+            if found is None or not start < found.end <= high or white.start() >= barred:
+                continue
+            if best is not None and found.kind <= best.kind:
+                continue
+            if found.kind in (_SPACE, _CODE_SPACE):
+                line = self._line_start(start, found.end)
+                if _FENCE_HEAD.match(self._text, line):
+                    barred = line
+                    continue
+            best = found
+            if best.kind == _BLANK:
+                break
+        return best
+
+    def _at_white(self, first: int, end: int) -> _Cut | None:
+        """Return the cut at the white space that begins at `first`, or None where there may be none."""
+        text, fence = self._text, self._fence_at(first)
+        if fence is None:
+            after = self._after_white(first)
+            lines = text.count("\n", first, after)
+            if self._span_around(first) or not (lines or self._may_begin(after)):
+                return None
+            return _Cut((_SPACE, _NEWLINE, _BLANK)[min(lines, 2)], first, after)
+        white = _WHITE.match(text, first, end + 1)
+        last = white.end() if white else first
+        lines = text.count("\n", first, min(last, end))
+        place = text.rfind("\n", first, min(last, end)) + 1 if lines else last
+        if not fence.code <= first < place < fence.close or not self._closes_in_time(fence, place, end):
+            return None
+        if not (lines or self._may_begin(place)):
+            return None
+        return _Cut((_CODE_SPACE, _CODE_NEWLINE, _CODE_BLANK)[min(lines, 2)], place, place)
+
+    def _closes_in_time(self, fence: _Fence, place: int, end: int) -> bool:
+        """Say whether a fence can be closed at `place`; of the one in which `end` lies, `end` takes care."""
+        return fence.end > end or fence.end - place > len(fence.closing)
+
+    def _span_around(self, place: int) -> tuple[int, int] | None:
+        """Return the code span that a cut at this place would divide."""
+        index = bisect_left(self._span_starts, place) - 1
+        return self._spans[index] if index >= 0 and place < self._spans[index][1] else None
+
+    def _may_begin(self, place: int) -> bool:
+        """Say whether a line may begin here that begins elsewhere in the text."""
+        return _is_boundary(self._text, place - 1, place) and not self._begins_a_fence(place)
+
+    def _begins_a_fence(self, place: int) -> bool:
+        """Say whether the middle of a line would look like a fence, were it the start of one."""
+        return self._text[place - 1] != "\n" and _FENCE_HEAD.match(self._text, place) is not None
+
+    def _line_start(self, start: int, place: int) -> int:
+        """Return where the line that a place lies in begins in the part."""
+        return max(start, self._text.rfind("\n", start, place) + 1)
+
+    def _within_a_line(self, start: int, end: int) -> _Cut:
+        """Return the last cut that divides nothing; one through whatever stands there when there is none."""
+        text = self._text
+        fence = self._fence_at(end)
+        if fence is not None and end >= fence.close:
+            end = fence.close - 1 if fence.close - 1 > fence.code else fence.start
+        place = end
+        while place > start:
+            fence, span = self._fence_at(place), self._span_around(place)
+            if fence is not None and not fence.code < place < fence.close:
+                place = fence.close - 1 if place >= fence.close else fence.start
+            elif span is not None:
+                place = span[0]
+            elif text[place - 1] != "\n" and self._looks_fenced(start, place):
+                place = self._line_start(start, place)
+            elif fence is not None and not self._closes_in_time(fence, place, end):
+                place -= 1
+            elif _is_boundary(text, start, place) and not self._begins_a_fence(place):
+                break
+            else:
+                place -= 1
+        if place <= start:
+            place = end - (_is_pair(text, end) and end - 1 > start)
+        return _Cut(_NOTHING, place, place if self._fence_at(place) else self._after_white(place))
+
+    def _looks_fenced(self, start: int, place: int) -> bool:
+        """Say whether the line before a place looks as if it opened or closed a fence."""
+        return _FENCE_HEAD.match(self._text, self._line_start(start, place)) is not None
+
+
+def _fences(text: str) -> Iterator[_Fence]:
+    """Yield the fenced code of a text; a fence that is never closed reaches beyond its end."""
+    opened: re.Match[str] | None = None
+    for line in _FENCE_LINE.finditer(text):
+        if opened is None:
+            opened = line if line[2][0] == "~" or "`" not in line[3] else None
+        elif line[2].startswith(opened[2]) and not line[3].strip(" \t\r"):
+            yield _fence(opened, line.start(), line.end(2))
+            opened = None
+    if opened is not None:
+        yield _fence(opened, len(text) + 1, len(text) + 1)
+
+
+def _fence(opened: re.Match[str], close: int, end: int) -> _Fence:
+    return _Fence(
+        start=opened.start(),
+        code=opened.end() + 1,
+        close=close,
+        end=end,
+        opening=opened[0].rstrip(),
+        closing=opened[1] + opened[2],
+    )
+
+
+def _spans(text: str, fences: list[_Fence]) -> Iterator[tuple[int, int]]:
+    """Yield the inline code of a text outside of its fences, marks included."""
+    lows = [0, *(fence.end for fence in fences)]
+    highs = [*(fence.start for fence in fences), len(text)]
+    for low, high in zip(lows, highs, strict=True):
+        block: list[tuple[int, int]] = []
+        for mark in _TICKS.finditer(text, low, max(low, high)):
+            if mark[0] == "\n":
+                yield from _paired(text, block)
+                block = []
+            else:
+                block.append(mark.span())
+        yield from _paired(text, block)
+
+
+def _paired(text: str, runs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Yield the spans between runs of backticks in a block: each ends at the next run of the same length."""
+    closers: dict[int, int] = {}
+    ends: list[tuple[int, int | None]] = []
+    for index in range(len(runs) - 1, -1, -1):
+        first, last = runs[index]
+        slashes = 0
+        while first > slashes and text[first - slashes - 1] == "\\":
+            slashes += 1
+        opens = first + slashes % 2
+        ends.append((opens, closers.get(last - opens)))
+        closers[last - first] = index
+    ends.reverse()
+    index = 0
+    while index < len(runs):
+        opens, closer = ends[index]
+        if closer is not None:
+            yield opens, runs[closer][1]
+        index = index + 1 if closer is None else closer + 1
+
+
+def _is_boundary(text: str, start: int, place: int) -> bool:
+    """Say whether a cut divides no grapheme, as far as the character database alone can tell."""
+    if not start < place < len(text) or text[place - 1] == "\n":
+        return True
+    before, after = text[place - 1], text[place]
+    if after.isascii():
+        return before != "\u200d" and (before, after) != ("\r", "\n")
+    if before == "\u200d" or after in _JOINERS or unicodedata.category(after) in ("Mn", "Me", "Mc"):
+        return False
+    if (
+        "\U0001f3fb" <= after <= "\U0001f3ff"
+        or "\U000e0020" <= after <= "\U000e007f"
+        or _is_pair(text, place)
+    ):
+        return False
+    if "\u1160" <= after <= "\u11ff":  # the second or third sign of a Korean syllable
+        return not ("\u1100" <= before <= "\u11ff" or "\uac00" <= before <= "\ud7a3")
+    if unicodedata.combining(before) == 9:  # a virama ties two consonants together
+        return not after.isalpha()
+    flags = 0
+    while place - flags > start and "\U0001f1e6" <= text[place - flags - 1] <= "\U0001f1ff":
+        flags += 1
+    return not ("\U0001f1e6" <= after <= "\U0001f1ff" and flags % 2)
+
+
+def _is_pair(text: str, place: int) -> bool:
+    """Say whether a cut divides a surrogate pair that was never put together."""
+    return "\ud800" <= text[place - 1] < "\udc00" <= text[place : place + 1] < "\ue000"

@@ -1,0 +1,122 @@
+"""What other processes can see of a gateway: its status file, its process file, and its locks on bot tokens.
+
+Everything is below one folder that the caller names; with None nothing is kept. Files are written beside
+their place and moved there, readable by their owner alone. A lock is the operating system's and ends with its
+process.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from postroom.contracts.errors import ConfigError
+from postroom.contracts.messages import Json
+
+PID_FILE = "gateway.pid"
+STATUS_FILE = "gateway_state.json"
+LOCKS = "gateway-locks"
+
+
+def write_pid_file(folder: Path | None) -> None:
+    """Say which process the gateway is."""
+    if folder is not None:
+        _write(folder / PID_FILE, {"pid": os.getpid(), "kind": "postroom-gateway"})
+
+
+def remove_pid_file(folder: Path | None) -> None:
+    """Say that no process is the gateway any more; one that another has written meanwhile stays."""
+    found = None if folder is None else _read(folder / PID_FILE)
+    if folder is not None and found is not None and found.get("pid") == os.getpid():
+        (folder / PID_FILE).unlink(missing_ok=True)
+
+
+def write_runtime_status(
+    folder: Path | None,
+    *,
+    gateway_state: str,
+    exit_reason: str | None = None,
+    platforms: Mapping[str, Mapping[str, Json]] | None = None,
+    now: int = 0,
+) -> None:
+    """Say how it stands: starting, running, draining, degraded or stopped, and each platform apart."""
+    if folder is None:
+        return
+    told = {
+        "pid": os.getpid(),
+        "gateway_state": gateway_state,
+        "exit_reason": exit_reason,
+        "platforms": {name: dict(state) for name, state in (platforms or {}).items()},
+        "updated_at": now,
+    }
+    _write(folder / STATUS_FILE, told)
+
+
+def read_runtime_status(folder: Path) -> dict[str, Json] | None:
+    """Return what a gateway last said of itself; None when there is nothing that can be read."""
+    return _read(folder / STATUS_FILE)
+
+
+class ScopedLocks:
+    """Locks that one process on this machine can hold: nobody else receives with the same token.
+
+    A token is known here by a hash of it; neither file names nor messages show more.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._held: dict[tuple[str, str], FileLock] = {}
+
+    def acquire(self, scope: str, identity: str) -> None:
+        """Take a lock; harmless when it is held here already.
+
+        Raises:
+            ConfigError: another process holds it.
+        """
+        if self._folder is None or (scope, identity) in self._held:
+            return
+        folder = self._folder / LOCKS
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        name = f"{scope}-{sha256(identity.encode()).hexdigest()[:16]}"
+        lock = FileLock(folder / f"{name}.lock", timeout=0, mode=0o600, thread_local=False)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise ConfigError(
+                f"another process receives with the same {scope} token",
+                value=name,
+                remedy="stop it, or give this one a bot of its own",
+            ) from error
+        self._held[scope, identity] = lock
+
+    def release(self, scope: str, identity: str) -> None:
+        """Give a lock back; harmless when it is not held here."""
+        lock = self._held.pop((scope, identity), None)
+        if lock is not None:
+            lock.release()
+
+    def release_all(self) -> None:
+        """Give back all that are held here."""
+        for scope, identity in list(self._held):
+            self.release(scope, identity)
+
+
+def _write(path: Path, told: Mapping[str, Json]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(told, file)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def _read(path: Path) -> dict[str, Json] | None:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

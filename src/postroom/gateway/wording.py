@@ -1,0 +1,92 @@
+"""What the gateway itself says to people: every sentence of its own, in one place."""
+
+from postroom.contracts.runs import RunRecord, TerminationKind
+from postroom.gateway.admission import Admission, AdmissionKind
+
+NO_ANSWER = "(The agent ended without an answer.)"
+STOPPED = "Stopped."
+POSSIBLE_DUPLICATE = "(You may have had this before: the last try was cut off.)"
+STARTING_UP = "The agent is still starting up; it is stopped before it begins."
+STOPPING = "Stopping."
+NOTHING_TO_STOP = "Nothing is at work here."
+DRAINING = "I am being restarted. Your message is kept and is answered when I am back."
+NOT_ALLOWED = "You may not do that here."
+EDITED_TOO_LATE = "That message had been read before you changed it."
+
+
+def too_old(minutes: int) -> str:
+    """Say that a line was left unanswered over a break."""
+    return f"This waited over {minutes} minutes while I was away and is not answered any more. Send it again."
+
+
+def acknowledgement(admission: Admission) -> str | None:
+    """Say what became of a line; None when its answer says enough."""
+    match admission.kind:
+        case AdmissionKind.STARTED:
+            return None
+        case AdmissionKind.QUEUED:
+            return (
+                f"Queued: {_lines(admission.ahead)} before it." if admission.ahead else "Queued: it is next."
+            )
+        case AdmissionKind.STEERED:
+            return "The agent reads this at its next step."
+        case AdmissionKind.COLLECTED:
+            return "This is read together with what else you sent."
+        case AdmissionKind.REJECTED:
+            return admission.reason
+
+
+def _lines(number: int) -> str:
+    return "1 message" if number == 1 else f"{number} messages"
+
+
+def busy(reason_to_wait: str = "the agent is at work") -> str:
+    """Say that a line is refused because of others."""
+    return f"Not taken: {reason_to_wait}. Send it again later."
+
+
+def queue_full(most: int) -> str:
+    """Say that a line is refused because too many wait."""
+    return f"Not taken: {most} messages wait here already. Send it again later."
+
+
+def end_of(run: RunRecord) -> str:
+    """Return what a run's end says to people: its answer, or why there is none."""
+    reason = run.termination
+    if run.final_output and (reason is None or reason.type is not TerminationKind.ERROR):
+        text = run.final_output
+        return (
+            text if reason is None or reason.type is not TerminationKind.CANCELLED else f"{text}\n\n{STOPPED}"
+        )
+    if reason is None:
+        return NO_ANSWER
+    match reason.type:
+        case TerminationKind.CANCELLED | TerminationKind.STOPPED:
+            return STOPPED
+        case TerminationKind.BLOCKED:
+            return f"The agent was not allowed to go on: {_short(reason.value)}"
+        case TerminationKind.ERROR:
+            return f"The agent could not answer: {_short(reason.value)}"
+        case _:
+            return NO_ANSWER
+
+
+def _short(text: str | None, most: int = 300) -> str:
+    line = " ".join((text or "no reason is known").split())
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def pairing(platform: str, code: str) -> str:
+    """Return what a stranger is told."""
+    return (
+        f"I do not know you yet. Ask the owner to run `postroom gateway pair {platform} {code}`."
+        " The code is good for an hour."
+    )
+
+
+def unknown_command(name: str) -> str:
+    """Say that there is no such command."""
+    return f"There is no command /{name}. /help lists those there are."
+
+
+BEGAN_ANEW = "A new conversation begins; /resume takes up an earlier one."

@@ -1,0 +1,139 @@
+"""One mapper a record of chats; what does not read back is named, and what cannot be written is refused."""
+
+from typing import Any
+
+from postroom.contracts.chat import (
+    MAX_LINES,
+    ChatSession,
+    Conversation,
+    InboundLine,
+    LineKey,
+    LineStatus,
+)
+from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
+from postroom.contracts.errors import InvalidRecord, StoreCorrupt
+from postroom.contracts.messages import Json
+from postroom.stores.codec import decode_json, encode
+from postroom.stores.sqlite.runs.rows import Row, unreadable
+
+NEWEST = 2**63 - 1
+"""The last id that a row can have."""
+
+
+def page(limit: int) -> int:
+    """Return how much a listing holds that was asked for so much."""
+    return max(0, min(limit, MAX_LINES))
+
+
+def line(row: Row) -> InboundLine:
+    """Map a row of `chat_lines`.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    try:
+        return InboundLine(
+            line_id=row[0],
+            key=LineKey(platform=row[1], account=row[2], chat_id=row[3], message_id=row[4]),
+            session_key=row[5],
+            sender_id=row[6],
+            body=_fields(row[7], "body"),
+            status=LineStatus(row[8]),
+            received_at=row[9],
+            updated_at=row[10],
+            revision=row[11],
+            thread_id=row[12],
+            reason=row[13],
+        )
+    except (ValueError, StoreCorrupt) as error:
+        raise unreadable("line", str(row[0]), error) from error
+
+
+def session(row: Row) -> ChatSession:
+    """Map a row of `chat_sessions`.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    try:
+        return ChatSession(
+            session_key=row[0],
+            thread_id=row[1],
+            source=_fields(row[2], "source"),
+            title=row[3],
+            settings=_fields(row[4], "settings"),
+            created_at=row[5],
+            updated_at=row[6],
+            active_at=row[7],
+            revision=row[8],
+        )
+    except StoreCorrupt as error:
+        raise unreadable("session", row[0], error) from error
+
+
+def conversation(row: Row) -> Conversation:
+    """Map a row of `chat_conversations`."""
+    thread_id, session_key, title, created_at, active_at = row
+    return Conversation(
+        thread_id=thread_id, session_key=session_key, title=title, created_at=created_at, active_at=active_at
+    )
+
+
+def person(row: Row) -> Person:
+    """Map a row of `chat_people`.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    platform, user_id, role, name, added_at = row
+    try:
+        return Person(platform=platform, user_id=user_id, role=PersonRole(role), name=name, added_at=added_at)
+    except ValueError as error:
+        raise unreadable("person", f"{platform} {user_id}", error) from error
+
+
+def request(row: Row) -> PairingRequest:
+    """Map a row of `chat_requests`."""
+    platform, user_id, code_hash, name, asked_at, expires_at = row
+    return PairingRequest(
+        platform=platform,
+        user_id=user_id,
+        code_hash=code_hash,
+        name=name,
+        asked_at=asked_at,
+        expires_at=expires_at,
+    )
+
+
+def written(fields: dict[str, Json]) -> str:
+    """Return fields as the text that is stored: what the caller does to them afterwards changes nothing.
+
+    Raises:
+        InvalidRecord: they hold half a character, which no text may.
+    """
+    try:
+        return encode(fields)
+    except UnicodeEncodeError as error:
+        raise InvalidRecord(f"SQLite cannot hold a text: {error}") from error
+
+
+def refuse_unfit(*optional: str | None, **needed: str) -> None:
+    """Refuse texts that are needed and blank, and any that hold half a character.
+
+    Raises:
+        InvalidRecord: as said.
+    """
+    for name, text in needed.items():
+        if not text.strip():
+            raise InvalidRecord(f"{name} is blank", value=text)
+    try:
+        "".join(text for text in (*optional, *needed.values()) if text).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRecord(f"SQLite cannot hold a text: {error}") from error
+
+
+def _fields(text: str, where: str) -> dict[str, Any]:
+    value = decode_json(text, where=where)
+    if not isinstance(value, dict):
+        raise StoreCorrupt(f"{where} is no object", value=where)
+    return value

@@ -1,0 +1,235 @@
+"""Commands act at once, also while an agent is at work, and never become what it reads."""
+
+from gateway_room import Agent, all_answered, settled
+from postroom.contracts.chat import LineStatus
+from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
+
+
+async def said(room, gateway, channel, number: int) -> list[str]:
+    """Return what was said when there is so much of it."""
+    await settled(lambda: len(channel.said) >= number, room.hurry(gateway))
+    return channel.texts()
+
+
+async def test_help_lists_what_one_may_use(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    await channel.say("/help", user="u2")
+    [text] = await said(room, gateway, channel, 1)
+    assert "/status" in text
+    assert "/sethome" not in text
+    assert "/approve" not in text
+    assert agent.read == []
+    await all_answered(room, gateway, 1)
+
+
+async def test_an_unknown_command_is_named_and_never_read(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    await channel.say("/frobnicate now")
+    assert await said(room, gateway, channel, 1) == [
+        "There is no command /frobnicate. /help lists those there are."
+    ]
+    await channel.say("/etc/passwd is a path")
+    await all_answered(room, gateway, 2)
+    assert agent.read == [["/etc/passwd is a path"]]
+
+
+async def test_who_may_not_use_a_command_is_told_so(room):
+    gateway, channel = await room.open(Agent())
+    await channel.say("/sethome", user="u2")
+    assert await said(room, gateway, channel, 1) == ["You may not do that here."]
+
+
+async def test_stop_ends_the_turn_and_keeps_what_waits(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent)
+    await channel.say("one")
+    await settled(agent.began(1))
+    await channel.say("two")
+    await settled(lambda: not gateway.intake.tasks)
+    await channel.say("/stop")
+    await settled(agent.began(2), room.hurry(gateway))
+    agent.free.set()
+    await all_answered(room, gateway, 3)
+    texts = channel.texts()
+    assert "Stopped." in texts
+    assert "re: two" in texts
+    assert any(text.startswith("Stopping.\n1 waiting") for text in texts)
+
+
+async def test_stop_all_drops_what_waits_and_lists_it(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent)
+    for word in ("one", "two", "three"):
+        await channel.say(word)
+    await settled(agent.began(1), lambda: not gateway.intake.tasks)
+    await channel.say("/stop all")
+    await all_answered(room, gateway, 4)
+    listed = "Dropped: 2\n- two\n- three"
+    await settled(lambda: any(listed in text for text in channel.texts()), room.hurry(gateway))
+    assert agent.read == [["one"]]
+    assert (await room.statuses())[LineStatus.RETRACTED] == 2
+
+
+async def test_status_says_what_is_at_work_and_what_waits(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent)
+    await channel.say("/status")
+    [idle] = await said(room, gateway, channel, 1)
+    assert "At work: no\nWaiting: 0\nWhile busy: queue" in idle
+    for word in ("one", "two"):
+        await channel.say(word)
+    await settled(agent.began(1), lambda: not gateway.intake.tasks)
+    await channel.say("/status")
+    await settled(
+        lambda: any("At work: yes\nWaiting: 1" in text for text in channel.texts()), room.hurry(gateway)
+    )
+
+
+async def test_new_begins_a_conversation_and_resume_takes_up_the_old_one(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    await channel.say("in the first")
+    await all_answered(room, gateway, 1)
+    await channel.say("/title First")
+    await channel.say("/new")
+    await all_answered(room, gateway, 3)
+    await channel.say("in the second")
+    await all_answered(room, gateway, 4)
+    first, second = (one.thread_id for one in agent.activations)
+    assert first != second
+    await channel.say("/resume")
+    await settled(lambda: any("1. First" in text for text in channel.texts()), room.hurry(gateway))
+    await channel.say("/resume First")
+    await all_answered(room, gateway, 6)
+    await channel.say("back")
+    await all_answered(room, gateway, 7)
+    assert agent.activations[-1].thread_id == first
+
+
+async def test_undo_hides_the_last_exchange_and_retry_asks_again(room):
+    agent = Agent()
+    seen = []
+
+    async def look(activation, sink):
+        control = activation.control
+        thread = await control.threads.load_messages(activation.thread_id)
+        seen.append([message.text() for message in thread if control.shows(message)])
+        text = activation.messages[-1].text()
+        return AgentRunResult(run_id=activation.run_id, response=f"re: {text}")
+
+    agent.act = look
+    gateway, channel = await room.open(agent)
+    await channel.say("one")
+    await all_answered(room, gateway, 1)
+    await channel.say("two")
+    await all_answered(room, gateway, 2)
+    await channel.say("/undo")
+    await all_answered(room, gateway, 3)
+    await channel.say("three")
+    await all_answered(room, gateway, 4)
+    assert seen[-1] == ["one", "re: one", "three"]
+    await channel.say("/retry")
+    await all_answered(room, gateway, 5)
+    assert seen[-1] == ["one", "re: one", "three"]
+    assert channel.texts()[-1] == "re: three"
+
+
+async def test_a_way_that_was_chosen_for_the_session_holds(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent)
+    await channel.say("/busy reject")
+    await said(room, gateway, channel, 1)
+    await channel.say("one")
+    await settled(agent.began(1))
+    await channel.say("two")
+    await settled(lambda: any(text.startswith("Not taken") for text in channel.texts()), room.hurry(gateway))
+    await channel.say("/queue three")
+    await settled(lambda: not gateway.intake.tasks)
+    agent.free.set()
+    await all_answered(room, gateway, 4)
+    assert agent.read == [["one"], ["three"]]
+
+
+async def test_background_work_is_done_beside_the_conversation(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent)
+    await channel.say("one")
+    await settled(agent.began(1))
+    await channel.say("/background two")
+    await settled(agent.began(2))
+    agent.free.set()
+    await all_answered(room, gateway, 2)
+    assert {one.thread_id for one in agent.activations} == {one.thread_id for one in agent.activations}
+    assert len({one.thread_id for one in agent.activations}) == 2
+    assert {"re: one", "re: two"} <= set(channel.texts())
+
+
+def asking(agent: Agent) -> None:
+    """Have the agent ask before it answers."""
+
+    async def act(activation, sink):
+        if activation.decisions:
+            [(_, resume)] = activation.decisions
+            return AgentRunResult(run_id=activation.run_id, response=f"approved: {resume.approved}")
+        ticket = RunWaitingTicket(
+            ticket_id="t1", tool_call_id="c1", tool_name="delete", arguments={"path": "a"}
+        )
+        waiting = RunWaitingState(reason=WaitingReason.TOOL_PERMISSION, tickets=(ticket,))
+        return AgentRunResult(
+            run_id=activation.run_id, termination=TerminationReason.suspended(), waiting=waiting
+        )
+
+    agent.act = act
+
+
+async def test_a_question_is_answered_by_a_button_once_and_its_card_shows_that(room):
+    agent = Agent()
+    asking(agent)
+    gateway, channel = await room.open(agent)
+    await channel.say("delete a")
+    await settled(lambda: any(one.card for one in channel.said), room.hurry(gateway))
+    [card] = [one for one in channel.said if one.card]
+    yes, no = card.card.buttons
+    assert "delete" in card.text
+    assert await channel.press(yes.value, user="u2") == "You may not do that here."
+    assert await channel.press(yes.value) == "Approved by U1."
+    assert "answered already" in await channel.press(no.value)
+    await settled(lambda: "approved: True" in channel.texts(), room.hurry(gateway))
+    await settled(
+        lambda: card.text.endswith("Approved by U1.") and not card.card.buttons, room.hurry(gateway)
+    )
+    await all_answered(room, gateway, 1)
+
+
+async def test_a_question_outlives_the_process_and_is_answered_by_a_command(room):
+    agent = Agent()
+    asking(agent)
+    gateway, channel = await room.open(agent)
+    await channel.say("delete a")
+    await settled(lambda: any(one.card for one in channel.said), room.hurry(gateway))
+    await room.close()
+    gateway, channel = await room.open(agent)
+    await channel.say("/deny not that one")
+    await settled(lambda: "approved: False" in channel.texts(), room.hurry(gateway))
+    await all_answered(room, gateway, 2)
+
+
+async def test_a_command_in_one_session_does_nothing_to_another(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent)
+    await channel.say("one", chat="a")
+    await settled(agent.began(1))
+    await channel.say("/stop", chat="b")
+    await settled(lambda: channel.texts("b") == ["Nothing is at work here."], room.hurry(gateway))
+    agent.free.set()
+    await all_answered(room, gateway, 2)
+    assert channel.texts("a") == ["re: one"]

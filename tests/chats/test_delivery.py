@@ -1,0 +1,214 @@
+"""What is to be said is said once, in order, in spite of platforms; or it is kept, and its lines say why."""
+
+import asyncio
+from datetime import timedelta
+
+from gateway_room import Agent, all_answered, delivery, settled
+from postroom.contracts.chat import LineStatus
+from postroom.contracts.errors import Unauthorized
+from postroom.gateway import wording
+from postroom.gateway.capabilities import ChannelCapabilities
+from postroom.gateway.events import SendErrorKind, SendResult
+from postroom.gateway.replies import target_name
+
+FINAL = ChannelCapabilities(limit=200)
+EDITS = ChannelCapabilities(limit=200, edits=True, min_edit_interval_ms=0)
+TARGET = target_name("telegram", "bot")
+
+
+def failed(kind: SendErrorKind, **more) -> SendResult:
+    return SendResult.failed(kind, "the platform says no", **more)
+
+
+async def test_what_may_pass_is_tried_again_and_said_once(room):
+    gateway, channel = await room.open(Agent(), capabilities=FINAL)
+    channel.refusals += [
+        failed(SendErrorKind.TRANSIENT),
+        failed(SendErrorKind.RATE_LIMITED, retry_after_ms=5_000),
+    ]
+    await channel.say("hello")
+    await all_answered(room, gateway, 1)
+    assert channel.texts() == ["re: hello"]
+    assert await room.statuses() == {LineStatus.DONE: 1}
+
+
+async def test_a_platform_is_left_alone_as_long_as_it_asks(room):
+    gateway, channel = await room.open(Agent(), capabilities=FINAL)
+    channel.refusals.append(failed(SendErrorKind.RATE_LIMITED, retry_after_ms=60_000))
+    await channel.say("hello")
+    await settled(lambda: not channel.refusals)
+    before = room.clock.now()
+    await all_answered(room, gateway, 1)
+    assert room.clock.now() - before >= 60_000
+
+
+async def test_an_answer_whose_acknowledgement_was_lost_is_marked_when_it_is_said_again(room):
+    gateway, channel = await room.open(Agent(), capabilities=FINAL)
+    channel.refusals.append(failed(SendErrorKind.UNKNOWN))
+    await channel.say("hello")
+    await all_answered(room, gateway, 1)
+    assert channel.texts() == ["re: hello", f"{wording.POSSIBLE_DUPLICATE}\nre: hello"]
+
+
+async def test_an_answer_that_a_crash_cut_off_is_marked_when_it_is_said_again(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent, capabilities=FINAL)
+    await channel.say("hello")
+    await settled(agent.began(1))
+    channel.refusals.append(asyncio.CancelledError())  # the process dies here
+    agent.free.set()
+    await settled(lambda: not channel.refusals, room.hurry(gateway))
+    room.clock.advance(timedelta(minutes=3))
+    await room.close()
+    gateway, channel = await room.open(agent, channel=channel)
+    await all_answered(room, gateway, 1)
+    assert channel.texts() == [f"{wording.POSSIBLE_DUPLICATE}\nre: hello"]
+
+
+async def test_what_will_not_pass_goes_to_the_tray_and_its_line_says_why(room):
+    gateway, channel = await room.open(Agent(), capabilities=FINAL)
+    channel.refusals.append(failed(SendErrorKind.FORBIDDEN))
+    await channel.say("hello")
+    await all_answered(room, gateway, 1)
+    assert await room.statuses() == {LineStatus.FAILED: 1}
+    [dead] = await room.runs.outbox.dead_letters(lane="chat")
+    assert "forbidden" in dead.last_error
+    assert dead.payload["text"] == "re: hello"
+
+
+async def test_what_was_tried_too_often_goes_to_the_tray(room):
+    gateway, channel = await room.open(Agent(), capabilities=FINAL, config=delivery(max_attempts=3))
+    channel.refusals += [failed(SendErrorKind.TRANSIENT)] * 3
+    await channel.say("hello")
+    await all_answered(room, gateway, 1)
+    assert not channel.refusals
+    assert await room.statuses() == {LineStatus.FAILED: 1}
+
+
+async def test_an_answer_that_is_too_old_is_not_sent(room):
+    gateway, channel = await room.open(
+        Agent(), capabilities=FINAL, config=delivery(max_age=timedelta(minutes=1))
+    )
+    channel.refusals.append(failed(SendErrorKind.RATE_LIMITED, retry_after_ms=120_000))
+    await channel.say("hello")
+    await all_answered(room, gateway, 1)
+    assert channel.texts() == []
+    assert await room.statuses() == {LineStatus.FAILED: 1}
+
+
+async def test_a_later_answer_does_not_overtake_one_that_has_to_wait(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent, capabilities=FINAL)
+    await channel.say("one")
+    await settled(agent.began(1))
+    channel.refusals += [failed(SendErrorKind.TRANSIENT)] * 2
+    await channel.say("two")
+    await channel.say("three", chat="other")
+    agent.free.set()
+    await all_answered(room, gateway, 3)
+    texts = [text for text in channel.texts() if text.startswith("re:")]
+    assert sorted(texts) == ["re: one", "re: two"]
+    assert channel.texts("other") == ["re: three"]
+
+
+async def test_a_long_answer_comes_in_parts_that_fit_and_none_twice(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent, capabilities=FINAL)
+    await channel.say(" ".join(f"word{number}" for number in range(100)))
+    await settled(agent.began(1))
+    await all_answered(room, gateway, 1)
+    texts = channel.texts()
+    assert len(texts) > 3
+    assert all(len(text) <= 200 for text in texts)
+    assert " ".join(texts) == "re: " + " ".join(f"word{number}" for number in range(100))
+    assert [one.metadata["final"] for one in channel.said] == [False] * (len(texts) - 1) + [True]
+
+
+async def test_what_is_said_in_part_goes_on_where_it_stopped(room):
+    gateway, channel = await room.open(Agent(), capabilities=FINAL)
+    text = " ".join(f"word{number}" for number in range(100))
+    first = channel._answered
+    calls = []
+
+    def second_fails(shown):
+        calls.append(1)
+        return failed(SendErrorKind.TRANSIENT) if len(calls) == 2 else first(shown)
+
+    channel._answered = second_fails
+    await channel.say(text)
+    await all_answered(room, gateway, 1)
+    assert " ".join(channel.texts()) == f"re: {text}"
+
+
+async def test_an_answer_is_shown_while_it_is_written_and_then_stands_there_once(room):
+    agent = Agent()
+    agent.stream = ["I think that ", "this is the answer to it, ", "and nothing else will do."]
+    gateway, channel = await room.open(agent, capabilities=EDITS)
+    agent.free.clear()
+    await channel.say("hello")
+    await settled(
+        lambda: bool(channel.said) and channel.said[0].text.startswith("I think that"), room.hurry(gateway)
+    )
+    agent.free.set()
+    await all_answered(room, gateway, 1)
+    assert channel.texts() == ["re: hello"]
+    assert channel.said[0].edits >= 1
+
+
+async def test_a_draft_that_cannot_be_edited_any_more_gives_way_to_the_answer(room):
+    agent = Agent()
+    agent.stream = ["I think that this is a rather good beginning "]
+    gateway, channel = await room.open(agent, capabilities=EDITS)
+    agent.free.clear()
+    await channel.say("hello")
+    await settled(lambda: bool(channel.said), room.hurry(gateway))
+    channel.refusals.append(failed(SendErrorKind.NOT_FOUND))
+    agent.free.set()
+    await all_answered(room, gateway, 1)
+    assert channel.texts()[-1] == "re: hello"
+
+
+async def test_a_turn_that_fails_says_so_and_the_next_one_is_answered(room):
+    agent = Agent()
+    outcomes = [Unauthorized("the key is wrong"), None]
+
+    async def act(activation, sink):
+        error = outcomes.pop(0)
+        if error is not None:
+            raise error
+        from dispatch_room import done
+
+        return done(activation, "fine")
+
+    agent.act = act
+    gateway, channel = await room.open(agent, capabilities=FINAL)
+    await channel.say("one")
+    await channel.say("two")
+    await all_answered(room, gateway, 2)
+    texts = [text for text in channel.texts() if not text.startswith("Queued")]
+    assert texts[0].startswith("The agent could not answer: ")
+    assert texts[1] == "fine"
+    assert await room.statuses() == {LineStatus.FAILED: 1, LineStatus.DONE: 1}
+
+
+async def test_typing_is_shown_while_an_agent_is_at_work(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent)
+    await channel.say("hello")
+    await settled(lambda: channel.typed >= 3, room.hurry(gateway))
+    agent.free.set()
+    await all_answered(room, gateway, 1)
+
+
+async def test_rows_that_cannot_be_read_go_to_the_tray_and_keep_nobody_waiting(room):
+    from postroom.contracts.outbox import OutboxDraft
+
+    await room.runs.outbox.enqueue(OutboxDraft(lane="chat", target=TARGET, payload={"kind": "nonsense"}))
+    gateway, channel = await room.open(Agent())
+    await channel.say("hello")
+    await all_answered(room, gateway, 1)
+    assert channel.texts() == ["re: hello"]
+    assert len(await room.runs.outbox.dead_letters(lane="chat")) == 1

@@ -1,0 +1,218 @@
+"""Lines become turns, one at a time a session, each answered once and in order."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gateway_room import Agent, all_answered, busy, settled
+from postroom.contracts.chat import LineStatus
+from postroom.contracts.errors import StoreUnavailable
+from postroom.gateway.config import BusyMode
+
+
+async def test_a_line_is_answered_where_it_was_said(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    event = await channel.say("hello")
+    await settled(lambda: channel.texts() == ["re: hello"])
+    await all_answered(room, gateway, 1)
+    assert agent.read == [["hello"]]
+    [said] = channel.said
+    assert (said.reply_to, said.metadata["final"], said.metadata["answers"]) == (
+        event.message_id,
+        True,
+        [event.message_id],
+    )
+    assert await room.statuses() == {LineStatus.DONE: 1}
+    assert (await gateway.counts()).adds_up
+
+
+async def test_the_platform_may_send_a_line_as_often_as_it_likes(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    event = channel.line("once")
+    for _ in range(5):
+        await channel.handle_message(channel.line("once", id=event.message_id))
+    await all_answered(room, gateway, 1)
+    await channel.handle_message(channel.line("once", id=event.message_id))
+    assert agent.read == [["once"]]
+    assert channel.texts() == ["re: once"]
+
+
+@pytest.mark.parametrize("mode", [BusyMode.QUEUE, BusyMode.INTERRUPT])
+async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode):
+    agent = Agent()
+    gateway, channel = await room.open(agent, config=busy(mode))
+    words = [f"w{number}" for number in range(20)]
+    for word in words:
+        await channel.say(word, files=["f.png"] if word.endswith("3") else ())
+    await all_answered(room, gateway, 20)
+    read = [line for [line] in agent.read]
+    assert read == [word for word in words if word in read]
+    assert max(agent.peak.values()) == 1
+    answers = [text for text in channel.texts() if not text.startswith("Queued")]
+    assert len(answers) == 20
+    assert set(answers) <= {*(f"re: {word}" for word in words), "Stopped."}
+    assert answers[-1] == "re: w19"
+    if mode is BusyMode.QUEUE:
+        assert answers == [f"re: {word}" for word in words]
+        assert sum(len(one) for one in agent.files) == 2
+
+
+async def test_collected_lines_are_read_together_by_sender(room):
+    agent = Agent()
+    agent.free.clear()
+    config = replace(busy(BusyMode.COLLECT), group_sessions_per_user=False)
+    gateway, channel = await room.open(agent, config=config)
+    await channel.say("first", user="u1", chat="g", chat_type="group")
+    await settled(agent.began(1))
+    for word, user in (("a1", "u1"), ("a2", "u1"), ("b1", "u2"), ("b2", "u2"), ("a3", "u1")):
+        await channel.say(word, user=user, chat="g", chat_type="group")
+    await settled(lambda: not gateway.intake.tasks)
+    agent.free.set()
+    await all_answered(room, gateway, 6)
+    assert agent.read == [
+        ["[U1] first"],
+        ["[U1] a1", "[U1] a2"],
+        ["[U2] b1", "[U2] b2"],
+        ["[U1] a3"],
+    ]
+    assert agent.senders == [["u1"], ["u1", "u1"], ["u2", "u2"], ["u1"]]
+
+
+async def test_a_line_for_a_busy_session_is_refused_where_that_is_the_rule(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent, config=busy(BusyMode.REJECT))
+    await channel.say("first")
+    await settled(agent.began(1))
+    await channel.say("second")
+    await settled(lambda: not gateway.intake.tasks)
+    agent.free.set()
+    await all_answered(room, gateway, 2)
+    assert agent.read == [["first"]]
+    assert sorted(channel.texts()) == ["Not taken: the agent is at work. Send it again later.", "re: first"]
+    assert await room.statuses() == {LineStatus.DONE: 1, LineStatus.REJECTED: 1}
+
+
+async def test_a_full_queue_refuses_and_says_so(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent, config=busy(BusyMode.QUEUE, max_waiting=2))
+    await channel.say("w0")
+    await settled(agent.began(1))
+    for number in range(1, 5):
+        await channel.say(f"w{number}")
+    await settled(lambda: not gateway.intake.tasks)
+    agent.free.set()
+    await all_answered(room, gateway, 5)
+    assert agent.read == [["w0"], ["w1"], ["w2"]]
+    refusal = "Not taken: 2 messages wait here already. Send it again later."
+    assert channel.texts().count(refusal) == 2
+
+
+async def test_sessions_do_not_wait_for_one_another(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent)
+    for number in range(8):
+        await channel.say("hi", chat=f"c{number}")
+    await settled(agent.began(8))
+    assert len(agent.peak) == 8
+    agent.free.set()
+    await all_answered(room, gateway, 8)
+
+
+async def test_a_line_that_cannot_be_kept_is_not_acknowledged_and_comes_again(room, monkeypatch):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    receive, failures = (
+        gateway.services.stores.journal.receive,
+        [StoreUnavailable("full"), StoreUnavailable("full")],
+    )
+
+    async def failing(draft, **more):
+        if failures:
+            raise failures.pop()
+        return await receive(draft, **more)
+
+    monkeypatch.setattr(gateway.services.stores.journal, "receive", failing)
+    for word in ("one", "two"):
+        await channel.say(word)
+    assert [event.text for event in channel.unacknowledged] == ["one", "two"]
+    await channel.send_again()
+    await all_answered(room, gateway, 2)
+    assert agent.read == [["one"], ["two"]]
+
+
+async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_start(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent)
+    for number in range(33):
+        await channel.say(f"w{number}")
+    await settled(agent.began(1), lambda: not gateway.intake.tasks)
+    await room.close()
+    agent.free.set()
+    agent.read.clear()
+    again, channel = await room.open(agent)
+    await again.runner._services.mailroom.recover()
+    await all_answered(room, again, 33)
+    assert [line for [line] in agent.read] == [f"w{number}" for number in range(33)]
+    assert max(agent.peak.values()) == 1
+    answers = [text for text in channel.texts() if text.startswith("re: ")]
+    assert answers == [f"re: w{number}" for number in range(33)]
+
+
+async def test_a_line_that_was_left_too_long_is_not_answered_and_its_sender_is_told(room):
+    agent = Agent()
+    _, channel = await room.open(agent)
+    draft = channel.line("old")
+    await room.close()
+    from postroom.contracts.chat import LineDraft, LineKey
+
+    key = LineKey(platform="telegram", account="bot", chat_id="12345", message_id="m-old")
+    await room.stores.journal.receive(
+        LineDraft(key=key, session_key="agent:main:telegram:dm:12345", sender_id="u1", body=draft.to_body())
+    )
+    room.clock.advance(timedelta(hours=2))
+    gateway, channel = await room.open(agent)
+    await all_answered(room, gateway, 1)
+    await settled(lambda: bool(channel.said), room.hurry(gateway))
+    assert agent.read == []
+    assert "60 minutes" in channel.texts()[0]
+
+
+async def test_an_edit_before_it_is_read_is_what_is_read_and_a_deletion_takes_it_back(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent)
+    await channel.say("first")
+    await settled(agent.began(1))
+    second, third = await channel.say("secnod"), await channel.say("third")
+    await settled(lambda: not gateway.intake.tasks)
+    await channel.edit(second, "second")
+    await channel.take_back(third)
+    agent.free.set()
+    await all_answered(room, gateway, 3)
+    assert agent.read == [["first"], ["second"]]
+    await channel.edit(second, "too late")
+    await channel.take_back(second)
+    assert await room.statuses() == {LineStatus.DONE: 2, LineStatus.RETRACTED: 1}
+
+
+async def test_strangers_get_a_code_in_private_and_nothing_elsewhere(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    await channel.say("let me in", user="stranger", chat="s")
+    await channel.say("me too", user="stranger", chat="g", chat_type="group")
+    await all_answered(room, gateway, 2)
+    await settled(lambda: bool(channel.texts("s")), room.hurry(gateway))
+    code = channel.texts("s")[0].split("pair telegram ")[1].split("`")[0]
+    assert agent.read == []
+    assert channel.texts("g") == []
+    assert await gateway.services.people.pair("telegram", code.lower()) is not None
+    await channel.say("now?", user="stranger", chat="s")
+    await all_answered(room, gateway, 3)
+    assert agent.read == [["now?"]]

@@ -1,0 +1,557 @@
+"""Every promise of the chat stores' ports, on every kind of store; and what each kind promises beyond them."""
+
+import asyncio
+import re
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from functools import partial
+from importlib import resources
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import structlog
+
+from conformance.run_backends import PURPOSE, Place, Prepared, postgres_dsn, run_place
+from postroom.contracts.chat import (
+    ChatSession,
+    ChatStores,
+    Conversation,
+    LineDraft,
+    LineKey,
+    LineMove,
+    LineStatus,
+    Received,
+)
+from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
+from postroom.contracts.errors import StoreCorrupt
+from postroom.contracts.run_stores import RunStores
+from postroom.stores.memory import MemoryRunStores
+from postroom.stores.memory.chat import MemoryChatStores
+from postroom.stores.postgres import PostgresRunStores
+from postroom.stores.postgres.driver import Connection
+from postroom.stores.postgres.statements import load_statements as postgres_statements
+from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
+from postroom.stores.sqlite.statements import load_statements
+from postroom.testing import ManualClock
+from postroom.testing.conformance import (
+    chat_journal,
+    chat_journal_listings,
+    chat_pairing,
+    chat_people,
+    chat_sessions,
+)
+from postroom.testing.conformance.chat_given import (
+    ChatPromise,
+    brought_to,
+    key,
+    line_ids,
+    person,
+    received,
+    session,
+)
+from postroom.testing.conformance.chat_stores import PROMISES
+
+__all__ = ["postgres_dsn", "run_place"]
+
+DONE = LineStatus.DONE
+on_disk = pytest.mark.parametrize("run_place", ["sqlite", "postgres"], indirect=True)
+"""For what memory has no part in: it always reads back, and has no schema."""
+on_postgres = pytest.mark.parametrize("run_place", ["postgres"], indirect=True)
+"""For what many processes share."""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The chat stores of a place with the runs beside them, and a way to write what no store would."""
+
+    runs: RunStores
+    chat: ChatStores
+    spoil: Callable[..., Awaitable[Any]]
+
+
+@asynccontextmanager
+async def opened(prepared: Prepared, store: SqliteStore | None) -> AsyncIterator[Opened]:
+    async with prepared.opened() as runs:
+        if store is not None:
+            yield Opened(runs, store.chat, partial(on_the_writer, store))
+        elif isinstance(runs, PostgresRunStores):
+            yield Opened(runs, runs.chat, runs.place.database.write)
+        else:
+            assert isinstance(runs, MemoryRunStores)
+            yield Opened(runs, runs.chat, nowhere)
+
+
+async def nowhere(change: str, *values: object) -> None:
+    raise AssertionError("memory has no rows to spoil")
+
+
+async def on_the_writer(store: SqliteStore, change: str, *values: object) -> list[Any]:
+    """Write what no record can be, as a broken disk or a foreign program may."""
+
+    def spoil(db: sqlite3.Connection) -> list[Any]:
+        db.execute("PRAGMA ignore_check_constraints = ON")
+        try:
+            return db.execute(re.sub(r"\$\d", "?", change), values).fetchall()
+        finally:
+            db.execute("PRAGMA ignore_check_constraints = OFF")
+
+    return await store._writer.submit(spoil)
+
+
+@pytest.fixture
+def prepared_place(run_place: Place, clock: ManualClock) -> Iterator[tuple[Prepared, SqliteStore | None]]:
+    if run_place.backend == "sqlite":
+        store = SqliteStore.open(run_place.folder / "postroom.db", clock=clock, purpose=PURPOSE)
+        yield Prepared(stores=store.runs), store
+        store.close()
+    else:
+        yield run_place.prepared(clock), None
+
+
+@pytest_asyncio.fixture
+async def place(prepared_place: tuple[Prepared, SqliteStore | None]) -> AsyncIterator[Opened]:
+    async with opened(*prepared_place) as found:
+        yield found
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_chat_stores_keep_their_promise(
+    promise: ChatPromise, place: Opened, clock: ManualClock
+) -> None:
+    async with asyncio.timeout(30):
+        await promise(place.chat, clock)
+
+
+def test_no_promise_is_made_twice() -> None:
+    names = [promise.__name__ for promise in PROMISES]
+    assert len(names) == len(set(names))
+
+
+def test_every_promise_is_listed() -> None:
+    made = {
+        name
+        for module in (chat_journal, chat_journal_listings, chat_pairing, chat_people, chat_sessions)
+        for name, one in vars(module).items()
+        if asyncio.iscoroutinefunction(one) and one.__module__ == module.__name__ and not name.startswith("_")
+    }
+    assert made == {promise.__name__ for promise in PROMISES}
+
+
+async def test_chats_are_kept_in_one_place_with_the_runs(place: Opened) -> None:
+    assert place.chat.journal.storage_identity == place.runs.dispatches.storage_identity
+    assert place.chat.sessions.storage_identity == place.runs.threads.storage_identity
+
+
+def test_memory_stores_may_stand_alone(clock: ManualClock) -> None:
+    one, other = MemoryChatStores(clock), MemoryChatStores(clock)
+    assert one.journal.storage_identity == one.people.storage_identity
+    assert one.journal.storage_identity != other.journal.storage_identity
+
+
+# Rows that do not read back
+
+
+def said(logs: list[Any]) -> list[tuple[str, str]]:
+    return [(one["kind"], one["id"]) for one in logs if one["event"] == "store.row_quarantined"]
+
+
+@on_disk
+@pytest.mark.parametrize("body", ["{", "[1]", "null", '"text"'])
+async def test_a_line_that_does_not_read_back_stops_no_other(
+    place: Opened, clock: ManualClock, body: str
+) -> None:
+    stores = place.chat
+    lines = [await received(stores, f"m{number}") for number in range(4)]
+    bad = lines[1]
+    await place.spoil("UPDATE chat_lines SET body = $1 WHERE line_id = $2", body, bad.line_id)
+    others = line_ids([lines[0], *lines[2:]])
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):
+            assert line_ids(await stores.journal.open_lines()) == others
+            assert line_ids(await stores.journal.open_lines(limit=2)) == others[:2]
+            assert line_ids(await stores.journal.open_lines(session_key="s", after=others[0])) == others[1:]
+            assert line_ids(await stores.journal.lines(line_ids(lines))) == others
+    assert said(logs) == [("line", str(bad.line_id))]
+
+
+@on_disk
+async def test_a_page_is_whole_whatever_does_not_read_back(place: Opened) -> None:
+    stores = place.chat
+    lines = [await received(stores, f"m{number}") for number in range(6)]
+    for line in lines[:4]:
+        await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", line.line_id)
+    assert line_ids(await stores.journal.open_lines(limit=2)) == line_ids(lines[4:])
+
+
+@on_disk
+async def test_who_asks_for_a_line_that_does_not_read_back_learns_it(
+    place: Opened, clock: ManualClock
+) -> None:
+    stores = place.chat
+    first, bad = await received(stores, "m1"), await received(stores, "m2")
+    await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", bad.line_id)
+    for call in (
+        lambda: stores.journal.find(bad.key),
+        lambda: stores.journal.edit(bad.key, {"n": 1}),
+        lambda: stores.journal.move(line_ids([first, bad]), LineMove(status=DONE)),
+    ):
+        for _ in range(2):
+            with pytest.raises(StoreCorrupt, match=str(bad.line_id)):
+                await call()
+    assert await stores.journal.open_lines() == (first,)
+    assert await stores.journal.counts() == {LineStatus.WAITING: 2}
+
+
+@on_disk
+async def test_what_was_said_of_a_line_goes_with_it(place: Opened, clock: ManualClock) -> None:
+    stores = place.chat
+    bad = await brought_to(stores, "m1", DONE)
+    await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", bad.line_id)
+    assert await stores.journal.lines([bad.line_id]) == ()
+    assert len(await place.spoil("SELECT id FROM run_quarantine WHERE kind = 'line'")) == 1
+    clock.advance(timedelta(seconds=1))
+    assert await stores.journal.purge(older_than=clock.now()) == 1
+    assert await place.spoil("SELECT id FROM run_quarantine") == []
+
+
+@on_disk
+@pytest.mark.parametrize("column", ["source", "settings"])
+async def test_a_session_that_does_not_read_back_stops_no_other(place: Opened, column: str) -> None:
+    stores = place.chat
+    for number in range(3):
+        await stores.sessions.open(session(f"s{number}"))
+    await place.spoil(f"UPDATE chat_sessions SET {column} = '[]' WHERE session_key = 's1'")
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):
+            assert [one.session_key for one in await stores.sessions.sessions(limit=2)] == ["s0", "s2"]
+    assert said(logs) == [("session", "s1")]
+    for call in (
+        stores.sessions.load("s1"),
+        stores.sessions.put(session("s1")),
+        stores.sessions.open(session("s1")),
+    ):
+        with pytest.raises(StoreCorrupt, match="s1"):
+            await call
+    assert await stores.sessions.conversation("chat/s1") is not None
+
+
+@on_disk
+async def test_a_person_that_does_not_read_back_stops_no_other(place: Opened) -> None:
+    stores = place.chat
+    for number in range(3):
+        await stores.people.let_in(person(f"u{number}"))
+    if isinstance(place.runs, PostgresRunStores):
+        await place.spoil("ALTER TABLE chat_people DROP CONSTRAINT chat_people_role_check")
+    await place.spoil("UPDATE chat_people SET role = 'king' WHERE user_id = 'u1'")
+    try:
+        with structlog.testing.capture_logs() as logs:
+            for platform in (None, "telegram"):
+                found = await stores.people.people(platform=platform, limit=2)
+                assert [one.user_id for one in found] == ["u0", "u2"]
+        assert said(logs) == [("person", "telegram u1")]
+        with pytest.raises(StoreCorrupt, match="u1"):
+            await stores.people.person("telegram", "u1")
+    finally:
+        if isinstance(place.runs, PostgresRunStores):
+            await place.spoil("DELETE FROM chat_people")
+            roles = ", ".join(f"'{role}'" for role in PersonRole)
+            await place.spoil(
+                f"ALTER TABLE chat_people ADD CONSTRAINT chat_people_role_check CHECK (role IN ({roles}))"
+            )
+
+
+# What the schema of SQLite and its statements promise
+
+
+STATEMENTS = load_statements("chat")
+ON_POSTGRES = postgres_statements("chat")
+MAY_BE_SCANNED = {"json_each", "run_quarantine", "chat_requests"}
+SMALL = {"chat_lines_open", "chat_lines_ended"}
+"""What is open; and what has ended, which a count at long intervals and a purge read without the lines."""
+IN_ORDER = (
+    "lines",
+    "open_lines",
+    "open_lines_of_session",
+    "sessions",
+    "conversations",
+    "people",
+    "people_of_platform",
+)
+RECORDS = {
+    "chat_sessions": ChatSession,
+    "chat_conversations": Conversation,
+    "chat_people": Person,
+    "chat_requests": PairingRequest,
+}
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for step in shipped_migrations():
+            for statement in split_statements(step.sql):
+                connection.execute(statement)
+        yield connection
+
+
+def plan(connection: sqlite3.Connection, name: str) -> list[str]:
+    named = re.findall(r":([a-z_]+)", STATEMENTS[name])
+    values: Any = dict.fromkeys(named) if named else [None] * STATEMENTS[name].count("?")
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {STATEMENTS[name]}", values)]
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_no_statement_reads_a_table_from_end_to_end(empty: sqlite3.Connection, name: str) -> None:
+    for step in plan(empty, name):
+        if match := re.match(r"SCAN (\w+)(?: USING (?:COVERING )?INDEX (\w+))?", step):
+            assert match[1] in MAY_BE_SCANNED or match[2] in SMALL, step
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_a_page_is_read_in_its_order(empty: sqlite3.Connection, name: str) -> None:
+    assert not [step for step in plan(empty, name) if "ORDER BY" in step]
+
+
+@pytest.mark.parametrize(
+    ("folder", "names"), [("sqlite/chat", STATEMENTS), ("postgres", ON_POSTGRES)], ids=["sqlite", "postgres"]
+)
+def test_every_statement_is_used(folder: str, names: dict[str, str]) -> None:
+    entries = resources.files("postroom.stores").joinpath(folder).iterdir()
+    chat = [
+        one for one in entries if one.name.endswith(".py") and (folder != "postgres" or "chat" in one.name)
+    ]
+    source = "".join(one.read_text("utf-8") for one in chat)
+    assert [name for name in names if f'"{name}"' not in source] == []
+
+
+@pytest.mark.parametrize("table", RECORDS)
+def test_the_columns_are_the_fields(empty: sqlite3.Connection, table: str) -> None:
+    columns = [row[1] for row in empty.execute(f"PRAGMA table_info({table})")]
+    assert columns == [field.name for field in fields(RECORDS[table])]
+
+
+# What the schemas refuse, whatever program writes
+
+
+LINE = {
+    "platform": "p",
+    "account": "a",
+    "chat_id": "c",
+    "message_id": "m",
+    "session_key": "s",
+    "body": "{}",
+    "status": "waiting",
+    "received_at": 1,
+    "updated_at": 1,
+    "revision": 1,
+}
+ROWS: dict[str, dict[str, Any]] = {
+    "chat_lines": LINE,
+    "chat_sessions": {
+        "session_key": "s",
+        "thread_id": "t",
+        "source": "{}",
+        "settings": "{}",
+        "created_at": 1,
+        "updated_at": 1,
+        "active_at": 1,
+        "revision": 1,
+    },
+    "chat_conversations": {
+        "thread_id": "t",
+        "session_key": "s",
+        "title": "x",
+        "created_at": 1,
+        "active_at": 1,
+    },
+    "chat_people": {"platform": "p", "user_id": "u", "role": "owner", "added_at": 1},
+    "chat_requests": {"platform": "p", "user_id": "u", "code_hash": "h", "asked_at": 1, "expires_at": 1},
+    "chat_guesses": {"platform": "p", "wrong": 0, "locked_until": 0},
+}
+BLANK = ("", " ", "\t\n")
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    *(
+        ("chat_lines", {part: blank})
+        for part in ("platform", "account", "chat_id", "message_id", "session_key")
+        for blank in BLANK
+    ),
+    *(("chat_lines", {"status": status}) for status in ("", "Waiting", "gone")),
+    ("chat_lines", {"revision": 0}),
+    *(("chat_sessions", {part: blank}) for part in ("session_key", "thread_id") for blank in BLANK),
+    ("chat_sessions", {"revision": 0}),
+    *(("chat_conversations", {part: blank}) for part in ("session_key", "thread_id") for blank in BLANK),
+    *(("chat_people", {part: blank}) for part in ("platform", "user_id") for blank in BLANK),
+    ("chat_people", {"role": "king"}),
+    *(("chat_requests", {part: blank}) for part in ("platform", "user_id", "code_hash") for blank in BLANK),
+    ("chat_guesses", {"wrong": -1}),
+]
+TWICE: list[tuple[str, dict[str, Any]]] = [
+    ("chat_lines", {"session_key": "other", "body": "[]"}),
+    ("chat_sessions", {"thread_id": "other"}),
+    ("chat_sessions", {"session_key": "other"}),
+    ("chat_conversations", {"session_key": "other"}),
+    ("chat_conversations", {"thread_id": "other"}),
+    ("chat_people", {"role": "member"}),
+    ("chat_requests", {"code_hash": "other"}),
+]
+
+
+async def written(place: Opened, table: str, changes: dict[str, Any]) -> None:
+    row = {**ROWS[table], **changes}
+    if table == "chat_lines" and not isinstance(place.runs, PostgresRunStores):
+        row["is_open"] = 1
+    marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
+    statement = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"
+    if isinstance(place.runs, PostgresRunStores):
+        await place.runs.place.database.write(statement, *row.values())
+        return
+    store = place.runs._desk  # type: ignore[attr-defined]
+    await store._submit(lambda db: db.execute(re.sub(r"\$\d+", "?", statement), tuple(row.values())))
+
+
+@on_disk
+async def test_the_schema_refuses_what_no_record_can_be(place: Opened) -> None:
+    for table, changes in WRONG:
+        with pytest.raises(Exception, match=r"(?i)check constraint"):
+            await written(place, table, changes)
+    for table in ROWS:
+        await written(place, table, {})
+
+
+@on_disk
+async def test_the_schema_refuses_what_must_never_be_twice(place: Opened) -> None:
+    for table in ROWS:
+        await written(place, table, {})
+    for table, changes in TWICE:
+        with pytest.raises(Exception, match=r"(?i)unique constraint"):
+            await written(place, table, changes)
+    await written(place, "chat_conversations", {"thread_id": "t2", "title": None})
+    await written(place, "chat_conversations", {"thread_id": "t3", "title": None})
+
+
+READ_WHOLE = {"requests": "a few, of all platforms where none is named"}
+FOUND_BY = {
+    "open_lines": "chat_lines_open ",
+    "open_lines_of_session": "chat_lines_open_of_session ",
+    "purge": "chat_lines_ended ",
+    "receive": "chat_lines_key ",
+    "lock_lines": "chat_lines_pkey ",
+    "conversations": "chat_conversations_active ",
+    "conversations_titled": "chat_conversations_title ",
+}
+"""What finds the rows of a statement, of `chat_lines` nothing else."""
+
+
+async def plans(session: Connection) -> dict[str, str]:
+    """Return the plan of each statement, as it is for all values and on tables that nothing was counted of."""
+    found = {}
+    for name, statement in ON_POSTGRES.items():
+        count = max((number for number in range(20) if f"${number}" in statement), default=0)
+        await session.run(f"PREPARE plan_{name} AS {statement}")
+        values = f"({', '.join(['NULL'] * count)})" if count else ""
+        lines = await session.rows(f"EXPLAIN EXECUTE plan_{name}{values}")
+        await session.run(f"DEALLOCATE plan_{name}")
+        found[name] = "\n".join(row[0] for row in lines)
+    return found
+
+
+@on_postgres
+async def test_history_is_not_looked_at_even_when_planned_on_empty_tables(place: Opened) -> None:
+    assert isinstance(place.runs, PostgresRunStores)
+    found = await place.runs.place.database.with_session(plans)
+    assert {name for name, text in found.items() if "Seq Scan" in text} <= READ_WHOLE.keys()
+    assert {name: found[name] for name, index in FOUND_BY.items() if index not in found[name]} == {}
+    for name in ("open_lines", "open_lines_of_session"):
+        assert set(re.findall(r"chat_lines_\w+", found[name])) == {FOUND_BY[name].strip()}
+
+
+@on_postgres
+async def test_two_processes_receive_a_line_once(
+    place: Opened, postgres_dsn: str, clock: ManualClock
+) -> None:
+    assert isinstance(place.runs, PostgresRunStores)
+    here = place.runs
+    there = await PostgresRunStores.open(postgres_dsn, schema=here.place.database.schema, clock=clock)
+    try:
+        assert there.chat.journal.storage_identity == here.chat.journal.storage_identity
+        for number in range(8):
+            async with asyncio.TaskGroup() as group:
+                tries = [
+                    group.create_task(stores.chat.journal.receive(draft_of(number)))
+                    for stores in (here, there) * 8
+                ]
+            assert sum(one.result().is_new for one in tries) == 1
+            assert len({one.result().line.line_id for one in tries}) == 1
+    finally:
+        await there.close()
+
+
+@on_postgres
+async def test_a_line_that_another_is_writing_at_this_moment_is_waited_for(place: Opened) -> None:
+    assert isinstance(place.runs, PostgresRunStores)
+    database, row = place.runs.place.database, {**LINE, "message_id": "both 1"}
+    draft = LineDraft(
+        key=LineKey(platform="p", account="a", chat_id="c", message_id="both 1"), session_key="s"
+    )
+    marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
+
+    async def hold(session: Connection) -> Received:
+        await session.run("BEGIN")
+        await session.rows(f"INSERT INTO chat_lines ({', '.join(row)}) VALUES ({marks})", *row.values())
+        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+            received_too = group.create_task(place.chat.journal.receive(draft))
+            while not await database.read("SELECT pid FROM pg_locks WHERE NOT granted"):
+                pass  # it is another process that begins to wait: nobody tells of it
+            await session.run("COMMIT")
+        return received_too.result()
+
+    found = await database.with_session(hold)
+    assert not found.is_new
+    assert found.line == await place.chat.journal.find(draft.key)
+
+
+@on_postgres
+async def test_without_an_instant_the_databases_clock_is_asked(place: Opened, postgres_dsn: str) -> None:
+    assert isinstance(place.runs, PostgresRunStores)
+    async with own_clock(postgres_dsn, place.runs.place.database.schema) as stores:
+        [[before]] = await stores.place.database.read(CLOCK)
+        line = (await stores.chat.journal.receive(draft_of(1))).line
+        (moved,) = await stores.chat.journal.move([line.line_id], LineMove(status=LineStatus.HANDED_OVER))
+        edited = await stores.chat.journal.edit(line.key, {"n": 1})
+        opened_now = await stores.chat.sessions.open(session())
+        changed = await stores.chat.sessions.put(opened_now)
+        let_in = await stores.chat.people.let_in(person())
+        [[after]] = await stores.place.database.read(CLOCK)
+    instants = [
+        line.received_at,
+        moved.updated_at,
+        edited.updated_at,
+        opened_now.created_at,
+        changed.updated_at,
+        let_in.added_at,
+    ]
+    assert instants == sorted(instants)
+    assert before <= instants[0]
+    assert instants[-1] <= after
+    assert opened_now.active_at == opened_now.created_at == opened_now.updated_at
+
+
+CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+
+@asynccontextmanager
+async def own_clock(dsn: str, schema: str) -> AsyncIterator[PostgresRunStores]:
+    stores = await PostgresRunStores.open(dsn, schema=schema)
+    try:
+        yield stores
+    finally:
+        await stores.close()
+
+
+def draft_of(number: int) -> LineDraft:
+    return LineDraft(key=key(f"both {number}"), session_key="s")

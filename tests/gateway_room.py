@@ -1,0 +1,175 @@
+"""A gateway over stores of every kind, with a fake channel before it and a fake agent behind it."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from dispatch_room import Deaf, done
+from postroom.contracts.agent_events import TextDelta
+from postroom.contracts.chat import LineStatus
+from postroom.contracts.chat_people import PersonRole
+from postroom.contracts.run_stores import RunStores
+from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.mailbox import Mailbox
+from postroom.gateway.config import (
+    BusyConfig,
+    BusyMode,
+    DeliveryConfig,
+    GatewayConfig,
+    Platform,
+    PlatformConfig,
+)
+from postroom.gateway.gateway import Gateway
+from postroom.gateway.presence import ChatExecutor, Presence
+from postroom.gateway.replies import ChatEffects
+from postroom.gateway.services import services
+from postroom.testing import ManualClock
+from postroom.testing.channel import FakeChannel, settled
+
+CONFIG = GatewayConfig(
+    platforms={
+        Platform.TELEGRAM: PlatformConfig(
+            enabled=True, allow={"u1": PersonRole.OWNER, "u2": PersonRole.MEMBER, "u3": PersonRole.MEMBER}
+        )
+    },
+    drain=timedelta(0),
+)
+
+
+class Agent(Deaf):
+    """A fake agent: answers `re: <what it read>`; a test can hold it, and see what it was asked and when."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = asyncio.Event()
+        self.free.set()
+        self.at_work = 0
+        self.peak: dict[str, int] = {}
+        self.now: dict[str, int] = {}
+        self.read: list[list[str]] = []
+        self.senders: list[list[str]] = []
+        self.files: list[list[str]] = []
+        self.cancelled: set[str] = set()
+        self.running: dict[str, asyncio.Event] = {}
+        self.stream: list[str] = []
+        self.act: Callable[..., Any] | None = None
+
+    async def execute(self, activation, sink):
+        thread = activation.thread_id
+        self.now[thread] = self.now.get(thread, 0) + 1
+        self.peak[thread] = max(self.peak.get(thread, 0), self.now[thread])
+        asked = [message.text() for message in activation.messages]
+        self.read.append(asked)
+        self.senders.append([message.content[0].data.get("sender") for message in activation.messages])
+        self.files.append(
+            [block.data["ref"] for message in activation.messages for block in message.content[1:]]
+        )
+        try:
+            for delta in self.stream:
+                await sink.emit(TextDelta(delta=delta))
+                await asyncio.sleep(0)
+            if self.act is not None:
+                return await self.act(activation, sink)
+            await self.free.wait()
+            return done(activation, "re: " + " | ".join(asked))
+        finally:
+            self.now[thread] -= 1
+
+    def began(self, runs: int) -> Callable[[], bool]:
+        return lambda: len(self.read) >= runs
+
+
+@dataclass
+class Room:
+    """Stores and a clock, and the gateways that a test opens over them."""
+
+    stores: Any
+    runs: RunStores
+    clock: ManualClock
+    opened: list[tuple[Gateway, Mailbox]] = field(default_factory=list)
+
+    async def open(
+        self,
+        agent: Any,
+        *,
+        config: GatewayConfig = CONFIG,
+        channel: FakeChannel | None = None,
+        consumer: str | None = None,
+        **details: Any,
+    ) -> tuple[Gateway, FakeChannel]:
+        """Start a gateway; it is stopped after the test."""
+        channel = channel or FakeChannel(clock=self.clock, **details)
+        presence = Presence(config.streaming, self.clock, self.clock)
+        effects = ChatEffects()
+        mailbox = Mailbox(
+            ChatExecutor(agent, presence),
+            self.runs,
+            consumer_id=consumer or f"gateway-{len(self.opened)}",
+            effects=effects,
+            timer=self.clock,
+            config=MailboxConfig(drain_grace=timedelta(0)),
+        )
+        parts = services(
+            config,
+            stores=self.stores,
+            outbox=self.runs.outbox,
+            threads=self.runs.threads,
+            mailroom=mailbox,
+            presence=presence,
+            clock=self.clock,
+            timer=self.clock,
+        )
+        gateway = Gateway(parts, [channel], effects)
+        await gateway.start()
+        self.opened.append((gateway, mailbox))
+        return gateway, channel
+
+    async def close(self) -> None:
+        """Stop what is open."""
+        while self.opened:
+            gateway, mailbox = self.opened.pop()
+            await gateway.stop()
+            await mailbox.aclose(timedelta(0))
+
+    async def statuses(self) -> dict[LineStatus, int]:
+        """Count the lines."""
+        return await self.stores.journal.counts()
+
+    def hurry(self, gateway: Gateway) -> Callable[[], bool]:
+        """Return a condition that lets time pass and hints each time it is looked at."""
+
+        def hurried() -> bool:
+            self.clock.advance(timedelta(milliseconds=50))
+            gateway.wake()
+            return True
+
+        return hurried
+
+
+def busy(mode: BusyMode, **more):
+    return replace(CONFIG, busy=BusyConfig(mode=mode, **more))
+
+
+async def all_answered(room, gateway, lines: int) -> None:
+    """Wait until no line is open any more."""
+
+    async def counted() -> bool:
+        found = await room.statuses()
+        return sum(found.values()) == lines and not any(
+            found.get(one) for one in (LineStatus.WAITING, LineStatus.HANDED_OVER)
+        )
+
+    async with asyncio.timeout(30):
+        while not await counted():
+            room.hurry(gateway)()
+            await asyncio.sleep(0)
+
+
+def delivery(config: GatewayConfig = CONFIG, **changes: Any) -> GatewayConfig:
+    """Return the settings with other rules of delivery."""
+    return replace(config, delivery=replace(config.delivery or DeliveryConfig(), **changes))
+
+
+__all__ = ["CONFIG", "Agent", "Room", "all_answered", "busy", "delivery", "settled"]
