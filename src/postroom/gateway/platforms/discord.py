@@ -1,0 +1,400 @@
+"""Discord, by its gateway and REST, through discord.py (extra `discord`).
+
+`config.token` is the bot's token. `config.extra` may hold:
+
+    name              default                       meaning
+    base_url          https://discord.com/api/v10   REST; holds for the whole process, as the library wants it
+    cdn_url           https://cdn.discordapp.com    where files are fetched from; no other host is asked
+    backfill          true                          ask for what was said while we were away
+    backfill_limit    500                           lines asked for in one channel after one absence
+    backfill_minutes  60                            how far back `channels` are looked through at first
+    channels          []                            ids of channels that are looked through at the start
+    max_held          1000                          updates in memory that are not kept yet
+    timeout_seconds   30                            for one answer of Discord
+
+What Discord cannot promise, and what we do about it:
+
+- It has no acknowledgement of a line. A session moves on with what was received, not with what was kept. So
+  an update that cannot be kept is held here, in order, and tried again until it is. When `max_held` are held,
+  the connection is closed; Discord keeps what follows, and a RESUME brings it, for some minutes.
+- After a longer absence there is a new session, and nobody is told what was missed. Lines are then asked for,
+  channel by channel, behind the last one that was kept (`backfill`), up to `backfill_limit` each, in the 200
+  channels that spoke last. What cannot be asked for is lost: lines in channels that this process has not
+  heard of (a direct message first of all), unless they are in `channels` or were told by `remember`; edits,
+  deletions, buttons and commands of that time. What was held in memory when the process was killed is lost
+  in the same way.
+- Messages are unique for some minutes only (`nonce`): a repetition after that is another message.
+- Where a button or command is answered later than three seconds after it, Discord shows a failure, though it
+  was taken.
+- It refuses no markup, so nothing is ever sent twice as plain text; what it does not know it shows as it is.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+
+from postroom.concurrency import Tasks
+from postroom.contracts.clock import Clock, Timer
+from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
+from postroom.contracts.messages import Json
+from postroom.gateway.capabilities import CAPABILITIES
+from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.events import Attachment, Card, SendErrorKind, SendResult
+from postroom.gateway.platforms import discord_library
+from postroom.gateway.platforms import discord_outgoing as outgoing
+from postroom.gateway.platforms import discord_wire as wire
+from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
+from postroom.gateway.platforms.discord_intake import ABSENCE, Doors, Intake, pause_ms
+from postroom.gateway.platforms.discord_library import Bot, Cut, Refused
+from postroom.gateway.platforms.discord_options import Options, bot_token
+from postroom.gateway.platforms.discord_outgoing import RestFailure
+
+_LOG = structlog.get_logger(__name__)
+READY_SECONDS = 30
+SETTLE_SECONDS = 2
+LEAST_BEFORE_IDENTIFY_MS = 5_000
+"""Discord starts no more than one session in so long."""
+RESUMES = 5
+"""After so many that failed in a row, a new session is begun."""
+PORTAL = "https://discord.com/developers/applications"
+_MESSAGES = "/channels/{channel_id}/messages"
+_MESSAGE = "/channels/{channel_id}/messages/{message_id}"
+_TOKEN = ("unauthorized", "Discord does not take the token", f"make a new one: {PORTAL} → Bot → Reset Token")
+_REFUSALS: Mapping[int, tuple[str, str, str]] = {
+    401: _TOKEN,
+    4004: _TOKEN,
+    4010: ("sharding", "Discord refuses the shard", "report it: one connection is made for all guilds"),
+    4011: ("sharding", "the bot is in too many guilds for one connection", "take it out of some guilds"),
+    4012: ("library", "Discord does not speak this version any more", "pip install -U 'postroom[discord]'"),
+    4013: ("intents", "Discord knows one of the intents not", "pip install -U 'postroom[discord]'"),
+    4014: (
+        "missing_intent",
+        "the bot may not read messages: the privileged intent `Message Content` is off",
+        f"switch it on: {PORTAL} → Bot → Privileged Gateway Intents → Message Content Intent",
+    ),
+}
+
+
+class DiscordAdapter(BasePlatformAdapter):
+    """Speaks with Discord as one bot.
+
+    Raises:
+        ConfigError: a setting in `config.extra` is not known or malformed.
+    """
+
+    platform = Platform.DISCORD
+    capabilities = CAPABILITIES["discord"]
+
+    def __init__(
+        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+    ) -> None:
+        super().__init__(config, clock=clock, timer=timer)
+        self._options = Options.read(config.extra)
+        doors = Doors(request=self._request, accept=self.handle_message, inbound=lambda: self._inbound)
+        self._intake = Intake(doors, self._options, self.liveness, self._timer)
+        self._bot: Bot | None = None
+        self._receiving: asyncio.Task[None] | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._greeted = False
+        self._attempt = 0
+
+    @property
+    def account(self) -> str:
+        """The bot's own id; `default` before it is known."""
+        return "default" if self._intake.me is None else self._intake.me.user_id
+
+    def lock_identity(self) -> str | None:
+        """Return the token: two processes that receive with it would both answer every line."""
+        return self.config.token
+
+    def remember(self, channel_id: str, message_id: str) -> None:
+        """Say up to which line a channel is kept, before `connect`: what is behind it will be asked for."""
+        if wire.is_id(channel_id) and wire.is_id(message_id):
+            self._intake.remember(channel_id, message_id)
+
+    # Its life.
+
+    async def connect(self, *, is_reconnect: bool = False) -> None:
+        """Log in and begin to receive; see the base."""
+        token = bot_token(self.config.token)
+        await asyncio.to_thread(discord_library.load)
+        await self.disconnect()
+        self.liveness.state = AdapterState.CONNECTING
+        self._tasks = Tasks(f"channel {self.platform.value}")
+        discord_library.direct(self._options.base_url)
+        bot = Bot(token, self._on_update, timeout_seconds=self._options.timeout_seconds)
+        connected = False
+        try:
+            self._intake.me = wire.Me(user_id=await bot.login())
+            await self._begin(bot)
+            connected = True
+        except Refused as refused:
+            raise self._refused(refused.code) from None
+        except (Cut, RestFailure, TimeoutError) as error:
+            why = str(error) if isinstance(error, RestFailure) else "the gateway gave no session"
+            self._fail("unreachable", why, retryable=True)
+            raise ServerUnavailable(why, remedy="look whether Discord can be reached from here") from None
+        finally:
+            if not connected:
+                await bot.close()
+        self._bot = bot
+        self.liveness.error_code = self.liveness.error = None
+        self._keeping = self._tasks.start(self._watched(self._intake.run), name="keep")
+        self._receiving = self._tasks.start(self._watched(partial(self._receive, bot)), name="receive")
+
+    async def disconnect(self) -> None:
+        """End everything. What was received is kept first, if that can be done within two seconds."""
+        if self._receiving is not None:
+            self._receiving.cancel()
+            await asyncio.wait([self._receiving])
+            self._receiving = None
+        if (bot := self._bot) is not None:
+            await bot.hang_up(discord_library.GOODBYE)
+            if self._keeping is not None and not self._keeping.done():
+                await self._intake.settled(SETTLE_SECONDS)
+        self._bot = None
+        await self._tasks.close()
+        if bot is not None:
+            await bot.close()
+        self.liveness.state = AdapterState.STOPPED
+
+    async def _begin(self, bot: Bot) -> None:
+        """Open the first session and wait until it is greeted."""
+        self._greeted = False
+        async with asyncio.timeout(READY_SECONDS):
+            await bot.open(resume=False)
+            while not self._greeted:
+                await bot.poll()
+                self._heard()
+
+    async def _watched(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do background work whose failure must be seen: nothing would be received any more."""
+        try:
+            await work()
+        except Exception as error:
+            self._fail("internal", f"the adapter stopped: {type(error).__name__}", retryable=True)
+            raise
+
+    async def _receive(self, bot: Bot) -> None:
+        """Listen for ever, connecting again as often as it needs."""
+        try:
+            while True:
+                resumable = await self._listen(bot)
+                self.liveness.state = AdapterState.RECONNECTING
+                await self._intake.room()
+                await self._open_again(bot, resumable=resumable)
+        except Refused as refused:
+            await bot.hang_up()
+            self._refused(refused.code)
+
+    async def _listen(self, bot: Bot) -> bool:
+        """Take in what comes until the connection ends or no more can be held; say if it can be resumed."""
+        try:
+            while not self._intake.full:
+                await bot.poll()
+                self._heard()
+        except Cut as cut:
+            if cut.unreadable:
+                self.liveness.refused += 1
+            _LOG.info("discord.cut", resumable=cut.resumable, unreadable=cut.unreadable)
+            return cut.resumable
+        await bot.hang_up()
+        return True
+
+    async def _open_again(self, bot: Bot, *, resumable: bool) -> None:
+        """Open the gateway again; the first try to resume is made at once, each other after a pause."""
+        asked_ms = 0
+        while True:
+            resume = resumable and self._attempt < RESUMES
+            if self._attempt or not resume:
+                least = max(asked_ms, 0 if resume else LEAST_BEFORE_IDENTIFY_MS)
+                await self._timer.sleep(pause_ms(self._attempt, least=least))
+            self._attempt += 1
+            try:
+                return await bot.open(resume=resume)
+            except Cut as cut:
+                resumable = resumable and cut.resumable
+            except RestFailure as failure:
+                if failure.status == 401:
+                    raise Refused(401) from None
+                asked_ms = failure.wait_ms or 0
+
+    def _on_update(self, name: str, data: object) -> None:
+        """Take what the gateway says, at once: it is handed over from the row."""
+        self._attempt = 0
+        if name not in ("READY", "RESUMED"):
+            self._intake.hold(name, data)
+            return
+        self._greeted = True
+        self.liveness.state = AdapterState.CONNECTED
+        if name == "READY" and self._options.backfill:
+            self._intake.watch(self._clock.now())
+            self._intake.hold(ABSENCE, None)
+
+    def _refused(self, code: int) -> ConfigError:
+        name, message, remedy = _REFUSALS[code]
+        self._fail(name, f"{message}; {remedy}", retryable=False)
+        return ConfigError(message, value=code, remedy=remedy)
+
+    # What goes out.
+
+    async def _request(self, method: str, path: str, **told: Any) -> Any:
+        if self._bot is None:
+            raise RestFailure("not connected to Discord")
+        try:
+            return await self._bot.request(method, path, **told)
+        except RestFailure as failure:
+            if failure.status == 401:
+                self._refused(401)
+            raise
+
+    async def _say(self, method: str, path: str, **told: Any) -> SendResult:
+        """Call Discord to show something, and say what became of it."""
+        if not all(wire.is_id(told[name]) for name in ("channel_id", "message_id") if name in told):
+            return SendResult.failed(
+                SendErrorKind.NOT_FOUND, "no such chat or message: an id of Discord is digits"
+            )
+        try:
+            answer = await self._request(method, path, **told)
+        except RestFailure as failure:
+            return outgoing.result_of(failure)
+        self._said()
+        shown = answer.get("id") if isinstance(answer, dict) else None
+        return SendResult.sent(shown if isinstance(shown, str) else told.get("message_id"))
+
+    def _words(self, content: str) -> str | SendResult:
+        """Return a text as Discord shows it, or why it cannot be sent."""
+        limit = self.capabilities.limit
+        if len(content) > limit:
+            return SendResult.failed(SendErrorKind.TOO_LONG, f"Discord takes at most {limit} characters")
+        if not content.strip():
+            return SendResult.failed(SendErrorKind.BAD_FORMAT, "Discord takes no empty message")
+        return outgoing.marked(content, limit)
+
+    async def send(
+        self,
+        chat_id: str,
+        content: str,
+        reply_to: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> SendResult:
+        """Say something; see the base."""
+        words = self._words(content)
+        if isinstance(words, SendResult):
+            return words
+        body = outgoing.body_of(words, nonce=_nonce(metadata), reply_to=reply_to)
+        return await self._say("POST", _MESSAGES, channel_id=_channel(chat_id, metadata), json=body)
+
+    async def edit_message(
+        self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Replace what was said; buttons stay."""
+        words = self._words(content)
+        if isinstance(words, SendResult):
+            return words
+        body: Json = {"content": words, "allowed_mentions": outgoing.MENTIONS}
+        channel = _channel(chat_id, metadata)
+        return await self._say("PATCH", _MESSAGE, channel_id=channel, message_id=message_id, json=body)
+
+    async def delete_message(
+        self, chat_id: str, message_id: str, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Take back what was said."""
+        channel = _channel(chat_id, metadata)
+        return await self._say("DELETE", _MESSAGE, channel_id=channel, message_id=message_id)
+
+    async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
+        """Show for ten seconds that an answer is being written; a failure is no failure."""
+        await self._say("POST", "/channels/{channel_id}/typing", channel_id=_channel(chat_id, metadata))
+
+    async def send_media(
+        self,
+        chat_id: str,
+        attachment: Attachment,
+        data: bytes,
+        caption: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> SendResult:
+        """Send a file, with words if there are some."""
+        words = self._words(caption) if caption and caption.strip() else ""
+        if isinstance(words, SendResult):
+            return words
+        body = outgoing.body_of(words, nonce=_nonce(metadata))
+        form = outgoing.form_of(body, attachment, data)
+        return await self._say("POST", _MESSAGES, channel_id=_channel(chat_id, metadata), form=form)
+
+    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
+        """Return a file that came in, from Discord's own file server only.
+
+        Raises:
+            TooLarge, ServerUnavailable: see the base.
+        """
+        if attachment.size is not None and attachment.size > max_bytes:
+            raise TooLarge(f"the file has more than {max_bytes} bytes", value=attachment.size)
+        if _origin(attachment.ref) != _origin(self._options.cdn_url):
+            raise ServerUnavailable("the file does not lie on Discord's file server", remedy="")
+        if self._bot is None:
+            raise ServerUnavailable("not connected to Discord", remedy="")
+        return await self._bot.fetch(attachment.ref, max_bytes=max_bytes)
+
+    async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
+        """Ask with buttons; with more of them than Discord shows, the text says what to answer."""
+        components, words = outgoing.components_of(card), self._words(card.text)
+        if components is None:
+            return await super().send_card(chat_id, card, metadata)
+        if isinstance(words, SendResult):
+            return words
+        body = outgoing.body_of(words, nonce=_nonce(metadata)) | {"components": components}
+        return await self._say("POST", _MESSAGES, channel_id=_channel(chat_id, metadata), json=body)
+
+    async def update_card(
+        self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Show a card as it stands now, its buttons included."""
+        words = self._words(card.text)
+        if isinstance(words, SendResult):
+            return words
+        body: Json = {
+            "content": words,
+            "allowed_mentions": outgoing.MENTIONS,
+            "components": outgoing.components_of(card) or [],
+        }
+        channel = _channel(chat_id, metadata)
+        return await self._say("PATCH", _MESSAGE, channel_id=channel, message_id=message_id, json=body)
+
+    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
+        """Return the chat's name and type; nothing when Discord does not say."""
+        if not wire.is_id(chat_id):
+            return {}
+        try:
+            found = wire.place_of(await self._request("GET", "/channels/{channel_id}", channel_id=chat_id))
+        except (RestFailure, wire.Unreadable):
+            return {}
+        return {"name": found.name, "type": found.chat_type}
+
+
+def _channel(chat_id: str, metadata: Metadata | None) -> str:
+    """A thread is a channel of its own."""
+    thread = (metadata or {}).get("thread_id")
+    return str(thread) if thread else chat_id
+
+
+def _nonce(metadata: Metadata | None) -> str:
+    """What makes a repetition harmless, the library's own included, which tries some failures again."""
+    key = (metadata or {}).get("dedupe_key")
+    return outgoing.nonce_of(str(key)) if key else secrets.token_hex(outgoing.LONGEST_NONCE // 2)
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    """An address's scheme, host and port; an address that names a user is of no origin."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "", None, None
+    return ("", None, None) if "@" in parts.netloc else (parts.scheme, parts.hostname, port)

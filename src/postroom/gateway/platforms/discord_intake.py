@@ -1,0 +1,281 @@
+"""What came from Discord and is not kept yet: held in order, and tried until it is.
+
+Discord takes no acknowledgement, so what was received and not kept is ours to look after. One update at a
+time is handed over, in the order of the gateway; a line that cannot be kept now holds those behind it.
+"""
+
+import asyncio
+import random
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+
+from postroom.contracts.clock import Timer
+from postroom.contracts.errors import InputError, PostroomError
+from postroom.gateway.events import ButtonPress, MessageEvent
+from postroom.gateway.platforms import discord_wire as wire
+from postroom.gateway.platforms.base import Inbound, Liveness
+from postroom.gateway.platforms.discord_options import Options
+from postroom.gateway.platforms.discord_outgoing import RestFailure, note_of
+from postroom.gateway.platforms.discord_wire import Me, Place, Unreadable
+
+_LOG = structlog.get_logger(__name__)
+ABSENCE = "ABSENCE"
+"""Stands in the row where a new session begins: what was said before it is asked for."""
+MOST_MARKS = 200
+MOST_PLACES = 5_000
+PAGE = 100
+LONGEST_PAUSE_MS = 60_000
+TAKEN = "Got it."
+
+
+class Request(Protocol):
+    """Calls Discord; raises `RestFailure`."""
+
+    def __call__(self, method: str, path: str, **told: Any) -> Awaitable[Any]:
+        """Return what Discord answers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doors:
+    """What an intake reaches the world by."""
+
+    request: Request
+    accept: Callable[[MessageEvent], Awaitable[None]]
+    inbound: Callable[[], Inbound | None]
+
+
+def pause_ms(attempt: int, *, least: int = 0) -> int:
+    """Return how long to wait after so many tries that failed: up to a minute, with chance in it."""
+    longest = min(500 * 2 ** min(attempt, 10), LONGEST_PAUSE_MS)
+    return max(random.randint(longest // 2, longest), least)  # noqa: S311 - spreads tries, hides nothing
+
+
+class Intake:
+    """Holds updates until they are kept."""
+
+    def __init__(self, doors: Doors, options: Options, liveness: Liveness, timer: Timer) -> None:
+        self.me: Me | None = None
+        self._doors = doors
+        self._options = options
+        self._liveness = liveness
+        self._timer = timer
+        self._held: deque[tuple[str, object]] = deque()
+        self._marks: OrderedDict[str, str] = OrderedDict()
+        self._places: OrderedDict[str, Place] = OrderedDict()
+        self._arrived, self._room, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._room.set()
+        self._settled.set()
+        self._refusing = False
+
+    def hold(self, name: str, data: object) -> None:
+        """Take in an update; it is handed over after those before it."""
+        self._held.append((name, data))
+        self._settled.clear()
+        self._arrived.set()
+        if self.full:
+            self._room.clear()
+
+    def remember(self, channel_id: str, message_id: str) -> None:
+        """Note up to which line a channel is known; lines behind it are asked for after an absence."""
+        known = self._marks.pop(channel_id, "0")
+        self._marks[channel_id] = max(known, message_id, key=int)
+        while len(self._marks) > MOST_MARKS:
+            self._marks.popitem(last=False)
+
+    def watch(self, now: int) -> None:
+        """Note the channels that are to be looked through though nothing was heard of them yet."""
+        since = wire.id_at(now - self._options.backfill_minutes * 60_000)
+        for channel_id in self._options.channels:
+            if channel_id not in self._marks:
+                self.remember(channel_id, since)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more may be taken in."""
+        return len(self._held) >= self._options.max_held
+
+    async def room(self) -> None:
+        """Return when at least half of the room is free."""
+        await self._room.wait()
+
+    async def settled(self, within_seconds: float) -> None:
+        """Return when all is kept; earlier when it cannot be kept now, or the time is over."""
+        try:
+            async with asyncio.timeout(0 if self._refusing else within_seconds):
+                await self._settled.wait()
+        except TimeoutError:
+            _LOG.warning("discord.left_unkept", updates=len(self._held))
+
+    async def run(self) -> None:
+        """Hand over what is held, for ever. Cancelled in between, it begins again with the same update."""
+        while True:
+            await self._arrived.wait()
+            while self._held:
+                name, data = self._held[0]
+                await self._kept(name, data)
+                self._held.popleft()
+                if len(self._held) <= self._options.max_held // 2:
+                    self._room.set()
+            self._arrived.clear()
+            self._settled.set()
+
+    async def _kept(self, name: str, data: object) -> None:
+        """Hand one update over, as often as it needs; what can never be kept is counted and passed over."""
+        attempt = 0
+        while True:
+            try:
+                await self._take(name, data)
+            except (InputError, Unreadable) as error:
+                self._liveness.refused += 1
+                _LOG.warning("discord.refused", update=name, why=type(error).__name__)
+                break
+            except (PostroomError, RestFailure, OSError) as error:
+                self._refusing = True
+                asked = error.wait_ms if isinstance(error, RestFailure) else None
+                _LOG.warning("discord.not_kept", update=name, attempt=attempt, why=type(error).__name__)
+                await self._timer.sleep(pause_ms(attempt, least=asked or 0))
+                attempt += 1
+            else:
+                break
+        self._refusing = False
+        if name == "MESSAGE_CREATE":
+            self._mark(data)
+
+    def _mark(self, data: object) -> None:
+        found = data if isinstance(data, dict) else {}
+        channel_id, message_id = found.get("channel_id"), found.get("id")
+        if wire.is_id(channel_id) and wire.is_id(message_id):
+            self.remember(str(channel_id), str(message_id))
+
+    async def _take(self, name: str, data: object) -> None:
+        match name:
+            case "MESSAGE_CREATE":
+                if (event := await self._line(data)) is not None:
+                    await self._doors.accept(event)
+            case "MESSAGE_UPDATE":
+                await self._edited(data)
+            case "MESSAGE_DELETE" | "MESSAGE_DELETE_BULK":
+                await self._deleted(data)
+            case "INTERACTION_CREATE":
+                await self._pressed(data)
+            case "CHANNEL_UPDATE" | "THREAD_UPDATE":
+                self._forget(data)
+            case _:
+                await self._caught_up()
+
+    async def _line(self, data: object) -> MessageEvent | None:
+        if self.me is None or not wire.is_line(data, self.me):
+            return None
+        return wire.line_of(data, await self._place(data), self.me)
+
+    async def _edited(self, data: object) -> None:
+        inbound = self._doors.inbound()
+        if inbound is None or not wire.is_edit(data):
+            return
+        if (event := await self._line(data)) is not None:
+            await inbound.edited(event)
+
+    async def _deleted(self, data: object) -> None:
+        inbound = self._doors.inbound()
+        if inbound is None or self.me is None:
+            return
+        gone = wire.deleted_in(data)
+        channel_id, _ = wire.channel_of(data)
+        source = wire.source_of(channel_id, await self._place(data), self.me.user_id)
+        for message_id in gone:
+            await inbound.deleted(source, message_id)
+
+    async def _pressed(self, data: object) -> None:
+        inbound = self._doors.inbound()
+        if inbound is None or self.me is None:
+            return
+        interaction_id, token = wire.callback_of(data)
+        pressed = wire.press_of(data, await self._place(data), self.me)
+        if pressed is None:
+            return
+        if isinstance(pressed, ButtonPress):
+            note = await inbound.pressed(pressed)
+        else:
+            await self._doors.accept(pressed)
+            note = TAKEN
+        try:
+            await self._doors.request(
+                "POST",
+                "/interactions/{interaction_id}/{webhook_token}/callback",
+                json=note_of(note),
+                interaction_id=interaction_id,
+                webhook_token=token,
+            )
+        except RestFailure as failure:  # it was taken: only the note is missing, most often for being late
+            _LOG.info("discord.note_not_shown", status=failure.status, code=failure.code)
+
+    # Where it was said.
+
+    async def _place(self, data: object) -> Place:
+        """Return the channel of an update; Discord is asked once for each, and again when it changed."""
+        channel_id, guild_id = wire.channel_of(data)
+        if guild_id is None:
+            return self._known(channel_id, Place(chat_type="dm"))
+        try:
+            return await self._looked_up(channel_id)
+        except RestFailure as failure:
+            if failure.status not in (403, 404):
+                raise
+            return Place(chat_type="channel", guild=guild_id)
+
+    async def _looked_up(self, channel_id: str) -> Place:
+        if (known := self._places.get(channel_id)) is not None:
+            return self._known(channel_id, known)
+        found = await self._doors.request("GET", "/channels/{channel_id}", channel_id=channel_id)
+        return self._known(channel_id, wire.place_of(found))
+
+    def _known(self, channel_id: str, place: Place) -> Place:
+        self._places[channel_id] = place
+        self._places.move_to_end(channel_id)
+        while len(self._places) > MOST_PLACES:
+            self._places.popitem(last=False)
+        return place
+
+    def _forget(self, data: object) -> None:
+        channel_id = data.get("id") if isinstance(data, dict) else None
+        if isinstance(channel_id, str):
+            self._places.pop(channel_id, None)
+
+    # After an absence.
+
+    async def _caught_up(self) -> None:
+        """Ask each channel that is known for what was said behind its mark."""
+        for channel_id in tuple(self._marks):
+            try:
+                await self._read_on(channel_id)
+            except RestFailure as failure:
+                if failure.status not in (403, 404):
+                    raise
+                self._marks.pop(channel_id, None)
+
+    async def _read_on(self, channel_id: str) -> None:
+        guild_id = (await self._looked_up(channel_id)).guild
+        left = self._options.backfill_limit
+        while left > 0:
+            if (mark := self._marks.get(channel_id)) is None:
+                return  # crowded out meanwhile, and never to be read from its beginning
+            asked = min(left, PAGE)
+            page = await self._doors.request(
+                "GET",
+                "/channels/{channel_id}/messages",
+                query={"after": mark, "limit": str(asked)},
+                channel_id=channel_id,
+            )
+            lines = wire.in_order(page)
+            for line in lines:
+                told = line | {"channel_id": channel_id} | ({"guild_id": guild_id} if guild_id else {})
+                await self._kept("MESSAGE_CREATE", told)
+            left -= asked
+            if len(lines) < asked:
+                return
+        _LOG.warning("discord.backfill_cut", channel_id=channel_id, limit=self._options.backfill_limit)

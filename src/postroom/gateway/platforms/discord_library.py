@@ -1,0 +1,339 @@
+"""The only module that knows discord.py: one bot's connection, its REST calls and its gateway.
+
+Heartbeats, compression, RESUME and the buckets of the rate limits are the library's. When to connect again,
+what is read of an update and what a failure means are ours: the library's own loop takes in updates whether
+or not there is room for them, pauses for up to 17 minutes, and ends at the first update that it cannot read.
+So this drives the library's socket by itself, on four names that are not documented: `http.Route`,
+`gateway.DiscordWebSocket.from_client`, its `_discord_parsers`, and `gateway.ReconnectWebSocket`. A test fails
+when one of them changes.
+"""
+
+import asyncio
+import logging
+import math
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from postroom.contracts.errors import MissingExtra, ServerUnavailable, TooLarge
+from postroom.contracts.messages import Json
+from postroom.gateway.platforms.discord_outgoing import RestFailure
+
+if TYPE_CHECKING:
+    import discord
+    from discord.gateway import DiscordWebSocket
+
+Heard = Callable[[str, object], None]
+OPEN_SECONDS = 30.0
+CLOSE_SECONDS = 2.0
+LOGIN_SECONDS = 60.0
+"""Long, for the library repeats what Discord answers with a failure of its own."""
+LONGEST_WAIT_SECONDS = 30.0
+"""What the library waits out by itself when Discord asks for a pause; longer ones are told."""
+FORGET = 4_000
+"""A close code after which Discord keeps the session for a RESUME."""
+GOODBYE = 1_000
+ANSWERED_IN_BETWEEN = frozenset({502, 504, 524})
+"""Answers of a machine in between: the request may have been carried out."""
+FATAL = frozenset({4004, 4010, 4011, 4012, 4013, 4014})
+"""Close codes after which Discord wants no other try."""
+HEARD = (
+    "READY",
+    "RESUMED",
+    "MESSAGE_CREATE",
+    "MESSAGE_UPDATE",
+    "MESSAGE_DELETE",
+    "MESSAGE_DELETE_BULK",
+    "INTERACTION_CREATE",
+    "CHANNEL_UPDATE",
+    "THREAD_UPDATE",
+)
+
+
+class Cut(Exception):
+    """The connection ended; `resumable` says whether Discord will tell what we missed."""
+
+    def __init__(self, *, resumable: bool, unreadable: bool = False) -> None:
+        super().__init__("the connection to Discord's gateway ended")
+        self.resumable = resumable
+        self.unreadable = unreadable
+        """It ended because something came that the library cannot read."""
+
+
+class Refused(Exception):
+    """Discord ended the connection for good; `code` is why: a close code, or 401."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"Discord refuses the connection ({code})")
+        self.code = code
+
+
+def load() -> None:
+    """Import the library; that takes most of a second and reads files, so it is done in a thread.
+
+    Raises:
+        MissingExtra: it is not installed.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # its voice part, which we do not use
+            import discord.gateway
+            import discord.http  # noqa: F401 - both are found by the imports in functions
+    except ImportError as error:
+        raise MissingExtra(
+            "Discord needs discord.py, which is not installed",
+            value=error.name,
+            remedy="pip install 'postroom[discord]'",
+        ) from error
+    logger = logging.getLogger("discord")
+    if logger.level < logging.ERROR:  # below, it writes what people said, and addresses that hold secrets
+        logger.setLevel(logging.ERROR)
+
+
+def direct(base_url: str) -> None:
+    """Point the library at a server, for this whole process: it has no other way."""
+    from discord.http import Route
+
+    Route.BASE = base_url
+
+
+class Bot:
+    """One bot at Discord. What comes in is handed to `heard`, which does not wait, in the gateway's order."""
+
+    def __init__(self, token: str, heard: Heard, *, timeout_seconds: float) -> None:
+        self._token = token
+        self._heard = heard
+        self._timeout = timeout_seconds
+        self._client = _client()
+        self._socket: DiscordWebSocket | None = None
+
+    def __repr__(self) -> str:
+        return "Bot()"
+
+    async def login(self) -> str:
+        """Check the token and return the bot's own id.
+
+        Raises:
+            Refused: the token is none.
+            RestFailure: Discord did not answer, or not as expected.
+        """
+        import discord
+
+        try:
+            with _translated():
+                async with asyncio.timeout(LOGIN_SECONDS):
+                    await self._client.login(self._token)
+        except discord.LoginFailure:
+            raise Refused(401) from None
+        user = self._client.user
+        if user is None:
+            raise RestFailure("Discord does not say who the bot is")
+        return str(user.id)
+
+    # REST.
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Json = None,
+        form: Sequence[dict[str, Any]] | None = None,
+        query: dict[str, str] | None = None,
+        **ids: str,
+    ) -> Any:
+        """Call Discord within its rate limits; `path` names what `ids` fill in, safely quoted.
+
+        Raises:
+            RestFailure: it was refused, or no answer came.
+        """
+        import aiohttp
+        from discord.http import Route
+
+        told: dict[str, Any] = {
+            "timeout": aiohttp.ClientTimeout(total=self._timeout, sock_connect=OPEN_SECONDS)
+        }
+        if json is not None:
+            told["json"] = json
+        if query is not None:
+            told["params"] = query
+        with _translated():
+            return await self._client.http.request(Route(method, path, **ids), form=form, **told)
+
+    async def fetch(self, url: str, *, max_bytes: int) -> bytes:
+        """Return a file from an address that the caller has checked; redirects are not followed.
+
+        Raises:
+            TooLarge: it has more than `max_bytes`; no more was read.
+            ServerUnavailable: it could not be fetched.
+        """
+        import aiohttp
+
+        timeout = aiohttp.ClientTimeout(total=self._timeout)
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()) as session,
+                session.get(url, allow_redirects=False) as response,
+            ):
+                if response.status != 200:
+                    raise _not_fetched(f"answered {response.status}")
+                kept = bytearray()
+                async for piece in response.content.iter_any():
+                    kept += piece
+                    if len(kept) > max_bytes:
+                        raise TooLarge(f"the file has more than {max_bytes} bytes", value=max_bytes)
+                return bytes(kept)
+        except (OSError, aiohttp.ClientError, ValueError) as error:
+            raise _not_fetched(type(error).__name__) from None
+
+    # The gateway.
+
+    async def open(self, *, resume: bool) -> None:
+        """Open the gateway: the old session where it left off, or a new one.
+
+        What comes first, READY or RESUMED or a refusal, comes from `poll`.
+
+        Raises:
+            Refused: Discord does not take this bot.
+            Cut: the connection ended at once.
+            RestFailure: Discord does not say where its gateway is.
+        """
+        import yarl
+        from discord.gateway import DiscordWebSocket
+
+        await self.hang_up()  # it may be open still, with its heart beating, when something unreadable came
+        last, self._socket = self._socket, None
+        if resume and last is not None and last.session_id is not None:
+            self._socket = last  # until the new one is there: another try begins where this one did
+            known: dict[str, Any] = {"session": last.session_id, "sequence": last.sequence, "resume": True}
+            address = last.gateway
+        else:
+            known, address = {}, yarl.URL(await self._address())
+        with _ended():
+            async with asyncio.timeout(OPEN_SECONDS):
+                socket = await DiscordWebSocket.from_client(
+                    self._client, gateway=address, initial=True, **known
+                )
+        socket._discord_parsers = {name: self._teller(name) for name in HEARD}  # noqa: SLF001 - see the module
+        self._socket = socket
+
+    async def poll(self) -> None:
+        """Take in the next thing that the gateway says.
+
+        Raises:
+            Cut: the connection ended.
+            Refused: it ended for good.
+        """
+        socket = self._socket
+        if socket is None:
+            raise Cut(resumable=False)
+        with _ended():
+            await socket.poll_event()
+
+    async def hang_up(self, code: int = FORGET) -> None:
+        """Close the gateway; nothing comes any more. What was not taken in yet comes with the next RESUME."""
+        if self._socket is not None:
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await self._socket.close(code)
+            except (TimeoutError, OSError, RuntimeError):
+                return
+
+    async def close(self) -> None:
+        """Close everything; harmless when done twice."""
+        await self.hang_up(GOODBYE)
+        self._socket = None
+        await self._client.http.close()
+
+    async def _address(self) -> str:
+        found = await self.request("GET", "/gateway/bot")
+        try:
+            starts = found["session_start_limit"]
+            if starts["remaining"] <= 0:
+                raise RestFailure(
+                    "Discord allows no more sessions now", status=429, wait_ms=starts["reset_after"]
+                )
+            return str(found["url"])
+        except (KeyError, TypeError):
+            raise RestFailure("Discord does not say where its gateway is") from None
+
+    def _teller(self, name: str) -> Callable[[object], None]:
+        return lambda data: self._heard(name, data)
+
+
+def _client() -> "discord.Client":
+    import discord
+
+    intents = discord.Intents.none()
+    intents.guilds = intents.guild_messages = intents.dm_messages = intents.message_content = True
+    return discord.Client(
+        intents=intents,
+        max_messages=None,
+        max_ratelimit_timeout=LONGEST_WAIT_SECONDS,
+        chunk_guilds_at_startup=False,
+    )
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Turn what a REST call can fail with into a `RestFailure`; no address, body or token is in it."""
+    import aiohttp
+    import discord
+
+    try:
+        yield
+    except discord.RateLimited as error:
+        wait = math.ceil(error.retry_after * 1000)
+        raise RestFailure("Discord asks for fewer calls", status=429, wait_ms=wait) from None
+    except discord.HTTPException as error:
+        said = f": {error.text[:200]}" if error.code else ""
+        raise RestFailure(
+            f"Discord answered {error.status} ({error.code}){said}",
+            status=error.status,
+            code=error.code,
+            wait_ms=_retry_after(error.response.headers.get("Retry-After")) if error.status == 429 else None,
+            taken=error.status in ANSWERED_IN_BETWEEN,
+        ) from None
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+        raise RestFailure(f"Discord could not be reached ({type(error).__name__})") from None
+    except RuntimeError:
+        raise RestFailure("the connection to Discord is closed") from None
+    except (OSError, aiohttp.ClientError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise RestFailure(f"no answer came from Discord ({type(error).__name__})", taken=True) from None
+
+
+@contextmanager
+def _ended() -> Iterator[None]:
+    """Turn the ways in which a gateway's connection ends into `Cut` and `Refused`."""
+    import aiohttp
+    from discord.errors import ConnectionClosed
+    from discord.gateway import ReconnectWebSocket
+
+    try:
+        yield
+    except ReconnectWebSocket as error:
+        raise Cut(resumable=error.resume) from None
+    except ConnectionClosed as error:
+        if error.code in FATAL:
+            raise Refused(error.code) from None
+        raise Cut(resumable=error.code != GOODBYE) from None
+    except (OSError, aiohttp.ClientError):
+        raise Cut(resumable=True) from None
+    except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, zlib.error):
+        raise Cut(resumable=True, unreadable=True) from None
+
+
+def _retry_after(header: str | None) -> int | None:
+    """Return what a header says in seconds as milliseconds; None when it says nothing that can be read."""
+    try:
+        return None if header is None else max(math.ceil(float(header) * 1000), 0)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _not_fetched(why: str) -> ServerUnavailable:
+    return ServerUnavailable(
+        f"Discord's file server did not give the file ({why})", remedy="ask for the file to be sent again"
+    )

@@ -1,0 +1,318 @@
+"""E-mail: a mailbox that is looked into again and again by IMAP, and answers that go out by SMTP.
+
+`token` is the mailbox's password, `api_key` another one for SMTP. What stands in `extra`:
+
+| name | default | meaning |
+|---|---|---|
+| `address`, `name` | (needed), None | who we are |
+| `user`, `smtp_user` | the address | whom we log in as |
+| `imap_host`, `imap_port`, `imap_security` | (needed), by security, `ssl` | `ssl`, `starttls` or `plain` |
+| `smtp_host`, `smtp_port`, `smtp_security` | (needed), by security, `starttls` | as above |
+| `allow_plain` | False | whether `plain` may be used beyond this machine |
+| `ca_file` | None | certificates that are believed, instead of the system's |
+| `authserv_id` | None | the server whose `Authentication-Results` are trusted |
+| `folder` | `INBOX` | where mail comes in |
+| `poll_ms` | 15000 | the pause between two looks |
+| `max_age_days` | 7 | unread mail that came earlier is left alone |
+| `max_bytes` | 25000000 | how much of a mail is read; metadata `truncated`: it was more |
+| `subject` | `your message` | of answers to mail that is not there any more |
+| `timeout_ms` | 30000 | how long a server may take for one step |
+
+A mail is marked as read when its line is kept, and so is one that is passed over: machines, lists, bounces
+and we ourselves get no answer. A line's `metadata["verified"]` says whether the sender's domain sent it;
+without `authserv_id` it is always False, for anybody can write any sender.
+"""
+
+import asyncio
+import random
+import smtplib
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+from uuid import uuid4
+
+import structlog
+
+from postroom.concurrency import Tasks
+from postroom.contracts.clock import Clock, Timer
+from postroom.contracts.errors import ConfigError, InputError, PostroomError, ServerUnavailable
+from postroom.contracts.messages import Json
+from postroom.gateway.capabilities import CAPABILITIES
+from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.events import Attachment, MessageEvent, SendErrorKind, SendResult
+from postroom.gateway.platforms import email_outgoing as outgoing
+from postroom.gateway.platforms import email_wire as wire
+from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
+from postroom.gateway.platforms.email_options import options_of
+from postroom.gateway.platforms.email_post import NETWORK, LoginRefused, Mailbox, check, deliver
+from postroom.gateway.platforms.safe_text import to_html
+
+_LOG = structlog.get_logger(__name__)
+_CHANCE = random.SystemRandom()
+_BATCH = 50
+"""Mails that one look takes; the next follows soon when there are more."""
+_SHORT_PAUSE = 100
+_REMEMBERED = 1_000
+"""Mails whose subject and references are known without asking; what is forgotten is looked up."""
+_PATIENCE = 10.0
+"""Seconds that a stop waits for a step on its way."""
+T = TypeVar("T")
+
+
+class EmailAdapter(BasePlatformAdapter):
+    """One mailbox.
+
+    Raises:
+        ConfigError: something is missing or wrong.
+    """
+
+    platform = Platform.EMAIL
+    capabilities = CAPABILITIES["email"]
+
+    def __init__(
+        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+    ) -> None:
+        super().__init__(config, clock=clock, timer=timer)
+        self._options = options_of(config)
+        self._me = wire.Ourselves(address=self._options.address, authserv_id=self._options.authserv_id)
+        self._mailbox = Mailbox(self._options.imap, self._options.folder)
+        self._thread: ThreadPoolExecutor | None = None
+        self._threads: OrderedDict[str, wire.Thread] = OrderedDict()
+
+    @property
+    def account(self) -> str:
+        """Our address."""
+        return self._options.address
+
+    def lock_identity(self) -> str | None:
+        """Return the mailbox: two who look into it would each answer."""
+        imap = self._options.imap
+        return f"imap {imap.user} {imap.host}:{imap.port} {self._options.folder}"
+
+    # Its life.
+
+    async def connect(self, *, is_reconnect: bool = False) -> None:
+        """Log in to both servers and begin to look for mail."""
+        await self.disconnect()
+        self._tasks = Tasks(f"channel {self.platform.value}")
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="postroom-imap")
+        self.liveness.state = AdapterState.CONNECTING
+        try:
+            await self._on_thread(self._mailbox.open)
+            await asyncio.to_thread(check, self._options.smtp, self._options.domain)
+        except BaseException as error:
+            await self.disconnect()
+            if (told := _told(error)) is not None:
+                raise told from None
+            raise
+        self._heard()
+        self.liveness.state, self.liveness.error_code, self.liveness.error = (
+            AdapterState.CONNECTED,
+            None,
+            None,
+        )
+        self._tasks.start(self._receive(), name="receive")
+
+    async def disconnect(self) -> None:
+        """End looking for mail; a step on its way ends or is broken off."""
+        await self._tasks.close()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._mailbox.break_off()
+            thread.submit(self._mailbox.close)
+            ended = asyncio.get_running_loop().run_in_executor(None, thread.shutdown)
+            await asyncio.wait((ended,), timeout=_PATIENCE)
+        self.liveness.state = AdapterState.STOPPED
+
+    async def _on_thread(self, step: Callable[[], T]) -> T:
+        """Do one step with the mailbox, after those before it."""
+        if self._thread is None:
+            raise ServerUnavailable("the mailbox is closed")
+        return await asyncio.get_running_loop().run_in_executor(self._thread, step)
+
+    # What comes in.
+
+    async def _receive(self) -> None:
+        failures, is_open = 0, True
+        while True:
+            try:
+                if not is_open:
+                    await self._on_thread(self._mailbox.open)
+                    is_open = True
+                more = await self._look()
+            except PostroomError as error:
+                _LOG.warning("email.line_not_kept", code=error.code)
+            except NETWORK as error:
+                is_open = False
+                _LOG.warning("email.mailbox_unreachable", reason=type(error).__name__)
+            except LoginRefused as error:
+                is_open = False
+                _LOG.warning("email.login_refused")
+                if not error.passing:
+                    self._fail("unauthorized", f"{error}: the password is no good any more", retryable=False)
+                    return
+            except Exception:
+                self._fail("failed", "a mail could not be taken; see the log", retryable=True)
+                raise
+            else:
+                failures, self.liveness.state = 0, AdapterState.CONNECTED
+                await self._timer.sleep(_SHORT_PAUSE if more else self._options.poll_ms)
+                continue
+            failures += 1
+            self.liveness.state = AdapterState.RECONNECTING
+            longest = min(60_000, 500 * 2 ** min(failures, 10))
+            await self._timer.sleep(_CHANCE.randint(longest // 2, longest))
+
+    async def _look(self) -> bool:
+        """Take what is unread, in order; say whether there is more."""
+        options = self._options
+        now = self._clock.now()
+        found = await self._on_thread(lambda: self._mailbox.unread(now, options.max_age_days, _BATCH))
+        self._heard()
+        for uid in found:
+            await self._take(uid)
+        return len(found) == _BATCH
+
+    async def _take(self, uid: int) -> None:
+        """Hand over one mail, and mark it as read when its line is kept or never will be."""
+        try:
+            event = await self._on_thread(lambda: self._read(uid))
+            if event is not None:
+                await self.handle_message(event)
+        except (wire.Malformed, InputError) as error:
+            self.liveness.refused += 1
+            _LOG.warning("email.refused", uid=uid, reason=type(error).__name__)
+        await self._on_thread(lambda: self._mailbox.mark_read(uid))
+
+    def _read(self, uid: int) -> MessageEvent | None:
+        """Fetch a mail and understand it, on the thread: large ones take their time."""
+        found = self._mailbox.fetch(uid, most=self._options.max_bytes)
+        if found is None:
+            return None
+        mail = wire.parsed(found[0])
+        event = wire.understood(mail, self._mailbox.where(uid), self._me)
+        if event is not None and event.message_id is not None:
+            self._remember(event.message_id, wire.thread_of(mail))
+            if found[1]:
+                event.metadata["truncated"] = True
+        return event
+
+    def _remember(self, message_id: str, thread: wire.Thread) -> None:
+        self._threads[message_id] = thread
+        self._threads.move_to_end(message_id)
+        if len(self._threads) > _REMEMBERED:
+            self._threads.popitem(last=False)
+
+    # What goes out.
+
+    async def send(
+        self,
+        chat_id: str,
+        content: str,
+        reply_to: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> SendResult:
+        """Write a mail to an address, as an answer where there is something to answer."""
+        return await self._write(chat_id, content, reply_to, metadata or {}, None)
+
+    async def send_media(
+        self,
+        chat_id: str,
+        attachment: Attachment,
+        data: bytes,
+        caption: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> SendResult:
+        """Write a mail with a file."""
+        return await self._write(chat_id, caption or "", None, metadata or {}, (attachment, data))
+
+    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
+        """Return a file that came in, from our own mailbox only."""
+        try:
+            data = await self._on_thread(lambda: self._mailbox.part(attachment.ref, most=max_bytes))
+        except NETWORK as error:
+            raise ServerUnavailable("the mailbox does not answer") from error
+        if data is None:
+            raise ServerUnavailable("the file is not in the mailbox any more", remedy="ask for it once more")
+        return data
+
+    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
+        """Return the address: nothing else is known of it."""
+        return {"name": chat_id, "type": "dm"}
+
+    async def _write(
+        self,
+        to: str,
+        text: str,
+        reply_to: str | None,
+        metadata: Metadata,
+        file: tuple[Attachment, bytes] | None,
+    ) -> SendResult:
+        if self.capabilities.unit.measure(text) > self.capabilities.limit:
+            return SendResult.failed(
+                SendErrorKind.TOO_LONG, f"more than {self.capabilities.limit} characters"
+            )
+        root = metadata.get("thread_id")
+        thread = await self._thread_of(reply_to or root)
+        key, options = metadata.get("dedupe_key"), self._options
+        answered = reply_to or root
+        try:
+            heading = outgoing.Heading(
+                sender=options.address,
+                sender_name=options.name,
+                to=to,
+                subject=_subject(thread, metadata, options.subject, is_answer=answered is not None),
+                message_id=outgoing.message_id_from(str(key) if key else uuid4().hex, options.address),
+                now=self._clock.now(),
+                references=outgoing.references_of(root, thread, answered),
+                answers=answered if answered and wire.MESSAGE_ID.fullmatch(answered) else None,
+            )
+        except ValueError as error:
+            return SendResult.failed(SendErrorKind.BAD_FORMAT, f"this cannot be written: {error}")
+        letter = await asyncio.to_thread(lambda: outgoing.written(heading, text, to_html(text), file))
+        result = await asyncio.to_thread(deliver, options.smtp, options.domain, letter)
+        if result.success:
+            self._said()
+        return result
+
+    async def _thread_of(self, message_id: str | None) -> wire.Thread | None:
+        """Return the subject and the references of a mail: as remembered, else as it lies in the mailbox."""
+        if message_id is None or wire.MESSAGE_ID.fullmatch(message_id) is None:
+            return self._threads.get(message_id or "")
+        if message_id in self._threads or self._thread is None:
+            return self._threads.get(message_id)
+        try:
+            raw = await self._on_thread(lambda: self._mailbox.headers(message_id))
+            thread = None if raw is None else wire.thread_of(wire.parsed(raw))
+        except (*NETWORK, wire.Malformed, ServerUnavailable):
+            return None  # the answer matters more than its subject
+        if thread is not None:
+            self._remember(message_id, thread)
+        return thread
+
+
+def _subject(thread: wire.Thread | None, metadata: Metadata, fallback: str, *, is_answer: bool) -> str:
+    told = metadata.get("subject")
+    if isinstance(told, str) and told:
+        return told
+    return outgoing.subject_of(thread, fallback) if is_answer else fallback
+
+
+def _told(error: BaseException) -> PostroomError | None:
+    """Return what a failure to connect means to the operator; None when it means nothing to them."""
+    if isinstance(error, LoginRefused) and not error.passing:
+        return ConfigError(
+            f"e-mail: {error}",
+            remedy="check `user` and the password in `token`; many providers want a password for programs",
+        )
+    if isinstance(error, FileNotFoundError):
+        return ConfigError(
+            "e-mail: `ca_file` is not there", remedy="give the file with the certificates that are believed"
+        )
+    if isinstance(error, (*NETWORK, smtplib.SMTPException, LoginRefused)):
+        return ServerUnavailable(
+            f"e-mail: no connection: {type(error).__name__}",
+            remedy="check `imap_host`, `smtp_host`, their ports and security, and `folder`",
+        )
+    return None

@@ -1,0 +1,294 @@
+"""A mailbox by IMAP and a mail server by SMTP: blocking, for threads. One `Mailbox` belongs to one thread.
+
+Passwords are in no failure and no log; neither are the words of a mail.
+"""
+
+import base64
+import binascii
+import imaplib
+import quopri
+import re
+import smtplib
+import socket
+import ssl
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from postroom.contracts.errors import TooLarge
+from postroom.gateway.events import SendErrorKind, SendResult
+from postroom.gateway.platforms.email_outgoing import Letter, refusal
+from postroom.gateway.platforms.email_wire import Where
+
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_SIZE = re.compile(rb"RFC822\.SIZE (\d+)")
+_REF = re.compile(r"imap/(\d{1,10})/(\d{1,10})/(\d{1,4}(?:\.\d{1,4}){0,40})/(base64|quoted-printable|plain)")
+_PERHAPS_LATER = re.compile(r"\[(UNAVAILABLE|LIMIT|INUSE|SERVERBUG|CONTACTADMIN)\]", re.IGNORECASE)
+NETWORK = (OSError, EOFError, imaplib.IMAP4.error)
+"""What a mailbox raises when its connection is no good any more."""
+
+
+class Security(StrEnum):
+    """How a connection is kept from others' eyes."""
+
+    SSL = "ssl"
+    STARTTLS = "starttls"
+    PLAIN = "plain"
+
+
+class LoginRefused(Exception):
+    """A server does not take the user's name and password. `passing`: it says that it may at another time."""
+
+    def __init__(self, server: str, *, passing: bool = False) -> None:
+        super().__init__(f"the {server} server refuses the log-in")
+        self.passing = passing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Where a server is, and who we are there."""
+
+    host: str
+    port: int
+    security: Security
+    user: str
+    password: str = field(repr=False)
+    timeout: float = 30.0
+    ca_file: str | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Return what a certificate must be to be believed."""
+        return ssl.create_default_context(cafile=self.ca_file)
+
+
+class Mailbox:
+    """One folder of one user, opened anew after each failure."""
+
+    def __init__(self, server: Server, folder: str) -> None:
+        self._server = server
+        self._folder = '"' + folder.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        self._imap: imaplib.IMAP4 | None = None
+        self.validity = 0
+
+    def open(self) -> None:
+        """Log in and choose the folder.
+
+        Raises:
+            LoginRefused: the name or the password is wrong.
+            OSError, IMAP4.error: no connection, or no such folder.
+        """
+        self.close()
+        server = self._server
+        if server.security is Security.SSL:
+            imap: imaplib.IMAP4 = imaplib.IMAP4_SSL(
+                server.host, server.port, ssl_context=server.context(), timeout=server.timeout
+            )
+        else:
+            imap = imaplib.IMAP4(server.host, server.port, timeout=server.timeout)
+        self._imap = imap
+        if server.security is Security.STARTTLS:
+            imap.starttls(ssl_context=server.context())
+        try:
+            imap.login(server.user, server.password)
+        except imaplib.IMAP4.abort:
+            raise
+        except imaplib.IMAP4.error as error:
+            raise LoginRefused("IMAP", passing=bool(_PERHAPS_LATER.search(str(error)))) from None
+        _done(imap.select(self._folder))
+        told = imap.response("UIDVALIDITY")[1]
+        self.validity = int(told[0]) if told and told[0] else 0
+
+    def close(self) -> None:
+        """Log out, as far as the connection still lets us."""
+        imap, self._imap = self._imap, None
+        if imap is not None:
+            with suppress(*NETWORK):
+                imap.logout()
+            with suppress(*NETWORK):
+                imap.shutdown()
+
+    def break_off(self) -> None:
+        """End the connection from another thread: whoever waits on it fails at once."""
+        if (imap := self._imap) is not None:
+            with suppress(OSError):
+                imap.sock.shutdown(socket.SHUT_RDWR)
+
+    def unread(self, now: int, days: int, most: int) -> list[int]:
+        """Return the numbers of unread mails that came within so many days, the oldest first."""
+        day = datetime.fromtimestamp(now / 1000, tz=UTC) - timedelta(days=days)
+        imap = self._open()
+        _done(imap.noop())
+        since = f"{day.day:02d}-{_MONTHS[day.month - 1]}-{day.year}"
+        found = _done(imap.uid("SEARCH", "UNSEEN", "SINCE", since))
+        return sorted(int(one) for line in found if line for one in line.split())[:most]
+
+    def fetch(self, uid: int, *, most: int) -> tuple[bytes, bool] | None:
+        """Return a mail, cut off after so many bytes, and whether it was; None when it is gone."""
+        size = _SIZE.search(b" ".join(_flat(_done(self._open().uid("FETCH", str(uid), "(RFC822.SIZE)")))))
+        if size is None:
+            return None
+        raw = self._bytes(uid, f"BODY.PEEK[]<0.{most}>")
+        return None if raw is None else (raw[:most], int(size[1]) > most)
+
+    def mark_read(self, uid: int) -> None:
+        """Say that we have a mail."""
+        _done(self._open().uid("STORE", str(uid), "+FLAGS.SILENT", r"(\Seen)"))
+
+    def part(self, ref: str, *, most: int) -> bytes | None:
+        """Return the file that a reference names; None when it is none, or gone.
+
+        Raises:
+            TooLarge: it is larger; not much more than that was read.
+        """
+        found = _REF.fullmatch(ref)
+        if found is None or int(found[1]) != self.validity:
+            return None
+        limit = most if found[4] == "plain" else most * 3 + 1_000
+        raw = self._bytes(int(found[2]), f"BODY.PEEK[{found[3]}]<0.{limit + 1}>")
+        if raw is None:
+            return None
+        cut = len(raw) > limit
+        data = raw
+        if found[4] == "base64":
+            whole = raw.translate(None, b"\r\n\t ")
+            try:
+                data = base64.b64decode(whole[: len(whole) - len(whole) % 4])
+            except binascii.Error:
+                data = whole
+        elif found[4] == "quoted-printable":
+            data = quopri.decodestring(raw)
+        if cut or len(data) > most:
+            raise TooLarge(f"the file is larger than {most} bytes", value=most)
+        return data
+
+    def headers(self, message_id: str) -> bytes | None:
+        """Return the headers that an answer to a mail needs; None when it is not here any more."""
+        imap = self._open()
+        found = [
+            one
+            for line in _done(imap.uid("SEARCH", "HEADER", "Message-ID", f'"{message_id}"'))
+            if line
+            for one in line.split()
+        ]
+        if not found:
+            return None
+        return self._bytes(int(found[-1]), "BODY.PEEK[HEADER.FIELDS (SUBJECT REFERENCES IN-REPLY-TO)]")
+
+    def where(self, uid: int) -> Where:
+        """Return a mail's place."""
+        return Where(validity=self.validity, uid=uid)
+
+    def _bytes(self, uid: int, what: str) -> bytes | None:
+        found = _done(self._open().uid("FETCH", str(uid), f"({what})"))
+        return next((one[1] for one in found if isinstance(one, tuple) and len(one) == 2), None)
+
+    def _open(self) -> imaplib.IMAP4:
+        if self._imap is None:
+            raise imaplib.IMAP4.abort("there is no connection")
+        return self._imap
+
+
+def _done(answer: tuple[str, Any]) -> list[Any]:
+    """Return what a server answered.
+
+    Raises:
+        IMAP4.error: it refused.
+    """
+    status, data = answer[0], list(answer[1])
+    if status != "OK":
+        raise imaplib.IMAP4.error("the IMAP server refused a command")
+    return data
+
+
+def _flat(data: list[Any]) -> list[bytes]:
+    return [
+        one
+        for item in data
+        for one in (item if isinstance(item, tuple) else (item,))
+        if isinstance(one, bytes)
+    ]
+
+
+def check(server: Server, domain: str) -> None:
+    """Log in to a mail server and out again.
+
+    Raises:
+        LoginRefused: the name or the password is wrong.
+        OSError, SMTPException: it could not be reached.
+    """
+    _quit(_connected(server, domain))
+
+
+def deliver(server: Server, domain: str, letter: Letter) -> SendResult:
+    """Hand a mail to the server, once. When the connection breaks at its end, nobody knows if it arrived."""
+    try:
+        smtp = _connected(server, domain)
+    except LoginRefused as error:
+        kind = SendErrorKind.TRANSIENT if error.passing else SendErrorKind.FORBIDDEN
+        return SendResult.failed(kind, str(error))
+    except smtplib.SMTPException as error:
+        return refusal(error)
+    except OSError as error:
+        return SendResult.failed(SendErrorKind.TRANSIENT, f"no mail server: {type(error).__name__}")
+    try:
+        return _offered(smtp, letter) or _given(smtp, letter)
+    finally:
+        _quit(smtp)
+
+
+def _offered(smtp: smtplib.SMTP, letter: Letter) -> SendResult | None:
+    """Say who writes to whom; return what came instead of a yes."""
+    try:
+        size = [f"size={len(letter.raw)}"] if smtp.has_extn("size") else []
+        code, said = smtp.mail(letter.sender, size)
+        if code != 250:
+            return refusal(smtplib.SMTPSenderRefused(code, said, letter.sender))
+        code, said = smtp.rcpt(letter.to)
+        if code not in (250, 251):
+            return refusal(smtplib.SMTPRecipientsRefused({letter.to: (code, said)}))
+    except (smtplib.SMTPException, OSError) as error:
+        return SendResult.failed(
+            SendErrorKind.TRANSIENT, f"the mail server broke off: {type(error).__name__}"
+        )
+    return None
+
+
+def _given(smtp: smtplib.SMTP, letter: Letter) -> SendResult:
+    try:
+        code, said = smtp.data(letter.raw)
+    except smtplib.SMTPResponseException as error:
+        return refusal(error)
+    except (smtplib.SMTPException, OSError) as error:
+        return SendResult.failed(SendErrorKind.UNKNOWN, f"the answer was lost: {type(error).__name__}")
+    return SendResult.sent(letter.message_id) if code == 250 else refusal(smtplib.SMTPDataError(code, said))
+
+
+def _connected(server: Server, domain: str) -> smtplib.SMTP:
+    if server.security is Security.SSL:
+        smtp: smtplib.SMTP = smtplib.SMTP_SSL(
+            server.host, server.port, domain, timeout=server.timeout, context=server.context()
+        )
+    else:
+        smtp = smtplib.SMTP(server.host, server.port, domain, timeout=server.timeout)
+    try:
+        if server.security is Security.STARTTLS:
+            smtp.starttls(context=server.context())
+        if server.password:
+            smtp.login(server.user, server.password)
+        else:
+            smtp.ehlo_or_helo_if_needed()
+    except smtplib.SMTPAuthenticationError as error:
+        smtp.close()
+        raise LoginRefused("SMTP", passing=error.smtp_code < 500) from None
+    except BaseException:
+        smtp.close()
+        raise
+    return smtp
+
+
+def _quit(smtp: smtplib.SMTP) -> None:
+    with suppress(smtplib.SMTPException, OSError):
+        smtp.quit()
+    smtp.close()

@@ -1,0 +1,398 @@
+"""Matrix by its client-server API: long polls for what comes in, transactions for what goes out.
+
+`token` is an access token; there is no log-in by password. What stands in `extra`:
+
+| name | default | meaning |
+|---|---|---|
+| `base_url` | (needed) | the homeserver, for instance `https://matrix.example.org` |
+| `user_id` | None | whose token it must be; another's is refused |
+| `sync_file` | None | where the place in the stream is kept; None: each process begins at its start |
+| `poll_ms` | 30000 | how long the homeserver may wait for something new |
+| `command_prefix` | `!` | what commands begin with besides `/`, which clients keep; empty: nothing |
+
+There is no encryption: an encrypted room is told once that we cannot read it, and nothing is said there.
+The place in the stream moves when every line of a batch is kept. Invitations are accepted from those in
+`allow` only. A gap that the homeserver leaves in a room after a long absence is filled by asking for it.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import structlog
+
+from postroom.concurrency import Tasks
+from postroom.contracts.clock import Clock, Timer
+from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavailable
+from postroom.contracts.messages import Json
+from postroom.gateway.capabilities import CAPABILITIES
+from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.events import Attachment, SendErrorKind, SendResult
+from postroom.gateway.platforms import matrix_outgoing as outgoing
+from postroom.gateway.platforms import matrix_wire as wire
+from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
+from postroom.gateway.platforms.matrix_http import Answer, Homeserver
+from postroom.gateway.platforms.matrix_intake import Intake
+from postroom.gateway.platforms.matrix_place import Place
+from postroom.gateway.platforms.safe_text import to_html
+
+_LOG = structlog.get_logger(__name__)
+_CHANCE = random.SystemRandom()
+_KNOWN = {"base_url", "user_id", "sync_file", "poll_ms", "command_prefix"}
+_JOIN_TRIES = 5
+_INSISTS = 5
+"""Rounds that wait for what the homeserver cannot look up: one sick event must not stop all others."""
+_RENDERED_ON_THE_LOOP = 8_000
+
+
+class MatrixAdapter(BasePlatformAdapter):
+    """One user of one homeserver.
+
+    Raises:
+        ConfigError: the token or something in `extra` is missing or wrong.
+    """
+
+    platform = Platform.MATRIX
+    capabilities = CAPABILITIES["matrix"]
+
+    def __init__(
+        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+    ) -> None:
+        super().__init__(config, clock=clock, timer=timer)
+        self._settings = _checked(config)
+        self._home = Homeserver(self._settings["base_url"], config.token or "")
+        self._me = wire.Ourselves(user_id="", command_prefix=self._settings["command_prefix"])
+        self._place = Place(self._settings["sync_file"])
+        self._intake = self._fresh_intake()
+        self._joining: set[str] = set()
+
+    @property
+    def account(self) -> str:
+        """Our user id; known when `connect` has returned."""
+        return self._me.user_id or "default"
+
+    def lock_identity(self) -> str | None:
+        """Return the token: two who receive with it would each answer."""
+        return self.config.token
+
+    # Its life.
+
+    async def connect(self, *, is_reconnect: bool = False) -> None:
+        """Check the token, find the place in the stream and begin to receive."""
+        await self.disconnect()
+        self._tasks = Tasks(f"channel {self.platform.value}")
+        self.liveness.state = AdapterState.CONNECTING
+        try:
+            await self._home.open()
+            await self._find_out_who_we_are()
+            await self._place.load(self._me.user_id)
+            if self._place.since is None:
+                await self._begin()
+        except BaseException:
+            await self.disconnect()
+            raise
+        self._heard()
+        self.liveness.state, self.liveness.error_code, self.liveness.error = (
+            AdapterState.CONNECTED,
+            None,
+            None,
+        )
+        self._tasks.start(self._receive(), name="receive")
+
+    async def disconnect(self) -> None:
+        """End receiving and every connection."""
+        await self._tasks.close()
+        await self._home.close()
+        self._intake = self._fresh_intake()
+        self._joining.clear()
+        self.liveness.state = AdapterState.STOPPED
+
+    async def _find_out_who_we_are(self) -> None:
+        answer = await self._home.ask("GET", wire.path_of("account", "whoami"))
+        if answer.is_fatal or answer.status == 403:
+            raise ConfigError(
+                f"the homeserver refuses the access token: {answer.said()}",
+                remedy="make a new access token for the bot's user and set it as Matrix's `token`",
+            )
+        user_id = answer.body.get("user_id")
+        if not answer.ok or not isinstance(user_id, str):
+            raise ServerUnavailable(
+                f"the homeserver did not say who we are: {answer.said()}",
+                remedy="check Matrix's `base_url`, and that the homeserver runs",
+            )
+        wanted = self._settings["user_id"]
+        if wanted not in (None, user_id):
+            raise ConfigError(
+                f"the access token belongs to {user_id}",
+                value=wanted,
+                remedy="set the token of that user, or another `user_id`",
+            )
+        profile = await self._home.ask("GET", wire.path_of("profile", user_id, "displayname"))
+        name = profile.body.get("displayname") if profile.ok else None
+        self._me = wire.Ourselves(
+            user_id=user_id,
+            name=name if isinstance(name, str) and name.strip() else None,
+            command_prefix=self._settings["command_prefix"],
+        )
+        self._intake = self._fresh_intake()
+
+    def _fresh_intake(self) -> Intake:
+        return Intake(
+            self._home,
+            self._place,
+            self._me,
+            accept=self.handle_message,
+            inbound=lambda: self._inbound,
+            refused=self._count_refused,
+        )
+
+    def _count_refused(self) -> None:
+        self.liveness.refused += 1
+
+    async def _begin(self) -> None:
+        """Take the present for the beginning: what was said before is history."""
+        answer = await self._sync(timeout_ms=0)
+        since = answer.body.get("next_batch")
+        if not answer.ok or not isinstance(since, str):
+            raise ServerUnavailable(f"the homeserver gave no place in the stream: {answer.said()}")
+        self._intake.begin(answer.body)
+        self._invited(answer.body)
+        await self._place.move(since, self._clock.now())
+
+    # What comes in.
+
+    async def _receive(self) -> None:
+        failures = 0
+        while not self._has_failed():
+            self._intake.insists = failures < _INSISTS
+            wait = await self._round()
+            if wait is None:
+                failures, self.liveness.state = 0, AdapterState.CONNECTED
+            elif not self._has_failed():
+                failures += 1
+                self.liveness.state = AdapterState.RECONNECTING
+                longest = min(60_000, 500 * 2 ** min(failures, 10))
+                await self._timer.sleep(max(wait, _CHANCE.randint(longest // 2, longest)))
+
+    def _token_refused(self, answer: Answer) -> None:
+        self._fail("unauthorized", f"the access token is no good any more: {answer.said()}", retryable=False)
+
+    def _has_failed(self) -> bool:
+        return self.liveness.state is AdapterState.FAILED
+
+    async def _round(self) -> int | None:
+        """Take one batch. Return None when all of it is kept, else how long to wait at least."""
+        answer = await self._sync(timeout_ms=self._settings["poll_ms"])
+        if answer.is_fatal:
+            self._token_refused(answer)
+            return 0
+        since = answer.body.get("next_batch")
+        if not answer.ok or not isinstance(since, str):
+            _LOG.warning("matrix.unreachable", answer=answer.said())
+            return answer.retry_after_ms or 0
+        self._heard()
+        try:
+            await self._intake.take(answer.body)
+            self._invited(answer.body)
+        except PostroomError as error:
+            _LOG.warning("matrix.batch_not_kept", code=error.code)
+            return 0
+        except Exception:
+            self._fail("failed", "a line could not be taken; see the log", retryable=True)
+            raise
+        await self._place.move(since, self._clock.now())
+        return None
+
+    async def _sync(self, *, timeout_ms: int) -> Answer:
+        """Ask for what is new; with everything about the rooms that are not known yet in this process."""
+        query = {"filter": wire.SYNC_FILTER, "timeout": str(timeout_ms)}
+        if self._place.since is not None:
+            query["since"] = self._place.since
+            if not self._intake.knows_rooms:
+                query["full_state"] = "true"
+        return await self._home.ask("GET", wire.path_of("sync", query=query), timeout_ms=timeout_ms + 30_000)
+
+    # Invitations.
+
+    def _invited(self, batch: Mapping[str, Any]) -> None:
+        for room_id, info in wire.rooms_of(batch, "invite"):
+            sender = wire.inviter(wire.events_of(info, "invite_state"), self._me)
+            allowed = sender in self.config.allow or "*" in self.config.allow
+            if sender is None or not allowed or room_id in self._joining:
+                _LOG.info("matrix.invitation_passed_over", room=room_id)
+                continue
+            self._joining.add(room_id)
+            self._tasks.start(self._join(room_id), name="join")
+
+    async def _join(self, room_id: str) -> None:
+        """Join a room, apart from receiving: one on another server may take minutes."""
+        for attempt in range(_JOIN_TRIES):
+            answer = await self._home.ask("POST", wire.path_of("join", room_id), {}, timeout_ms=120_000)
+            if answer.ok or (400 <= answer.status < 500 and answer.status not in (408, 429)):
+                break
+            await self._timer.sleep(answer.retry_after_ms or 2_000 * 2**attempt)
+        if not answer.ok:
+            _LOG.warning("matrix.not_joined", room=room_id, answer=answer.said())
+        self._joining.discard(room_id)
+
+    # What goes out.
+
+    async def send(
+        self,
+        chat_id: str,
+        content: str,
+        reply_to: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> SendResult:
+        """Say something in a room; with the same `dedupe_key` the homeserver takes it only once."""
+        thread_id = (metadata or {}).get("thread_id")
+        html = await _rendered(content)
+        contents = outgoing.content_of(content, html, thread_id=thread_id, reply_to=reply_to)
+        return await self._say(chat_id, content, contents, _key(metadata))
+
+    async def edit_message(
+        self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Replace what was said. Doing it twice is harmless, so that no key is needed."""
+        contents = outgoing.edit_of(message_id, content, await _rendered(content))
+        result = await self._say(chat_id, content, contents, uuid4().hex)
+        return SendResult.sent(message_id) if result.success else result
+
+    async def delete_message(
+        self, chat_id: str, message_id: str, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Take back what was said."""
+        txn = outgoing.transaction_id("redact", chat_id + message_id)
+        answer = await self._home.ask("PUT", wire.path_of("rooms", chat_id, "redact", message_id, txn), {})
+        return self._result(answer)
+
+    async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
+        """Show for ten seconds that an answer is being written."""
+        path = wire.path_of("rooms", chat_id, "typing", self._me.user_id)
+        await self._home.ask("PUT", path, {"typing": True, "timeout": 10_000}, timeout_ms=5_000)
+
+    async def send_media(
+        self,
+        chat_id: str,
+        attachment: Attachment,
+        data: bytes,
+        caption: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> SendResult:
+        """Upload a file and show it in a room."""
+        mime = attachment.mime or "application/octet-stream"
+        path = wire.path_of("upload", base="/_matrix/media/v3")
+        answer = await self._home.ask("POST", path, data, content_type=mime, timeout_ms=120_000)
+        url = answer.body.get("content_uri")
+        if not answer.ok or not isinstance(url, str):
+            refused = self._result(answer)  # nothing was shown yet, so that nothing can be doubled
+            kind = refused.error_kind if refused.error_kind is not SendErrorKind.UNKNOWN else None
+            return SendResult.failed(kind or SendErrorKind.TRANSIENT, f"not uploaded: {answer.said()}")
+        thread_id = (metadata or {}).get("thread_id")
+        content = outgoing.media_of(url, attachment, len(data), caption, thread_id)
+        return await self._say(chat_id, caption or "", [content], f"file {_key(metadata)}")
+
+    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
+        """Return a file that came in, by our own homeserver only."""
+        path = wire.media_path(attachment.ref)
+        if path is None:
+            raise ServerUnavailable("this is no file of Matrix", remedy="nothing: it is not fetched")
+        found = await self._home.download(path, max_bytes=max_bytes)
+        if isinstance(found, Answer):
+            raise ServerUnavailable(f"the file could not be fetched: {found.said()}")
+        return found
+
+    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
+        """Return a room's name and type, as far as they are known."""
+        room = self._intake.rooms.get(chat_id)
+        if room is None:
+            return {}
+        return {"name": room.name, "type": "dm" if room.is_direct else "group"}
+
+    async def _say(self, chat_id: str, text: str, contents: list[dict[str, Json]], key: str) -> SendResult:
+        """Send the first of these contents that is not refused for how it looks."""
+        if not self._intake.knows_rooms:
+            return SendResult.failed(SendErrorKind.TRANSIENT, "it is not known yet which rooms are encrypted")
+        if (room := self._intake.rooms.get(chat_id)) is not None and room.encrypted:
+            return SendResult.failed(
+                SendErrorKind.FORBIDDEN, "the room is encrypted: nothing is said in clear"
+            )
+        if self.capabilities.unit.measure(text) > self.capabilities.limit:
+            return SendResult.failed(SendErrorKind.TOO_LONG, f"more than {self.capabilities.limit} bytes")
+        for number, content in enumerate(contents, start=1):
+            answer = await self._put(chat_id, content, outgoing.transaction_id(f"say{number}", key))
+            if answer.status not in (400, 413):
+                break
+        return self._result(answer)
+
+    async def _put(self, room_id: str, content: dict[str, Json], txn: str) -> Answer:
+        return await self._home.ask(
+            "PUT", wire.path_of("rooms", room_id, "send", "m.room.message", txn), content
+        )
+
+    def _result(self, answer: Answer) -> SendResult:
+        if answer.ok:
+            self._said()
+            event_id = answer.body.get("event_id")
+            return SendResult.sent(event_id if isinstance(event_id, str) else None)
+        if not answer.status:
+            kind = SendErrorKind.UNKNOWN if answer.lost else SendErrorKind.TRANSIENT
+            return SendResult.failed(kind, "the homeserver did not answer")
+        if answer.is_fatal:
+            self._token_refused(answer)
+        return outgoing.refusal(answer.status, answer.errcode, answer.retry_after_ms)
+
+
+def _checked(config: PlatformConfig) -> dict[str, Any]:
+    """Return `extra` with its defaults.
+
+    Raises:
+        ConfigError: something is missing, unknown or malformed.
+    """
+
+    def wrong(what: str, remedy: str) -> ConfigError:
+        return ConfigError(f"Matrix: {what}", remedy=remedy)
+
+    extra = config.extra
+    if unknown := sorted(set(extra) - _KNOWN):
+        raise wrong(f"unknown settings {', '.join(unknown)}", f"known are {', '.join(sorted(_KNOWN))}")
+    if not config.token or not config.token.isascii() or not config.token.isprintable():
+        raise wrong("no access token", "set the bot's access token as `token`")
+    base_url = extra.get("base_url")
+    if not isinstance(base_url, str) or not _is_server(base_url):
+        raise wrong("no homeserver", "set `base_url` to its address, such as https://matrix.example.org")
+    poll_ms = extra.get("poll_ms", 30_000)
+    if not isinstance(poll_ms, int) or not 1_000 <= poll_ms <= 300_000:
+        raise wrong("`poll_ms` is no time to wait", "give milliseconds from 1000 to 300000")
+    for name in ("user_id", "sync_file", "command_prefix"):
+        if not isinstance(extra.get(name), str | None):
+            raise wrong(f"`{name}` is no text", f"give `{name}` as text, or leave it out")
+    prefix = extra.get("command_prefix")
+    return {
+        "base_url": base_url,
+        "poll_ms": poll_ms,
+        "user_id": extra.get("user_id"),
+        "sync_file": extra.get("sync_file"),
+        "command_prefix": "!" if prefix is None else prefix,
+    }
+
+
+def _is_server(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(host) and parts.username is None and not parts.query
+
+
+def _key(metadata: Metadata | None) -> str:
+    key = (metadata or {}).get("dedupe_key")
+    return str(key) if key else uuid4().hex
+
+
+async def _rendered(text: str) -> str:
+    return to_html(text) if len(text) <= _RENDERED_ON_THE_LOOP else await asyncio.to_thread(to_html, text)

@@ -1,0 +1,203 @@
+"""One homeserver, spoken to through matrix-nio, and never anybody else.
+
+nio's own `sync` moves its place before a callback has ended, waits out limits by itself and reads files
+whole; so only its request is used. Below it, aiohttp repeats a GET or PUT whose connection broke.
+The token stands in a header, and in no address, log or failure.
+"""
+
+import asyncio
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from postroom.contracts.errors import MissingExtra, TooLarge
+from postroom.contracts.messages import Json
+
+LARGEST_ANSWER = 64 * 1024 * 1024
+"""Bytes of an answer that is read; a first sync of many rooms is large."""
+READ_ON_THE_LOOP = 128 * 1024
+"""Bytes of JSON that are read at once; more is read on a thread."""
+FATAL = ("M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What became of a request. Status 0: there was no answer; `lost` says if it may have arrived."""
+
+    status: int = 0
+    body: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    lost: bool = False
+    wait_ms: int | None = None
+    """What the header for it asks us to wait."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was done."""
+        return 200 <= self.status < 300
+
+    @property
+    def errcode(self) -> str:
+        """The protocol's word for what is wrong, as far as it is one."""
+        code = self.body.get("errcode")
+        return code if isinstance(code, str) and code.isascii() and code.isidentifier() else ""
+
+    @property
+    def is_fatal(self) -> bool:
+        """Whether our token is no good, which no waiting mends."""
+        return self.status == 401 or self.errcode in FATAL
+
+    @property
+    def retry_after_ms(self) -> int | None:
+        """How long the homeserver asks us to wait."""
+        told = self.body.get("retry_after_ms")
+        return min(told, 3_600_000) if isinstance(told, int) and told > 0 else self.wait_ms
+
+    def said(self) -> str:
+        """Return what it was in a few words that hold no secret."""
+        return f"{self.status} {self.errcode}".strip() if self.status else "no answer"
+
+
+class Homeserver:
+    """Asks one homeserver as one user. `open` before anything else; `close` as often as one likes."""
+
+    def __init__(self, base_url: str, token: str) -> None:
+        self._base_url = base_url.rstrip("/")
+        self._token = token
+        self._client: Any = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be asked."""
+        return self._client is not None
+
+    async def open(self) -> None:
+        """Load the library and be ready to ask.
+
+        Raises:
+            MissingExtra: the library is not installed.
+        """
+        await self.close()
+        try:
+            nio, aiohttp = await asyncio.to_thread(_libraries)
+        except ImportError as error:
+            raise MissingExtra(
+                "Matrix needs matrix-nio, which is not installed",
+                value="matrix",
+                remedy="pip install 'postroom[matrix]'",
+            ) from error
+        client = nio.AsyncClient(self._base_url)
+        home = aiohttp.client.URL(self._base_url).origin()
+
+        async def only_home(request: Any, handler: Any) -> Any:
+            if request.url.origin() != home:
+                raise aiohttp.ClientPayloadError("the homeserver redirects to another one")
+            return await handler(request)
+
+        client.client_session = aiohttp.ClientSession(middlewares=(only_home,))
+        self._client = client
+
+    async def close(self) -> None:
+        """End every connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Json] | bytes | None = None,
+        *,
+        content_type: str = "application/json",
+        timeout_ms: int = 30_000,
+    ) -> Answer:
+        """Ask and return what came; it raises nothing for what the network does."""
+        data = body if isinstance(body, bytes) else None if body is None else _json(body)
+        try:
+            answer, raw = await self._once(method, path, data, content_type, timeout_ms, LARGEST_ANSWER)
+        except TooLarge:
+            return Answer(lost=True)
+        if raw is None:
+            return answer
+        read = await asyncio.to_thread(_read, raw) if len(raw) > READ_ON_THE_LOOP else _read(raw)
+        return Answer(status=answer.status, body=read, wait_ms=answer.wait_ms)
+
+    async def download(self, path: str, *, max_bytes: int) -> bytes | Answer:
+        """Return what a path gives, or the answer that says why not.
+
+        Raises:
+            TooLarge: it is larger; no more than that was read.
+        """
+        answer, raw = await self._once("GET", path, None, None, 60_000, max_bytes)
+        return answer if raw is None or not answer.ok else raw
+
+    async def _once(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        content_type: str | None,
+        timeout_ms: int,
+        most: int,
+    ) -> tuple[Answer, bytes | None]:
+        if self._client is None:
+            return Answer(), None
+        import aiohttp
+
+        headers = {"Authorization": f"Bearer {self._token}"}
+        if content_type is not None:
+            headers["Content-Type"] = content_type
+        patience = aiohttp.ClientTimeout(total=timeout_ms / 1000, sock_connect=15)
+        try:
+            response = await self._client.send(method, path, data, headers, timeout=patience)
+            async with response:
+                raw = await _at_most(response, most if response.ok else LARGEST_ANSWER)
+                return Answer(status=response.status, wait_ms=_wait_of(response.headers)), raw
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+            return Answer(), None
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return Answer(lost=True), None
+
+
+def _libraries() -> tuple[Any, Any]:
+    """Load what the extra brings; on a thread, for it reads hundreds of files."""
+    return importlib.import_module("nio"), importlib.import_module("aiohttp")
+
+
+async def _at_most(response: Any, most: int) -> bytes:
+    """Read so many bytes at most.
+
+    Raises:
+        TooLarge: there are more.
+    """
+    parts, size = [], response.content_length or 0
+    if size <= most:
+        size = 0
+        async for part in response.content.iter_chunked(64 * 1024):
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                break
+    if size > most:
+        raise TooLarge(f"this is larger than {most} bytes", value=most)
+    return b"".join(parts)
+
+
+def _json(body: Mapping[str, Json]) -> bytes:
+    return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _read(raw: bytes) -> Mapping[str, Any]:
+    """Return the object that an answer is; an empty one when it is none."""
+    try:
+        read = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return read if isinstance(read, dict) else {}
+
+
+def _wait_of(headers: Mapping[str, str]) -> int | None:
+    told = headers.get("Retry-After", "")
+    return min(int(told), 3_600) * 1000 if told.isascii() and told.isdigit() else None

@@ -1,0 +1,173 @@
+"""A batch of Matrix's stream: what it says of rooms is learnt, what was said is handed over line by line."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import structlog
+
+from postroom.contracts.errors import InputError, ServerUnavailable
+from postroom.contracts.messages import Json
+from postroom.gateway.events import MessageEvent
+from postroom.gateway.platforms import matrix_outgoing as outgoing
+from postroom.gateway.platforms import matrix_wire as wire
+from postroom.gateway.platforms.base import Inbound
+from postroom.gateway.platforms.matrix_http import Homeserver
+from postroom.gateway.platforms.matrix_place import Place
+
+_LOG = structlog.get_logger(__name__)
+_UNREADABLE = (
+    "This room is encrypted, and I cannot read what is encrypted. Please write to me in a room without it."
+)
+_GAP_PAGES = 50
+"""Pages of a hundred events that are asked for to fill one gap."""
+_SKEW_MS = 3_600_000
+"""How far clocks of homeservers may differ; what is older than our last round by more was known then."""
+_NOT_THERE = (400, 403, 404)
+
+
+class Intake:
+    """Takes batches in order. What a batch says twice is handed over twice."""
+
+    def __init__(
+        self,
+        home: Homeserver,
+        place: Place,
+        me: wire.Ourselves,
+        *,
+        accept: Callable[[MessageEvent], Awaitable[None]],
+        inbound: Callable[[], Inbound | None],
+        refused: Callable[[], None],
+    ) -> None:
+        self.me = me
+        self.rooms: dict[str, wire.Room] = {}
+        self.knows_rooms = False
+        """Whether all rooms were told of since this began."""
+        self.insists = True
+        """Whether a batch waits for what cannot be looked up; without it, the same is taken without."""
+        self._home = home
+        self._place = place
+        self._accept = accept
+        self._inbound = inbound
+        self._refused = refused
+
+    def begin(self, batch: Mapping[str, Any]) -> None:
+        """Learn which rooms there are; what was said in them is history."""
+        for room_id, info in wire.rooms_of(batch, "join"):
+            self._learn(room_id, info)
+        self.knows_rooms = True
+
+    async def take(self, batch: Mapping[str, Any]) -> None:
+        """Hand over what a batch holds, in order; all of it is kept when this returns.
+
+        Raises:
+            StoreError: a line could not be kept; the batch is to be taken again.
+            ServerUnavailable: something that belongs to it could not be asked for.
+        """
+        joined = wire.rooms_of(batch, "join")
+        rooms = [self._learn(room_id, info) for room_id, info in joined]
+        self.knows_rooms = True
+        for room, (_, info) in zip(rooms, joined, strict=True):
+            await self._take_room(room, info)
+        for room_id, _ in wire.rooms_of(batch, "leave"):
+            self.rooms.pop(room_id, None)
+
+    def _learn(self, room_id: str, info: Mapping[str, Any]) -> wire.Room:
+        room = self.rooms.setdefault(room_id, wire.Room(room_id=room_id))
+        for event in (*wire.events_of(info, "state"), *wire.events_of(info, "timeline")):
+            room.learn(event)
+        room.count(info.get("summary"))
+        return room
+
+    async def _take_room(self, room: wire.Room, info: Mapping[str, Any]) -> None:
+        events = wire.events_of(info, "timeline")
+        belonged = len(wire.after_our_invitation(events, self.me)) == len(events)
+        timeline = info.get("timeline")
+        if belonged and isinstance(timeline, dict) and timeline.get("limited") is True:
+            events = [*await self._gap(room.room_id, timeline.get("prev_batch")), *events]
+        for event in wire.after_our_invitation(events, self.me):
+            await self._take_event(event, room)
+
+    async def _gap(self, room_id: str, before: object) -> list[object]:
+        """Return what was said in a room between our last round and this one, the oldest first."""
+        found: list[object] = []
+        floor = self._place.at - _SKEW_MS
+        for _ in range(_GAP_PAGES):
+            if not isinstance(before, str) or self._place.since is None:
+                break
+            query = {"dir": "b", "from": before, "to": self._place.since, "limit": "100"}
+            answer = await self._home.ask("GET", wire.path_of("rooms", room_id, "messages", query=query))
+            if not answer.ok and answer.status not in _NOT_THERE:
+                raise ServerUnavailable(f"a gap could not be filled: {answer.said()}")
+            page = answer.body.get("chunk") if answer.ok else None
+            if not isinstance(page, list) or not page or wire.all_older(page, floor):
+                break
+            found.extend(page)
+            before = answer.body.get("end")
+        else:
+            _LOG.warning("matrix.gap_is_too_long", room=room_id, events=len(found))
+        return found[::-1]
+
+    async def _take_event(self, event: object, room: wire.Room) -> None:
+        """Hand over one event; what can never be taken is counted and passed over."""
+        try:
+            if room.joined is None:
+                await self._count_members(room)
+            heard = wire.understood(event, room, self.me)
+            if heard is not None:
+                await self._hand_over(heard, room)
+        except (wire.Malformed, InputError) as error:
+            self._refused()
+            _LOG.warning("matrix.event_refused", reason=type(error).__name__)
+
+    async def _hand_over(self, heard: wire.Heard, room: wire.Room) -> None:
+        event = heard.event
+        if heard.kind is wire.Kind.ENCRYPTED:
+            await self._tell_unreadable(room)
+        elif heard.kind is wire.Kind.LINE:
+            await self._look_up_answered(event, room)
+            await self._accept(event)
+        elif (inbound := self._inbound()) is not None and event.source is not None:
+            if heard.kind is wire.Kind.TAKEN_BACK:
+                await inbound.deleted(event.source, event.message_id or "")
+            elif await self._is_their_own(event, room):
+                await inbound.edited(event)
+            else:
+                raise wire.Malformed("an edit of what somebody else said")
+
+    async def _is_their_own(self, event: MessageEvent, room: wire.Room) -> bool:
+        """Say whether an edit is by who said it: anybody can send one for any line, servers let it pass."""
+        old = wire.quoted(await self._event(room, event.message_id or ""))
+        return old is not None and event.source is not None and old[0] == event.source.user_id
+
+    async def _look_up_answered(self, event: MessageEvent, room: wire.Room) -> None:
+        if event.reply_to_message_id is None or event.reply_to_text is not None:
+            return
+        old = wire.quoted(await self._event(room, event.reply_to_message_id))
+        if old is not None:
+            event.reply_to_text = old[1]
+            event.addressed = event.addressed or old[0] == self.me.user_id
+
+    async def _event(self, room: wire.Room, event_id: str) -> Mapping[str, Any] | None:
+        return await self._looked_up(wire.path_of("rooms", room.room_id, "event", event_id))
+
+    async def _count_members(self, room: wire.Room) -> None:
+        found = await self._looked_up(wire.path_of("rooms", room.room_id, "joined_members"))
+        joined = found.get("joined") if found is not None else None
+        room.joined = len(joined) if isinstance(joined, dict) else 3
+
+    async def _looked_up(self, path: str) -> Mapping[str, Any] | None:
+        answer = await self._home.ask("GET", path)
+        if not answer.ok and answer.status not in _NOT_THERE and self.insists:
+            raise ServerUnavailable(f"something could not be looked up: {answer.said()}")
+        return answer.body if answer.ok else None
+
+    async def _tell_unreadable(self, room: wire.Room) -> None:
+        room.encrypted = True
+        if room.room_id in self._place.told:
+            return
+        content: dict[str, Json] = {"msgtype": "m.notice", "body": _UNREADABLE, "m.mentions": {}}
+        txn = outgoing.transaction_id("unreadable", room.room_id)
+        path = wire.path_of("rooms", room.room_id, "send", "m.room.message", txn)
+        answer = await self._home.ask("PUT", path, content)
+        if answer.ok:
+            self._place.told.add(room.room_id)

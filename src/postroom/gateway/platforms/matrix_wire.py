@@ -1,0 +1,391 @@
+"""What Matrix's events mean to us, without I/O. What is not as the protocol says is `Malformed`."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+from urllib.parse import quote, unquote, urlencode
+
+from postroom.gateway.config import Platform
+from postroom.gateway.events import Attachment, MessageEvent, MessageType
+from postroom.gateway.platforms.safe_text import clean, one_line
+from postroom.gateway.session import SessionSource
+
+REMEMBERED_NAMES = 2_000
+"""Members of one room whose names are kept for show."""
+KINDS = {
+    "m.image": MessageType.PHOTO,
+    "m.video": MessageType.VIDEO,
+    "m.audio": MessageType.AUDIO,
+    "m.file": MessageType.DOCUMENT,
+    "m.location": MessageType.LOCATION,
+}
+SYNC_FILTER = (
+    '{"room":{"timeline":{"limit":50},"state":{"lazy_load_members":true},"ephemeral":{"types":[]},'
+    '"account_data":{"types":[]}},"presence":{"types":[]},"account_data":{"types":[]}}'
+)
+"""What is asked for: nothing that nobody here reads."""
+_MEDIA = re.compile(r"mxc://([\w.\-:\[\]]{1,255})/([\w\-.~]{1,255})", re.ASCII)
+_PILL = re.compile(r'<a href="https://matrix\.to/#/([^"]{1,300})"[^>]{0,200}>([^<]{0,255})</a>')
+_QUOTED_SENDER = re.compile(r"> (?:\* )?<(@[^>]{1,255})>")
+_COMMAND = re.compile(r"[a-zA-Z][\w-]*(?:\s|$)")
+
+
+class Malformed(ValueError):
+    """Something that a server sent is not as the protocol says."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Room:
+    """What is known of a room that we are in."""
+
+    room_id: str
+    name: str | None = None
+    topic: str | None = None
+    encrypted: bool = False
+    joined: int | None = None
+    invited: int = 0
+    counted: bool = False
+    """Whether the server tells of members by itself; then it tells of every change."""
+    names: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether nobody is here but us and one other."""
+        return self.joined is not None and self.joined + self.invited <= 2
+
+    def learn(self, event: object) -> None:
+        """Take what a state event says; what is none, or cannot be read, is passed over."""
+        if not isinstance(event, dict) or not isinstance(content := event.get("content"), dict):
+            return
+        match event.get("type"):
+            case "m.room.name":
+                self.name = _name(content.get("name"))
+            case "m.room.topic":
+                self.topic = _name(content.get("topic"))
+            case "m.room.encryption":
+                self.encrypted = True
+            case "m.room.member":
+                self._learn_member(event.get("state_key"), content)
+
+    def count(self, summary: object) -> None:
+        """Take how many members the server says that there are."""
+        told = summary if isinstance(summary, dict) else {}
+        joined, invited = told.get("m.joined_member_count"), told.get("m.invited_member_count")
+        if isinstance(joined, int):
+            self.joined, self.counted = joined, True
+        if isinstance(invited, int):
+            self.invited = invited
+
+    def _learn_member(self, user_id: object, content: Mapping[str, Any]) -> None:
+        if not self.counted:
+            self.joined = None
+        if isinstance(user_id, str) and (name := _name(content.get("displayname"))):
+            self.names.pop(user_id, None)
+            self.names[user_id] = name
+            if len(self.names) > REMEMBERED_NAMES:
+                del self.names[next(iter(self.names))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ourselves:
+    """Who we are on this homeserver, and how commands begin besides with a slash."""
+
+    user_id: str
+    name: str | None = None
+    command_prefix: str = "!"
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """What people write to speak to us, the longest first."""
+        local = self.user_id[1:].partition(":")[0]
+        return tuple(one for one in (self.user_id, f"@{local}", self.name, local) if one)
+
+
+class Kind(StrEnum):
+    """What an event means to us."""
+
+    LINE = "line"
+    EDIT = "edit"
+    TAKEN_BACK = "taken_back"
+    ENCRYPTED = "encrypted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heard:
+    """An event that means something; edits and withdrawals have the `message_id` of the old line."""
+
+    kind: Kind
+    event: MessageEvent
+
+
+def understood(event: object, room: Room, me: Ourselves) -> Heard | None:
+    """Return what an event of a room's timeline means; None when it is none of our business.
+
+    Raises:
+        Malformed: it is not as the protocol says.
+    """
+    if not isinstance(event, dict) or not isinstance(event.get("type"), str):
+        raise Malformed("an event without a type")
+    content = event.get("content")
+    if not isinstance(content, dict):
+        raise Malformed("an event without content")
+    sender, event_id = _identifier(event.get("sender"), "@"), _identifier(event.get("event_id"), "$")
+    if sender == me.user_id:
+        return None
+    if event["type"] == "m.room.redaction":
+        target = _identifier(content.get("redacts") or event.get("redacts"), "$")
+        return Heard(kind=Kind.TAKEN_BACK, event=_bare(event, room, me, sender, target))
+    if event["type"] == "m.room.encrypted":
+        return Heard(kind=Kind.ENCRYPTED, event=_bare(event, room, me, sender, event_id))
+    if event["type"] not in ("m.room.message", "m.sticker") or not content:
+        return None  # without content: it was taken back before we saw it
+    relation = _mapping(content.get("m.relates_to"))
+    if relation.get("rel_type") == "m.replace":
+        return _edit(event, room, me, sender, _mapping(content.get("m.new_content")))
+    if content.get("msgtype") == "m.notice":
+        return None  # the protocol's word for what machines say: nobody answers it
+    line = _bare(event, room, me, sender, event_id)
+    _relate(line, relation)
+    _fill(line, content, me, is_sticker=event["type"] == "m.sticker")
+    return Heard(kind=Kind.LINE, event=line)
+
+
+def after_our_invitation(events: Sequence[object], me: Ourselves) -> Sequence[object]:
+    """Return a timeline without what was said before we belonged to the room.
+
+    In a timeline that holds our joining, that begins with our invitation; without one, with our joining.
+    What was said between the two was meant for us: clients invite and write at once.
+    """
+    marker, invited = None, False
+    for at, event in enumerate(events):
+        if not isinstance(event, dict) or event.get("type") != "m.room.member":
+            continue
+        if event.get("state_key") != me.user_id:
+            continue
+        membership = _mapping(event.get("content")).get("membership")
+        before = _mapping(_mapping(event.get("unsigned")).get("prev_content")).get("membership")
+        if membership == "invite" or (membership == "join" and before != "join" and not invited):
+            marker = at
+        invited = membership == "invite"
+    return events if marker is None else events[marker + 1 :]
+
+
+def rooms_of(batch: Mapping[str, Any], which: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the rooms that a batch tells of, by what we are there: join, leave or invite."""
+    rooms = batch.get("rooms")
+    found = rooms.get(which) if isinstance(rooms, dict) else None
+    return [one for one in found.items() if isinstance(one[1], dict)] if isinstance(found, dict) else []
+
+
+def events_of(info: Mapping[str, Any], which: str) -> list[object]:
+    """Return the events of one part of what a batch tells of a room."""
+    part = info.get(which)
+    found = part.get("events") if isinstance(part, dict) else None
+    return found if isinstance(found, list) else []
+
+
+def inviter(events: Iterable[object], me: Ourselves) -> str | None:
+    """Return who invited us, by a room's stripped state; None when that does not say."""
+    for event in events:
+        if (
+            isinstance(event, dict)
+            and event.get("type") == "m.room.member"
+            and event.get("state_key") == me.user_id
+            and _mapping(event.get("content")).get("membership") == "invite"
+            and isinstance(sender := event.get("sender"), str)
+        ):
+            return sender
+    return None
+
+
+def all_older(events: Iterable[object], floor: int) -> bool:
+    """Say whether each of these events says that it is older than an instant."""
+    ages = [_mapping(event).get("origin_server_ts") for event in events]
+    return all(isinstance(at, int) and at < floor for at in ages)
+
+
+def quoted(event: object) -> tuple[str, str] | None:
+    """Return the sender and the words of an event that somebody answers; None when it is no message."""
+    if not isinstance(event, dict) or event.get("type") not in ("m.room.message", "m.sticker"):
+        return None
+    sender, body = event.get("sender"), _mapping(event.get("content")).get("body")
+    return (sender, clean(body) if isinstance(body, str) else "") if isinstance(sender, str) else None
+
+
+def path_of(*parts: str, query: Mapping[str, str] | None = None, base: str = "/_matrix/client/v3") -> str:
+    """Return a path of the client-server API; no part can leave its place."""
+    path = "/".join((base, *(quote(part, safe="") for part in parts)))
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def media_path(ref: str) -> str | None:
+    """Return the path by which our own homeserver gives a file; None when the reference is none of Matrix."""
+    found = _MEDIA.fullmatch(ref)
+    if found is None or set(found[2]) <= {"."} or set(found[1]) <= {"."}:
+        return None
+    return path_of("media", "download", found[1], found[2], base="/_matrix/client/v1")
+
+
+# What an event is made of.
+
+
+def _bare(event: Mapping[str, Any], room: Room, me: Ourselves, sender: str, message_id: str) -> MessageEvent:
+    at = event.get("origin_server_ts")
+    source = SessionSource(
+        platform=Platform.MATRIX,
+        chat_id=room.room_id,
+        chat_name=room.name,
+        chat_topic=room.topic,
+        chat_type="dm" if room.is_direct else "group",
+        user_id=sender,
+        user_name=room.names.get(sender),
+        account=me.user_id,
+    )
+    known = isinstance(at, int) and not isinstance(at, bool) and 0 <= at < 2**53
+    return MessageEvent(
+        source=source, message_id=message_id, timestamp=at if known else None, addressed=room.is_direct
+    )
+
+
+def _edit(event: Mapping[str, Any], room: Room, me: Ourselves, sender: str, new: Mapping[str, Any]) -> Heard:
+    relation = _mapping(event["content"]["m.relates_to"])
+    line = _bare(event, room, me, sender, _identifier(relation.get("event_id"), "$"))
+    if not new:
+        raise Malformed("an edit without new content")
+    _fill(line, new, me, is_sticker=False)
+    return Heard(kind=Kind.EDIT, event=line)
+
+
+def _relate(line: MessageEvent, relation: Mapping[str, Any]) -> None:
+    """Take from a relation which thread a line is in, and what it answers."""
+    in_thread = relation.get("rel_type") == "m.thread"
+    if in_thread and line.source is not None:
+        place = line.source.to_dict()
+        line.source = SessionSource.from_dict(
+            {**place, "thread_id": _identifier(relation.get("event_id"), "$")}
+        )
+    answered = _mapping(relation.get("m.in_reply_to")).get("event_id")
+    if isinstance(answered, str) and not (in_thread and relation.get("is_falling_back") is True):
+        line.reply_to_message_id = _identifier(answered, "$")
+
+
+def _fill(line: MessageEvent, content: Mapping[str, Any], me: Ourselves, *, is_sticker: bool) -> None:
+    """Take the words and the file of a message."""
+    body = content.get("body")
+    if not isinstance(body, str):
+        raise Malformed("a message without a body")
+    text, quote_of_old = clean(body), ""
+    if line.reply_to_message_id is not None:
+        text, quote_of_old = _without_fallback(text)
+    line.message_type = MessageType.STICKER if is_sticker else _kind(content)
+    if line.message_type not in (MessageType.TEXT, MessageType.LOCATION):
+        line.media = _attachments(content, line.message_type)
+        name = content.get("filename")
+        text = text if isinstance(name, str) and name != body else ""
+    mentioned, names = _mentions(content, me, text)
+    quoted_sender = _QUOTED_SENDER.match(quote_of_old)
+    answers_us = quoted_sender is not None and quoted_sender[1] == me.user_id
+    line.addressed = line.addressed or mentioned or answers_us
+    line.reply_to_text = quote_of_old.partition(">")[2].partition("> ")[2] if quote_of_old else None
+    line.text = _command(_without_names(text, names) if mentioned else text, me)
+    if line.message_type is MessageType.TEXT and line.is_command():
+        line.message_type = MessageType.COMMAND
+
+
+def _kind(content: Mapping[str, Any]) -> MessageType:
+    if "org.matrix.msc3245.voice" in content or "m.voice" in content:
+        return MessageType.VOICE
+    return KINDS.get(str(content.get("msgtype")), MessageType.TEXT)
+
+
+def _attachments(content: Mapping[str, Any], kind: MessageType) -> tuple[Attachment, ...]:
+    info, url, size = _mapping(content.get("info")), content.get("url"), None
+    if not isinstance(url, str) or media_path(url) is None:
+        raise Malformed("a file without a place on the homeserver")
+    if isinstance(told := info.get("size"), int) and 0 <= told < 2**53:
+        size = told
+    mime, name = info.get("mimetype"), content.get("filename") or content.get("body")
+    return (
+        Attachment(
+            kind=kind,
+            ref=url,
+            mime=one_line(mime) if isinstance(mime, str) else None,
+            name=one_line(name) if isinstance(name, str) else None,
+            size=size,
+        ),
+    )
+
+
+def _mentions(content: Mapping[str, Any], me: Ourselves, text: str) -> tuple[bool, tuple[str, ...]]:
+    """Return whether a message mentions us, and by what words."""
+    formatted = content.get("formatted_body")
+    pills = _PILL.findall(formatted) if isinstance(formatted, str) else []
+    names = tuple(clean(shown) for target, shown in pills if unquote(target) == me.user_id and shown)
+    listed = _mapping(content.get("m.mentions")).get("user_ids")
+    if isinstance(content.get("m.mentions"), dict):
+        mentioned = isinstance(listed, list) and me.user_id in listed
+    else:  # a client from before there were lists of mentions
+        mentioned = bool(names) or me.user_id in text or _begins_with_name(text, me)
+    return mentioned, (*names, *me.called)
+
+
+def _begins_with_name(text: str, me: Ourselves) -> bool:
+    return any(re.match(rf"{re.escape(name)}[:,]", text, re.IGNORECASE) for name in me.called)
+
+
+def _without_names(text: str, names: Sequence[str]) -> str:
+    """Return the text without our names where they only say that it is meant for us: in front, or in full."""
+    for name in sorted(set(names), key=len, reverse=True):
+        found = re.match(rf"@?{re.escape(name)}(?:[:,]|(?=\W)|$)\s*", text, re.IGNORECASE)
+        if found is not None:
+            text = text[found.end() :]
+            break
+    full = [name for name in names if name.startswith("@") and ":" in name]
+    for name in full:
+        text = text.replace(name, "")
+    return text.strip()
+
+
+def _without_fallback(text: str) -> tuple[str, str]:
+    """Return a text and the quotation that older clients put in front of an answer."""
+    if not text.startswith("> "):
+        return text, ""
+    head, gap, rest = text.partition("\n\n")
+    lines = head.split("\n")
+    if not gap or not all(line.startswith(">") for line in lines) or _QUOTED_SENDER.match(head) is None:
+        return text, ""
+    return rest, "\n".join([lines[0], *(line.removeprefix(">").removeprefix(" ") for line in lines[1:])])
+
+
+def _command(text: str, me: Ourselves) -> str:
+    """Return a text with a slash where it begins with the sign for commands that clients let through."""
+    sign = me.command_prefix
+    if sign and text.startswith(sign) and _COMMAND.match(text[len(sign) :]):
+        return f"/{text[len(sign) :]}"
+    return text
+
+
+def _identifier(value: object, sigil: str) -> str:
+    """Return an identifier of the protocol as it is.
+
+    Raises:
+        Malformed: it is none.
+    """
+    if (
+        not isinstance(value, str)
+        or not value.startswith(sigil)
+        or len(value) > 255
+        or not value.isprintable()
+    ):
+        raise Malformed(f"an identifier that should begin with {sigil}")
+    return value
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _name(value: object) -> str | None:
+    return (one_line(value) or None) if isinstance(value, str) else None

@@ -1,0 +1,65 @@
+"""Words that cross a border: in without what no store can hold, out as HTML that cannot act."""
+
+import re
+
+import nh3
+from markdown_it import MarkdownIt
+
+_HIDDEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_BREAKS = re.compile(r"[\x00-\x20\x7f\x85\u2028\u2029]+")
+_NESTING = 60
+"""The parser drops what is nested deeper; each level costs a few Python frames."""
+_TAGS = {
+    *("h1", "h2", "h3", "h4", "h5", "h6", "p", "br", "hr", "blockquote", "ul", "ol", "li", "pre", "code"),
+    *("em", "strong", "del", "s", "a", "table", "thead", "tbody", "tr", "th", "td"),
+}
+_LANGUAGE = re.compile(r"language-[\w+-]{1,40}")
+
+
+def clean(text: str) -> str:
+    """Return a text without control characters, and with a mark in the place of halves of surrogate pairs."""
+    whole = text.encode("utf-8", "replace").decode("utf-8")
+    return _HIDDEN.sub("", whole.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def one_line(text: str, *, longest: int = 200) -> str:
+    """Return a text as one line of at most so many characters, for names and subjects."""
+    return _BREAKS.sub(" ", text.encode("utf-8", "replace").decode("utf-8")).strip()[:longest]
+
+
+def to_html(markdown: str) -> str:
+    """Return the HTML of a Markdown text: no raw HTML, no picture, no script, links to the web and to mail.
+
+    The parser knows no HTML, and an allow-list decides what of its output stays.
+    """
+    return nh3.clean(
+        _PARSER.render(clean(markdown)),
+        tags=_TAGS,
+        attributes={"a": {"href"}, "ol": {"start"}, "code": {"class"}},
+        attribute_filter=_kept,
+        url_schemes={"http", "https", "mailto"},
+        link_rel=None,
+    ).strip()
+
+
+def is_marked_up(html: str, text: str) -> bool:
+    """Say whether the HTML shows more than the text itself does."""
+    return bool(re.search(r"<(?!/?p>|br>)", html)) or "&" in text
+
+
+def _kept(tag: str, attribute: str, value: str) -> str | None:
+    if attribute == "class":
+        return value if _LANGUAGE.fullmatch(value) else None
+    return value
+
+
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt(
+        "commonmark", {"html": False, "linkify": False, "maxNesting": _NESTING, "breaks": True}
+    )
+    parser.enable(["table", "strikethrough"])
+    parser.disable("image")
+    return parser
+
+
+_PARSER = _parser()

@@ -1,0 +1,394 @@
+"""Slack: Socket Mode (with an app token) or signed HTTP requests (with a signing secret), and the Web API.
+
+`PlatformConfig.token` is the bot's token (`xoxb-…`), `api_key` the app's (`xapp-…`, scope connections:write);
+with the latter we open a web socket, without it Slack calls `/slack`, and `signing_secret` is needed.
+
+| extra | default | meaning |
+|---|---|---|
+| `signing_secret` | none | checks the requests that Slack sends; without it there is no route |
+| `base_url` | `https://slack.com/api` | the Web API; plain http on loopback alone |
+| `command` | `/postroom` | the slash command whose first word is the command: `/postroom stop` is `/stop` |
+| `reply_in_threads` | false | each line in a channel begins a thread, and is a session of its own |
+| `unfurl` | false | whether Slack looks at the addresses in what we say |
+| `proxy` | none | an HTTP proxy on the way to Slack |
+| `timeout_ms` | 30000 | how long a call waits |
+
+Slack knows no answers but threads: `reply_to` begins one where `reply_in_threads` says so, and `thread_id` is
+the thread's first line. `metadata["dedupe_key"]` becomes `client_msg_id`, by which Slack takes a message
+once; it documents the errors of that and not the argument, so that a lost answer still counts as unknown.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from starlette.routing import BaseRoute, Route
+
+from postroom.concurrency import Tasks
+from postroom.contracts.clock import Clock, Timer
+from postroom.contracts.errors import InputError, InvalidArgument, ServerUnavailable
+from postroom.contracts.messages import Json, storable
+from postroom.gateway.capabilities import CAPABILITIES
+from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.events import Attachment, ButtonPress, Card, SendErrorKind, SendResult
+from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
+from postroom.gateway.platforms.slack_blocks import LONGEST_TEXT, blocks_fit, card_body, edit_body
+from postroom.gateway.platforms.slack_http import DoorHooks, SlackDoor
+from postroom.gateway.platforms.slack_options import SlackOptions
+from postroom.gateway.platforms.slack_outgoing import (
+    converted,
+    deduped,
+    in_thread,
+    off_loop,
+    result_of,
+    storable_card,
+)
+from postroom.gateway.platforms.slack_refusals import (
+    TOKEN_REFUSED,
+    UNREACHABLE,
+    Answer,
+    check_scopes,
+    refuse,
+    refused,
+)
+from postroom.gateway.platforms.slack_text import escape
+from postroom.gateway.platforms.slack_wire import (
+    Bot,
+    Deletion,
+    Edit,
+    Line,
+    Malformed,
+    Press,
+    Update,
+    read,
+)
+
+if TYPE_CHECKING:
+    from postroom.gateway.platforms.slack_api import Network, SlackApi
+    from postroom.gateway.platforms.slack_socket import SlackSocket
+
+NOTE: Final = 1_000
+"""Characters of a note to one person."""
+
+_LOG = structlog.get_logger(__name__)
+
+
+class SlackAdapter(BasePlatformAdapter):
+    """Speaks with one Slack workspace as one bot.
+
+    Raises:
+        ConfigError: the token is missing, or an extra is unknown or malformed.
+    """
+
+    platform = Platform.SLACK
+    capabilities = CAPABILITIES["slack"]
+
+    def __init__(
+        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+    ) -> None:
+        super().__init__(config, clock=clock, timer=timer)
+        self._options = SlackOptions.read(config)
+        self._bot: Bot | None = None
+        self._api: SlackApi | None = None
+        self._socket: SlackSocket | None = None
+        self._door: SlackDoor | None = None
+        if self._options.signing_secret:
+            hooks = DoorHooks(tasks=self._receiving_tasks, take=self._take, refused=self._refused)
+            self._door = SlackDoor(self._options.signing_secret, hooks, self._clock)
+
+    @property
+    def account(self) -> str:
+        """The team's id and the bot's; known when `connect` has returned."""
+        return "default" if self._bot is None else self._bot.account
+
+    def lock_identity(self) -> str | None:
+        """Return the app's token: Slack shares events out among an app's sockets."""
+        return self.config.api_key
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """Return the one address for events, slash commands and interactivity."""
+        return () if self._door is None else (Route("/slack", self._door.answer, methods=["POST"]),)
+
+    # Its life.
+
+    async def connect(self, *, is_reconnect: bool = False) -> None:
+        """Check the tokens and their scopes, then receive; see the base class."""
+        await self.disconnect()
+        if self._tasks.closed:
+            self._tasks = Tasks(f"channel {self.platform.value}")
+        self.liveness.state = AdapterState.RECONNECTING if is_reconnect else AdapterState.CONNECTING
+        self.liveness.error_code = self.liveness.error = None
+        self.liveness.retryable = True
+        connected = False
+        try:
+            self._api = await asyncio.to_thread(self._options.api)
+            self._bot = await self._who_we_are()
+            if self.config.api_key:
+                self._socket = self._new_socket(self._api.network)
+                await self._socket.open()
+            self.liveness.state = AdapterState.CONNECTED
+            connected = True
+        finally:
+            if not connected:
+                await self.disconnect()
+        self._heard()
+
+    async def disconnect(self) -> None:
+        """End everything within some seconds; harmless when done twice."""
+        self.liveness.state = AdapterState.STOPPED
+        await self._end_receiving()
+        api, self._api = self._api, None
+        if api is not None:
+            await api.close()
+
+    async def _end_receiving(self) -> None:
+        await self._tasks.close()
+        socket, self._socket = self._socket, None
+        if socket is not None:
+            await socket.close()
+
+    async def _who_we_are(self) -> Bot:
+        answer = await self._called("auth.test", {}, form=True)
+        refuse(answer, "bot token", "set `token` to the one under OAuth & Permissions")
+        user, team = answer.word("user_id"), answer.word("team_id")
+        if not user or not team:
+            raise ServerUnavailable("Slack did not say who the bot is", remedy="")
+        check_scopes(answer.scopes)
+        return Bot(team_id=team, user_id=user, bot_id=answer.word("bot_id") or None)
+
+    def _new_socket(self, network: "Network") -> "SlackSocket":
+        from postroom.gateway.platforms.slack_socket import Dialing, Hooks, SlackSocket
+
+        hooks = Hooks(
+            address=self._socket_address,
+            take=self._take,
+            heard=self._heard,
+            refused=self._refused,
+            stands=self._stands,
+            failed=self._failed,
+        )
+        dialing = Dialing(tls=network.tls, proxy=network.proxy)
+        return SlackSocket(hooks, tasks=self._tasks, timer=self._timer, dialing=dialing)
+
+    async def _socket_address(self) -> str:
+        from postroom.gateway.platforms.slack_api import is_of_platform
+
+        answer = await self._called("apps.connections.open", {}, form=True, token=self.config.api_key)
+        refuse(answer, "app token", "set `api_key` to an app token with the scope connections:write")
+        address = answer.word("url")
+        if not is_of_platform(address, self._options.base_url, any_port=True):
+            raise ServerUnavailable("Slack named a socket that is not its own", remedy="")
+        return address
+
+    def _stands(self, state: AdapterState) -> None:
+        self.liveness.state = state
+
+    def _failed(self, code: str, message: str) -> None:
+        _LOG.error("slack.failed", code=code, why=message)
+        self._fail(code, message, retryable=False)
+
+    # What comes in.
+
+    def _receiving_tasks(self) -> Tasks | None:
+        live = self.liveness.state in (AdapterState.CONNECTED, AdapterState.RECONNECTING)
+        return self._tasks if live else None
+
+    def _refused(self, what: str, why: str) -> None:
+        self.liveness.refused += 1
+        _LOG.warning("slack.refused", what=what, why=why)
+
+    async def _take(self, kind: str, payload: Mapping[str, Any]) -> None:
+        """Understand what came and hand it over; what can never be kept is counted and passed over.
+
+        Raises:
+            StoreError: it was not kept.
+        """
+        if self._bot is None:
+            return
+        try:
+            update = read(kind, payload, self._bot, self._options.rules)
+            if update is not None:
+                await self._hand_over(update)
+        except Malformed as error:
+            self._refused(kind, str(error))
+        except InputError as error:
+            self._refused(kind, error.code)
+
+    async def _hand_over(self, update: Update) -> None:
+        self._heard()
+        if isinstance(update, Line):
+            await self.handle_message(update.event)
+        elif self._inbound is None:
+            return
+        elif isinstance(update, Edit):
+            await self._inbound.edited(update.event)
+        elif isinstance(update, Deletion):
+            await self._inbound.deleted(update.source, update.message_id)
+        elif isinstance(update, Press):
+            note = await self._inbound.pressed(update.press)
+            if note.strip():
+                self._tasks.start(self._show_note(update.press, note), name="note")
+
+    async def _show_note(self, press: ButtonPress, note: str) -> None:
+        """Show a note to whoever pressed, and to nobody else."""
+        body = {
+            "channel": press.source.chat_id,
+            "user": press.source.user_id,
+            "text": escape(storable(note)[:NOTE]),
+            **in_thread(press.source.thread_id),
+        }
+        answer = await self._called("chat.postEphemeral", body)
+        if answer.refusal is not None:
+            _LOG.info("slack.note_not_shown", why=answer.refusal.describe())
+
+    # What goes out.
+
+    async def send(
+        self,
+        chat_id: str,
+        content: str,
+        reply_to: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> SendResult:
+        """Say something; see the base class."""
+        if not content.strip():
+            return SendResult.failed(SendErrorKind.BAD_FORMAT, "there is nothing to say")
+        told = metadata or {}
+        body = {
+            "channel": chat_id,
+            "text": await converted(content),
+            "unfurl_links": self._options.unfurl,
+            "unfurl_media": self._options.unfurl,
+            **self._answering(chat_id, reply_to, told),
+            **deduped(told),
+        }
+        answer = await self._say("chat.postMessage", body)
+        if answer.refusal is not None and answer.refusal.is_of_markup:
+            plain = {**body, "text": escape(storable(content)), "mrkdwn": False}
+            answer = await self._say("chat.postMessage", plain)
+        return result_of(answer)
+
+    async def edit_message(
+        self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Replace what was said, buttons included.
+
+        Slack takes less in an edit than in a message: what is longer than some 12,000 characters is too long.
+        """
+        if not content.strip():
+            return SendResult.failed(SendErrorKind.BAD_FORMAT, "there is nothing to say")
+        plain = storable(content)
+        body = {"channel": chat_id, "ts": message_id, **await off_loop(edit_body, plain, len(plain))}
+        answer = await self._say("chat.update", body)
+        if answer.refusal is not None and answer.refusal.is_of_markup:
+            answer = await self._say("chat.update", {**body, "text": escape(plain), "blocks": []})
+        return result_of(answer)
+
+    async def delete_message(
+        self, chat_id: str, message_id: str, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Take back what was said."""
+        return result_of(await self._say("chat.delete", {"channel": chat_id, "ts": message_id}))
+
+    async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
+        """Ask with buttons; where Slack refuses them, the text says what to answer."""
+        told = metadata or {}
+        body = {
+            "channel": chat_id,
+            **await off_loop(card_body, storable_card(card), len(card.text)),
+            **self._answering(chat_id, None, told),
+            **deduped(told),
+        }
+        answer = await self._say("chat.postMessage", body)
+        if answer.refusal is not None and answer.refusal.is_of_markup:
+            return await super().send_card(chat_id, card, metadata)
+        return result_of(answer)
+
+    async def update_card(
+        self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Show a card as it stands now; without buttons, when it has its answer."""
+        shown = await off_loop(card_body, storable_card(card), len(card.text))
+        body = {"channel": chat_id, "ts": message_id, **shown}
+        answer = await self._say("chat.update", body)
+        if answer.refusal is not None and answer.refusal.is_of_markup:
+            return await self.edit_message(chat_id, message_id, card.text, metadata)
+        return result_of(answer)
+
+    async def send_media(
+        self,
+        chat_id: str,
+        attachment: Attachment,
+        data: bytes,
+        caption: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> SendResult:
+        """Send a file; Slack does not say which message holds it, so that the result has no id."""
+        name = storable(attachment.name or "file")[:255]
+        asked = {"filename": name, "length": len(data)}
+        ticket = await self._called("files.getUploadURLExternal", asked, form=True)
+        if ticket.refusal is not None or self._api is None:
+            return result_of(ticket, nothing_done=True)
+        try:
+            put = await self._api.upload(ticket.word("upload_url"), data)
+        except InvalidArgument as error:
+            return SendResult.failed(SendErrorKind.FORBIDDEN, error.message)
+        if put.refusal is not None:
+            return result_of(put, nothing_done=True)
+        body: dict[str, Any] = {
+            "files": [{"id": ticket.word("file_id"), "title": name}],
+            "channel_id": chat_id,
+            **in_thread((metadata or {}).get("thread_id")),
+        }
+        if caption:
+            body["initial_comment"] = await converted(caption)
+        answer = await self._say("files.completeUploadExternal", body)
+        return SendResult.sent() if answer.refusal is None else result_of(answer)
+
+    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
+        """Return a file that came in; see the base class.
+
+        Raises:
+            InvalidArgument: it does not lie with Slack; nothing was fetched.
+        """
+        if self._api is None:
+            raise ServerUnavailable("Slack is not connected", remedy="")
+        is_page = (attachment.mime or "").startswith("text/html")
+        return await self._api.fetch(attachment.ref, max_bytes=max_bytes, is_page=is_page)
+
+    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
+        """Return the chat's name and type, where the token may see them."""
+        answer = await self._called("conversations.info", {"channel": chat_id}, form=True)
+        channel = answer.body.get("channel")
+        if answer.refusal is not None or not isinstance(channel, Mapping):
+            return {}
+        return {"name": channel.get("name") or chat_id, "type": "dm" if channel.get("is_im") else "channel"}
+
+    async def _say(self, method: str, body: Mapping[str, Any]) -> Answer:
+        too_long = len(body.get("text", "")) > LONGEST_TEXT  # Slack would cut it off and say nothing
+        if too_long or not blocks_fit(body.get("blocks", [])):
+            return Answer(refusal=refused("msg_too_long"))
+        answer = await self._called(method, body)
+        if answer.refusal is None:
+            self._said()
+        return answer
+
+    async def _called(
+        self, method: str, body: Mapping[str, Any], *, form: bool = False, token: str | None = None
+    ) -> Answer:
+        """Call the Web API; a bot token that is refused once it was good ends receiving too."""
+        if self._api is None:
+            return Answer(refusal=refused(UNREACHABLE))
+        answer = await self._api.call(method, body, form=form, token=token)
+        dead = answer.refusal is not None and answer.refusal.code in TOKEN_REFUSED and token is None
+        if dead and self._receiving_tasks() is not None:
+            self._failed("token_refused", "Slack does not take the bot token any more")
+            await self._end_receiving()
+        return answer
+
+    def _answering(self, chat_id: str, reply_to: str | None, told: Metadata) -> dict[str, str]:
+        thread = in_thread(told.get("thread_id"))
+        if thread or not self._options.rules.reply_in_threads or chat_id.startswith("D"):
+            return thread
+        return in_thread(reply_to)

@@ -1,0 +1,128 @@
+"""The door that Slack knocks at: signed events, slash commands and buttons, all at one address.
+
+Nothing is parsed before the signature over the raw body is right. The answer is 200 only when what came was
+taken, 503 when it could not be kept: Slack then sends events again.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import structlog
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+
+from postroom.concurrency import Tasks
+from postroom.contracts.clock import Clock
+from postroom.contracts.errors import StoreError
+from postroom.gateway.platforms.slack_wire import COMMANDS, EVENTS, INTERACTIVE, Malformed, is_signed
+
+LARGEST_BODY: Final = 1024 * 1024
+MOST_FIELDS: Final = 100
+
+_LOG = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorHooks:
+    """What the door asks and tells its adapter."""
+
+    tasks: Callable[[], Tasks | None]
+    """Returns who owns the work; None while nothing is received."""
+    take: Callable[[str, Mapping[str, Any]], Awaitable[None]]
+    """Takes what came; raises StoreError when it could not be kept."""
+    refused: Callable[[str, str], None]
+
+
+class SlackDoor:
+    """Answers requests; those that may pass are taken one after another, in the order they came."""
+
+    def __init__(self, secret: str, hooks: DoorHooks, clock: Clock) -> None:
+        self._secret = secret
+        self._hooks = hooks
+        self._clock = clock
+        self._in_order = asyncio.Lock()
+
+    async def answer(self, request: Request) -> Response:
+        """Answer one request: 200, 401 (not signed by Slack, or long ago), 413, or 503 (not kept)."""
+        try:
+            body = await _read(request)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        if body is None:
+            self._hooks.refused("request", "too large")
+            return Response(status_code=413)
+        if not is_signed(self._secret, request.headers, body, now=self._clock.now()):
+            self._hooks.refused("request", "not signed, or long ago")
+            return Response(status_code=401)
+        try:
+            kind, payload = _parsed(request.headers.get("content-type", ""), body)
+        except Malformed as error:
+            self._hooks.refused("request", str(error))
+            return Response()
+        if kind == EVENTS and payload.get("type") == "url_verification":
+            return PlainTextResponse(str(payload.get("challenge", ""))[:1_000])
+        return await self._kept(kind, payload)
+
+    async def _kept(self, kind: str, payload: Mapping[str, Any]) -> Response:
+        """Take it within the adapter's tasks, so that nothing is acknowledged once they are closed."""
+        tasks = self._hooks.tasks()
+        if tasks is None:
+            return _later()
+        work = tasks.start(self._taken(kind, payload), name="request")
+        await asyncio.wait({work})
+        if work.cancelled() or work.exception() is not None or not work.result():
+            return _later()
+        return Response()
+
+    async def _taken(self, kind: str, payload: Mapping[str, Any]) -> bool:
+        async with self._in_order:
+            try:
+                await self._hooks.take(kind, payload)
+            except StoreError as error:
+                _LOG.warning("slack.not_kept", code=error.code)
+                return False
+            return True
+
+
+def _later() -> Response:
+    return Response(status_code=503)
+
+
+async def _read(request: Request) -> bytes | None:
+    """Return the body, or None when it is too large; no more of it is read then."""
+    told = request.headers.get("content-length", "")
+    if told.isascii() and told.isdigit() and (len(told) > 9 or int(told) > LARGEST_BODY):
+        return None
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LARGEST_BODY:
+            return None
+    return bytes(body)
+
+
+def _parsed(content_type: str, body: bytes) -> tuple[str, Mapping[str, Any]]:
+    if content_type.partition(";")[0].strip().lower() != "application/x-www-form-urlencoded":
+        return EVENTS, _object(body)
+    try:
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        raise Malformed("the form cannot be read") from None
+    form = {name: values[0] for name, values in fields.items()}
+    if "payload" in form:
+        return INTERACTIVE, _object(form["payload"])
+    return COMMANDS, form
+
+
+def _object(text: str | bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Malformed("no JSON") from None
+    if not isinstance(found, dict):
+        raise Malformed("no JSON object")
+    return found

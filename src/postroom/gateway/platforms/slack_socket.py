@@ -1,0 +1,314 @@
+"""Socket Mode: Slack's events over a web socket that we open, and how it is kept.
+
+    open ─▶ hello ─▶ envelopes ─▶ (queue) ─▶ taken, one after another ─▶ ack
+                  ─▶ `disconnect` ─▶ the next connection is opened; the old one is left ten seconds later
+                  ─▶ cut, silent  ─▶ a pause that grows, then the next connection
+
+All connections feed one queue, so that lines keep the order in which they arrived, also while one connection
+takes over from another. An envelope is acked only when it was taken. When it could not be kept, it is held
+out again after a pause, and what came after it waits: Slack sends it again too, which does no harm, but it
+stops after some tries, and buttons it never sends twice.
+"""
+
+import asyncio
+import json
+import logging
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from random import Random
+from typing import Any, Final
+
+import structlog
+
+from postroom.concurrency import Tasks
+from postroom.contracts.clock import Timer
+from postroom.contracts.errors import ConfigError, MissingExtra, ServerUnavailable, StoreError
+from postroom.gateway.platforms.base import AdapterState
+from postroom.gateway.platforms.slack_wire import KINDS
+
+try:
+    import websockets
+    from websockets.asyncio.client import ClientConnection, connect
+except ImportError as error:
+    raise MissingExtra(
+        f"Slack needs {error.name}, which is not installed",
+        value=error.name,
+        remedy="pip install 'postroom[slack]'",
+    ) from error
+
+HEARTBEAT_MS: Final = 15_000
+"""A ping that has no answer by the next one ends a connection."""
+LEAVE_MS: Final = 10_000
+FIRST_PAUSE_MS: Final = 500
+LONGEST_PAUSE_MS: Final = 60_000
+OPEN_S: Final = 15.0
+CLOSE_S: Final = 1.0
+LARGEST_FRAME: Final = 4 * 1024 * 1024
+MOST_WAITING: Final = 1_000
+"""Envelopes beyond which we stop reading; Slack keeps the rest."""
+
+_LOG = structlog.get_logger(__name__)
+_SILENT = logging.getLogger(f"{__name__}.library")
+_SILENT.setLevel(logging.CRITICAL)  # the library would log the ticket in the address, and lines in full
+
+
+class Ending(StrEnum):
+    """Why a connection is to be left, or is gone."""
+
+    REPLACED = "replaced"
+    CROWDED = "crowded"
+    DISABLED = "disabled"
+    LOST = "lost"
+
+
+_ENDINGS: Final = {"link_disabled": Ending.DISABLED, "too_many_websockets": Ending.CROWDED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """What the socket asks and tells its adapter."""
+
+    address: Callable[[], Awaitable[str]]
+    """Returns where to connect to, good for once; raises ConfigError or ServerUnavailable."""
+    take: Callable[[str, Mapping[str, Any]], Awaitable[None]]
+    """Takes an envelope; raises StoreError when it could not be kept."""
+    heard: Callable[[], None]
+    refused: Callable[[str, str], None]
+    stands: Callable[[AdapterState], None]
+    failed: Callable[[str, str], None]
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Connection:
+    peer: ClientConnection
+    ended: "asyncio.Future[Ending]"
+    proven: bool = False
+    """Whether it carried an envelope or stood for a while; pauses grow until one does."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Dialing:
+    """How connections are made."""
+
+    tls: ssl.SSLContext | None = None
+    proxy: str | None = None
+    random: Random = field(default_factory=Random)
+
+
+class SlackSocket:
+    """Keeps a connection as long as its tasks run."""
+
+    def __init__(self, hooks: Hooks, *, tasks: Tasks, timer: Timer, dialing: Dialing) -> None:
+        self._hooks = hooks
+        self._tasks = tasks
+        self._timer = timer
+        self._dialing = dialing
+        self._open: set[_Connection] = set()
+        self._arrived: asyncio.Queue[tuple[_Connection, Mapping[str, Any]]] = asyncio.Queue(MOST_WAITING)
+
+    async def open(self) -> None:
+        """Connect, and keep it so in the background; return when Slack has said hello.
+
+        Raises:
+            ConfigError: Slack refuses the app's token, or Socket Mode is switched off.
+            ServerUnavailable: it could not be reached.
+        """
+        first = await self._connect()
+        self._tasks.start(self._keep(first), name="socket")
+
+    async def close(self) -> None:
+        """Leave all connections within a second or two; its tasks must have been closed before."""
+        async with asyncio.TaskGroup() as group:
+            for connection in tuple(self._open):
+                group.create_task(self._leave(connection))
+
+    def pause_ms(self, attempt: int) -> int:
+        """Return the pause before an attempt: doubled each time up to a minute, of that a half at least."""
+        whole = min(FIRST_PAUSE_MS << min(attempt, 16), LONGEST_PAUSE_MS)
+        return int(whole * (0.5 + self._dialing.random.random() / 2))
+
+    # Its connections.
+
+    async def _keep(self, connection: _Connection) -> None:
+        worker = self._tasks.start(self._work(), name="envelopes")
+        attempt = 0
+        try:
+            while True:
+                await asyncio.wait({connection.ended, worker}, return_when=asyncio.FIRST_COMPLETED)
+                ending = connection.ended.result() if connection.ended.done() else Ending.LOST
+                if ending is not Ending.REPLACED:
+                    await self._leave(connection)
+                if ending is Ending.DISABLED:
+                    self._hooks.failed("socket_mode_disabled", "Socket Mode is switched off for this app")
+                    return
+                if worker.done():  # its failure is logged; what it had not acked comes again
+                    self._forget()
+                    worker = self._tasks.start(self._work(), name="envelopes")
+                elif connection.proven:
+                    attempt = 0
+                fresh = await self._next(attempt, ending, connection.proven)
+                if ending is Ending.REPLACED:
+                    self._tasks.start(self._leave_later(connection), name="leaving")
+                connection = fresh
+                attempt += 1
+        except ConfigError as error:
+            self._hooks.failed("credentials_refused", error.message)
+        finally:
+            worker.cancel()
+
+    def _forget(self) -> None:
+        while not self._arrived.empty():
+            self._arrived.get_nowait()
+
+    async def _next(self, attempt: int, ending: Ending, proven: bool) -> _Connection:
+        """Open the next connection: at once when Slack asked for it, else after a pause."""
+        wait = 0 if ending is Ending.REPLACED and proven else self.pause_ms(attempt)
+        if ending is not Ending.REPLACED:
+            self._hooks.stands(AdapterState.RECONNECTING)
+        while True:
+            await self._timer.sleep(wait)
+            try:
+                connection = await self._connect()
+            except ServerUnavailable as error:
+                attempt += 1
+                asked = error.details.get("retry_after_ms")
+                wait = max(self.pause_ms(attempt), asked if isinstance(asked, int) else 0)
+                self._hooks.stands(AdapterState.RECONNECTING)
+                _LOG.warning("slack.unreachable", why=error.message, next_try_ms=wait)
+            else:
+                self._hooks.stands(AdapterState.CONNECTED)
+                return connection
+
+    async def _connect(self) -> _Connection:
+        address = await self._hooks.address()
+        try:
+            async with asyncio.timeout(OPEN_S):
+                peer = await connect(
+                    address,
+                    ssl=self._dialing.tls if address.startswith("wss:") else None,
+                    proxy=self._dialing.proxy,
+                    open_timeout=None,
+                    ping_interval=None,
+                    close_timeout=CLOSE_S,
+                    max_size=LARGEST_FRAME,
+                    logger=_SILENT,
+                )
+                await self._greeted(peer)
+        except (OSError, TimeoutError, websockets.WebSocketException) as error:
+            raise ServerUnavailable(f"Slack's socket did not open: {type(error).__name__}") from None
+        connection = _Connection(peer=peer, ended=asyncio.get_running_loop().create_future())
+        self._open.add(connection)
+        self._hooks.heard()
+        self._tasks.start(self._read(connection), name="reading")
+        self._tasks.start(self._heartbeat(connection), name="heartbeat")
+        return connection
+
+    async def _greeted(self, peer: ClientConnection) -> None:
+        greeted = False
+        try:
+            frame = _decoded(await peer.recv()) or {}
+            greeted = frame.get("type") == "hello"
+        finally:
+            if not greeted:
+                await peer.close()
+        if frame.get("reason") == "link_disabled":
+            raise ConfigError("Socket Mode is switched off for this app", remedy=SWITCH_ON)
+        if not greeted:
+            raise ServerUnavailable("Slack's socket opened without a hello")
+
+    async def _leave_later(self, connection: _Connection) -> None:
+        await self._timer.sleep(LEAVE_MS)
+        await self._leave(connection)
+
+    async def _leave(self, connection: _Connection) -> None:
+        await connection.peer.close()
+        self._open.discard(connection)
+
+    async def _heartbeat(self, connection: _Connection) -> None:
+        """Ping; what does not answer is as good as cut, though no packet says so."""
+        while True:
+            try:
+                pong = await connection.peer.ping()
+            except websockets.ConnectionClosed:
+                return
+            answer = self._tasks.start(self._answered(pong), name="pong")
+            await self._timer.sleep(HEARTBEAT_MS)
+            if not answer.done():
+                _LOG.warning("slack.silent", after_ms=HEARTBEAT_MS)
+                await connection.peer.close()
+                return
+            connection.proven = True
+
+    async def _answered(self, pong: Awaitable[float]) -> None:
+        try:
+            await pong
+        except websockets.ConnectionClosed:
+            return
+        self._hooks.heard()
+
+    # What comes in.
+
+    async def _read(self, connection: _Connection) -> None:
+        try:
+            async for frame in connection.peer:
+                self._hooks.heard()
+                await self._sort(connection, _decoded(frame))
+        except websockets.ConnectionClosed:
+            _LOG.debug("slack.cut")
+        finally:
+            if not connection.ended.done():
+                connection.ended.set_result(Ending.LOST)
+
+    async def _sort(self, connection: _Connection, frame: Mapping[str, Any] | None) -> None:
+        if frame is None:
+            self._hooks.refused("frame", "no JSON object")
+        elif frame.get("type") == "disconnect":
+            ending = _ENDINGS.get(str(frame.get("reason")), Ending.REPLACED)
+            _LOG.info("slack.asked_to_move", why=ending.value)
+            if not connection.ended.done():
+                connection.ended.set_result(ending)
+        elif isinstance(frame.get("envelope_id"), str):
+            await self._arrived.put((connection, frame))
+        elif frame.get("type") in KINDS:
+            self._hooks.refused("frame", "no envelope_id")
+
+    async def _work(self) -> None:
+        """Take one envelope after another; each is acked when it was taken, and not before."""
+        while True:
+            connection, envelope = await self._arrived.get()
+            attempt = 0
+            while not await self._taken(envelope):
+                await self._timer.sleep(self.pause_ms(attempt))
+                attempt += 1
+            connection.proven = True
+            try:
+                await connection.peer.send(json.dumps({"envelope_id": envelope["envelope_id"]}))
+            except websockets.ConnectionClosed:
+                _LOG.debug("slack.ack_lost")  # it comes again
+
+    async def _taken(self, envelope: Mapping[str, Any]) -> bool:
+        kind, payload = envelope.get("type"), envelope.get("payload")
+        if kind not in KINDS:
+            return True
+        if not isinstance(payload, dict):
+            self._hooks.refused(str(kind), "no payload")
+            return True
+        try:
+            await self._hooks.take(str(kind), payload)
+        except StoreError as error:
+            _LOG.warning("slack.not_kept", code=error.code)
+            return False
+        return True
+
+
+SWITCH_ON: Final = "switch Socket Mode on in the app's settings, or set `signing_secret` to receive over HTTP"
+
+
+def _decoded(frame: str | bytes) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(frame)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,336 @@
+"""What Slack sends and what it answers, as our values: pure functions from wire to `MessageEvent` and back.
+
+    events_api       message, app_mention             ─▶ Line
+                     message_changed, message_deleted ─▶ Edit, Deletion
+    slash_commands   /name args                       ─▶ Line
+    interactive      a button of ours                 ─▶ Press
+
+What is none of our business (joins, topics, our own lines, what only unfurled a link) is None. A line has the
+same id, place and sender whether it comes as `message` or as `app_mention`; since the latter does not say
+what kind of conversation it is from, every conversation that is no direct message is a channel.
+"""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from postroom.contracts.messages import storable
+from postroom.gateway.config import Platform
+from postroom.gateway.events import Attachment, ButtonPress, MessageEvent, MessageType
+from postroom.gateway.platforms.slack_text import from_slack, without_mention
+from postroom.gateway.session import SessionSource
+
+EVENTS: Final = "events_api"
+COMMANDS: Final = "slash_commands"
+INTERACTIVE: Final = "interactive"
+KINDS: Final = (EVENTS, COMMANDS, INTERACTIVE)
+
+ACTION: Final = "postroom:"
+"""Begins the id of each button of ours."""
+REPLAY_WINDOW_S: Final = 300
+
+_TS: Final = re.compile(r"\d{1,12}\.\d{1,9}")
+_SPOKEN: Final = (None, "file_share", "thread_broadcast", "me_message", "bot_message")
+_GONE: Final = ("tombstone", "hidden_by_limit")
+
+
+class Malformed(Exception):
+    """It cannot be understood; the message says what is missing and quotes nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bot:
+    """Who we are."""
+
+    team_id: str
+    user_id: str
+    bot_id: str | None = None
+
+    @property
+    def account(self) -> str:
+        """The bot's name for ever: two bots never share it, in whichever team."""
+        return f"{self.team_id}-{self.user_id}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How lines are read: which slash command has others as its first word; whether lines begin threads."""
+
+    command: str = "/postroom"
+    reply_in_threads: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Somebody said something."""
+
+    event: MessageEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """A line has other words now."""
+
+    event: MessageEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A line was taken back."""
+
+    source: SessionSource
+    message_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Press:
+    """Somebody pressed a button of ours."""
+
+    press: ButtonPress
+
+
+Update = Line | Edit | Deletion | Press
+
+
+def read(kind: str, payload: Mapping[str, Any], bot: Bot, rules: Rules) -> Update | None:
+    """Return what came in, or None when it is none of our business.
+
+    Raises:
+        Malformed: it lacks what such a thing must have.
+    """
+    if kind == COMMANDS:
+        return _command(payload, bot, rules)
+    if kind == INTERACTIVE:
+        return _press(payload, bot)
+    event = _part(payload, "event")
+    if event.get("type") not in ("message", "app_mention"):
+        return None
+    subtype = event.get("subtype")
+    if subtype == "message_changed":
+        return _changed(event, bot, rules)
+    if subtype == "message_deleted":
+        return _deleted(event, bot, rules)
+    if subtype not in _SPOKEN or _is_ours(event, bot):
+        return None
+    return Line(_spoken(event, event, bot, rules))
+
+
+def is_ts(value: object) -> bool:
+    """Say whether it is the id of a message."""
+    return isinstance(value, str) and _TS.fullmatch(value) is not None
+
+
+def signature(secret: str, stamp: str, body: bytes) -> str:
+    """Return how Slack signs a request."""
+    signed = b"v0:" + stamp.encode() + b":" + body
+    return "v0=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+
+
+def is_signed(secret: str, headers: Mapping[str, str], body: bytes, *, now: int) -> bool:
+    """Say whether Slack sent this within the last five minutes; no part of the body is looked at before."""
+    stamp = headers.get("x-slack-request-timestamp", "")
+    if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
+        return False
+    given = headers.get("x-slack-signature", "").encode()
+    right = hmac.compare_digest(signature(secret, stamp, body).encode(), given)
+    return right and abs(now // 1000 - int(stamp)) <= REPLAY_WINDOW_S
+
+
+def _part(payload: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = payload.get(name)
+    if not isinstance(found, Mapping):
+        raise Malformed(f"no {name}")
+    return found
+
+
+def _word(payload: Mapping[str, Any], name: str) -> str:
+    found = payload.get(name)
+    if not isinstance(found, str) or not found.strip() or len(found) > 255:
+        raise Malformed(f"no {name}")
+    return _kept(found)
+
+
+def _words(payload: Mapping[str, Any], name: str) -> str:
+    """Return a text that may be missing, but not be anything else."""
+    found = payload.get(name)
+    if found is not None and not isinstance(found, str):
+        raise Malformed(f"{name} is no text")
+    return _kept(found or "")
+
+
+def _kept(text: str) -> str:
+    """Return what every store can keep."""
+    return storable(text).replace("\0", "")
+
+
+def _ts(payload: Mapping[str, Any], name: str) -> str:
+    found = payload.get(name)
+    if not is_ts(found):
+        raise Malformed(f"{name} names no message")
+    return str(found)
+
+
+def _milliseconds(ts: str) -> int:
+    seconds, _, fraction = ts.partition(".")
+    return int(seconds) * 1000 + int(fraction[:3].ljust(3, "0"))
+
+
+def _is_ours(message: Mapping[str, Any], bot: Bot) -> bool:
+    by_bot = bot.bot_id is not None and message.get("bot_id") == bot.bot_id
+    return by_bot or message.get("user") == bot.user_id
+
+
+def _place(event: Mapping[str, Any], message: Mapping[str, Any], bot: Bot, rules: Rules) -> SessionSource:
+    """Return where a message stands, and who wrote it as far as it says."""
+    channel = _word(event, "channel")
+    ts = message.get("ts")
+    root = _ts(message, "thread_ts") if message.get("thread_ts") else None
+    thread = root if root != ts else None
+    is_dm = _is_dm(channel, event.get("channel_type"))
+    if rules.reply_in_threads and not is_dm:
+        thread = root or (str(ts) if is_ts(ts) else None)
+    spoke = message.get("user") or message.get("bot_id")
+    return SessionSource(
+        platform=Platform.SLACK,
+        chat_id=channel,
+        chat_type="dm" if is_dm else "thread" if thread else "channel",
+        user_id=_kept(spoke) if isinstance(spoke, str) else None,
+        thread_id=thread,
+        account=bot.account,
+        is_bot=bool(message.get("bot_id")),
+    )
+
+
+def _is_dm(channel: str, kind: object) -> bool:
+    return kind == "im" or (kind is None and channel.startswith("D"))
+
+
+def _spoken(event: Mapping[str, Any], message: Mapping[str, Any], bot: Bot, rules: Rules) -> MessageEvent:
+    ts = _ts(message, "ts")
+    source = _place(event, message, bot, rules)
+    if source.user_id is None:
+        raise Malformed("no user")
+    text, mentioned = without_mention(_words(message, "text"), bot.user_id)
+    media = _media(message.get("files"))
+    root = message.get("thread_ts")
+    made = MessageEvent(
+        text=from_slack(text),
+        message_type=media[0].kind if media else MessageType.TEXT,
+        source=source,
+        raw_message=dict(message),
+        message_id=ts,
+        media=media,
+        reply_to_message_id=root if root and root != ts else None,
+        timestamp=_milliseconds(ts),
+        addressed=source.chat_type == "dm" or mentioned or message.get("parent_user_id") == bot.user_id,
+    )
+    if not media and made.is_command():
+        made.message_type = MessageType.COMMAND
+    return made
+
+
+def _media(files: object) -> tuple[Attachment, ...]:
+    if files is None:
+        return ()
+    if not isinstance(files, Sequence) or not all(isinstance(one, Mapping) for one in files):
+        raise Malformed("files are no list of files")
+    return tuple(_attachment(one) for one in files if one.get("mode") not in _GONE and one.get("url_private"))
+
+
+def _attachment(file: Mapping[str, Any]) -> Attachment:
+    mime, size = _words(file, "mimetype"), file.get("size")
+    kinds = {"image": MessageType.PHOTO, "video": MessageType.VIDEO, "audio": MessageType.AUDIO}
+    kind = kinds.get(mime.partition("/")[0], MessageType.DOCUMENT)
+    if file.get("subtype") == "slack_audio":
+        kind = MessageType.VOICE
+    return Attachment(
+        kind=kind,
+        ref=_words(file, "url_private_download") or _words(file, "url_private"),
+        mime=mime or None,
+        name=_words(file, "name") or None,
+        size=size if isinstance(size, int) else None,
+    )
+
+
+def _changed(event: Mapping[str, Any], bot: Bot, rules: Rules) -> Edit | Deletion | None:
+    """Slack says `changed` also when it unfurled a link, or when a thread's first line was taken back."""
+    message = _part(event, "message")
+    if _is_ours(message, bot):
+        return None
+    if message.get("subtype") == "tombstone":
+        return _deleted({**event, "deleted_ts": message.get("ts")}, bot, rules)
+    before = event.get("previous_message")
+    if message.get("subtype") not in _SPOKEN or (isinstance(before, Mapping) and _same(before, message)):
+        return None
+    return Edit(_spoken(event, message, bot, rules))
+
+
+def _same(before: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
+    return all((before.get(name) or None) == (message.get(name) or None) for name in ("text", "files"))
+
+
+def _deleted(event: Mapping[str, Any], bot: Bot, rules: Rules) -> Deletion | None:
+    gone = _ts(event, "deleted_ts")
+    before = event.get("previous_message")
+    known = dict(before) if isinstance(before, Mapping) else {}
+    if _is_ours(known, bot):
+        return None
+    return Deletion(_place(event, {**known, "ts": gone}, bot, rules), gone)
+
+
+def _command(form: Mapping[str, Any], bot: Bot, rules: Rules) -> Line:
+    """A slash command is no message of the chat; its trigger's id, unique for ever, stands for one."""
+    command, text = _word(form, "command"), from_slack(_words(form, "text")).strip()
+    if not command.startswith("/"):
+        raise Malformed("the command has no slash")
+    channel = _word(form, "channel_id")
+    is_dm = _is_dm(channel, None)
+    own = command == rules.command
+    source = SessionSource(
+        platform=Platform.SLACK,
+        chat_id=channel,
+        chat_name=_words(form, "channel_name") or None,
+        chat_type="dm" if is_dm else "channel",
+        user_id=_word(form, "user_id"),
+        user_name=_words(form, "user_name") or None,
+        account=bot.account,
+    )
+    said = (f"/{text.removeprefix('/')}" if text else "/help") if own else f"{command} {text}".strip()
+    return Line(
+        MessageEvent(
+            text=said,
+            message_type=MessageType.COMMAND,
+            source=source,
+            raw_message={name: value for name, value in form.items() if name != "token"},
+            message_id=f"command:{_word(form, 'trigger_id')}",
+        )
+    )
+
+
+def _press(payload: Mapping[str, Any], bot: Bot) -> Press | None:
+    if payload.get("type") != "block_actions":
+        return None
+    actions = payload.get("actions")
+    if not isinstance(actions, Sequence) or not all(isinstance(one, Mapping) for one in actions):
+        raise Malformed("no actions")
+    ours = [one for one in actions if str(one.get("action_id")).startswith(ACTION)]
+    if not ours:
+        return None
+    channel, user = _part(payload, "channel"), _part(payload, "user")
+    message = payload.get("message")
+    card = _ts(_part(payload, "container"), "message_ts")
+    told = {**(message if isinstance(message, Mapping) else {}), "ts": card, "user": _word(user, "id")}
+    told.pop("bot_id", None)
+    source = _place({"channel": channel.get("id")}, told, bot, Rules())
+    press_id = payload.get("trigger_id")
+    return Press(
+        ButtonPress(
+            source=source,
+            value=_word(ours[0], "value"),
+            message_id=card,
+            press_id=press_id if isinstance(press_id, str) else None,
+        )
+    )

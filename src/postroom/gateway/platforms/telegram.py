@@ -1,0 +1,382 @@
+"""Telegram: one bot, by long polling or by a webhook.
+
+    poll      getUpdates(offset) ──▶ each update in turn: kept ──▶ offset moves past it ──▶ getUpdates(offset)
+    webhook   POST, secret in a header ──▶ kept ──▶ 200
+
+`config.token` is the bot's token. With a webhook `config.api_key` is the secret that Telegram sends with each
+update. In `config.extra`:
+
+| name | default | meaning |
+|---|---|---|
+| `base_url` | `https://api.telegram.org` | where the Bot API is |
+| `webhook_url` | none: long polling | the public address of `/channels/telegram` that Telegram calls |
+| `delete_webhook` | false | take a webhook away that another set, where long polling is wanted |
+| `poll_seconds` | 30 | how long Telegram holds a poll open while there is nothing new; 1 to 50 |
+| `timeout_ms` | 30000 | how long a call may be without a sign of life |
+
+Telegram has no key that makes a repeated send harmless, and tells bots nothing of deleted lines. A command
+without a bot's name is taken as meant for us, in groups too; one with another bot's name is passed over.
+"""
+
+import asyncio
+import hmac
+import json
+from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from postroom.concurrency import Tasks
+from postroom.contracts.clock import Clock, Timer
+from postroom.contracts.errors import ConfigError, InputError, PostroomError
+from postroom.contracts.messages import Json
+from postroom.gateway.config import PlatformConfig
+from postroom.gateway.events import ButtonPress
+from postroom.gateway.platforms.base import AdapterState
+from postroom.gateway.platforms.telegram_answers import Answer, unreachable
+from postroom.gateway.platforms.telegram_options import TelegramOptions, refused_token, token_of
+from postroom.gateway.platforms.telegram_sending import TelegramSending
+from postroom.gateway.platforms.telegram_wire import (
+    ALLOWED_UPDATES,
+    Me,
+    Press,
+    mended,
+    read_update,
+    update_id_of,
+)
+
+if TYPE_CHECKING:
+    from postroom.gateway.platforms.telegram_api import TelegramApi
+
+WEBHOOK_PATH: Final = "/telegram"
+SECRET_HEADER: Final = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the name of a header
+LARGEST_UPDATE: Final = 1024 * 1024
+LONGEST_NOTE: Final = 200
+LOOK_EVERY_MS: Final = 300_000
+"""How often it is looked whether the webhook is still ours."""
+
+_SHORTEST_POLL_MS: Final = 500
+_FIRST_PAUSE_MS: Final = 1_000
+_LONGEST_PAUSE_MS: Final = 60_000
+_END_SECONDS: Final = 10.0
+_BODY_SECONDS: Final = 15.0
+_LOG = structlog.get_logger(__name__)
+
+
+class TelegramAdapter(TelegramSending):
+    """One bot at Telegram.
+
+    Raises:
+        ConfigError: a name in `config.extra` is not known, a value is none, or a webhook has no secret.
+    """
+
+    def __init__(
+        self,
+        config: PlatformConfig,
+        *,
+        clock: Clock | None = None,
+        timer: Timer | None = None,
+        random: Random | None = None,
+    ) -> None:
+        super().__init__(config, clock=clock, timer=timer)
+        self._options = TelegramOptions.read(config)
+        self._random = random or Random()  # noqa: S311 - spreads retries; nothing secret hangs on it
+        self._me: Me | None = None
+        self._offset: int | None = None
+        """The first update that Telegram has not been told we have."""
+        self._asked_ms = 0
+        """How long Telegram asked us to wait before the next poll."""
+
+    @property
+    def account(self) -> str:
+        """The bot's id; known when `connect` has returned."""
+        return "default" if self._me is None else str(self._me.bot_id)
+
+    def lock_identity(self) -> str | None:
+        """Return the token, for only one may poll with it; None with a webhook."""
+        return None if self._options.webhook_url else self.config.token
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """Return the webhook's route, where one is set."""
+        if self._options.webhook_url is None:
+            return ()
+        return (Route(WEBHOOK_PATH, self._webhook, methods=["POST"]),)
+
+    # Its life.
+
+    async def connect(self, *, is_reconnect: bool = False) -> None:
+        """Check the token and begin to receive."""
+        token = token_of(self.config)
+        await self.disconnect()
+        self.liveness.state = AdapterState.CONNECTING
+        async with AsyncExitStack() as undo:
+            undo.callback(self._stopped)
+            api = await asyncio.to_thread(_client, self._options, token)
+            undo.push_async_callback(api.close)
+            self._me = await self._who_we_are(api)
+            await (self._set_webhook(api) if self._options.webhook_url else self._make_way(api))
+            undo.pop_all()
+        self._api = api
+        self._tasks = Tasks(f"channel {self.platform.value}")
+        self._well()
+        work = self._watch(api) if self._options.webhook_url else self._poll(api)
+        self._tasks.start(work, name="receive")
+
+    async def disconnect(self) -> None:
+        """End everything; harmless when done twice."""
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                await self._tasks.close()
+        except TimeoutError:
+            _LOG.warning("channel.slow_to_end", platform=self.platform.value)
+        api, self._api = self._api, None
+        if api is not None:
+            await api.close()
+        if self.liveness.state is not AdapterState.FAILED:
+            self._stopped()
+
+    async def _who_we_are(self, api: "TelegramApi") -> Me:
+        told = _checked(await api.call("getMe", {}))
+        bot_id, name = (told.get("id"), told.get("username")) if isinstance(told, dict) else (None, None)
+        if not isinstance(bot_id, int) or not isinstance(name, str):
+            raise ConfigError(
+                "what telegram's extra.base_url names is no Bot API",
+                remedy="set it to a Bot API, or leave it out",
+            )
+        return Me(bot_id=bot_id, username=name)
+
+    async def _make_way(self, api: "TelegramApi") -> None:
+        """Make sure that polls are answered."""
+        told = _checked(await api.call("getWebhookInfo", {}))
+        if isinstance(told, dict) and told.get("url"):
+            if not self._options.delete_webhook:
+                raise ConfigError(
+                    "this bot of telegram has a webhook; while it has one, polls are refused",
+                    remedy="set extra.delete_webhook to true to take it away, or extra.webhook_url to use it",
+                )
+            _checked(await api.call("deleteWebhook", {"drop_pending_updates": False}))
+
+    async def _set_webhook(self, api: "TelegramApi") -> None:
+        """Tell Telegram where to call."""
+        answer = await api.call(
+            "setWebhook",
+            {
+                "url": self._options.webhook_url,
+                "secret_token": self.config.api_key,
+                "allowed_updates": ALLOWED_UPDATES,
+            },
+        )
+        if answer.is_telegram and answer.status == 400:
+            raise ConfigError(
+                f"telegram refuses the webhook: {answer.error}",
+                remedy="set extra.webhook_url to an https address that Telegram can reach",
+            )
+        _checked(answer)
+
+    def _stopped(self) -> None:
+        self.liveness.state = AdapterState.STOPPED
+
+    def _well(self) -> None:
+        self._heard()
+        self._asked_ms = 0
+        if self.liveness.state is not AdapterState.FAILED:
+            self.liveness.state = AdapterState.CONNECTED
+            self.liveness.error_code = self.liveness.error = None
+            self.liveness.retryable = True
+
+    # What comes in.
+
+    async def _poll(self, api: "TelegramApi") -> None:
+        failures = 0
+        while True:
+            good = await self._contained(self._round(api))
+            if self.liveness.state is AdapterState.FAILED:
+                return
+            failures = 0 if good else failures + 1
+            if not good:
+                await self._timer.sleep(self._pause_ms(failures))
+
+    async def _watch(self, api: "TelegramApi") -> None:
+        while self.liveness.state is not AdapterState.FAILED:
+            await self._timer.sleep(LOOK_EVERY_MS)
+            await self._contained(self._look(api))
+
+    async def _contained(self, work: Coroutine[Any, Any, bool]) -> bool:
+        """Do one piece of receiving; False also when it failed as nobody foresaw, which its owner logs."""
+        task = self._tasks.start(work, name="receive once")
+        await asyncio.wait({task})
+        if task.cancelled() or task.exception() is None:
+            return not task.cancelled() and bool(task.result())
+        self.liveness.error_code, self.liveness.error = "receive_failed", "receiving failed: see the log"
+        return False
+
+    async def _round(self, api: "TelegramApi") -> bool:
+        """Poll once; False when there is to be a pause before the next."""
+        wanted = {"timeout": self._options.poll_seconds, "allowed_updates": ALLOWED_UPDATES}
+        if self._offset is not None:
+            wanted["offset"] = self._offset
+        began = self._clock.now()
+        answer = await api.call("getUpdates", wanted, more_silence_ms=self._options.poll_seconds * 1_000)
+        if answer.kind is not None or not isinstance(answer.result, list):
+            return self._missed(answer)
+        self._well()
+        # Nothing new comes after a while: at once, it would be asked for again and again.
+        moved = not answer.result and self._clock.now() - began >= _SHORTEST_POLL_MS
+        for update in answer.result:
+            if not await self._hand_over(update):
+                return False
+            if (update_id := update_id_of(update)) is not None:
+                self._offset, moved = update_id + 1, True
+        return moved
+
+    async def _look(self, api: "TelegramApi") -> bool:
+        """See that Telegram still calls us."""
+        answer = await api.call("getWebhookInfo", {})
+        if answer.kind is not None or not isinstance(answer.result, dict):
+            return self._missed(answer)
+        if answer.result.get("url") != self._options.webhook_url:
+            self._fail(
+                "conflict",
+                "the bot's webhook was taken away or set elsewhere; see who else uses its token, then connect"
+                " again",
+                retryable=False,
+            )
+            return False
+        self._well()
+        return True
+
+    def _missed(self, answer: Answer) -> bool:
+        """Note that Telegram did not give what was asked for; return False."""
+        if answer.is_unauthorized:
+            refused = refused_token(answer.error)
+            self._fail("unauthorized", f"{refused.message}; {refused.remedy}", retryable=False)
+        elif answer.is_conflict:
+            self._fail(
+                "conflict",
+                f"somebody else receives for this bot: {answer.error}; stop the other program, or take away"
+                " the webhook (extra.delete_webhook), then connect again",
+                retryable=False,
+            )
+        else:
+            self.liveness.state = AdapterState.RECONNECTING
+            self.liveness.error_code = "unreachable"
+            self.liveness.error = answer.error or "Telegram answered something else than updates"
+            self._asked_ms = answer.retry_after_ms or 0
+        return False
+
+    async def _hand_over(self, update: Json) -> bool:
+        """Hand an update over; say whether Telegram may be told that we have it."""
+        if self._me is None:
+            return False
+        try:
+            found = read_update(update, self._me)
+            if isinstance(found, Press):
+                await self._pressed(found.press)
+            elif found is not None and not found.edited:
+                await self.handle_message(found.event)
+            elif found is not None and self._inbound is not None:
+                await self._inbound.edited(found.event)
+        except InputError as error:
+            self._refuse(error.code, update_id=update_id_of(update))
+        except PostroomError as error:
+            self.liveness.error_code, self.liveness.error = (
+                "not_kept",
+                f"a line could not be kept: {error.code}",
+            )
+            _LOG.warning("channel.not_kept", platform=self.platform.value, code=error.code)
+            return False
+        return True
+
+    async def _pressed(self, press: ButtonPress) -> None:
+        if self._inbound is None:
+            return
+        note = mended(await self._inbound.pressed(press))
+        shown = note[: self.capabilities.unit.fitting(note, 0, LONGEST_NOTE)]
+        fields = {"callback_query_id": press.press_id, "text": shown}
+        # What was pressed is kept; lines that wait behind it do not wait for the note too.
+        if not self._tasks.closed:
+            self._tasks.start(self._call("answerCallbackQuery", fields), name="answer a press")
+
+    async def _webhook(self, request: Request) -> Response:
+        """Take an update that Telegram sends; 200 only when it was kept."""
+        given = request.headers.get(SECRET_HEADER, "").encode()
+        if not hmac.compare_digest(given, (self.config.api_key or "").encode()):
+            self._refuse("wrong_secret")
+            return Response(status_code=401)
+        if not self._receives():
+            return Response(status_code=503)
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await _read_body(request)
+        except (ClientDisconnect, TimeoutError):
+            return Response(status_code=408)
+        if body is None:
+            self._refuse("too_large")
+            return Response(status_code=413)
+        if not self._receives():
+            return Response(status_code=503)
+        self._well()
+        kept = await self._contained(self._hand_over(_update_of(body)))
+        return Response(status_code=200 if kept else 503)
+
+    def _receives(self) -> bool:
+        return self._me is not None and not self._tasks.closed
+
+    def _refuse(self, code: str, **more: object) -> None:
+        self.liveness.refused += 1
+        _LOG.warning("channel.refused", platform=self.platform.value, code=code, **more)
+
+    def _pause_ms(self, failures: int) -> int:
+        grown = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS * 2 ** min(failures - 1, 10))
+        return max(int(grown * (0.5 + self._random.random() / 2)), self._asked_ms)
+
+
+def _client(options: TelegramOptions, token: str) -> "TelegramApi":
+    """Return what calls Telegram; off the event loop, for it reads files, the library's among them.
+
+    Raises:
+        MissingExtra: the library is not installed.
+    """
+    from postroom.gateway.platforms.telegram_api import TelegramApi
+
+    return TelegramApi(options.base_url, token, silence_ms=options.timeout_ms)
+
+
+def _checked(answer: Answer) -> Json:
+    """Return what a call before the first poll gave.
+
+    Raises:
+        ConfigError: the token is refused.
+        ServerUnavailable: it could not be done now.
+    """
+    if answer.is_unauthorized:
+        raise refused_token(answer.error)
+    if answer.kind is not None:
+        raise unreachable(answer.error)
+    return answer.result
+
+
+def _update_of(body: bytes) -> Json:
+    """Return an update's JSON; None, which is no update, when it is none."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+async def _read_body(request: Request) -> bytes | None:
+    """Return a request's body; None when it is too large, and then no more was read."""
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > LARGEST_UPDATE:
+        return None
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > LARGEST_UPDATE:
+            return None
+    return bytes(body)

@@ -1,0 +1,176 @@
+"""The HTTP side of Telegram's adapter; the only module of it that knows the client library.
+
+The token is part of each address at Telegram. Here it is put in by the transport, below everything that logs
+or names an address: requests, errors and logs above it read `bot***`.
+"""
+
+import json
+import re
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import quote
+
+from postroom.contracts.errors import MissingExtra, TooLarge
+from postroom.contracts.messages import Json
+from postroom.gateway.events import SendErrorKind
+from postroom.gateway.platforms.telegram_answers import Answer, read_answer, unreachable
+
+try:
+    import httpx2
+except ImportError as error:
+    raise MissingExtra(
+        f"Telegram needs {error.name}, which is not installed",
+        value=error.name,
+        remedy="pip install 'postroom[telegram]'",
+    ) from error
+
+LARGEST_ANSWER: Final = 16 * 1024 * 1024
+CONNECT_SECONDS: Final = 10.0
+MASK: Final = "bot***"
+
+_SAFE_PATH: Final = re.compile(r"[\w][\w .+-]*(/[\w][\w .+-]*)*")
+File = tuple[str, bytes, str]
+"""A file's name, its content and its MIME type."""
+
+
+class _WithToken(httpx2.AsyncBaseTransport):
+    """Puts the token where the mask stands, and sends the request."""
+
+    def __init__(self, token: str, *, is_plain: bool) -> None:
+        self._path = f"/bot{token}/".encode("ascii")
+        # Without TLS no certificates are read; a context that trusts nobody stands where one must stand.
+        trusted = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if is_plain else True
+        self._inner = httpx2.AsyncHTTPTransport(verify=trusted, trust_env=False)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        path = request.url.raw_path.replace(f"/{MASK}/".encode("ascii"), self._path, 1)
+        return await self._inner.handle_async_request(
+            httpx2.Request(
+                request.method,
+                request.url.copy_with(raw_path=path),
+                headers=request.headers,
+                stream=request.stream,
+                extensions=request.extensions,
+            )
+        )
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class TelegramApi:
+    """One bot's calls. Making it reads certificates from the disk, so it is made off the event loop."""
+
+    def __init__(self, base_url: str, token: str, *, silence_ms: int) -> None:
+        self._base = base_url.rstrip("/")
+        self._silence = silence_ms / 1_000
+        transport = _WithToken(token, is_plain=self._base.startswith("http://"))
+        self._client = httpx2.AsyncClient(transport=transport, trust_env=False)
+
+    def __repr__(self) -> str:
+        return f"TelegramApi({self._base!r})"
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    async def call(
+        self, method: str, fields: Mapping[str, Json], *, more_silence_ms: int = 0, file: File | None = None
+    ) -> Answer:
+        """Call a method and return what became of it; nothing that the network does is raised.
+
+        `file` is sent under the name that the field `file` has; the time without a sign of life may be longer
+        than usual by `more_silence_ms`.
+        """
+        url = f"{self._base}/{MASK}/{method}"
+        request = self._client.build_request(
+            "POST", url, timeout=self._timeout(more_silence_ms), **_body(fields, file)
+        )
+        try:
+            async with self._answered(request) as response:
+                body = await _read(response, LARGEST_ANSWER)
+                status = response.status_code
+        except (
+            httpx2.ConnectError,
+            httpx2.ConnectTimeout,
+            httpx2.PoolTimeout,
+            httpx2.ProxyError,
+            httpx2.UnsupportedProtocol,
+        ) as error:
+            return Answer(kind=SendErrorKind.TRANSIENT, error=f"Telegram cannot be reached: {_said(error)}")
+        except httpx2.RequestError as error:
+            return Answer(kind=SendErrorKind.UNKNOWN, error=f"Telegram's answer was lost: {_said(error)}")
+        if body is None:
+            return Answer(kind=SendErrorKind.UNKNOWN, error="Telegram's answer is too large")
+        return read_answer(status, body)
+
+    async def download(self, path: str, *, max_bytes: int) -> bytes:
+        """Return a file by the path that `getFile` answered; no other host is ever asked.
+
+        Raises:
+            TooLarge: it is larger than `max_bytes`; no more than that was read.
+            ServerUnavailable: it could not be fetched.
+        """
+        if not _SAFE_PATH.fullmatch(path):
+            raise unreachable("the path of the file is none")
+        url = f"{self._base}/file/{MASK}/{quote(path)}"
+        try:
+            async with self._answered(
+                self._client.build_request("GET", url, timeout=self._timeout(0))
+            ) as response:
+                if response.status_code != httpx2.codes.OK:
+                    raise unreachable(f"it was answered with {response.status_code}")
+                content = await _read(response, max_bytes)
+        except httpx2.RequestError as error:
+            raise unreachable(_said(error)) from None
+        if content is None:
+            raise TooLarge(f"the file is larger than {max_bytes} bytes", value=max_bytes)
+        return content
+
+    @asynccontextmanager
+    async def _answered(self, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
+        response = await self._client.send(request, stream=True, follow_redirects=False)
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    def _timeout(self, more_ms: int) -> httpx2.Timeout:
+        silence = self._silence + more_ms / 1_000
+        return httpx2.Timeout(silence, connect=min(CONNECT_SECONDS, silence))
+
+
+def _said(error: httpx2.RequestError) -> str:
+    """Name what went wrong by its kind: its text may hold more than is to be shown."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
+
+
+def _body(fields: Mapping[str, Json], file: File | None) -> dict[str, Json]:
+    """Return the fields as a request's body; values that are no text are JSON in a form with a file."""
+    if file is None:
+        content = json.dumps(dict(fields), allow_nan=False).encode("ascii")
+        return {"content": content, "headers": {"Content-Type": "application/json"}}
+    name = str(fields["file"])
+    plain = {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in fields.items()
+        if key != "file"
+    }
+    return {"data": plain, "files": {name: file}}
+
+
+async def _read(response: httpx2.Response, most: int) -> bytes | None:
+    """Return the whole body; None when it is larger than that, and then no more was read."""
+    length = response.headers.get("content-length", "")
+    if length.isdigit() and int(length) > most:
+        return None
+    pieces: list[bytes] = []
+    total = 0
+    async for piece in response.aiter_bytes():
+        total += len(piece)
+        if total > most:
+            return None
+        pieces.append(piece)
+    return b"".join(pieces)

@@ -1,0 +1,357 @@
+"""Telegram's updates as events: pure translation, of what anybody may have written, into what we keep.
+
+A chat's `private` is a direct message, `group` and `supergroup` a group, `channel` a channel; a topic is the
+chat's thread. Who speaks for a chat (a channel, or its administrators without names) has that chat's id.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.messages import Json
+from postroom.gateway.config import Platform
+from postroom.gateway.events import Attachment, ButtonPress, MessageEvent, MessageType
+from postroom.gateway.session import SessionSource
+
+LINES: Final = ("message", "channel_post")
+EDITS: Final = ("edited_message", "edited_channel_post")
+ALLOWED_UPDATES: Final = (*LINES, *EDITS, "callback_query")
+"""What Telegram is asked to send; it tells bots nothing of lines that were deleted."""
+CHAT_TYPES: Final = {"private": "dm", "group": "group", "supergroup": "group", "channel": "channel"}
+
+_LATEST: Final = 253_402_300_799
+"""The last second of the year 9999."""
+_COMMAND: Final = re.compile(r"/([A-Za-z0-9_]+)@([A-Za-z0-9_]+)(?=\s|$)")
+_FILES: Final = (
+    ("animation", MessageType.VIDEO, "video/mp4"),  # comes together with `document`, and first
+    ("document", MessageType.DOCUMENT, None),
+    ("video", MessageType.VIDEO, None),
+    ("video_note", MessageType.VIDEO, "video/mp4"),
+    ("voice", MessageType.VOICE, "audio/ogg"),
+    ("audio", MessageType.AUDIO, None),
+)
+_NAMED_ONLY: Final = ("contact", "dice", "poll", "game", "story", "checklist", "paid_media", "invoice")
+"""What is told by its name alone, so that an answer can say that it was not read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Me:
+    """Our bot."""
+
+    bot_id: int
+    username: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """Somebody said something, or said it otherwise."""
+
+    event: MessageEvent
+    edited: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Press:
+    """Somebody pressed a button of ours."""
+
+    press: ButtonPress
+
+
+def mended(text: str) -> str:
+    """Return text that every store and every JSON can hold, as long as it was in UTF-16.
+
+    Halves of surrogate pairs and the null character become replacement characters.
+    """
+    whole = (
+        text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    )
+    return whole.replace("\0", "\ufffd")
+
+
+def update_id_of(update: Json) -> int | None:
+    """Return the number of an update; None when it has none."""
+    return _number(update.get("update_id")) if isinstance(update, dict) else None
+
+
+def read_update(update: Json, me: Me) -> Line | Press | None:
+    """Return what an update says; None when it is nothing for us, for instance our own line.
+
+    Raises:
+        InvalidArgument: it is no update.
+    """
+    if update_id_of(update) is None:
+        raise InvalidArgument("an update of Telegram has no number")
+    for name in (*LINES, *EDITS):
+        if name in update:
+            event = read_message(_object(update, name), me)
+            return None if event is None else Line(event=event, edited=name in EDITS)
+    return _press(_object(update, "callback_query"), me) if "callback_query" in update else None
+
+
+def read_message(message: dict[str, Json], me: Me) -> MessageEvent | None:
+    """Return a message as an event; None when there is nothing in it that somebody said to us.
+
+    Raises:
+        InvalidArgument: it is no message.
+    """
+    source = _source(message, message.get("from"), me)
+    if source.user_id == str(me.bot_id):
+        return None
+    said = _content(message)
+    if said is None:
+        return None
+    kind, text, media = said
+    entities = message.get("entities") or message.get("caption_entities") or []
+    text, mentioned = without_mentions(text, entities if isinstance(entities, list) else [], me)
+    command = _COMMAND.match(text)
+    ours = bool(command) and _is_me(command[2], me) if command else False
+    if command and not ours and source.chat_type != "dm":
+        return None  # another bot's command
+    if command and ours:
+        text = f"/{command[1]}{text[command.end() :]}"
+    reply = _reply(message)
+    event = MessageEvent(
+        text=text,
+        message_type=kind,
+        source=source,
+        raw_message=message,
+        message_id=str(_needed(message, "message_id")),
+        media=media,
+        reply_to_message_id=None if reply is None else _id(reply.get("message_id")),
+        reply_to_text=_replied_text(message, reply),
+        timestamp=_instant(message),
+        metadata=_metadata(message),
+    )
+    event.addressed = source.chat_type == "dm" or mentioned or event.is_command() or _is_ours(reply, me)
+    if kind is MessageType.TEXT and event.is_command():
+        event.message_type = MessageType.COMMAND
+    return event
+
+
+def chat_info(chat: dict[str, Json]) -> dict[str, Json]:
+    """Return a chat's name and type, as far as they are told."""
+    found = {"name": _name(chat), "type": _chat_type(chat)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def without_mentions(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
+    """Return the text without mentions of us, and whether there were any. Offsets count in UTF-16."""
+    units = text.encode("utf-16-le", "surrogatepass")
+    spans = sorted(_own_spans(units, entities, me))
+    if not spans:
+        return text, False
+    kept, at = "", 0
+    for start, end in [*spans, (len(units), len(units))]:
+        if start < at:
+            continue
+        piece = units[at:start].decode("utf-16-le", "replace")
+        kept += piece.lstrip(" ") if at and (not kept or kept[-1].isspace()) else piece
+        at = end
+    return kept.strip(), True
+
+
+def _own_spans(units: bytes, entities: Iterable[Json], me: Me) -> Iterable[tuple[int, int]]:
+    for entity in entities:
+        if not isinstance(entity, dict):
+            continue
+        offset, length = _number(entity.get("offset")), _number(entity.get("length"))
+        if (
+            offset is None
+            or length is None
+            or offset < 0
+            or length <= 0
+            or 2 * (offset + length) > len(units)
+        ):
+            continue
+        start, end = 2 * offset, 2 * (offset + length)
+        word = units[start:end].decode("utf-16-le", "replace")
+        user = entity.get("user")
+        named = entity.get("type") == "mention" and word.startswith("@") and _is_me(word[1:], me)
+        meant = (
+            entity.get("type") == "text_mention" and isinstance(user, dict) and user.get("id") == me.bot_id
+        )
+        if named or meant:
+            yield start, end
+
+
+def _press(query: dict[str, Json], me: Me) -> Press | None:
+    """Return a pressed button; None when it is on no message of ours, or carries nothing."""
+    value, message = query.get("data"), query.get("message")
+    if not isinstance(value, str) or not isinstance(message, dict):
+        return None
+    press_id = query.get("id")
+    if not isinstance(press_id, str) or not press_id:
+        raise InvalidArgument("a pressed button has no id")
+    sender = _object(query, "from")
+    plain = {name: part for name, part in message.items() if name != "sender_chat"}
+    press = ButtonPress(
+        source=_source(plain, sender, me),
+        value=mended(value),
+        message_id=str(_needed(message, "message_id")),
+        press_id=mended(press_id),
+    )
+    return Press(press=press)
+
+
+def _source(message: dict[str, Json], sender: Json, me: Me) -> SessionSource:
+    chat = _object(message, "chat")
+    chat_type = _chat_type(chat)
+    if chat_type is None:
+        raise InvalidArgument("a message of Telegram stands in no known kind of chat")
+    speaker = message.get("sender_chat")
+    who = speaker if isinstance(speaker, dict) else sender if isinstance(sender, dict) else {}
+    in_topic = message.get("is_topic_message") is True
+    topic = _reply_of(message).get("forum_topic_created")
+    return SessionSource(
+        platform=Platform.TELEGRAM,
+        chat_id=str(_needed(chat, "id")),
+        chat_name=_name(chat),
+        chat_type=chat_type,
+        user_id=_id(who.get("id")),
+        user_name=_name(who),
+        thread_id=_id(message.get("message_thread_id")) if in_topic else None,
+        chat_topic=_words(topic, "name") if in_topic and isinstance(topic, dict) else None,
+        account=str(me.bot_id),
+        is_bot=who.get("is_bot") is True,
+    )
+
+
+def _content(message: dict[str, Json]) -> tuple[MessageType, str, tuple[Attachment, ...]] | None:
+    """Return what was said; None for what is only told of, such as somebody who joined."""
+    if (text := _words(message, "text")) is not None:
+        return MessageType.TEXT, text, ()
+    caption = _words(message, "caption") or ""
+    if "photo" in message:
+        return MessageType.PHOTO, caption, (_photo(message["photo"]),)
+    for name, kind, mime in _FILES:
+        if name in message:
+            return kind, caption, (_attachment(kind, _object(message, name), mime),)
+    if "sticker" in message:
+        return _sticker(_object(message, "sticker"))
+    if "venue" in message or "location" in message:
+        return MessageType.LOCATION, _place(message), ()
+    named = next((name for name in _NAMED_ONLY if name in message), None)
+    return None if named is None else (MessageType.TEXT, caption or f"[{named.replace('_', ' ')}]", ())
+
+
+def _attachment(kind: MessageType, file: dict[str, Json], mime: str | None = None) -> Attachment:
+    ref = _words(file, "file_id")
+    if not ref:
+        raise InvalidArgument("a file of Telegram has no id")
+    size = _number(file.get("file_size"))
+    return Attachment(
+        kind=kind, ref=ref, mime=_words(file, "mime_type") or mime, name=_words(file, "file_name"), size=size
+    )
+
+
+def _photo(sizes: Json) -> Attachment:
+    found = [one for one in sizes if isinstance(one, dict)] if isinstance(sizes, list) else []
+    if not found:
+        raise InvalidArgument("a photo of Telegram has no sizes")
+    largest = max(found, key=lambda one: (_number(one.get("width")) or 0) * (_number(one.get("height")) or 0))
+    return _attachment(MessageType.PHOTO, largest, "image/jpeg")
+
+
+def _sticker(sticker: dict[str, Json]) -> tuple[MessageType, str, tuple[Attachment, ...]]:
+    mime = "image/webp"
+    if sticker.get("is_animated") is True:
+        mime = "application/x-tgsticker"
+    elif sticker.get("is_video") is True:
+        mime = "video/webm"
+    return (
+        MessageType.STICKER,
+        _words(sticker, "emoji") or "",
+        (_attachment(MessageType.STICKER, sticker, mime),),
+    )
+
+
+def _place(message: dict[str, Json]) -> str:
+    venue = message.get("venue")
+    named = [_words(venue, name) for name in ("title", "address")] if isinstance(venue, dict) else []
+    location = _object(message if venue is None else _object(message, "venue"), "location")
+    degrees = [location.get("latitude"), location.get("longitude")]
+    if not all(isinstance(one, int | float) and -180 <= one <= 180 for one in degrees):
+        raise InvalidArgument("a location of Telegram has no coordinates")
+    at = f"{degrees[0]:.6f}, {degrees[1]:.6f}"
+    words = ", ".join(part for part in named if part)
+    return f"Location: {words} ({at})" if words else f"Location: {at}"
+
+
+def _reply_of(message: dict[str, Json]) -> dict[str, Json]:
+    reply = message.get("reply_to_message")
+    return reply if isinstance(reply, dict) else {}
+
+
+def _reply(message: dict[str, Json]) -> dict[str, Json] | None:
+    """Return the message that is answered; the one that opened a topic stands before each of its lines."""
+    reply = _reply_of(message)
+    return None if not reply or "forum_topic_created" in reply else reply
+
+
+def _replied_text(message: dict[str, Json], reply: dict[str, Json] | None) -> str | None:
+    quote = message.get("quote")
+    quoted = _words(quote, "text") if isinstance(quote, dict) else None
+    if quoted or reply is None:
+        return quoted
+    return _words(reply, "text") or _words(reply, "caption")
+
+
+def _is_ours(reply: dict[str, Json] | None, me: Me) -> bool:
+    sender = None if reply is None else reply.get("from")
+    return isinstance(sender, dict) and sender.get("id") == me.bot_id
+
+
+def _metadata(message: dict[str, Json]) -> dict[str, Json]:
+    album = _words(message, "media_group_id")
+    return {} if album is None else {"media_group_id": album}
+
+
+def _instant(message: dict[str, Json]) -> int | None:
+    seconds = _number(message.get("date"))
+    return seconds * 1_000 if seconds is not None and 0 < seconds <= _LATEST else None
+
+
+def _name(who: dict[str, Json]) -> str | None:
+    """Return the name of a person or a chat, for show."""
+    title = _words(who, "title")
+    parts = [part for part in (_words(who, "first_name"), _words(who, "last_name")) if part]
+    return title or " ".join(parts) or _words(who, "username")
+
+
+def _chat_type(chat: dict[str, Json]) -> str | None:
+    kind = chat.get("type")
+    return CHAT_TYPES.get(kind) if isinstance(kind, str) else None
+
+
+def _is_me(name: str, me: Me) -> bool:
+    return name.lower() == me.username.lower()
+
+
+def _object(parent: dict[str, Json], name: str) -> dict[str, Json]:
+    value = parent.get(name)
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"an update of Telegram has no {name} that can be read")
+    return value
+
+
+def _needed(parent: dict[str, Json], name: str) -> int:
+    value = _number(parent.get(name))
+    if value is None:
+        raise InvalidArgument(f"an update of Telegram has no {name} that is a number")
+    return value
+
+
+def _number(value: Json) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _id(value: Json) -> str | None:
+    number = _number(value)
+    return None if number is None else str(number)
+
+
+def _words(parent: dict[str, Json], name: str) -> str | None:
+    value = parent.get(name)
+    return mended(value) if isinstance(value, str) else None

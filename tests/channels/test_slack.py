@@ -1,0 +1,1661 @@
+"""The Slack adapter, against a fake Slack on loopback and signed requests of our own."""
+
+import asyncio
+import builtins
+import contextlib
+import gc
+import json
+import logging
+import re
+import ssl
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+from typing import Any, cast
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.applications import Starlette
+
+from channels.fake_slack import (
+    ANN,
+    APP_TOKEN,
+    BEN,
+    BOT,
+    BOT_ID,
+    BOT_TOKEN,
+    CHANNEL,
+    DM,
+    SECRET,
+    TEAM,
+    TICKET,
+    FakeSlack,
+    Fault,
+    callback,
+    envelope,
+    form,
+    line,
+    message,
+    pressed,
+    signed,
+    slash,
+)
+from postroom.concurrency import Tasks
+from postroom.contracts.errors import (
+    ConfigError,
+    InvalidArgument,
+    MissingExtra,
+    ServerUnavailable,
+    StoreUnavailable,
+    TooLarge,
+)
+from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.events import (
+    Attachment,
+    Button,
+    ButtonPress,
+    Card,
+    MessageEvent,
+    MessageType,
+    SendErrorKind,
+    SendResult,
+)
+from postroom.gateway.platforms import slack_socket
+from postroom.gateway.platforms.base import AdapterState
+from postroom.gateway.platforms.slack import SlackAdapter
+from postroom.gateway.platforms.slack_options import SlackOptions
+from postroom.gateway.platforms.slack_socket import Dialing, SlackSocket
+from postroom.gateway.platforms.slack_text import from_slack, to_mrkdwn
+from postroom.gateway.platforms.slack_wire import Bot, Edit, Line, Malformed, Rules, read
+from postroom.gateway.session import SessionSource, build_session_key
+from postroom.testing import ManualClock
+
+ROOT = "1700000001.000001"
+
+
+@dataclass(repr=False)
+class Gateway:
+    """Stands where the gateway stands; `failures` are raised one a call, before anything is noted."""
+
+    happened: list[tuple[str, Any]] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
+    note: str = ""
+    gate: asyncio.Event | None = None
+
+    @property
+    def lines(self) -> list[MessageEvent]:
+        return [what for kind, what in self.happened if kind == "line"]
+
+    @property
+    def texts(self) -> list[str]:
+        return [one.text for one in self.lines]
+
+    def of(self, wanted: str) -> list[Any]:
+        return [what for kind, what in self.happened if kind == wanted]
+
+    async def accept(self, event: MessageEvent) -> None:
+        await self._note("line", event)
+
+    async def edited(self, event: MessageEvent) -> None:
+        await self._note("edit", event)
+
+    async def deleted(self, source: SessionSource, message_id: str) -> None:
+        await self._note("deletion", (source, message_id))
+
+    async def pressed(self, press: ButtonPress) -> str:
+        await self._note("press", press)
+        return self.note
+
+    async def _note(self, kind: str, what: object) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.failures:
+            raise self.failures.pop(0)
+        self.happened.append((kind, what))
+
+
+async def eventually(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeSlack]:
+    async with FakeSlack() as server:
+        yield server
+
+
+@pytest.fixture
+def gateway() -> Gateway:
+    return Gateway()
+
+
+def made(fake: FakeSlack | None, clock: ManualClock, **words: Any) -> SlackAdapter:
+    base = {} if fake is None else {"base_url": fake.url}
+    given = {"token": BOT_TOKEN, "api_key": APP_TOKEN, **words, "extra": {**base, **words.get("extra", {})}}
+    return SlackAdapter(PlatformConfig(enabled=True, **given), clock=clock, timer=clock)
+
+
+@pytest.fixture
+async def adapter(fake: FakeSlack, clock: ManualClock, gateway: Gateway) -> AsyncIterator[SlackAdapter]:
+    """A bot in Socket Mode that also has a signing secret."""
+    found = made(fake, clock, extra={"signing_secret": SECRET})
+    found.set_message_handler(gateway)
+    async with asyncio.timeout(5):
+        await found.connect()
+        await eventually(lambda: clock.sleeping == 1)  # until its next heartbeat
+    yield found
+    async with asyncio.timeout(5):
+        await found.disconnect()
+
+
+def door(adapter: SlackAdapter) -> httpx2.AsyncClient:
+    transport = httpx2.ASGITransport(app=Starlette(routes=list(adapter.routes())))
+    return httpx2.AsyncClient(transport=transport, base_url="http://gateway")
+
+
+async def knock(adapter: SlackAdapter, body: bytes, headers: dict[str, str], **words: str) -> httpx2.Response:
+    kind = {"Content-Type": words.get("kind", "application/json")}
+    async with asyncio.timeout(5), door(adapter) as client:
+        return await client.post("/slack", content=body, headers={**kind, **headers})
+
+
+# Connecting.
+
+
+async def test_the_account_is_team_and_bot_and_receiving_begins(
+    adapter: SlackAdapter, fake: FakeSlack
+) -> None:
+    assert adapter.account == f"{TEAM}-{BOT}"
+    assert adapter.liveness.state is AdapterState.CONNECTED
+    assert len(fake.live) == 1
+    assert adapter.lock_identity() == APP_TOKEN
+
+
+@pytest.mark.parametrize(
+    ("scopes", "named"),
+    [("im:history,commands", "chat:write"), ("", "chat:write"), ("chat:write,files:read", "im:history")],
+)
+async def test_a_missing_scope_is_named_with_its_remedy(
+    fake: FakeSlack, clock: ManualClock, scopes: str, named: str
+) -> None:
+    fake.scopes = scopes
+    adapter = made(fake, clock)
+    with pytest.raises(ConfigError, match=named) as caught:
+        await adapter.connect()
+    assert named in caught.value.remedy
+    assert adapter.liveness.state is AdapterState.STOPPED
+
+
+async def test_scopes_that_slack_does_not_tell_are_not_asked_for(fake: FakeSlack, clock: ManualClock) -> None:
+    fake.scopes = None
+    adapter = made(fake, clock)
+    await adapter.connect()
+    assert adapter.liveness.state is AdapterState.CONNECTED
+    await adapter.disconnect()
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "wanted", "named"),
+    [
+        ("auth.test", {"ok": False, "error": "invalid_auth"}, ConfigError, "bot token"),
+        ("auth.test", {"ok": False, "error": "account_inactive"}, ConfigError, "bot token"),
+        ("auth.test", {"ok": False, "error": "internal_error"}, ServerUnavailable, "internal_error"),
+        ("auth.test", {"ok": True, "user_id": ""}, ServerUnavailable, "who the bot is"),
+        ("apps.connections.open", {"ok": False, "error": "invalid_auth"}, ConfigError, "app token"),
+        (
+            "apps.connections.open",
+            {"ok": False, "error": "missing_scope", "needed": "connections:write"},
+            ConfigError,
+            "connections:write",
+        ),
+        (
+            "apps.connections.open",
+            {"ok": True, "url": "wss://evil.example/"},
+            ServerUnavailable,
+            "not its own",
+        ),
+        ("apps.connections.open", b"<html>", ServerUnavailable, "answer_lost"),
+    ],
+)
+async def test_what_stops_a_connect_is_said(
+    fake: FakeSlack, clock: ManualClock, method: str, body: object, wanted: type[Exception], named: str
+) -> None:
+    fake.will(method, Fault(body=body))
+    adapter = made(fake, clock)
+    with pytest.raises(wanted, match=named):
+        await adapter.connect()
+    assert adapter.liveness.state is AdapterState.STOPPED
+
+
+async def test_a_rate_limit_at_connect_is_to_be_tried_again(fake: FakeSlack, clock: ManualClock) -> None:
+    fake.will("auth.test", Fault(429, {}, {"Retry-After": "7"}))
+    with pytest.raises(ServerUnavailable) as caught:
+        await made(fake, clock).connect()
+    assert caught.value.details["retry_after_ms"] == 7_000
+
+
+@pytest.mark.parametrize(
+    ("hello", "wanted"),
+    [
+        ({"type": "disconnect", "reason": "link_disabled"}, ConfigError),
+        ({"type": "disconnect", "reason": "too_many_websockets"}, ServerUnavailable),
+        ("not json", ServerUnavailable),
+    ],
+)
+async def test_a_socket_without_a_hello_is_no_connection(
+    fake: FakeSlack, clock: ManualClock, hello: object, wanted: type[Exception]
+) -> None:
+    fake.hello = hello
+    with pytest.raises(wanted):
+        await made(fake, clock).connect()
+    await eventually(lambda: not fake.live)
+
+
+async def test_an_unreachable_slack_is_to_be_tried_again(clock: ManualClock) -> None:
+    adapter = made(None, clock, extra={"base_url": "http://127.0.0.1:9/api"})
+    with pytest.raises(ServerUnavailable, match="unreachable"):
+        await adapter.connect()
+
+
+@pytest.mark.parametrize("library", ["httpx2", "websockets"])
+async def test_without_a_library_the_extra_is_named(
+    fake: FakeSlack, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.partition(".")[0] == library:
+            raise ImportError("no", name=library)
+        return real(name, *args, **kwargs)
+
+    for module in ("slack_api", "slack_socket"):
+        monkeypatch.delitem(sys.modules, f"postroom.gateway.platforms.{module}", raising=False)
+    adapter = made(fake, clock)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtra, match=library) as caught:
+        await adapter.connect()
+    assert caught.value.remedy == "pip install 'postroom[slack]'"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"token": None},
+        {"token": " "},
+        {"token": APP_TOKEN},
+        {"api_key": BOT_TOKEN},
+        {"api_key": None},
+        {"extra": {"colour": "red"}},
+        {"extra": {"base_url": "http://slack.com/api"}},
+        {"extra": {"base_url": "ftp://slack.com"}},
+        {"extra": {"base_url": "https://[bad"}},
+        {"extra": {"signing_secret": ""}},
+        {"extra": {"command": "postroom"}},
+        {"extra": {"reply_in_threads": "yes"}},
+        {"extra": {"timeout_ms": 0}},
+        {"extra": {"timeout_ms": True}},
+        {"extra": {"proxy": 7}},
+    ],
+)
+def test_wrong_settings_are_refused_with_a_remedy(clock: ManualClock, words: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        made(None, clock, **words)
+    assert caught.value.remedy
+    assert "very-secret" not in f"{caught.value} {caught.value.value}"
+
+
+async def test_certificates_are_checked_and_the_proxy_is_used_where_slack_is_far(clock: ManualClock) -> None:
+    config = PlatformConfig(token=BOT_TOKEN, api_key=APP_TOKEN, extra={"proxy": "http://proxy.example:3128"})
+    api = await asyncio.to_thread(SlackOptions.read(config).api)
+    tls = api.network.tls
+    assert tls is not None
+    assert (tls.verify_mode, tls.check_hostname) == (ssl.CERT_REQUIRED, True)
+    assert (api.network.base_url, api.network.proxy) == ("https://slack.com/api", "http://proxy.example:3128")
+    await api.close()
+
+
+# Socket Mode.
+
+
+async def test_a_line_is_acked_when_it_was_taken_and_not_before(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
+) -> None:
+    gateway.gate = asyncio.Event()
+    await fake.wires[0].say(line("e1", "hi"))
+    await fake.wires[0].peer.ping()
+    assert fake.acked == []
+    gateway.gate.set()
+    await eventually(lambda: fake.acked == ["e1"])
+    (got,) = gateway.lines
+    assert (got.text, got.message_id, got.timestamp) == ("hi", "1700000001.000100", 1_700_000_001_000)
+    assert got.source == SessionSource(
+        platform=Platform.SLACK, chat_id=DM, chat_type="dm", user_id=ANN, account=f"{TEAM}-{BOT}"
+    )
+    assert got.addressed
+
+
+async def test_what_could_not_be_kept_is_held_out_again_and_acked_only_then(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, clock: ManualClock
+) -> None:
+    gateway.failures = [StoreUnavailable("away"), StoreUnavailable("away")]
+    await fake.wires[0].say(line("e1", "one"))
+    await fake.wires[0].say(line("e2", "two", ts="1700000002.000100"))
+    for left in (1, 0):
+        await eventually(lambda left=left: len(gateway.failures) == left and clock.sleeping == 2)
+        assert (fake.acked, gateway.texts) == ([], [])
+        clock.advance(timedelta(seconds=2))
+    await eventually(lambda: fake.acked == ["e1", "e2"])
+    assert gateway.texts == ["one", "two"]
+
+
+async def test_slack_sends_again_what_was_not_acked_and_it_is_handed_over_again(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, clock: ManualClock
+) -> None:
+    gateway.failures = [StoreUnavailable("away")]
+    await fake.wires[0].say(line("e1", "one"))
+    await eventually(lambda: not gateway.failures)
+    fake.wires[0].cut()
+    await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+    clock.advance(timedelta(seconds=2))
+    await eventually(lambda: fake.live)
+    await fake.live[0].say({**line("e1", "one"), "retry_attempt": 1, "retry_reason": "timeout"})
+    await eventually(lambda: fake.acked == ["e1"])
+    assert gateway.texts == ["one", "one"]
+
+
+async def test_order_is_kept(adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway) -> None:
+    for number in range(50):
+        await fake.wires[0].say(line(f"e{number}", f"{number}", ts=f"1700000001.{number:06d}"))
+    await eventually(lambda: len(fake.acked) == 50)
+    assert gateway.texts == [str(number) for number in range(50)]
+    assert fake.acked == [f"e{number}" for number in range(50)]
+
+
+async def test_duplicates_are_handed_over_again(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
+) -> None:
+    await fake.wires[0].say(line("e1"))
+    await fake.wires[0].say(line("e2"))
+    await eventually(lambda: fake.acked == ["e1", "e2"])
+    assert [one.message_id for one in gateway.lines] == ["1700000001.000100"] * 2
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "not json",
+        "[]",
+        "[" * 100_000,
+        b"\x00\xff",
+        {"type": "events_api", "payload": {}},
+        envelope("bad", None),
+        envelope("bad", {}),
+        envelope("bad", {"event": "text"}),
+        envelope("bad", callback(message(ts="x"))),
+        envelope("bad", callback(message(ts=None))),
+        envelope("bad", callback(message(user=None))),
+        envelope("bad", callback(message(user={"id": ANN}))),
+        envelope("bad", callback(message(channel=""))),
+        envelope("bad", callback(message(channel=7))),
+        envelope("bad", callback(message(text=["x"]))),
+        envelope("bad", callback(message(thread_ts={"a": 1}))),
+        envelope("bad", callback(message(files="all"))),
+        envelope("bad", callback(message(files=[7]))),
+        envelope("bad", callback({"type": "message", "subtype": "message_changed", "channel": DM})),
+        envelope("bad", callback({"type": "message", "subtype": "message_deleted", "channel": DM})),
+        envelope("bad", {"command": "stop"}, "slash_commands"),
+        envelope("bad", slash(trigger_id=""), "slash_commands"),
+        envelope("bad", {**pressed(), "actions": 7}, "interactive"),
+        envelope("bad", {**pressed(), "channel": None}, "interactive"),
+        envelope("bad", {**pressed(), "container": {}}, "interactive"),
+        envelope("bad", pressed(value=""), "interactive"),
+    ],
+)
+async def test_what_cannot_be_read_is_counted_acked_and_passed_over(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, frame: object
+) -> None:
+    await fake.wires[0].say(frame)
+    await fake.wires[0].say(line("good"))
+    await eventually(lambda: "good" in fake.acked)
+    has_id = isinstance(frame, dict) and "envelope_id" in frame
+    assert fake.acked == (["bad", "good"] if has_id else ["good"])
+    assert adapter.liveness.refused == 1
+    assert gateway.texts == ["hello"]
+
+
+async def test_what_can_never_be_kept_is_acked_and_counted(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
+) -> None:
+    gateway.failures = [InvalidArgument("no")]
+    await fake.wires[0].say(line("e1"))
+    await eventually(lambda: fake.acked == ["e1"])
+    assert adapter.liveness.refused == 1
+    assert gateway.lines == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        callback(message(user=BOT)),
+        callback(message(subtype="bot_message", user=None, bot_id=BOT_ID)),
+        callback(message(subtype="channel_join")),
+        callback(message(subtype="message_replied")),
+        callback({"type": "reaction_added", "user": ANN}),
+        callback({"type": "message", "subtype": ["x"]}),
+    ],
+)
+async def test_our_own_lines_and_what_is_no_line_are_passed_over(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, payload: dict[str, Any]
+) -> None:
+    await fake.wires[0].say(envelope("e1", payload))
+    await eventually(lambda: fake.acked == ["e1"])
+    assert (gateway.happened, adapter.liveness.refused) == ([], 0)
+
+
+async def test_kinds_of_envelopes_that_we_do_not_know_are_acked(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
+) -> None:
+    await fake.wires[0].say(envelope("e1", {}, "new_thing"))
+    await fake.wires[0].say({"type": "hello"})
+    await eventually(lambda: fake.acked == ["e1"])
+    assert (gateway.happened, adapter.liveness.refused) == ([], 0)
+
+
+async def test_when_slack_asks_us_to_move_the_next_connection_stands_before_the_old_is_left(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, clock: ManualClock
+) -> None:
+    old = fake.wires[0]
+    await old.say(line("e0", "zero"))
+    await eventually(lambda: fake.acked == ["e0"])
+    await old.say({"type": "disconnect", "reason": "refresh_requested", "debug_info": {}})
+    await eventually(lambda: len(fake.wires) == 2)
+    assert not old.closed
+    await old.say(line("e1", "one"))
+    await eventually(lambda: old.acked == ["e0", "e1"])
+    await fake.wires[1].say(line("e2", "two"))
+    await eventually(lambda: fake.wires[1].acked == ["e2"])
+    assert gateway.texts == ["zero", "one", "two"]
+    assert adapter.liveness.state is AdapterState.CONNECTED
+    clock.advance(timedelta(milliseconds=slack_socket.LEAVE_MS))
+    await eventually(lambda: old.closed)
+    assert len(fake.live) == 1
+
+
+async def test_lines_on_the_old_connection_go_before_those_on_the_next(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
+) -> None:
+    old = fake.wires[0]
+    await old.say(line("e0", "zero"))
+    await eventually(lambda: fake.acked == ["e0"])
+    gateway.gate = asyncio.Event()
+    for number in range(1, 6):
+        await old.say(line(f"e{number}", str(number)))
+    await old.say({"type": "disconnect", "reason": "warning"})
+    await eventually(lambda: len(fake.wires) == 2)
+    await fake.wires[1].say(line("e6", "6"))
+    await (await fake.wires[1].peer.ping())
+    gateway.gate.set()
+    await eventually(lambda: fake.wires[1].acked == ["e6"])
+    assert gateway.texts == ["zero", "1", "2", "3", "4", "5", "6"]
+
+
+async def test_a_cut_is_mended_after_pauses_that_grow(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, clock: ManualClock
+) -> None:
+    failing = Fault(body={"ok": False, "error": "service_unavailable"})
+    fake.will("apps.connections.open", failing, failing)
+
+    def opened() -> int:
+        return len(fake.called("apps.connections.open"))
+
+    fake.wires[0].cut()
+    for tries, pause in enumerate((500, 1_000, 2_000), 1):
+        # One sleeps for the next try, and one for the heartbeat of the connection that is gone.
+        await eventually(lambda tries=tries: opened() == tries and clock.sleeping == 2)
+        clock.advance(timedelta(milliseconds=pause // 2 - 1))
+        assert clock.sleeping == 2
+        clock.advance(timedelta(milliseconds=pause // 2 + 1))
+        await eventually(lambda tries=tries: opened() == tries + 1)
+    await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
+    await fake.live[0].say(line("e1", "back"))
+    await eventually(lambda: gateway.texts == ["back"])
+
+
+async def test_pauses_grow_also_when_connections_open_and_are_cut_at_once(
+    adapter: SlackAdapter, fake: FakeSlack, clock: ManualClock
+) -> None:
+    for pause in (500, 1_000, 2_000, 4_000):
+        before = clock.sleeping
+        fake.live[0].cut()
+        await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+        await eventually(lambda before=before: clock.sleeping == before + 1)
+        clock.advance(timedelta(milliseconds=pause // 2 - 1))
+        assert clock.sleeping == before + 1
+        clock.advance(timedelta(milliseconds=pause // 2 + 1))
+        await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
+        await eventually(lambda before=before: fake.live and clock.sleeping == before + 1)
+
+
+async def test_after_a_connection_that_carried_something_pauses_are_short_again(
+    adapter: SlackAdapter, fake: FakeSlack, clock: ManualClock
+) -> None:
+    for number in range(4):
+        if number == 3:
+            await fake.live[0].say(line("e1"))
+            await eventually(lambda: fake.acked == ["e1"])
+        fake.live[0].cut()
+        await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+        clock.advance(timedelta(seconds=0.5 if number == 3 else 3))
+        await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED and fake.live)
+
+
+async def test_slack_that_asks_us_to_move_again_and_again_makes_no_storm(
+    adapter: SlackAdapter, fake: FakeSlack, clock: ManualClock
+) -> None:
+    await fake.wires[0].say({"type": "disconnect", "reason": "refresh_requested"})
+    await eventually(lambda: clock.sleeping == 2)
+    assert len(fake.wires) == 1
+    clock.advance(timedelta(seconds=0.5))
+    await eventually(lambda: len(fake.wires) == 2)
+
+
+async def test_the_wait_that_slack_asks_for_is_kept(
+    adapter: SlackAdapter, fake: FakeSlack, clock: ManualClock
+) -> None:
+    fake.will("apps.connections.open", Fault(429, {"ok": False}, {"Retry-After": "40"}))
+    fake.wires[0].cut()
+    await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+    clock.advance(timedelta(seconds=1))
+    await eventually(lambda: len(fake.called("apps.connections.open")) == 2 and clock.sleeping == 2)
+    clock.advance(timedelta(seconds=13))
+    assert clock.sleeping == 2
+    clock.advance(timedelta(seconds=27))
+    await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
+
+
+def test_no_pause_is_longer_than_a_minute(clock: ManualClock) -> None:
+    hooks = cast(slack_socket.Hooks, None)
+    socket = SlackSocket(hooks, tasks=Tasks("test"), timer=clock, dialing=Dialing(random=Random(1)))
+    pauses = [socket.pause_ms(attempt) for attempt in (0, 1, 6, 7, 8, 10_000)]
+    longest = (500, 1_000, 32_000, 60_000, 60_000, 60_000)
+    assert all(most // 2 <= pause <= most for pause, most in zip(pauses, longest, strict=True))
+
+
+async def test_a_connection_that_says_nothing_is_left(
+    adapter: SlackAdapter, fake: FakeSlack, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slack_socket, "CLOSE_S", 0.05)
+    fake.wires[0].cut()
+    await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+    clock.advance(timedelta(seconds=1))
+    await eventually(lambda: fake.live)
+    wire = fake.live[0]
+    await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
+    wire.fall_silent()
+    for _ in range(2):
+        clock.advance(timedelta(milliseconds=slack_socket.HEARTBEAT_MS))
+        await asyncio.sleep(0)
+    await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+
+
+async def test_answered_pings_show_that_receiving_lives(
+    adapter: SlackAdapter, fake: FakeSlack, clock: ManualClock
+) -> None:
+    clock.advance(timedelta(milliseconds=slack_socket.HEARTBEAT_MS))
+    await eventually(lambda: adapter.liveness.inbound_at == clock.now())
+    assert adapter.liveness.outbound_at is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        ({"ok": False, "error": "token_revoked"}, "credentials_refused"),
+        ({"ok": False, "error": "missing_scope", "needed": "connections:write"}, "credentials_refused"),
+    ],
+)
+async def test_an_app_token_that_is_refused_later_ends_receiving(
+    adapter: SlackAdapter, fake: FakeSlack, clock: ManualClock, answer: object, code: str
+) -> None:
+    fake.will("apps.connections.open", Fault(body=answer))
+    fake.wires[0].cut()
+    await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+    clock.advance(timedelta(seconds=1))
+    await eventually(lambda: adapter.liveness.state is AdapterState.FAILED)
+    assert adapter.liveness.error_code == code
+    assert not adapter.liveness.retryable
+
+
+async def test_socket_mode_that_is_switched_off_ends_receiving(
+    adapter: SlackAdapter, fake: FakeSlack
+) -> None:
+    await fake.wires[0].say({"type": "disconnect", "reason": "link_disabled"})
+    await eventually(lambda: adapter.liveness.state is AdapterState.FAILED)
+    assert adapter.liveness.error_code == "socket_mode_disabled"
+    await eventually(lambda: not fake.live)
+
+
+async def test_too_many_sockets_are_waited_out(
+    adapter: SlackAdapter, fake: FakeSlack, clock: ManualClock
+) -> None:
+    await fake.wires[0].say({"type": "disconnect", "reason": "too_many_websockets"})
+    await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+    assert len(fake.wires) == 1
+    clock.advance(timedelta(seconds=1))
+    await eventually(lambda: adapter.liveness.state is AdapterState.CONNECTED)
+    assert len(fake.live) == 1
+
+
+async def test_after_a_failure_that_nobody_foresaw_it_connects_anew_and_what_was_not_acked_can_come(
+    adapter: SlackAdapter,
+    fake: FakeSlack,
+    gateway: Gateway,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    gateway.failures = [RuntimeError("a defect")]
+    await fake.wires[0].say(line("e1", "one"))
+    await fake.wires[0].say(line("e2", "two"))
+    await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+    assert fake.acked == []
+    assert "task.failed" in caplog.text
+    clock.advance(timedelta(seconds=1))
+    await eventually(lambda: fake.live)
+    await fake.live[0].say(line("e1", "one"))
+    await fake.live[0].say(line("e2", "two"))
+    await eventually(lambda: fake.acked == ["e1", "e2"])
+    assert gateway.texts == ["one", "two"]
+
+
+async def test_disconnect_ends_everything_and_may_be_done_twice(
+    fake: FakeSlack, clock: ManualClock, gateway: Gateway
+) -> None:
+    tasks = asyncio.all_tasks()
+    adapter = made(fake, clock)
+    adapter.set_message_handler(gateway)
+    await adapter.connect()
+    gateway.gate = asyncio.Event()
+    await fake.wires[0].say(line("e1"))
+    await (await fake.wires[0].peer.ping())
+    async with asyncio.timeout(5):
+        await adapter.disconnect()
+        await adapter.disconnect()
+    await eventually(lambda: not fake.live)
+    await eventually(lambda: asyncio.all_tasks() <= tasks)
+    assert (fake.acked, gateway.happened) == ([], [])
+    assert adapter.liveness.state is AdapterState.STOPPED
+    assert (await adapter.send(DM, "x")).error_kind is SendErrorKind.TRANSIENT
+    gateway.gate = None
+    await adapter.connect(is_reconnect=True)
+    await fake.live[0].say(line("e1"))
+    await eventually(lambda: fake.acked == ["e1"])
+    await adapter.disconnect()
+
+
+# What a line is.
+
+
+async def received(fake: FakeSlack, gateway: Gateway, *events: dict[str, Any]) -> list[MessageEvent]:
+    for number, event in enumerate(events):
+        await fake.wires[0].say(envelope(f"e{number}", callback(event)))
+    await eventually(lambda: len(fake.acked) == len(events))
+    return gateway.lines
+
+
+@pytest.mark.parametrize(
+    ("event", "chat_type", "thread", "addressed", "text"),
+    [
+        (message("plain"), "dm", None, True, "plain"),
+        (message("x", thread_ts=ROOT), "dm", ROOT, True, "x"),
+        (message("x", channel="X0ODD", channel_type="im"), "dm", None, True, "x"),
+        (message("plain", channel=CHANNEL), "channel", None, False, "plain"),
+        (message(f"<@{BOT}> do it", channel=CHANNEL), "channel", None, True, "do it"),
+        (message(f"<@{BOT}|bot>: do it", channel=CHANNEL), "channel", None, True, "do it"),
+        (message(f"ask <@{BOT}> to", channel=CHANNEL), "channel", None, True, "ask to"),
+        (message(f"<@{BEN}> hi", channel=CHANNEL), "channel", None, False, f"@{BEN} hi"),
+        (message("x", channel=CHANNEL, thread_ts=ROOT), "thread", ROOT, False, "x"),
+        (message("x", channel=CHANNEL, thread_ts=ROOT, parent_user_id=BOT), "thread", ROOT, True, "x"),
+        (
+            message("x", channel=CHANNEL, thread_ts=ROOT, subtype="thread_broadcast"),
+            "thread",
+            ROOT,
+            False,
+            "x",
+        ),
+        (message("x", ts=ROOT, channel=CHANNEL, thread_ts=ROOT), "channel", None, False, "x"),
+        (message("x", channel="G0PRIVATE", channel_type="mpim"), "channel", None, False, "x"),
+        (message(f"<@{BOT}> /stop now", channel=CHANNEL), "channel", None, True, "/stop now"),
+        (message(None), "dm", None, True, ""),
+    ],
+)
+async def test_where_a_line_stands_and_whom_it_is_for(
+    adapter: SlackAdapter,
+    fake: FakeSlack,
+    gateway: Gateway,
+    event: dict[str, Any],
+    chat_type: str,
+    thread: str | None,
+    addressed: bool,
+    text: str,
+) -> None:
+    (got,) = await received(fake, gateway, event)
+    assert got.source is not None
+    assert (got.source.chat_type, got.source.thread_id) == (chat_type, thread)
+    assert (got.addressed, got.text, got.reply_to_message_id) == (addressed, text, thread)
+    assert got.source.user_id == ANN
+
+
+async def test_a_mention_and_its_message_are_one_line_of_one_session(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
+) -> None:
+    words = {"channel": "G0MANY", "text": f"<@{BOT}> hi"}
+    mention = {**message(**words), "type": "app_mention"}
+    del mention["channel_type"]
+    first, second = await received(fake, gateway, message(**words, channel_type="mpim"), mention)
+    assert (first.message_id, first.text, first.addressed) == (
+        second.message_id,
+        second.text,
+        second.addressed,
+    )
+    assert first.source is not None
+    assert second.source is not None
+    assert build_session_key(first.source) == build_session_key(second.source)
+
+
+async def test_other_bots_are_told_apart(adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway) -> None:
+    (got,) = await received(fake, gateway, message(subtype="bot_message", user=None, bot_id="B0OTHER"))
+    assert got.source is not None
+    assert (got.source.user_id, got.source.is_bot) == ("B0OTHER", True)
+
+
+async def test_with_threads_each_line_in_a_channel_begins_one(
+    fake: FakeSlack, clock: ManualClock, gateway: Gateway
+) -> None:
+    adapter = made(fake, clock, extra={"reply_in_threads": True})
+    adapter.set_message_handler(gateway)
+    await adapter.connect()
+    first, reply, direct = await received(
+        fake,
+        gateway,
+        message("a", ts=ROOT, channel=CHANNEL),
+        message("b", channel=CHANNEL, thread_ts=ROOT),
+        message("c"),
+    )
+    assert first.source is not None
+    assert reply.source is not None
+    assert direct.source is not None
+    assert build_session_key(first.source) == build_session_key(reply.source)
+    assert direct.source.thread_id is None
+    await adapter.send(CHANNEL, "x", ROOT)
+    await adapter.send(DM, "x", ROOT)
+    assert [call.body.get("thread_ts") for call in fake.called("chat.postMessage")] == [ROOT, None]
+    await adapter.disconnect()
+
+
+async def test_hostile_text_comes_in_as_it_was_typed(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
+) -> None:
+    typed = (
+        "&lt;script&gt; &amp;amp; \ud800 \x00 <https://a.b/?x=1&amp;y=2|click> <!channel> " + "A" * 100_000
+    )
+    (got,) = await received(fake, gateway, message(typed))
+    assert got.text.startswith("<script> &amp; ?  [click](https://a.b/?x=1&y=2) @channel AAA")
+    assert got.text.encode()
+
+
+async def test_files_are_named_by_their_address_and_a_hostile_name_is_only_data(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
+) -> None:
+    kinds = {"image/png": "photo", "video/mp4": "video", "audio/mpeg": "audio", "application/pdf": "document"}
+    files: list[dict[str, Any]] = [
+        {"id": "F1", "name": "../../etc/passwd", "mimetype": mime, "size": 3, "url_private": f"{fake.url}/f"}
+        for mime in kinds
+    ]
+    voice = {**files[2], "subtype": "slack_audio", "url_private_download": f"{fake.url}/d"}
+    gone = {"id": "F9", "mode": "tombstone", "url_private": "x"}
+    (got,) = await received(
+        fake, gateway, message("", subtype="file_share", files=[*files, voice, gone, {"id": "F2"}])
+    )
+    assert [one.kind.value for one in got.media] == [*kinds.values(), "voice"]
+    assert got.message_type is MessageType.PHOTO
+    assert got.media[0] == Attachment(
+        kind=MessageType.PHOTO, ref=f"{fake.url}/f", mime="image/png", name="../../etc/passwd", size=3
+    )
+    assert got.media[-1].ref == f"{fake.url}/d"
+    assert MessageEvent.from_body(json.loads(json.dumps(got.to_body()))).media == got.media
+
+
+def change(text: str, before: str = "old", **words: Any) -> dict[str, Any]:
+    inner = {"type": "message", "user": ANN, "text": text, "ts": ROOT, **words}
+    return {
+        "type": "message",
+        "subtype": "message_changed",
+        "channel": CHANNEL,
+        "channel_type": "channel",
+        "ts": "1700000009.000900",
+        "message": {**inner, "edited": {"user": ANN, "ts": "1700000009.000000"}},
+        "previous_message": {"type": "message", "user": ANN, "text": before, "ts": ROOT},
+    }
+
+
+async def test_an_edit_is_told_with_the_lines_own_id(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
+) -> None:
+    await received(fake, gateway, change(f"<@{BOT}> new", thread_ts="1700000000.000001"))
+    (got,) = gateway.of("edit")
+    assert (got.text, got.message_id, got.addressed) == ("new", ROOT, True)
+    assert (got.source.user_id, got.source.thread_id) == (ANN, "1700000000.000001")
+    assert gateway.lines == []
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        change("same", "same"),
+        change("x", user=BOT),
+        change("x", bot_id=BOT_ID),
+        change("x", subtype="channel_topic"),
+    ],
+)
+async def test_unfurled_links_and_our_own_edits_are_no_edits(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, event: dict[str, Any]
+) -> None:
+    await received(fake, gateway, event)
+    assert (gateway.happened, adapter.liveness.refused) == ([], 0)
+
+
+async def test_a_deletion_is_told_also_of_a_threads_first_line(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
+) -> None:
+    plain = {
+        "type": "message",
+        "subtype": "message_deleted",
+        "channel": CHANNEL,
+        "channel_type": "channel",
+        "ts": "1700000009.000900",
+        "deleted_ts": ROOT,
+        "previous_message": {
+            "type": "message",
+            "user": ANN,
+            "text": "x",
+            "ts": ROOT,
+            "thread_ts": "1700000000.1",
+        },
+    }
+    own = {**plain, "previous_message": {"user": BOT, "ts": ROOT}}
+    unknown = {name: value for name, value in plain.items() if name != "previous_message"}
+    tombstone = change("This message was deleted.", subtype="tombstone", user="USLACKBOT", thread_ts=ROOT)
+    await received(fake, gateway, plain, own, unknown, tombstone)
+    told = [(source.user_id, source.thread_id, gone) for source, gone in gateway.of("deletion")]
+    assert told == [(ANN, "1700000000.1", ROOT), (None, None, ROOT), (ANN, None, ROOT)]
+
+
+async def test_edits_and_deletions_that_are_not_kept_are_not_acked(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, clock: ManualClock
+) -> None:
+    gateway.failures = [StoreUnavailable("away")]
+    await fake.wires[0].say(envelope("e1", callback(change("new"))))
+    await eventually(lambda: not gateway.failures and clock.sleeping == 2)
+    assert fake.acked == []
+    clock.advance(timedelta(seconds=1))
+    await eventually(lambda: fake.acked == ["e1"])
+    assert len(gateway.of("edit")) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "text", "said"),
+    [
+        ("/stop", "", "/stop"),
+        ("/queue", "do &lt;this&gt; next", "/queue do <this> next"),
+        ("/postroom", "stop", "/stop"),
+        ("/postroom", "/status now", "/status now"),
+        ("/postroom", "", "/help"),
+    ],
+)
+async def test_slash_commands_become_commands(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, command: str, text: str, said: str
+) -> None:
+    await fake.wires[0].say(envelope("e1", slash(command, text), "slash_commands"))
+    await eventually(lambda: fake.acked == ["e1"])
+    (got,) = gateway.lines
+    assert (got.text, got.message_type, got.addressed) == (said, MessageType.COMMAND, True)
+    assert got.message_id == "command:13345.738.8088"
+    assert got.source == SessionSource(
+        platform=Platform.SLACK,
+        chat_id=CHANNEL,
+        chat_name="general",
+        chat_type="channel",
+        user_id=ANN,
+        user_name="ann",
+        account=adapter.account,
+    )
+
+
+async def test_a_pressed_button_is_told_and_its_note_is_shown_to_whoever_pressed(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
+) -> None:
+    gateway.note = "Approved <you>"
+    payload = pressed()
+    payload["message"]["thread_ts"] = ROOT
+    await fake.wires[0].say(envelope("e1", payload, "interactive"))
+    await eventually(lambda: fake.called("chat.postEphemeral"))
+    assert fake.acked == ["e1"]
+    (got,) = gateway.of("press")
+    assert (got.value, got.message_id, got.press_id) == ("approve-1", "1700000002.000200", "99.88.77")
+    assert (got.source.user_id, got.source.chat_type, got.source.thread_id) == (ANN, "thread", ROOT)
+    assert not got.source.is_bot
+    (shown,) = fake.called("chat.postEphemeral")
+    assert shown.body == {"channel": CHANNEL, "user": ANN, "text": "Approved &lt;you&gt;", "thread_ts": ROOT}
+
+
+async def test_presses_that_are_not_on_our_cards_are_passed_over(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
+) -> None:
+    await fake.wires[0].say(envelope("e1", pressed(action_id="other"), "interactive"))
+    await fake.wires[0].say(envelope("e2", {"type": "view_submission"}, "interactive"))
+    await eventually(lambda: fake.acked == ["e1", "e2"])
+    assert gateway.happened == []
+
+
+async def test_a_note_that_cannot_be_shown_does_no_harm(
+    adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
+) -> None:
+    gateway.note = "done"
+    fake.will("chat.postEphemeral", Fault(body={"ok": False, "error": "user_not_in_channel"}))
+    await fake.wires[0].say(envelope("e1", pressed(), "interactive"))
+    await eventually(lambda: fake.called("chat.postEphemeral"))
+    await fake.wires[0].say(line("e2"))
+    await eventually(lambda: fake.acked == ["e1", "e2"])
+
+
+# What goes out.
+
+
+async def test_what_is_said_is_mrkdwn_in_its_thread_without_calling_anybody_out(
+    adapter: SlackAdapter, fake: FakeSlack, clock: ManualClock
+) -> None:
+    told = {"thread_id": ROOT, "dedupe_key": "reply-1"}
+    result = await adapter.send(CHANNEL, "**bold** [x](https://a.b/?q=1&r=2) <!channel> `a<b`", "1.2", told)
+    assert result == SendResult.sent("1700000000.000001")
+    (call,) = fake.called("chat.postMessage")
+    assert call.body["text"] == "*bold* <https://a.b/?q=1&amp;r=2|x> &lt;!channel&gt; `a&lt;b`"
+    assert (call.body["thread_ts"], call.body["channel"]) == (ROOT, CHANNEL)
+    assert (call.body["unfurl_links"], call.body["unfurl_media"]) == (False, False)
+    assert adapter.liveness.outbound_at == clock.now()
+
+
+@pytest.mark.parametrize("reply_to", [None, ROOT, "command:1.2"])
+async def test_an_answer_begins_no_thread_by_itself(
+    adapter: SlackAdapter, fake: FakeSlack, reply_to: str | None
+) -> None:
+    await adapter.send(CHANNEL, "x", reply_to, {"thread_id": None})
+    assert "thread_ts" not in fake.called("chat.postMessage")[0].body
+
+
+async def test_a_lost_answer_is_unknown_and_the_same_key_says_it_once(
+    adapter: SlackAdapter, fake: FakeSlack
+) -> None:
+    fake.will("chat.postMessage", Fault(lost=True))
+    told = {"dedupe_key": "reply-1"}
+    first = await adapter.send(CHANNEL, "once", None, told)
+    assert first.error_kind is SendErrorKind.UNKNOWN
+    second = await adapter.send(CHANNEL, "once", None, told)
+    assert second.success
+    assert len(fake.posted) == 1
+    await adapter.send(CHANNEL, "once", None, {"dedupe_key": "reply-2"})
+    assert len(fake.posted) == 2
+
+
+async def test_a_time_out_is_unknown(fake: FakeSlack, clock: ManualClock) -> None:
+    adapter = made(fake, clock, extra={"timeout_ms": 60})
+    await adapter.connect()
+    fake.will("chat.postMessage", Fault(silent=True))
+    assert (await adapter.send(CHANNEL, "x")).error_kind is SendErrorKind.UNKNOWN
+    await adapter.disconnect()
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind", "wait"),
+    [
+        (Fault(429, {"ok": False}, {"Retry-After": "30"}), SendErrorKind.RATE_LIMITED, 30_000),
+        (Fault(429, b"", {"Retry-After": "soon"}), SendErrorKind.RATE_LIMITED, None),
+        (
+            Fault(200, {"ok": False, "error": "ratelimited"}, {"Retry-After": "2"}),
+            SendErrorKind.RATE_LIMITED,
+            2_000,
+        ),
+        (Fault(503, b"away"), SendErrorKind.TRANSIENT, None),
+        (Fault(500, b"oops"), SendErrorKind.UNKNOWN, None),
+        (Fault(504, b""), SendErrorKind.UNKNOWN, None),
+        (Fault(200, b"<html>"), SendErrorKind.UNKNOWN, None),
+        (Fault(200, b"x" * 5_000_000), SendErrorKind.UNKNOWN, None),
+        (Fault(404, b"no"), SendErrorKind.FORBIDDEN, None),
+        (Fault(302, b"", {"Location": "http://127.0.0.1:9/"}), SendErrorKind.UNKNOWN, None),
+        (Fault(body={"ok": False, "error": "internal_error"}), SendErrorKind.UNKNOWN, None),
+        (Fault(body={"ok": False, "error": "not_in_channel"}), SendErrorKind.FORBIDDEN, None),
+        (Fault(body={"ok": False, "error": "is_archived"}), SendErrorKind.FORBIDDEN, None),
+        (Fault(body={"ok": False, "error": "never_heard_of"}), SendErrorKind.FORBIDDEN, None),
+        (Fault(body={"ok": False, "error": "channel_not_found"}), SendErrorKind.NOT_FOUND, None),
+        (Fault(body={"ok": False, "error": "msg_too_long"}), SendErrorKind.TOO_LONG, None),
+        (Fault(body={"ok": False, "error": "no_text"}), SendErrorKind.BAD_FORMAT, None),
+        (Fault(body={"ok": False, "error": ["x"]}), SendErrorKind.FORBIDDEN, None),
+        (Fault(body={"ok": "yes"}), SendErrorKind.UNKNOWN, None),
+    ],
+)
+async def test_each_refusal_has_its_kind(
+    adapter: SlackAdapter, fake: FakeSlack, fault: Fault, kind: SendErrorKind, wait: int | None
+) -> None:
+    fake.will("chat.postMessage", fault)
+    result = await adapter.send(CHANNEL, "x")
+    assert (result.success, result.error_kind, result.retry_after_ms) == (False, kind, wait)
+    assert adapter.liveness.outbound_at is None
+    assert adapter.liveness.state is AdapterState.CONNECTED
+
+
+async def test_a_missing_scope_is_named_in_the_result(adapter: SlackAdapter, fake: FakeSlack) -> None:
+    fake.will("chat.postMessage", Fault(body={"ok": False, "error": "missing_scope", "needed": "chat:write"}))
+    result = await adapter.send(CHANNEL, "x")
+    assert result.error_kind is SendErrorKind.FORBIDDEN
+    assert "chat:write" in (result.error or "")
+
+
+async def test_a_bot_token_that_is_refused_later_ends_receiving(
+    adapter: SlackAdapter, fake: FakeSlack
+) -> None:
+    fake.will("chat.postMessage", Fault(body={"ok": False, "error": "token_revoked"}))
+    result = await adapter.send(CHANNEL, "x")
+    assert result.error_kind is SendErrorKind.FORBIDDEN
+    assert (adapter.liveness.state, adapter.liveness.error_code) == (AdapterState.FAILED, "token_refused")
+    await eventually(lambda: not fake.live)
+
+
+async def test_when_the_marks_are_refused_the_same_is_said_plainly(
+    adapter: SlackAdapter, fake: FakeSlack
+) -> None:
+    fake.will("chat.postMessage", Fault(body={"ok": False, "error": "invalid_arguments"}))
+    assert (await adapter.send(CHANNEL, "**a** <b>")).success
+    first, second = fake.called("chat.postMessage")
+    assert first.body["text"] == "*a* &lt;b&gt;"
+    assert (second.body["text"], second.body["mrkdwn"]) == ("**a** &lt;b&gt;", False)
+
+
+@pytest.mark.parametrize("content", ["", " \n"])
+async def test_nothing_is_not_sent(adapter: SlackAdapter, fake: FakeSlack, content: str) -> None:
+    assert (await adapter.send(CHANNEL, content)).error_kind is SendErrorKind.BAD_FORMAT
+    assert (await adapter.edit_message(CHANNEL, ROOT, content)).error_kind is SendErrorKind.BAD_FORMAT
+    assert fake.called("chat.postMessage") == fake.called("chat.update") == []
+
+
+async def test_a_long_text_goes_whole_or_not_at_all(adapter: SlackAdapter, fake: FakeSlack) -> None:
+    limit = adapter.capabilities.limit
+    assert (await adapter.send(CHANNEL, "a\ud800" * (limit // 2))).success
+    (call,) = fake.called("chat.postMessage")
+    assert call.body["text"] == "a?" * (limit // 2)
+    assert (await adapter.send(CHANNEL, "&" * limit)).error_kind is SendErrorKind.TOO_LONG
+    assert len(fake.posted) == 1
+
+
+async def test_what_was_said_is_edited_and_taken_back(adapter: SlackAdapter, fake: FakeSlack) -> None:
+    sent = await adapter.send(CHANNEL, "one")
+    assert sent.message_id is not None
+    assert await adapter.edit_message(CHANNEL, sent.message_id, "**two**") == SendResult.sent(sent.message_id)
+    assert fake.posted[sent.message_id]["text"] == "*two*"
+    assert (await adapter.delete_message(CHANNEL, sent.message_id)).success
+    assert fake.posted == {}
+    gone = await adapter.delete_message(CHANNEL, sent.message_id)
+    assert gone.error_kind is SendErrorKind.NOT_FOUND
+    missing = await adapter.edit_message(CHANNEL, sent.message_id, "x")
+    assert missing.error_kind is SendErrorKind.NOT_FOUND
+
+
+async def test_an_edit_whose_marks_are_refused_is_plain(adapter: SlackAdapter, fake: FakeSlack) -> None:
+    sent = await adapter.send(CHANNEL, "one")
+    fake.will("chat.update", Fault(body={"ok": False, "error": "invalid_blocks"}))
+    assert (await adapter.edit_message(CHANNEL, sent.message_id or "", "**two**")).success
+    assert fake.called("chat.update")[1].body["text"] == "**two**"
+
+
+async def test_an_edit_that_is_longer_than_slacks_text_goes_into_blocks_with_its_fences(
+    adapter: SlackAdapter, fake: FakeSlack
+) -> None:
+    sent = await adapter.send(CHANNEL, "one")
+    code = "```py\n" + "x = 1\n" * 1_000 + "```"
+    assert (await adapter.edit_message(CHANNEL, sent.message_id or "", f"**look**\n\n{code}")).success
+    (body,) = (call.body for call in fake.called("chat.update"))
+    assert len(body["text"].encode()) <= 4_000
+    texts = [block["text"]["text"] for block in body["blocks"]]
+    assert texts[0].startswith("*look*")
+    assert all(len(text) <= 3_000 and text.count("```") % 2 == 0 for text in texts)
+    assert sum(text.count("x = 1") for text in texts) == 1_000
+    assert all(block["expand"] for block in body["blocks"])
+
+
+async def test_an_edit_that_fits_into_no_blocks_is_too_long(adapter: SlackAdapter, fake: FakeSlack) -> None:
+    sent = await adapter.send(CHANNEL, "one")
+    result = await adapter.edit_message(CHANNEL, sent.message_id or "", "word " * 3_000)
+    assert result.error_kind is SendErrorKind.TOO_LONG
+    assert fake.called("chat.update") == []
+
+
+CARD = Card(
+    text="May I **delete** <it>?", buttons=(Button(label="Yes", value="ok-1"), Button(label="", value="no-1"))
+)
+
+
+async def test_a_card_has_buttons_until_it_is_answered(adapter: SlackAdapter, fake: FakeSlack) -> None:
+    sent = await adapter.send_card(CHANNEL, CARD, {"thread_id": ROOT, "dedupe_key": "card-1"})
+    assert sent.message_id is not None
+    body = fake.posted[sent.message_id]
+    assert (body["thread_ts"], body["text"]) == (ROOT, "May I *delete* &lt;it&gt;?")
+    section, actions = body["blocks"]
+    assert section == {"type": "section", "expand": True, "text": {"type": "mrkdwn", "text": body["text"]}}
+    assert [(one["value"], one["text"]["text"]) for one in actions["elements"]] == [
+        ("ok-1", "Yes"),
+        ("no-1", "…"),
+    ]
+    assert len({one["action_id"] for one in actions["elements"]}) == 2
+    assert (await adapter.update_card(CHANNEL, sent.message_id, CARD.answered("Ann said yes"))).success
+    assert [block["type"] for block in fake.posted[sent.message_id]["blocks"]] == ["section"]
+    assert fake.posted[sent.message_id]["text"].endswith("Ann said yes")
+
+
+async def test_a_large_card_is_cut_into_sections_and_rows(adapter: SlackAdapter, fake: FakeSlack) -> None:
+    buttons = tuple(Button(label="l" * 200, value=f"v{number}") for number in range(30))
+    sent = await adapter.send_card(CHANNEL, Card(text="&" * 2_000 + "\n" + "b" * 100, buttons=buttons))
+    blocks = fake.posted[sent.message_id or ""]["blocks"]
+    texts = [block["text"]["text"] for block in blocks if block["type"] == "section"]
+    assert "".join(texts).replace("\n", "") == "&amp;" * 2_000 + "b" * 100
+    assert all(len(text) <= 3_000 and not text.startswith("amp;") for text in texts)
+    assert [len(block["elements"]) for block in blocks if block["type"] == "actions"] == [25, 5]
+    assert len(blocks[-1]["elements"][0]["text"]["text"]) == 75
+
+
+async def test_where_buttons_are_refused_the_text_says_what_to_answer(
+    adapter: SlackAdapter, fake: FakeSlack
+) -> None:
+    fake.will("chat.postMessage", Fault(body={"ok": False, "error": "invalid_blocks"}))
+    assert (await adapter.send_card(CHANNEL, CARD)).success
+    assert "Yes: /ok-1" in fake.called("chat.postMessage")[1].body["text"]
+    sent = await adapter.send(CHANNEL, "x")
+    fake.will("chat.update", Fault(body={"ok": False, "error": "invalid_blocks_format"}))
+    assert (await adapter.update_card(CHANNEL, sent.message_id or "", CARD)).success
+
+
+async def test_the_chats_name_is_told_as_far_as_slack_says(adapter: SlackAdapter, fake: FakeSlack) -> None:
+    assert await adapter.get_chat_info(CHANNEL) == {"name": "general", "type": "channel"}
+    assert await adapter.get_chat_info(DM) == {"name": DM, "type": "dm"}
+    fake.will("conversations.info", Fault(body={"ok": False, "error": "missing_scope"}))
+    assert await adapter.get_chat_info(CHANNEL) == {}
+
+
+# Files.
+
+PHOTO = Attachment(kind=MessageType.PHOTO, ref="", mime="image/png", name="a.png")
+
+
+def at(fake: FakeSlack, path: str) -> Attachment:
+    return Attachment(kind=MessageType.PHOTO, ref=f"http://127.0.0.1:{fake.port}{path}", mime="image/png")
+
+
+async def test_a_file_is_fetched_with_the_bots_token(adapter: SlackAdapter, fake: FakeSlack) -> None:
+    fake.files["/files/a"] = Fault(200, b"12345", {"Content-Type": "image/png"})
+    assert await adapter.fetch_media(at(fake, "/files/a"), max_bytes=5) == b"12345"
+    assert fake.calls[-1].headers["authorization"] == f"Bearer {BOT_TOKEN}"
+
+
+@pytest.mark.parametrize(
+    "ref",
+    [
+        "http://127.0.0.1:9/files/a",
+        "http://localhost/files/a",
+        "https://evil.example/a",
+        "file:///etc/passwd",
+        "http://[bad",
+        "http://127.0.0.1:bad/",
+        "",
+    ],
+)
+async def test_a_file_that_does_not_lie_with_slack_is_not_touched(
+    adapter: SlackAdapter, fake: FakeSlack, ref: str
+) -> None:
+    before = len(fake.calls)
+    with pytest.raises(InvalidArgument):
+        await adapter.fetch_media(Attachment(kind=MessageType.PHOTO, ref=ref), max_bytes=5)
+    assert len(fake.calls) == before
+
+
+@pytest.mark.parametrize(
+    ("url", "own"),
+    [
+        ("https://files.slack.com/files-pri/T-F/a.png", True),
+        ("https://slack.com/x", True),
+        ("https://SLACK.com:443/x", True),
+        ("wss://wss-primary.slack.com/link/?ticket=1", True),
+        ("http://files.slack.com/x", False),
+        ("https://files.slack.com:8443/x", False),
+        ("https://notslack.com/x", False),
+        ("https://slack.com.evil.example/x", False),
+        ("https://slack.com@evil.example/x", False),
+        ("https://user@files.slack.com/x", False),
+        ("https://evil.example\\.slack.com/x", False),
+        ("https://evil.example#.slack.com/x", False),
+        ("https://files.slack.com/a b", False),
+        ("https://files.slack.com/\n", False),
+        ("javascript:alert(1)", False),
+    ],
+)
+def test_which_addresses_are_slacks_own(url: str, own: bool) -> None:
+    from postroom.gateway.platforms.slack_api import is_of_platform
+
+    assert is_of_platform(url, "https://slack.com/api") is own
+
+
+@pytest.mark.parametrize("headers", [{}, {"Content-Length": "6"}])
+async def test_a_file_that_is_too_large_is_not_read_further(
+    adapter: SlackAdapter, fake: FakeSlack, headers: dict[str, str]
+) -> None:
+    fake.files["/files/a"] = Fault(200, b"123456", {"Content-Type": "image/png", **headers})
+    with pytest.raises(TooLarge):
+        await adapter.fetch_media(at(fake, "/files/a"), max_bytes=5)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Fault(302, b"", {"Location": "https://evil.example/"}),
+        Fault(403, b""),
+        Fault(200, b"<html>log in", {"Content-Type": "text/html; charset=utf-8"}),
+    ],
+)
+async def test_a_file_that_slack_does_not_give_says_what_may_be_missing(
+    adapter: SlackAdapter, fake: FakeSlack, answer: Fault
+) -> None:
+    fake.files["/files/a"] = answer
+    with pytest.raises(ServerUnavailable) as caught:
+        await adapter.fetch_media(at(fake, "/files/a"), max_bytes=5_000)
+    assert "files:read" in caught.value.remedy
+
+
+async def test_a_file_cannot_be_fetched_when_the_answer_is_cut_or_nobody_is_connected(
+    adapter: SlackAdapter, fake: FakeSlack
+) -> None:
+    fake.will("/files/a", Fault(lost=True))
+    with pytest.raises(ServerUnavailable) as caught:
+        await adapter.fetch_media(at(fake, "/files/a"), max_bytes=5)
+    assert caught.value.__cause__ is None
+    await adapter.disconnect()
+    with pytest.raises(ServerUnavailable):
+        await adapter.fetch_media(at(fake, "/files/a"), max_bytes=5)
+
+
+async def test_a_file_is_sent_into_its_thread(adapter: SlackAdapter, fake: FakeSlack) -> None:
+    result = await adapter.send_media(CHANNEL, PHOTO, b"\x89PNG", "**look**", {"thread_id": ROOT})
+    assert result == SendResult.sent()
+    (asked,) = fake.called("files.getUploadURLExternal")
+    assert asked.body == {"filename": "a.png", "length": "4"}
+    (put,) = fake.called("/upload/one")
+    assert put.raw == b"\x89PNG"
+    assert "authorization" not in put.headers
+    (completed,) = fake.called("files.completeUploadExternal")
+    assert completed.body == {
+        "files": [{"id": "F0NEW", "title": "a.png"}],
+        "channel_id": CHANNEL,
+        "thread_ts": ROOT,
+        "initial_comment": "*look*",
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "fault", "kind"),
+    [
+        ("files.getUploadURLExternal", Fault(lost=True), SendErrorKind.TRANSIENT),
+        (
+            "files.getUploadURLExternal",
+            Fault(body={"ok": False, "error": "missing_scope"}),
+            SendErrorKind.FORBIDDEN,
+        ),
+        (
+            "files.getUploadURLExternal",
+            Fault(body={"ok": True, "upload_url": "https://evil.example/", "file_id": "F"}),
+            SendErrorKind.FORBIDDEN,
+        ),
+        ("/upload/one", Fault(lost=True), SendErrorKind.TRANSIENT),
+        ("/upload/one", Fault(500, b""), SendErrorKind.TRANSIENT),
+        ("/upload/one", Fault(413, b""), SendErrorKind.FORBIDDEN),
+        ("files.completeUploadExternal", Fault(lost=True), SendErrorKind.UNKNOWN),
+    ],
+)
+async def test_a_file_that_was_not_sent_says_whether_somebody_may_have_it(
+    adapter: SlackAdapter, fake: FakeSlack, method: str, fault: Fault, kind: SendErrorKind
+) -> None:
+    fake.will(method, fault)
+    assert (await adapter.send_media(CHANNEL, PHOTO, b"x")).error_kind is kind
+
+
+# Signed requests.
+
+
+async def test_slacks_challenge_is_answered(adapter: SlackAdapter, clock: ManualClock) -> None:
+    body = json.dumps({"type": "url_verification", "challenge": "3eZbrw1a", "token": "legacy"}).encode()
+    response = await knock(adapter, body, signed(body, clock.now()))
+    assert (response.status_code, response.text) == (200, "3eZbrw1a")
+
+
+async def test_signed_events_commands_and_presses_are_taken_before_they_are_answered(
+    adapter: SlackAdapter, clock: ManualClock, gateway: Gateway
+) -> None:
+    kind = "application/x-www-form-urlencoded"
+    event = json.dumps(callback(message("one"))).encode()
+    assert (await knock(adapter, event, signed(event, clock.now()))).status_code == 200
+    command = form(slash("/stop", "now"))
+    assert (await knock(adapter, command, signed(command, clock.now()), kind=kind)).status_code == 200
+    press = form({"payload": json.dumps(pressed())})
+    answer = await knock(adapter, press, signed(press, clock.now()), kind=f"{kind}; charset=utf-8")
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert gateway.texts == ["one", "/stop now"]
+    assert [one.value for one in gateway.of("press")] == ["approve-1"]
+
+
+async def test_a_request_that_was_not_kept_is_answered_so_that_slack_sends_it_again(
+    adapter: SlackAdapter, clock: ManualClock, gateway: Gateway
+) -> None:
+    body = json.dumps(callback(message("one"))).encode()
+    gateway.failures = [StoreUnavailable("away"), RuntimeError("a defect")]
+    statuses = [(await knock(adapter, body, signed(body, clock.now()))).status_code for _ in range(3)]
+    assert statuses == [503, 503, 200]
+    assert gateway.texts == ["one"]
+
+
+async def test_requests_are_taken_one_after_another_in_the_order_they_came(
+    adapter: SlackAdapter, clock: ManualClock, gateway: Gateway
+) -> None:
+    gate = gateway.gate = asyncio.Event()
+    bodies = [json.dumps(callback(message(str(number)))).encode() for number in range(3)]
+    async with asyncio.TaskGroup() as group:
+        for body in bodies:
+            group.create_task(knock(adapter, body, signed(body, clock.now())))
+            for _ in range(50):
+                await asyncio.sleep(0)
+            gateway.gate = None  # the first is held up, and those that follow would not be
+        assert gateway.texts == []
+        gate.set()
+    assert gateway.texts == ["0", "1", "2"]
+
+
+BODY = json.dumps(callback(message("one"))).encode()
+
+
+@pytest.mark.parametrize(
+    "tampered",
+    [
+        lambda headers: {},
+        lambda headers: {**headers, "X-Slack-Signature": "v0=00"},
+        lambda headers: {**headers, "X-Slack-Signature": ""},
+        lambda headers: {**headers, "X-Slack-Signature": headers["X-Slack-Signature"][3:]},
+        lambda headers: {**headers, "X-Slack-Request-Timestamp": ""},
+        lambda headers: {**headers, "X-Slack-Request-Timestamp": "1e9"},
+        lambda headers: {**headers, "X-Slack-Request-Timestamp": "-1"},
+        lambda headers: {**headers, "X-Slack-Request-Timestamp": "9" * 400},
+        lambda headers: {**headers, "X-Slack-Request-Timestamp": "1700000001"},
+        lambda headers: signed(BODY + b" ", 1_700_000_000_000),
+        lambda headers: signed(BODY, 1_700_000_000_000, "another"),
+        lambda headers: signed(BODY, 1_700_000_000_000 - 301_000),
+        lambda headers: signed(BODY, 1_700_000_000_000 + 301_000),
+    ],
+)
+async def test_what_slack_did_not_sign_or_signed_long_ago_is_refused(
+    adapter: SlackAdapter,
+    gateway: Gateway,
+    caplog: pytest.LogCaptureFixture,
+    tampered: Callable[[dict[str, str]], dict[str, str]],
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    response = await knock(adapter, BODY, tampered(signed(BODY, 1_700_000_000_000)))
+    assert (response.status_code, response.content) == (401, b"")
+    assert adapter.liveness.refused == 1
+    assert gateway.happened == []
+    assert "Ev0" not in caplog.text
+
+
+async def test_a_replay_within_five_minutes_is_handed_over_again_for_the_journal_to_pass_over(
+    adapter: SlackAdapter, clock: ManualClock, gateway: Gateway
+) -> None:
+    headers = signed(BODY, clock.now())
+    clock.advance(timedelta(seconds=300))
+    assert (await knock(adapter, BODY, headers)).status_code == 200
+    clock.advance(timedelta(seconds=1))
+    assert (await knock(adapter, BODY, headers)).status_code == 401
+    assert gateway.texts == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"not json", "application/json"),
+        (b"[]", "application/json"),
+        (b"\xff", "application/x-www-form-urlencoded"),
+        (b"&".join([b"a=1"] * 200), "application/x-www-form-urlencoded"),
+        (b"payload=no", "application/x-www-form-urlencoded"),
+        (b"ssl=1", "application/x-www-form-urlencoded"),
+        (b"{}", "application/json"),
+    ],
+)
+async def test_signed_requests_that_cannot_be_read_are_counted_and_answered(
+    adapter: SlackAdapter, clock: ManualClock, gateway: Gateway, body: bytes, kind: str
+) -> None:
+    response = await knock(adapter, body, signed(body, clock.now()), kind=kind)
+    assert response.status_code == 200
+    assert (adapter.liveness.refused, gateway.happened) == (1, [])
+
+
+async def test_a_body_over_a_megabyte_is_refused_without_reading_more(
+    adapter: SlackAdapter, clock: ManualClock
+) -> None:
+    assert (await knock(adapter, b"x" * (1024 * 1024 + 1), {})).status_code == 413
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        while True:
+            sent += 1
+            yield b"x" * 65_536
+
+    scope = {"type": "http", "method": "POST", "path": "/slack", "headers": [], "query_string": b""}
+    source, answers = endless(), []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": await anext(source), "more_body": True}
+
+    async def send(answer: Any) -> None:
+        answers.append(answer)
+
+    async with asyncio.timeout(5):
+        await Starlette(routes=list(adapter.routes()))(scope, receive, send)
+    assert answers[0]["status"] == 413
+    assert sent == 17
+    scope["headers"] = [(b"content-length", b"1048577")]
+    async with asyncio.timeout(5):
+        await Starlette(routes=list(adapter.routes()))(scope, receive, send)
+    assert answers[-2]["status"] == 413
+    assert sent == 17
+    assert adapter.liveness.refused == 3
+
+
+async def test_without_an_app_token_slack_comes_to_us(
+    fake: FakeSlack, clock: ManualClock, gateway: Gateway
+) -> None:
+    adapter = made(fake, clock, api_key=None, extra={"signing_secret": SECRET})
+    adapter.set_message_handler(gateway)
+    assert adapter.lock_identity() is None
+    assert (await knock(adapter, BODY, signed(BODY, clock.now()))).status_code == 503
+    await adapter.connect()
+    assert (await knock(adapter, BODY, signed(BODY, clock.now()))).status_code == 200
+    assert fake.wires == []
+    gateway.gate = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        late = group.create_task(knock(adapter, BODY, signed(BODY, clock.now())))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await adapter.disconnect()
+    assert late.result().status_code == 503
+    assert (await knock(adapter, BODY, signed(BODY, clock.now()))).status_code == 503
+    assert gateway.texts == ["one"]
+
+
+def test_without_a_signing_secret_there_is_no_door(clock: ManualClock) -> None:
+    assert made(None, clock).routes() == ()
+
+
+# The dialect, and what may come over the wire.
+
+
+@pytest.mark.parametrize(
+    ("markdown", "shown"),
+    [
+        ("plain & <b>", "plain &amp; &lt;b&gt;"),
+        ("**b** __b__ *i* _i_ ***bi*** ~~s~~", "*b* *b* _i_ _i_ *_bi_* ~s~"),
+        ("**a *b* c**", "*a _b_ c*"),
+        ("`**a** <b>` ``x`y``", "`**a** &lt;b&gt;` `x\u02cby`"),
+        ("[a | **b**](https://x/?a=1&b=|2)", "<https://x/?a=1&amp;b=%7C2|a | b>"),
+        (
+            "![alt](https://x/a.png) <https://x> https://x/__a__*b*",
+            "<https://x/a.png|alt> <https://x> https://x/__a__*b*",
+        ),
+        ('[w](https://en.x/a_(b)) [t](https://x "title")', "<https://en.x/a_(b)|w> <https://x|t>"),
+        ("[x](javascript:alert(1)) [y](file:///etc)", "[x](javascript:alert(1)) [y](file:///etc)"),
+        ("# One **two** ##\n### C#", "*One two*\n*C#*"),
+        ("- a\n  * b\n+ c\n1. d", "• a\n  • b\n• c\n1. d"),
+        ("> quoted *x*\n---", "> quoted _x_\n───"),
+        ("```py\nif a < b: **c**\n```\nafter", "```\nif a &lt; b: **c**\n```\nafter"),
+        ("~~~\nopen", "```\nopen\n```"),
+        ("~~~ my own words\nx\n~~~", "```\nmy own words\nx\n```"),
+        ("```one line``` **b**", "`one line` *b*"),
+        ("````\n```\n````", "```\n`\u200b`\u200b`\n```"),
+        ("| a | b |\n|---|:-:|\n| 1 | <2> |\nend", "```\n| a | b |\n|---|:-:|\n| 1 | &lt;2&gt; |\n```\nend"),
+        ("2 * 3 * 4, a_b_c, f(*args)", "2 * 3 * 4, a_b_c, f(*args)"),
+        ("<!channel> <@U1> <#C1|x> @here", "&lt;!channel&gt; &lt;@U1&gt; &lt;#C1|x&gt; @here"),
+        ("**open *and `never", "**open *and `never"),
+        ("\ue0010\ue002\ue000", "0"),
+    ],
+)
+def test_markdown_becomes_mrkdwn(markdown: str, shown: str) -> None:
+    assert to_mrkdwn(markdown) == shown
+
+
+MARKS = st.sampled_from(
+    [
+        *'*_~`[]()<>!&|#-> \n\\"aé@:/',
+        "https://x",
+        "```",
+        "~~~",
+        "**",
+        "](",
+        "|-|",
+        "\ue000",
+        "\ue001",
+        "\ue002",
+    ]
+)
+
+
+@given(st.lists(MARKS, max_size=60).map("".join))
+def test_nothing_that_is_said_calls_anybody_out_or_hides_a_word(markdown: str) -> None:
+    shown = to_mrkdwn(markdown)
+    left = re.sub(r"<(?:https?://|mailto:|tel:)[^<>|]+(?:\|[^<>]+)?>", "", shown)
+    assert "<" not in left
+    assert re.sub(r"^> |\n> ", "", left).count(">") == 0
+    assert not re.search("[\ue000-\ue002]", shown)
+    assert shown.count("é") == markdown.count("é")
+
+
+@pytest.mark.parametrize(
+    ("typed", "read_as"),
+    [
+        ("<https://x.y|x.y> <http://x.y/|x.y> <https://x.y>", "x.y x.y https://x.y"),
+        ("<https://x.y/a?b=1&amp;c=2|here> <mailto:a@b|a@b> <tel:1>", "[here](https://x.y/a?b=1&c=2) a@b 1"),
+        ("<@U1> <@U1|ann> <#C1> <#C1|general>", "@U1 @ann #C1 #general"),
+        (
+            "<!here> <!channel|channel> <!subteam^S1|@team> <!subteam^S1> <!date^1^{date}|today>",
+            "@here channel @team @subteam today",
+        ),
+        ("&lt;b&gt; &amp;lt; &copy; &amp;amp;", "<b> &lt; &copy; &amp;"),
+        ("1 < 2 > 0 <> *as typed*", "1 < 2 > 0 <> *as typed*"),
+    ],
+)
+def test_what_was_typed_is_read_as_words(typed: str, read_as: str) -> None:
+    assert from_slack(typed) == read_as
+
+
+SAMPLES: list[tuple[str, dict[str, Any]]] = [
+    (
+        "events_api",
+        callback(message("x", thread_ts=ROOT, files=[{"url_private": "u", "mimetype": "image/png"}])),
+    ),
+    ("events_api", callback(change("x"))),
+    ("events_api", callback(change("x", subtype="tombstone"))),
+    ("slash_commands", dict(slash())),
+    ("interactive", pressed()),
+]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=3,
+)
+
+
+def places(value: object, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [way] if way else []
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [*found, *(place for name, one in inner for place in places(one, (*way, name)))]
+
+
+@given(st.data())
+def test_whatever_comes_is_understood_or_malformed_and_nothing_else(data: st.DataObject) -> None:
+    kind, sample = data.draw(st.sampled_from(SAMPLES))
+    payload = json.loads(json.dumps(sample))
+    *way, last = data.draw(st.sampled_from(places(payload)))
+    spot = payload
+    for name in way:
+        spot = spot[name]
+    spot[last] = data.draw(JSON)
+    with contextlib.suppress(Malformed):
+        update = read(kind, payload, Bot(team_id=TEAM, user_id=BOT, bot_id=BOT_ID), Rules())
+        if isinstance(update, Line | Edit):
+            assert json.dumps(update.event.to_body()).encode()
+            assert update.event.message_id
+
+
+# Secrets.
+
+
+async def test_no_secret_and_no_line_is_shown_anywhere(
+    fake: FakeSlack, clock: ManualClock, gateway: Gateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    adapter = made(fake, clock, extra={"signing_secret": SECRET})
+    adapter.set_message_handler(gateway)
+    await adapter.connect()
+    await fake.wires[0].say(line("e1", "private words"))
+    await fake.wires[0].say(envelope("e2", callback(message("private words", ts="x"))))
+    await eventually(lambda: fake.acked == ["e1", "e2"])
+    await knock(adapter, BODY, {})
+    fake.will("chat.postMessage", Fault(lost=True), Fault(body={"ok": False, "error": "not_in_channel"}))
+    results = [await adapter.send(CHANNEL, "private words"), await adapter.send(CHANNEL, "private words")]
+    await adapter.send_media(CHANNEL, PHOTO, b"private words")
+    fake.wires[0].cut()
+    await eventually(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+    fake.socket_url = f"ws://127.0.0.1:9/link/?ticket={TICKET}"
+    clock.advance(timedelta(seconds=1))
+    await eventually(lambda: "slack.unreachable" in caplog.text)
+    await adapter.disconnect()
+    with pytest.raises(ServerUnavailable) as caught:
+        await adapter.connect()
+    gc.collect()
+    shown = f"{caplog.text} {results} {adapter!r} {vars(adapter)} {caught.value!r} {caught.value.as_dict()}"
+    for secret in (BOT_TOKEN, APP_TOKEN, SECRET, TICKET, "private words"):
+        assert secret not in shown

@@ -1,0 +1,1190 @@
+"""Telegram's adapter against a fake Bot API on real sockets."""
+
+import asyncio
+import builtins
+import logging
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+
+from channels.fake_telegram import (
+    BOT_ID,
+    CUT,
+    GROUP,
+    LOST,
+    OURSELVES,
+    PRIVATE,
+    SILENCE,
+    TOKEN,
+    TORN,
+    FakeTelegram,
+    Raw,
+    Refusal,
+    message,
+    update,
+)
+from postroom.contracts.errors import (
+    ConfigError,
+    InvalidRecord,
+    MissingExtra,
+    ServerUnavailable,
+    StoreUnavailable,
+    TooLarge,
+)
+from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.events import (
+    Attachment,
+    Button,
+    ButtonPress,
+    Card,
+    MessageEvent,
+    MessageType,
+    SendErrorKind,
+)
+from postroom.gateway.platforms import telegram_sending
+from postroom.gateway.platforms.base import AdapterState
+from postroom.gateway.platforms.telegram import (
+    LARGEST_UPDATE,
+    LOOK_EVERY_MS,
+    SECRET_HEADER,
+    WEBHOOK_PATH,
+    TelegramAdapter,
+)
+from postroom.gateway.platforms.telegram_markdown import markdown_v2
+from postroom.gateway.session import SessionSource
+from postroom.testing import ManualClock
+
+SECRET = "the-webhooks_secret"
+HOOK = "https://chat.example.org/channels/telegram"
+CHAT = "77"
+
+
+@dataclass
+class Kept:
+    """Stands where the gateway stands; `failures` are raised one a call, None lets one call pass."""
+
+    lines: list[MessageEvent] = field(default_factory=list)
+    edits: list[MessageEvent] = field(default_factory=list)
+    presses: list[ButtonPress] = field(default_factory=list)
+    failures: list[Exception | None] = field(default_factory=list)
+    asked: int = 0
+    hold: asyncio.Event | None = None
+    note: str = "noted"
+
+    @property
+    def texts(self) -> list[str]:
+        return [one.text for one in self.lines]
+
+    async def accept(self, event: MessageEvent) -> None:
+        await self._perhaps_fail()
+        self.lines.append(event)
+
+    async def edited(self, event: MessageEvent) -> None:
+        await self._perhaps_fail()
+        self.edits.append(event)
+
+    async def deleted(self, source: SessionSource, message_id: str) -> None:
+        raise AssertionError("Telegram tells nothing of deleted lines")
+
+    async def pressed(self, press: ButtonPress) -> str:
+        await self._perhaps_fail()
+        self.presses.append(press)
+        return self.note
+
+    async def _perhaps_fail(self) -> None:
+        self.asked += 1
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.failures and (failure := self.failures.pop(0)) is not None:
+            raise failure
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():
+            await asyncio.sleep(0)
+
+
+async def pause_over(clock: ManualClock) -> None:
+    """Wait until somebody pauses, and let that pause pass."""
+    await until(lambda: clock.sleeping)
+    clock.advance(timedelta(seconds=60))
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeTelegram]:
+    async with FakeTelegram().serving() as server:
+        yield server
+
+
+@pytest.fixture
+def kept() -> Kept:
+    return Kept()
+
+
+def made(
+    fake: FakeTelegram, clock: ManualClock, *, token: str | None = TOKEN, **extra: Any
+) -> TelegramAdapter:
+    config = PlatformConfig(
+        enabled=True,
+        token=token,
+        api_key=SECRET if "webhook_url" in extra else None,
+        extra={"base_url": fake.url, **extra},
+    )
+    return TelegramAdapter(config, clock=clock, timer=clock, random=Random(1))
+
+
+@asynccontextmanager
+async def connected(adapter: TelegramAdapter, kept: Kept) -> AsyncIterator[TelegramAdapter]:
+    adapter.set_message_handler(kept)
+    async with asyncio.timeout(10):
+        await adapter.connect()
+        try:
+            yield adapter
+        finally:
+            await adapter.disconnect()
+
+
+@pytest.fixture
+async def adapter(fake: FakeTelegram, kept: Kept, clock: ManualClock) -> AsyncIterator[TelegramAdapter]:
+    async with connected(made(fake, clock), kept) as one:
+        yield one
+
+
+# Its life.
+
+
+async def test_connecting_tells_who_the_bot_is(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+    assert adapter.account == str(BOT_ID)
+    assert adapter.liveness.state is AdapterState.CONNECTED
+    assert adapter.platform is Platform.TELEGRAM
+    assert adapter.lock_identity() == TOKEN
+    assert adapter.routes() == ()
+    await until(lambda: fake.sent("getUpdates"))
+    asked = fake.sent("getUpdates")[0]
+    assert set(asked["allowed_updates"]) >= {"message", "edited_message", "callback_query"}
+    assert "offset" not in asked
+
+
+@pytest.mark.parametrize("token", [None, "", "nonsense", "1:a/../b", "12:abc\n"])
+async def test_without_a_token_that_is_one_it_does_not_connect(
+    fake: FakeTelegram, clock: ManualClock, token: str | None
+) -> None:
+    with pytest.raises(ConfigError, match="telegram") as caught:
+        await made(fake, clock, token=token).connect()
+    assert "BotFather" in caught.value.remedy
+    assert not token or token not in str(caught.value.as_dict())
+    assert fake.paths == []
+
+
+@pytest.mark.parametrize("status", [401, 404])
+async def test_a_token_that_is_refused_is_a_fault_of_the_configuration(
+    fake: FakeTelegram, clock: ManualClock, status: int
+) -> None:
+    fake.faults["getMe"].append(Refusal(status, "Unauthorized"))
+    adapter = made(fake, clock)
+    with pytest.raises(ConfigError, match="token is not valid: Unauthorized"):
+        await adapter.connect()
+    assert adapter.liveness.state is AdapterState.STOPPED
+    await adapter.disconnect()
+
+
+async def test_a_webhook_of_somebody_else_is_named_and_taken_away_only_when_that_is_wanted(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    fake.webhook = {"url": "https://other.example.org"}
+    with pytest.raises(ConfigError, match="has a webhook") as caught:
+        await made(fake, clock).connect()
+    assert "delete_webhook" in caught.value.remedy
+    assert fake.webhook
+    async with connected(made(fake, clock, delete_webhook=True), kept):
+        assert fake.sent("deleteWebhook") == [{"drop_pending_updates": False}]
+
+
+@pytest.mark.parametrize(
+    "fault", [CUT, LOST, TORN, Raw(502, b"Bad Gateway"), Raw(200, b"<html>"), Raw(404, b"no")]
+)
+async def test_a_server_that_cannot_be_asked_is_to_be_tried_again(
+    fake: FakeTelegram, clock: ManualClock, fault: object
+) -> None:
+    fake.faults["getMe"].append(fault)
+    with pytest.raises(ServerUnavailable) as caught:
+        await made(fake, clock).connect()
+    assert TOKEN not in str(caught.value.as_dict())
+
+
+async def test_nobody_at_the_address_is_to_be_tried_again(fake: FakeTelegram, clock: ManualClock) -> None:
+    fake.url = "http://127.0.0.1:9"
+    with pytest.raises(ServerUnavailable, match="cannot be reached: connect error"):
+        await made(fake, clock).connect()
+
+
+async def test_a_proxy_that_the_environment_names_is_not_given_the_token(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    async with connected(made(fake, clock), kept) as adapter:
+        assert (await adapter.send(CHAT, "hello")).success
+
+
+async def test_what_is_no_bot_api_is_named(fake: FakeTelegram, clock: ManualClock) -> None:
+    fake.faults["getMe"].append(Raw(200, b'{"ok": true, "result": {"id": "x"}}'))
+    with pytest.raises(ConfigError, match="no Bot API"):
+        await made(fake, clock).connect()
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"base_ulr": "http://127.0.0.1"},
+        {"base_url": "ftp://127.0.0.1"},
+        {"base_url": "http://[::1"},
+        {"base_url": 7},
+        {"poll_seconds": 0},
+        {"poll_seconds": True},
+        {"timeout_ms": "30"},
+        {"delete_webhook": "yes"},
+        {"webhook_url": "chat.example.org"},
+    ],
+)
+def test_a_wrong_setting_is_named_when_it_is_made(extra: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=rf"extra\.{next(iter(extra))}") as caught:
+        TelegramAdapter(PlatformConfig(token=TOKEN, extra=extra))
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize("secret", [None, "", "two words", "x" * 257, "naïve"])
+def test_a_webhook_without_a_secret_is_refused(secret: str | None) -> None:
+    with pytest.raises(ConfigError, match="secret") as caught:
+        TelegramAdapter(PlatformConfig(token=TOKEN, api_key=secret, extra={"webhook_url": HOOK}))
+    assert "api_key" in caught.value.remedy
+
+
+async def test_without_the_library_the_extra_is_named(
+    fake: FakeTelegram, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "httpx2":
+            raise ImportError("no", name=name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.delitem(sys.modules, "postroom.gateway.platforms.telegram_api", raising=False)
+    monkeypatch.setattr(builtins, "__import__", without)
+    adapter = made(fake, clock)
+    with pytest.raises(MissingExtra, match="httpx2") as caught:
+        await adapter.connect()
+    assert caught.value.remedy == "pip install 'postroom[telegram]'"
+    assert adapter.liveness.state is AdapterState.STOPPED
+
+
+async def test_disconnecting_ends_every_task_and_is_harmless_when_done_twice(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    async with connected(made(fake, clock), kept) as adapter:
+        await until(lambda: fake.sent("getUpdates"))
+        await adapter.disconnect()
+        await adapter.disconnect()
+        assert adapter.liveness.state is AdapterState.STOPPED
+        assert [one for one in asyncio.all_tasks() if one.get_name().startswith("channel telegram")] == []
+        result = await adapter.send(CHAT, "hello")
+        assert result.error_kind is SendErrorKind.TRANSIENT
+
+
+async def test_disconnecting_while_a_line_is_being_kept_ends_within_a_bound_and_acknowledges_nothing(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    kept.hold = asyncio.Event()
+    async with connected(made(fake, clock), kept) as adapter:
+        fake.feed(update(1))
+        await until(lambda: kept.asked)
+        await adapter.disconnect()
+        assert fake.acknowledged == []
+        assert len(adapter._tasks) == 0
+        kept.hold = None
+        await adapter.connect()
+        await until(lambda: fake.acknowledged == [1])
+        assert kept.texts == ["line 1"]
+
+
+async def test_it_can_be_connected_again_and_goes_on_where_it_was(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    async with connected(made(fake, clock), kept) as adapter:
+        fake.feed(update(1))
+        await until(lambda: fake.acknowledged == [1])
+        await adapter.connect(is_reconnect=True)
+        fake.feed(update(2))
+        await until(lambda: fake.acknowledged == [1, 2])
+        assert kept.texts == ["line 1", "line 2"]
+
+
+# What comes in, by polls.
+
+
+async def test_the_offset_moves_past_an_update_only_after_it_was_kept(
+    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
+) -> None:
+    kept.hold = asyncio.Event()
+    fake.feed(update(1), update(2))
+    await until(lambda: kept.asked == 1)
+    assert fake.acknowledged == []
+    kept.hold.set()
+    await until(lambda: fake.acknowledged == [1, 2])
+    assert kept.texts == ["line 1", "line 2"]
+    assert [one.get("offset") for one in fake.sent("getUpdates")] in ([None, 3], [None, None, 3])
+
+
+async def test_what_could_not_be_kept_is_not_acknowledged_and_comes_again_in_order(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
+) -> None:
+    kept.failures = [None, StoreUnavailable("away"), StoreUnavailable("away")]
+    fake.feed(update(1), update(2), update(3))
+    await until(lambda: clock.sleeping)
+    assert kept.texts == ["line 1"]
+    assert fake.acknowledged == []
+    assert adapter.liveness.error_code == "not_kept"
+    clock.advance(timedelta(seconds=2))
+    await until(lambda: kept.asked == 3)
+    assert fake.acknowledged == [1]
+    await pause_over(clock)
+    await until(lambda: fake.acknowledged == [1, 2, 3])
+    assert kept.texts == ["line 1", "line 2", "line 3"]
+    assert adapter.liveness.error_code is None
+    assert adapter.liveness.refused == 0
+
+
+async def test_a_failure_that_nobody_foresaw_is_logged_and_nothing_is_acknowledged(
+    fake: FakeTelegram,
+    kept: Kept,
+    clock: ManualClock,
+    adapter: TelegramAdapter,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept.failures = [RuntimeError("a bug")]
+    fake.feed(update(1))
+    await until(lambda: clock.sleeping)
+    assert fake.acknowledged == []
+    assert "task.failed" in caplog.text
+    assert adapter.liveness.error_code == "receive_failed"
+    await pause_over(clock)
+    await until(lambda: fake.acknowledged == [1])
+    assert kept.texts == ["line 1"]
+
+
+async def test_what_can_never_be_kept_is_acknowledged_and_counted(
+    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
+) -> None:
+    kept.failures = [InvalidRecord("no")]
+    fake.feed(update(1), update(2))
+    await until(lambda: fake.acknowledged == [1, 2])
+    assert kept.texts == ["line 2"]
+    assert adapter.liveness.refused == 1
+
+
+async def test_a_line_that_comes_twice_is_handed_over_twice(
+    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
+) -> None:
+    fake.feed(update(1), update(2, message=message(1, "line 1")))
+    await until(lambda: fake.acknowledged == [1, 2])
+    assert [one.message_id for one in kept.lines] == ["1", "1"]
+
+
+async def test_malformed_updates_are_counted_passed_over_and_never_shown(
+    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    fake.feed(
+        update(1, message="hush-hush"),
+        update(2, message={"text": "hush-hush"}),
+        update(3, message={**message(3, "hush-hush"), "chat": {"id": "x", "type": "private"}}),
+        "hush-hush",
+        update(4, callback_query={"data": "hush-hush", "message": message(3)}),
+        update(5, message=message(5, photo=[{"file_id": ["hush-hush"]}])),
+        update(6),
+    )
+    await until(lambda: fake.acknowledged == [1, 2, 3, 4, 5, 6])
+    assert kept.texts == ["line 6"]
+    assert adapter.liveness.refused == 6
+    assert "hush-hush" not in caplog.text
+
+
+async def test_updates_without_numbers_do_not_make_it_poll_without_a_pause(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
+) -> None:
+    fake.feed("nonsense")
+    await until(lambda: clock.sleeping)
+    polls = len(fake.sent("getUpdates"))
+    fake.updates = [update(1)]
+    await pause_over(clock)
+    await until(lambda: fake.acknowledged == [1])
+    assert polls <= 2
+    assert kept.texts == ["line 1"]
+
+
+async def test_a_poll_that_does_not_wait_is_not_repeated_without_a_pause(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    fake.faults["getUpdates"].extend([Raw(200, b'{"ok": true, "result": []}')] * 2)
+    async with connected(made(fake, clock), kept) as adapter:
+        for polls in (1, 2):
+            await until(lambda: clock.sleeping)
+            assert len(fake.sent("getUpdates")) == polls
+            assert adapter.liveness.state is AdapterState.CONNECTED
+            await pause_over(clock)
+        fake.feed(update(1))
+        await until(lambda: fake.acknowledged == [1])
+
+
+async def test_edits_are_edits_of_the_same_line(
+    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
+) -> None:
+    changed = message(1, "line 1, changed", edit_date=1_700_000_100)
+    kept.failures = [None, InvalidRecord("not known")]
+    fake.feed(update(1), update(2, edited_message=changed), update(3, edited_message=changed))
+    await until(lambda: fake.acknowledged == [1, 2, 3])
+    assert kept.texts == ["line 1"]
+    assert [(one.message_id, one.text) for one in kept.edits] == [("1", "line 1, changed")]
+
+
+async def test_an_edit_that_could_not_be_kept_comes_again(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
+) -> None:
+    kept.failures = [StoreUnavailable("away")]
+    fake.feed(update(2, edited_message=message(1, "changed")))
+    await until(lambda: clock.sleeping)
+    assert fake.acknowledged == []
+    await pause_over(clock)
+    await until(lambda: fake.acknowledged == [2])
+    assert [one.text for one in kept.edits] == ["changed"]
+
+
+def pressed(update_id: int, **more: Any) -> dict[str, Any]:
+    card = {**message(9, "Go on?"), "from": OURSELVES}
+    query = {"id": "p-1", "from": message(1)["from"], "message": card, "data": "approve:7", **more}
+    return update(update_id, callback_query=query)
+
+
+async def test_a_pressed_button_is_handed_over_and_its_note_is_shown(
+    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
+) -> None:
+    kept.note = "😀" * 150
+    fake.feed(pressed(1))
+    await until(lambda: fake.sent("answerCallbackQuery"))
+    assert fake.sent("answerCallbackQuery") == [{"callback_query_id": "p-1", "text": "😀" * 100}]
+    await until(lambda: fake.acknowledged == [1])
+    (press,) = kept.presses
+    assert (press.value, press.message_id, press.press_id) == ("approve:7", "9", "p-1")
+    assert (press.source.user_id, press.source.chat_id, press.source.account) == ("77", "77", str(BOT_ID))
+
+
+async def test_a_press_that_could_not_be_kept_comes_again_and_is_not_answered_before(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
+) -> None:
+    kept.failures = [StoreUnavailable("away")]
+    fake.feed(pressed(1))
+    await until(lambda: clock.sleeping)
+    assert fake.acknowledged == []
+    assert fake.sent("answerCallbackQuery") == []
+    await pause_over(clock)
+    await until(lambda: fake.acknowledged == [1] and fake.sent("answerCallbackQuery"))
+    assert len(kept.presses) == 1
+
+
+async def test_a_note_that_is_refused_harms_nothing(
+    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
+) -> None:
+    fake.faults["answerCallbackQuery"].append(Refusal(400, "Bad Request: query is too old"))
+    fake.feed(pressed(1), update(2))
+    await until(lambda: fake.acknowledged == [1, 2])
+    assert kept.texts == ["line 2"]
+    assert adapter.liveness.state is AdapterState.CONNECTED
+
+
+@pytest.mark.parametrize(
+    "fault", [CUT, LOST, TORN, Raw(502, b"Bad Gateway"), Raw(200, b"[[["), Raw(200, b'{"ok":true}')]
+)
+async def test_a_poll_that_fails_is_repeated_after_a_pause_and_loses_nothing(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock, fault: object
+) -> None:
+    fake.feed(update(1))
+    fake.faults["getUpdates"].append(fault)
+    async with connected(made(fake, clock), kept) as adapter:
+        await until(lambda: clock.sleeping)
+        assert adapter.liveness.state is AdapterState.RECONNECTING
+        assert adapter.liveness.error_code == "unreachable"
+        await pause_over(clock)
+        await until(lambda: fake.acknowledged == [1])
+        assert kept.texts == ["line 1"]
+        assert adapter.liveness.state is AdapterState.CONNECTED
+        assert adapter.liveness.error is None
+
+
+async def test_after_a_cut_in_an_open_poll_it_polls_again(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
+) -> None:
+    await until(lambda: fake.sent("getUpdates"))
+    fake.hang_up()
+    await pause_over(clock)
+    fake.feed(update(1))
+    await until(lambda: fake.acknowledged == [1])
+    assert kept.texts == ["line 1"]
+
+
+async def test_pauses_grow_to_a_minute_and_not_further(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
+) -> None:
+    pauses = [adapter._pause_ms(failures) for failures in range(1, 40)]
+    for failures, pause in enumerate(pauses):
+        assert min(60_000, 1_000 * 2**failures) / 2 <= pause <= min(60_000, 1_000 * 2**failures)
+    assert len(set(pauses)) > 30
+
+
+async def test_the_pause_that_telegram_asks_for_is_kept(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    fake.feed(update(1))
+    fake.faults["getUpdates"].append(Refusal(429, "Too Many Requests: retry after 90", {"retry_after": 90}))
+    async with connected(made(fake, clock), kept):
+        await until(lambda: clock.sleeping)
+        clock.advance(timedelta(seconds=89))
+        assert clock.sleeping == 1
+        clock.advance(timedelta(seconds=1))
+        await until(lambda: fake.acknowledged == [1])
+        assert kept.texts == ["line 1"]
+
+
+async def test_another_that_polls_ends_it_with_a_remedy(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
+) -> None:
+    await until(lambda: fake._poll is not None)
+    async with httpx2.AsyncClient(trust_env=False) as other:
+        task = asyncio.ensure_future(other.post(f"{fake.url}/bot{TOKEN}/getUpdates", json={}))
+        await until(lambda: adapter.liveness.state is AdapterState.FAILED)
+        fake.feed(update(1))
+        await task
+    assert adapter.liveness.error_code == "conflict"
+    assert "stop the other program" in (adapter.liveness.error or "")
+    assert not adapter.liveness.retryable
+    assert clock.sleeping == 0
+    assert kept.lines == []
+    await adapter.connect()
+    await until(lambda: kept.lines)
+    assert adapter.liveness.state is AdapterState.CONNECTED
+    assert adapter.liveness.retryable
+
+
+async def test_a_token_that_is_taken_away_ends_it(fake: FakeTelegram, kept: Kept, clock: ManualClock) -> None:
+    fake.faults["getUpdates"].append(Refusal(401, "Unauthorized"))
+    async with connected(made(fake, clock), kept) as adapter:
+        await until(lambda: adapter.liveness.state is AdapterState.FAILED)
+        assert adapter.liveness.error_code == "unauthorized"
+        assert "BotFather" in (adapter.liveness.error or "")
+        assert not adapter.liveness.retryable
+        await adapter.disconnect()
+        assert adapter.liveness.state is AdapterState.FAILED
+
+
+async def test_receiving_and_sending_are_measured_apart(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock, adapter: TelegramAdapter
+) -> None:
+    began = clock.now()
+    assert (adapter.liveness.inbound_at, adapter.liveness.outbound_at) == (began, None)
+    clock.advance(timedelta(seconds=5))
+    await adapter.send(CHAT, "hello")
+    assert (adapter.liveness.inbound_at, adapter.liveness.outbound_at) == (began, began + 5_000)
+    clock.advance(timedelta(seconds=5))
+    fake.feed(update(1))
+    await until(lambda: kept.lines)
+    assert (adapter.liveness.inbound_at, adapter.liveness.outbound_at) == (began + 10_000, began + 5_000)
+
+
+# What comes in, by a webhook.
+
+
+@asynccontextmanager
+async def hooked(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> AsyncIterator[tuple[TelegramAdapter, Callable[..., Any]]]:
+    async with connected(made(fake, clock, webhook_url=HOOK), kept) as adapter:
+        app = Starlette(routes=list(adapter.routes()))
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://here") as client:
+
+            async def deliver(told: Any, secret: str | None = SECRET, **more: Any) -> int:
+                headers = {} if secret is None else {SECRET_HEADER: secret}
+                body = {"content": told} if isinstance(told, bytes) else {"json": told}
+                return (await client.post(WEBHOOK_PATH, headers=headers, **body, **more)).status_code
+
+            yield adapter, deliver
+
+
+async def test_the_webhook_is_set_with_its_secret(fake: FakeTelegram, kept: Kept, clock: ManualClock) -> None:
+    async with hooked(fake, kept, clock) as (adapter, _):
+        assert fake.webhook["url"] == HOOK
+        assert fake.webhook["secret_token"] == SECRET
+        assert "edited_message" in fake.webhook["allowed_updates"]
+        assert fake.sent("getUpdates") == []
+        assert adapter.lock_identity() is None
+    assert fake.webhook["url"] == HOOK
+
+
+async def test_a_webhook_answers_200_only_when_the_line_is_kept(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    async with hooked(fake, kept, clock) as (adapter, deliver):
+        kept.failures = [StoreUnavailable("away"), RuntimeError("a bug")]
+        assert await deliver(update(1)) == 503
+        assert await deliver(update(1)) == 503
+        assert kept.texts == []
+        assert adapter.liveness.error_code == "receive_failed"
+        assert await deliver(update(1)) == 200
+        assert await deliver(update(1)) == 200
+        assert kept.texts == ["line 1", "line 1"]
+        assert adapter.liveness.error_code is None
+        assert adapter.liveness.refused == 0
+
+
+@pytest.mark.parametrize("secret", [None, "", "wrong", SECRET + "x", "ünïcode"])
+async def test_a_webhook_without_the_secret_is_refused_counted_and_not_read(
+    fake: FakeTelegram,
+    kept: Kept,
+    clock: ManualClock,
+    secret: str | None,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with hooked(fake, kept, clock) as (adapter, deliver):
+        heard = adapter.liveness.inbound_at
+        clock.advance(timedelta(seconds=1))
+        given = None if secret is None else secret.encode()
+        assert await deliver(b'{"text": "hush-hush"}', given) == 401
+        assert adapter.liveness.refused == 1
+        assert adapter.liveness.inbound_at == heard
+        assert kept.lines == []
+        assert "hush-hush" not in caplog.text
+
+
+async def test_a_refused_or_malformed_update_of_a_webhook_is_acknowledged_and_counted(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    async with hooked(fake, kept, clock) as (adapter, deliver):
+        kept.failures = [InvalidRecord("no")]
+        for told in (update(1), b"{", b"\xff\xfe", b"[" * 100_000, b"[]", b"null", {"update_id": "x"}):
+            assert await deliver(told) == 200
+        assert adapter.liveness.refused == 7
+        assert kept.lines == []
+
+
+async def test_a_body_that_is_too_large_is_refused_without_reading_more(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    async with hooked(fake, kept, clock) as (adapter, deliver):
+        assert await deliver(b" " * (LARGEST_UPDATE + 1)) == 413
+        asked, answered = 0, []
+
+        async def receive() -> dict[str, Any]:
+            nonlocal asked
+            asked += 1
+            return {"type": "http.request", "body": b" " * 65_536, "more_body": True}
+
+        async def send(told: dict[str, Any]) -> None:
+            answered.append(told.get("status"))
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": WEBHOOK_PATH,
+            "query_string": b"",
+            "headers": [(SECRET_HEADER.lower().encode(), SECRET.encode())],
+        }
+        await Starlette(routes=list(adapter.routes()))(scope, receive, send)
+        assert answered[0] == 413
+        assert asked == LARGEST_UPDATE // 65_536 + 1
+        assert adapter.liveness.refused == 2
+        assert kept.lines == []
+
+
+async def test_a_sender_that_leaves_in_the_middle_is_told_nothing_and_nothing_is_kept(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    async with hooked(fake, kept, clock) as (adapter, _):
+        told = [
+            {"type": "http.request", "body": b"{", "more_body": True},
+            {"type": "http.disconnect"},
+        ]
+        answered: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return told.pop(0)
+
+        async def send(one: dict[str, Any]) -> None:
+            answered.append(one.get("status"))
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": WEBHOOK_PATH,
+            "query_string": b"",
+            "headers": [(SECRET_HEADER.lower().encode(), SECRET.encode())],
+        }
+        await Starlette(routes=list(adapter.routes()))(scope, receive, send)
+        assert answered[0] == 408
+        assert kept.lines == []
+
+
+async def test_a_webhook_that_is_not_connected_takes_nothing(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    async with hooked(fake, kept, clock) as (adapter, deliver):
+        kept.hold = asyncio.Event()
+        waiting = asyncio.ensure_future(deliver(update(1)))
+        await until(lambda: kept.asked)
+        await adapter.disconnect()
+        assert await waiting == 503
+        assert await deliver(update(1)) == 503
+        assert kept.lines == []
+
+
+async def test_edits_and_presses_come_by_the_webhook_too(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    async with hooked(fake, kept, clock) as (_, deliver):
+        assert await deliver(update(1)) == 200
+        assert await deliver(update(2, edited_message=message(1, "changed"))) == 200
+        assert await deliver(pressed(3)) == 200
+        await until(lambda: fake.sent("answerCallbackQuery"))
+        assert (kept.texts, [one.text for one in kept.edits]) == (["line 1"], ["changed"])
+        assert [one.value for one in kept.presses] == ["approve:7"]
+
+
+async def test_a_webhook_that_telegram_refuses_is_a_fault_of_the_configuration(
+    fake: FakeTelegram, clock: ManualClock
+) -> None:
+    fake.faults["setWebhook"].append(Refusal(400, "Bad Request: bad webhook: HTTPS url must be provided"))
+    with pytest.raises(ConfigError, match="HTTPS url must be provided"):
+        await made(fake, clock, webhook_url="http://plain.example.org").connect()
+
+
+async def test_a_webhook_is_looked_after(fake: FakeTelegram, kept: Kept, clock: ManualClock) -> None:
+    look = timedelta(milliseconds=LOOK_EVERY_MS)
+    async with hooked(fake, kept, clock) as (adapter, _):
+        fake.faults["getWebhookInfo"].append(CUT)
+        await until(lambda: clock.sleeping)
+        clock.advance(look)
+        await until(lambda: adapter.liveness.state is AdapterState.RECONNECTING)
+        await until(lambda: clock.sleeping)
+        clock.advance(look)
+        await until(lambda: adapter.liveness.state is AdapterState.CONNECTED)
+        assert adapter.liveness.inbound_at == clock.now()
+        fake.webhook["url"] = "https://other.example.org"
+        await until(lambda: clock.sleeping)
+        clock.advance(look)
+        await until(lambda: adapter.liveness.state is AdapterState.FAILED)
+        assert adapter.liveness.error_code == "conflict"
+
+
+# What goes out.
+
+
+async def test_markdown_goes_out_in_telegrams_dialect(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+    result = await adapter.send(CHAT, "**bold** 1.5 `a_b`", reply_to="12")
+    assert result.success
+    (shown,) = fake.messages.values()
+    assert result.message_id == str(next(iter(fake.messages)))
+    assert shown == {
+        "chat_id": 77,
+        "text": "*bold* 1\\.5 `a_b`",
+        "parse_mode": "MarkdownV2",
+        "reply_parameters": {"message_id": 12, "allow_sending_without_reply": True},
+    }
+
+
+@pytest.mark.parametrize(
+    ("metadata", "topic"),
+    [(None, None), ({"thread_id": "42"}, 42), ({"thread_id": "1"}, None), ({"thread_id": "x"}, None)],
+)
+async def test_an_answer_goes_into_its_topic(
+    fake: FakeTelegram, adapter: TelegramAdapter, metadata: dict[str, Any] | None, topic: int | None
+) -> None:
+    assert (await adapter.send("-100200", "hi", metadata=metadata)).success
+    assert fake.sent("sendMessage")[0].get("message_thread_id") == topic
+
+
+async def test_where_marks_are_refused_the_same_goes_out_plain(
+    fake: FakeTelegram, adapter: TelegramAdapter
+) -> None:
+    fake.faults["sendMessage"].append(
+        Refusal(400, "Bad Request: can't parse entities: no end at byte offset 3")
+    )
+    result = await adapter.send(CHAT, "**bold**")
+    assert result.success
+    (shown,) = fake.messages.values()
+    assert shown == {"chat_id": 77, "text": "**bold**"}
+
+
+async def test_long_text_is_counted_in_utf16(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+    assert (await adapter.send(CHAT, "😀" * 2_048)).success
+    result = await adapter.send(CHAT, "😀" * 2_048 + ".")
+    assert result.error_kind is SendErrorKind.TOO_LONG
+    assert len(fake.calls) == len([one for one in fake.calls if one.method != "sendMessage"]) + 1
+
+
+async def test_a_text_that_formatting_makes_too_long_goes_out_plain(
+    fake: FakeTelegram, adapter: TelegramAdapter
+) -> None:
+    text = "- a\n" + "b\n" * 2_046
+    assert len(text) == 4_096
+    assert (await adapter.send(CHAT, text)).success
+    assert [one.get("parse_mode") for one in fake.sent("sendMessage")] == ["MarkdownV2", None]
+
+
+async def test_a_long_text_is_formatted_off_the_event_loop(
+    adapter: TelegramAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def noted(text: str) -> str | None:
+        threads.append(threading.get_ident())
+        return markdown_v2(text)
+
+    monkeypatch.setattr(telegram_sending, "markdown_v2", noted)
+    for length in (telegram_sending.SHORT_TEXT, telegram_sending.SHORT_TEXT + 1):
+        assert (await adapter.send(CHAT, "[" * length)).success
+    here = threading.get_ident()
+    assert [one == here for one in threads] == [True, False]
+
+
+HOSTILE = [
+    "_*[]()~`>#+-=|{}.!\\",
+    "half \ud83d of a pair",
+    "nul \0 and \x1b[31m",
+    "*a**b*_c__d_ ***e*** ~~f~~g~~",
+    "```\nnever closed",
+    "> quote **bold\n> `code` ends not",
+    "[x](javascript:alert(1)) [y](http://a/)b) ![z](tg://user?id=1)",
+    "> " * 200 + "deep",
+    "- " * 60 + "deep",
+    "[" * 2_000,
+    "&#0; &lt;b&gt; <script>alert(1)</script>",
+    "a" * 4_096,
+    "\u202egnp.exe \u200d\ufe0f",
+]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+async def test_hostile_text_is_said_at_the_first_attempt(
+    fake: FakeTelegram, adapter: TelegramAdapter, text: str
+) -> None:
+    assert (await adapter.send(CHAT, text)).success
+    assert len(fake.sent("sendMessage")) == 1
+
+
+REFUSALS = [
+    (Refusal(429, "Too Many Requests: retry after 7", {"retry_after": 7}), SendErrorKind.RATE_LIMITED, 7_000),
+    (Refusal(429, "Too Many Requests"), SendErrorKind.RATE_LIMITED, None),
+    (Refusal(403, "Forbidden: bot was blocked by the user"), SendErrorKind.FORBIDDEN, None),
+    (Refusal(401, "Unauthorized"), SendErrorKind.FORBIDDEN, None),
+    (Refusal(400, "Bad Request: not enough rights to send text messages"), SendErrorKind.FORBIDDEN, None),
+    (Refusal(400, "Bad Request: chat not found"), SendErrorKind.NOT_FOUND, None),
+    (Refusal(400, "Bad Request: message thread not found"), SendErrorKind.NOT_FOUND, None),
+    (
+        Refusal(400, "Bad Request: group chat was upgraded to a supergroup chat"),
+        SendErrorKind.NOT_FOUND,
+        None,
+    ),
+    (Refusal(500, "Internal Server Error"), SendErrorKind.TRANSIENT, None),
+    (Raw(503, b"busy"), SendErrorKind.TRANSIENT, None),
+    (Raw(302, b"", "Location: http://127.0.0.1:9/\r\n"), SendErrorKind.TRANSIENT, None),
+    (Raw(502, b"Bad Gateway"), SendErrorKind.UNKNOWN, None),
+    (Refusal(502, "Bad Gateway"), SendErrorKind.UNKNOWN, None),
+    (Raw(504, b'{"ok": false, "description": "Gateway Timeout"}'), SendErrorKind.UNKNOWN, None),
+    (Raw(500, b"<html>"), SendErrorKind.UNKNOWN, None),
+    (Raw(200, b"<html>"), SendErrorKind.UNKNOWN, None),
+    (LOST, SendErrorKind.UNKNOWN, None),
+    (TORN, SendErrorKind.UNKNOWN, None),
+]
+
+
+@pytest.mark.parametrize(("fault", "kind", "wait"), REFUSALS, ids=range(len(REFUSALS)))
+async def test_each_refusal_is_told_by_its_kind_after_one_attempt(
+    fake: FakeTelegram, adapter: TelegramAdapter, fault: object, kind: SendErrorKind, wait: int | None
+) -> None:
+    fake.faults["sendMessage"].append(fault)
+    result = await adapter.send(CHAT, "hello")
+    assert (result.success, result.error_kind, result.retry_after_ms) == (False, kind, wait)
+    assert result.error
+    assert TOKEN not in repr(result)
+    assert len(fake.sent("sendMessage")) == 1
+    assert adapter.liveness.outbound_at is None
+
+
+@pytest.mark.parametrize(
+    ("description", "kind"),
+    [("message is too long", SendErrorKind.TOO_LONG), ("BUTTON_DATA_INVALID", SendErrorKind.BAD_FORMAT)],
+)
+async def test_what_is_refused_plain_too_is_told_by_its_kind(
+    fake: FakeTelegram, adapter: TelegramAdapter, description: str, kind: SendErrorKind
+) -> None:
+    fake.faults["sendMessage"].extend([Refusal(400, f"Bad Request: {description}")] * 2)
+    assert (await adapter.send(CHAT, "hello")).error_kind is kind
+
+
+async def test_an_empty_text_is_refused(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+    assert (await adapter.send(CHAT, "  ")).error_kind is SendErrorKind.BAD_FORMAT
+    assert fake.messages == {}
+
+
+async def test_silence_after_a_request_leaves_its_end_unknown(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    async with connected(made(fake, clock, timeout_ms=300), kept) as adapter:
+        fake.faults["sendMessage"].append(SILENCE)
+        result = await adapter.send(CHAT, "hello")
+        assert result.error_kind is SendErrorKind.UNKNOWN
+        assert result.error == "Telegram's answer was lost: read timeout"
+
+
+async def test_a_connection_that_is_refused_may_be_tried_again(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock
+) -> None:
+    async with connected(made(fake, clock), kept) as adapter:
+        assert adapter._api is not None
+        adapter._api._base = "http://127.0.0.1:9"
+        assert (await adapter.send(CHAT, "hello")).error_kind is SendErrorKind.TRANSIENT
+
+
+async def test_edits_replace_and_one_that_changes_nothing_is_a_success(
+    fake: FakeTelegram, adapter: TelegramAdapter
+) -> None:
+    first = await adapter.send(CHAT, "one")
+    assert first.message_id is not None
+    for _ in range(2):
+        result = await adapter.edit_message(CHAT, first.message_id, "**two**")
+        assert (result.success, result.message_id) == (True, first.message_id)
+    assert fake.messages[int(first.message_id)]["text"] == "*two*"
+    assert len(fake.sent("editMessageText")) == 2
+    assert (await adapter.edit_message(CHAT, "9999", "x")).error_kind is SendErrorKind.NOT_FOUND
+    assert (await adapter.edit_message(CHAT, "abc", "x")).error_kind is SendErrorKind.BAD_FORMAT
+    assert (await adapter.edit_message(CHAT, "1", "x" * 4_097)).error_kind is SendErrorKind.TOO_LONG
+
+
+async def test_what_was_said_is_taken_back(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+    first = await adapter.send(CHAT, "one")
+    assert first.message_id is not None
+    assert (await adapter.delete_message(CHAT, first.message_id)).success
+    assert fake.messages == {}
+    assert (await adapter.delete_message(CHAT, first.message_id)).error_kind is SendErrorKind.NOT_FOUND
+    assert (await adapter.delete_message(CHAT, "abc")).error_kind is SendErrorKind.BAD_FORMAT
+
+
+async def test_typing_is_shown_and_rests_when_telegram_asks_for_it(
+    fake: FakeTelegram, clock: ManualClock, adapter: TelegramAdapter
+) -> None:
+    fake.faults["sendChatAction"].extend([CUT, Refusal(429, "Too Many Requests", {"retry_after": 5})])
+    for _ in range(4):
+        await adapter.send_typing(CHAT, {"thread_id": "4"})
+    assert fake.sent("sendChatAction") == [{"chat_id": 77, "message_thread_id": 4, "action": "typing"}] * 2
+    clock.advance(timedelta(seconds=5))
+    await adapter.send_typing(CHAT)
+    assert len(fake.sent("sendChatAction")) == 3
+
+
+async def test_a_card_has_buttons_and_loses_them_when_it_has_its_answer(
+    fake: FakeTelegram, adapter: TelegramAdapter
+) -> None:
+    card = Card(text="Go on?", buttons=(Button(label="Yes", value="yes:1"), Button(label="No", value="no:1")))
+    sent = await adapter.send_card(CHAT, card, {"thread_id": "3"})
+    assert sent.message_id is not None
+    shown = fake.messages[int(sent.message_id)]
+    assert shown["message_thread_id"] == 3
+    assert shown["reply_markup"]["inline_keyboard"] == [
+        [{"text": "Yes", "callback_data": "yes:1"}],
+        [{"text": "No", "callback_data": "no:1"}],
+    ]
+    assert (await adapter.update_card(CHAT, sent.message_id, card.answered("Ada: yes"))).success
+    shown = fake.messages[int(sent.message_id)]
+    assert shown["reply_markup"] == {"inline_keyboard": []}
+    assert shown["text"] == "Go on?\n\nAda: yes"
+
+
+@pytest.mark.parametrize("value", ["", "x" * 65, "é" * 33])
+async def test_a_button_that_cannot_be_carried_is_refused(
+    fake: FakeTelegram, adapter: TelegramAdapter, value: str
+) -> None:
+    card = Card(text="Go on?", buttons=(Button(label="Yes", value=value),))
+    assert (await adapter.send_card(CHAT, card)).error_kind is SendErrorKind.BAD_FORMAT
+    assert (await adapter.update_card(CHAT, "1", card)).error_kind is SendErrorKind.BAD_FORMAT
+    assert fake.messages == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "name"),
+    [
+        (MessageType.PHOTO, "sendPhoto", "photo"),
+        (MessageType.VOICE, "sendVoice", "voice"),
+        (MessageType.AUDIO, "sendAudio", "audio"),
+        (MessageType.VIDEO, "sendVideo", "video"),
+        (MessageType.STICKER, "sendSticker", "sticker"),
+        (MessageType.DOCUMENT, "sendDocument", "document"),
+    ],
+)
+async def test_files_are_sent_by_their_kind(
+    fake: FakeTelegram, adapter: TelegramAdapter, kind: MessageType, method: str, name: str
+) -> None:
+    file = Attachment(kind=kind, ref="", mime="image/png", name="a b.png")
+    assert (await adapter.send_media(CHAT, file, b"\x00\xff", metadata={"thread_id": "5"})).success
+    call = fake.calls[-1] if fake.calls[-1].files else next(one for one in fake.calls if one.files)
+    assert call.method == method
+    assert call.files == {name: ("a b.png", "image/png", b"\x00\xff")}
+    assert call.fields == {"chat_id": 77, "message_thread_id": 5}
+
+
+async def test_a_caption_is_formatted_and_bounded_and_falls_back(
+    fake: FakeTelegram, adapter: TelegramAdapter
+) -> None:
+    file = Attachment(kind=MessageType.STICKER, ref="")
+    fake.faults["sendDocument"].append(Refusal(400, "Bad Request: can't parse entities"))
+    assert (await adapter.send_media(CHAT, file, b"x", "**look**")).success
+    assert [one["caption"] for one in fake.sent("sendDocument")] == ["*look*", "**look**"]
+    result = await adapter.send_media(CHAT, file, b"x", "x" * 1_025)
+    assert result.error_kind is SendErrorKind.TOO_LONG
+
+
+async def test_a_hostile_name_or_type_of_a_file_is_data(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+    name = '../../etc/"passwd\r\nX-Evil: 1\0.txt'
+    file = Attachment(kind=MessageType.DOCUMENT, ref="", mime="text/html\r\nX-Evil: 1", name=name)
+    assert (await adapter.send_media(CHAT, file, b"x")).success
+    call = next(one for one in fake.calls if one.files)
+    ((shown, mime, content),) = call.files.values()
+    assert (mime, content) == ("application/octet-stream", b"x")
+    assert shown is not None
+    assert "\n" not in shown
+
+
+async def test_a_file_that_is_too_large_for_telegram_is_told_so(
+    fake: FakeTelegram, adapter: TelegramAdapter
+) -> None:
+    fake.faults["sendDocument"].append(Raw(413, b"<html>Request Entity Too Large"))
+    file = Attachment(kind=MessageType.DOCUMENT, ref="")
+    assert (await adapter.send_media(CHAT, file, b"x")).error_kind is SendErrorKind.TOO_LONG
+
+
+async def test_what_a_chat_is_is_told(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+    assert await adapter.get_chat_info("-100200") == {"name": "Team", "type": "group"}
+    assert await adapter.get_chat_info("77") == {"name": "Ada L", "type": "dm"}
+    assert await adapter.get_chat_info("5") == {}
+
+
+# Files that came in.
+
+
+def of(ref: str, size: int | None = None) -> Attachment:
+    return Attachment(kind=MessageType.DOCUMENT, ref=ref, size=size)
+
+
+async def test_a_file_is_fetched_by_its_id(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+    fake.files["f1"] = {"file_id": "f1", "file_size": 4, "file_path": "documents/file 1.txt"}
+    fake.contents["documents/file%201.txt"] = b"text"
+    assert await adapter.fetch_media(of("f1"), max_bytes=4) == b"text"
+
+
+async def test_a_file_over_the_bound_is_not_read(fake: FakeTelegram, adapter: TelegramAdapter) -> None:
+    fake.files["f1"] = {"file_id": "f1", "file_path": "documents/f"}
+    fake.contents["documents/f"] = b"x" * 100_000
+    fake.faults["getFile"].extend([None, Refusal(400, "Bad Request: file is too big")])
+    for attachment in (of("f1"), of("f1"), of("f1", size=11)):
+        with pytest.raises(TooLarge):
+            await adapter.fetch_media(attachment, max_bytes=10)
+    assert len(fake.sent("getFile")) == 2
+    fake.unmeasured.add(f"/file/bot{TOKEN}/documents/f")
+    with pytest.raises(TooLarge):
+        await adapter.fetch_media(of("f1"), max_bytes=99_999)
+    assert await adapter.fetch_media(of("f1"), max_bytes=100_000) == b"x" * 100_000
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../../bot1:x/getMe",
+        "/etc/passwd",
+        "http://127.0.0.1:9/evil",
+        "//127.0.0.1:9/x",
+        "a/../b",
+        "a\r\nb",
+        "",
+        7,
+        None,
+    ],
+)
+async def test_a_path_that_leads_elsewhere_is_not_followed(
+    fake: FakeTelegram, adapter: TelegramAdapter, path: Any
+) -> None:
+    fake.files["f1"] = {"file_id": "f1", "file_path": path}
+    with pytest.raises(ServerUnavailable):
+        await adapter.fetch_media(of("f1"), max_bytes=10)
+    assert [one for one in fake.paths if one.startswith("/file/")] == []
+
+
+async def test_a_file_that_cannot_be_had_is_told_and_no_other_host_is_asked(
+    fake: FakeTelegram, adapter: TelegramAdapter
+) -> None:
+    fake.files["moved"] = {"file_id": "moved", "file_path": "moved/f"}
+    fake.contents["moved/f"] = "elsewhere"  # type: ignore[assignment]
+    fake.files["gone"] = {"file_id": "gone", "file_path": "gone/f"}
+    for ref, why in (
+        ("moved", "answered with 302"),
+        ("gone", "answered with 404"),
+        ("never", "invalid file_id"),
+    ):
+        with pytest.raises(ServerUnavailable, match=why):
+            await adapter.fetch_media(of(ref), max_bytes=10)
+
+
+# Secrets.
+
+
+async def test_the_token_is_in_no_log_no_failure_and_no_picture(
+    fake: FakeTelegram, kept: Kept, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    fake.faults["getUpdates"].extend([CUT, Raw(500, b"<html>"), Refusal(400, "odd"), Raw(200, b"[[[")])
+    fake.faults["sendMessage"].extend([LOST, TORN, CUT])
+    fake.files["f1"] = {"file_id": "f1", "file_path": "gone/f"}
+    said: list[str] = []
+    async with connected(made(fake, clock), kept) as adapter:
+        for _ in range(4):
+            await pause_over(clock)
+            said.append(repr(adapter.liveness))
+        said += [repr(await adapter.send(CHAT, "hush-hush")) for _ in range(4)]
+        with pytest.raises(ServerUnavailable) as caught:
+            await adapter.fetch_media(of("f1"), max_bytes=10)
+        said += [repr(adapter), repr(adapter._api), repr(adapter.config), repr(caught.value.as_dict())]
+        fake.feed(update(1, message=message(1, "hush-hush")))
+        await until(lambda: kept.lines)
+    told = "\n".join([caplog.text, *said])
+    assert "HTTP Request: POST" in caplog.text
+    assert "receive_response_headers" in caplog.text
+    assert TOKEN not in told
+    assert TOKEN.partition(":")[2] not in told
+    assert SECRET not in told
+    assert "hush-hush" not in caplog.text
+
+
+async def test_lines_of_several_chats_keep_their_order(
+    fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
+) -> None:
+    chats = [PRIVATE, GROUP]
+    fake.feed(*(update(n, message=message(n, str(n), chat=chats[n % 2])) for n in range(1, 251)))
+    await until(lambda: len(fake.acknowledged) == 250)
+    assert kept.texts == [str(n) for n in range(1, 251)]
