@@ -1,0 +1,238 @@
+"""What adapters share whose platform calls our own server: refusals, bodies of bounded size, JSON both ways.
+
+    request ──▶ open? ──▶ who is it? ──▶ body, bounded ──▶ understood ──▶ kept ──▶ answered with success
+                 503       401            413, 415          400            503 when it could not be kept
+
+Nothing of a request is ever logged.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import json
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from postroom.concurrency import Tasks
+from postroom.contracts.errors import ConfigError, InputError, StoreError
+from postroom.contracts.messages import Json
+from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Inbound, MessageEvent
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+RETRY_SECONDS: Final = 2
+_BODY_SECONDS: Final = 60
+_COUNTED: Final = frozenset({400, 401, 403, 404, 408, 413, 415})
+_SAFE: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+class Refused(Exception):
+    """A request that gets nothing but a refusal. The text is for who sent it and quotes no secret."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+        """The field that is wrong."""
+        self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+
+
+class SseResponse(StreamingResponse):
+    """Server-sent events; the source is closed as soon as nobody reads any more."""
+
+    def __init__(
+        self,
+        source: AsyncGenerator[str],
+        headers: Mapping[str, str] | None = None,
+        *,
+        left: Callable[[], None],
+    ) -> None:
+        """`left` is called when it is over, also when nobody began to read."""
+        # A proxy that buffers would keep the events to itself.
+        unbuffered = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(source, headers={**unbuffered, **(headers or {})}, media_type="text/event-stream")
+        self._source = source
+        self._left = left
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with the stream, until it ends or nobody reads it any more."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._left()
+
+    async def stream_response(self, send: Send) -> None:
+        """Send what the source yields, and close it."""
+        async with aclosing(self._source):
+            await super().stream_response(send)
+
+
+class HttpAdapter(BasePlatformAdapter):
+    """An adapter that only answers requests: it is connected as soon as it may answer them."""
+
+    async def connect(self, *, is_reconnect: bool = False) -> None:
+        """Begin to take requests."""
+        if self._tasks.closed:
+            self._tasks = Tasks(f"channel {self.platform.value}")
+        self.liveness.error_code = self.liveness.error = None
+        self.liveness.state = AdapterState.CONNECTED
+        self._heard()
+
+    async def disconnect(self) -> None:
+        """Refuse requests from now on; those at work are not acknowledged any more."""
+        self.liveness.state = AdapterState.STOPPED
+        await self._tasks.close()
+
+    @abstractmethod
+    def _shape(self, refusal: Refused) -> Response:
+        """Return a refusal as this platform's callers read it."""
+
+    def _serve(self, work: Endpoint) -> Endpoint:
+        """Return the endpoint with every foreseen failure turned into an answer, and counted."""
+
+        async def serve(request: Request) -> Response:
+            try:
+                self._receiver()
+                return await work(request)
+            except Refused as refusal:
+                return self._refuse(refusal)
+            except StoreError:
+                return self._refuse(_not_now("it could not be kept; send it again"))
+            except InputError as error:
+                return self._refuse(Refused(400, error.code, error.message))
+            except ClientDisconnect:
+                return self._refuse(Refused(400, "cut_off", "the request broke off"))
+
+        return serve
+
+    def _refuse(self, refusal: Refused) -> Response:
+        self.liveness.refused += refusal.status in _COUNTED
+        return self._shape(refusal)
+
+    def _receiver(self) -> Inbound:
+        """Return what takes lines; without it nothing may be acknowledged.
+
+        Raises:
+            Refused: the adapter does not receive.
+        """
+        if self._inbound is None or self.liveness.state is not AdapterState.CONNECTED:
+            raise _not_now("messages are not received at the moment")
+        return self._inbound
+
+    async def _keep(self, event: MessageEvent) -> None:
+        """Hand a line over; when this returns it may be acknowledged.
+
+        Raises:
+            StoreError, InputError: as `handle_message` does.
+            Refused: the adapter was stopped meanwhile.
+        """
+        await self.handle_message(event)
+        self._receiver()
+
+
+def _not_now(message: str) -> Refused:
+    return Refused(503, "unavailable", message, retry_after=RETRY_SECONDS)
+
+
+def json_response(
+    data: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return data as JSON in ASCII, so that halves of surrogate pairs pass too."""
+    return Response(
+        json.dumps(data),
+        status_code=status,
+        headers={**_SAFE, **(headers or {})},
+        media_type="application/json",
+    )
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """Return the raw body, of at most `limit` bytes; of a longer one no more than that is read.
+
+    Raises:
+        Refused: it is longer, or takes too long to come.
+        ClientDisconnect: the client went away.
+    """
+    refusal = Refused(413, "too_large", f"the body is larger than {limit} bytes")
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and (len(announced) > 18 or int(announced) > limit):
+        raise refusal
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > limit:
+                    raise refusal
+    except TimeoutError as error:
+        raise Refused(408, "too_slow", f"the body did not come within {_BODY_SECONDS} seconds") from error
+    return bytes(body)
+
+
+def require_json(request: Request) -> None:
+    """Look at the content type.
+
+    Raises:
+        Refused: the body is said to be no JSON.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(415, "unsupported_media_type", "send JSON, as application/json")
+
+
+def parse_object(body: bytes) -> dict[str, Json]:
+    """Return the JSON object that a body is.
+
+    Raises:
+        Refused: it is none.
+    """
+    try:
+        data = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Refused(400, "malformed", "the body is no JSON that can be read") from error
+    if not isinstance(data, dict):
+        raise Refused(400, "malformed", "the body is no JSON object")
+    return data
+
+
+def same_secret(given: str, expected: str) -> bool:
+    """Compare in a time that says nothing of where they differ, nor of their lengths."""
+    hashes = (hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest() for one in (given, expected))
+    return hmac.compare_digest(*hashes)
+
+
+def refuse_unknown(platform: str, extra: Mapping[str, Json], known: frozenset[str]) -> None:
+    """Look for settings that nobody reads.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    for name in extra:
+        if name not in known:
+            raise ConfigError(
+                f"{platform} knows no setting extra.{name}",
+                value=name,
+                remedy=f"use {', '.join(sorted(known))}",
+            )
+
+
+def is_number(value: Json, least: float, most: float) -> bool:
+    """Say whether a setting is a number within these bounds."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most

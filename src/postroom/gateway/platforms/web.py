@@ -1,0 +1,355 @@
+"""A chat page of our own: plain HTML, one script, one style sheet, served by us and by nobody else.
+
+    page ──▶ POST /chat/messages {id, text} ──▶ kept ──▶ 202: the page shows "kept"
+    page ◀── GET /chat/events: entries as they stand, numbered; a page that was cut off is told what it missed
+
+`config.token` is what the first person signs in with, 16 characters or more. In `config.extra`:
+
+| name | default | meaning |
+|---|---|---|
+| `name` | `owner` | whom `config.token` stands for |
+| `people` | none | {name: token} of others; each has a chat of their own |
+| `title` | `postroom` | what the page is headed with |
+
+A person's stable id is `web:<name>`, and the chat is `<name>`. A browser that showed a token has a session of
+twelve hours in an HttpOnly, SameSite=Strict cookie. What changes something must come from our own page: it
+carries the header `X-Postroom: 1`, and its Origin and Sec-Fetch-Site are looked at.
+
+A line's id is made by the page, so that sending it again doubles nothing. Of each chat the newest 500 entries
+are kept in memory for pages that open or come back; after a restart they are gone from new pages, though not
+from the conversation.
+"""
+
+import hashlib
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar, Final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from postroom.contracts.clock import Clock, Timer, milliseconds
+from postroom.contracts.errors import ConfigError
+from postroom.contracts.messages import Json
+from postroom.gateway.capabilities import CAPABILITIES
+from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.events import ButtonPress, Card, MessageEvent, MessageType, SendErrorKind, SendResult
+from postroom.gateway.platforms.base import AdapterState, Metadata
+from postroom.gateway.platforms.http_adapter import (
+    HttpAdapter,
+    Refused,
+    SseResponse,
+    json_response,
+    parse_object,
+    read_body,
+    refuse_unknown,
+    require_json,
+)
+from postroom.gateway.platforms.safe_text import clean
+from postroom.gateway.platforms.web_log import ChatLog, Entry
+from postroom.gateway.platforms.web_pages import chat_page, sign_in_page, static_file, token_in_form
+from postroom.gateway.platforms.web_people import SESSION_LIFE, Visitors, read_people, require_own_page
+from postroom.gateway.session import SessionSource
+
+LARGEST_BODY: Final = 1024 * 1024
+LARGEST_FORM: Final = 8 * 1024
+LONGEST_LINE: Final = 100_000
+BEAT_MS: Final = 15_000
+_KNOWN: Final = frozenset({"name", "people", "title"})
+_LINE_ID: Final = re.compile(r"[A-Za-z0-9_-]{8,64}")
+_VALUE: Final = re.compile(r"[\x20-\x7e]{1,60}")
+
+
+class WebAdapter(HttpAdapter):
+    """The chat page.
+
+    Raises:
+        ConfigError: there is no token, one is too short, or a setting is not known or none.
+    """
+
+    platform: ClassVar = Platform.WEB
+    # Files are not taken or shown by this page yet.
+    capabilities: ClassVar = replace(CAPABILITIES["web"], media=frozenset())
+
+    def __init__(
+        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+    ) -> None:
+        super().__init__(config, clock=clock, timer=timer)
+        extra = config.extra
+        refuse_unknown("web", extra, _KNOWN)
+        people = read_people(config.token, extra.get("name", "owner"), extra.get("people", {}))
+        self._title = extra.get("title", "postroom")
+        if not isinstance(self._title, str) or not 1 <= len(self._title) <= 80:
+            raise ConfigError("web's title is none", value="title", remedy="give 1 to 80 characters")
+        self._visitors = Visitors(people, self._clock)
+        epoch = secrets.token_hex(4)
+        self._logs = {name: ChatLog(epoch) for name in people}
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """Return the page and what its script calls."""
+        return (
+            Route("/chat", self._serve(self._page), methods=["GET"]),
+            Route("/chat/static/{name}", self._serve(static_file), methods=["GET"]),
+            Route("/chat/sign-in", self._serve(self._sign_in), methods=["POST"]),
+            Route("/chat/sign-out", self._serve(self._sign_out), methods=["POST"]),
+            Route("/chat/messages", self._serve(self._take), methods=["POST"]),
+            Route("/chat/messages/{id}", self._serve(self._edit), methods=["PUT"]),
+            Route("/chat/messages/{id}", self._serve(self._take_back), methods=["DELETE"]),
+            Route("/chat/buttons", self._serve(self._press), methods=["POST"]),
+            Route("/chat/events", self._serve(self._events), methods=["GET"]),
+        )
+
+    async def connect(self, *, is_reconnect: bool = False) -> None:
+        """Begin to serve the page."""
+        begins = self.liveness.state is not AdapterState.CONNECTED
+        await super().connect(is_reconnect=is_reconnect)
+        if begins:
+            self._tasks.start(self._beat(), name="signs of life")
+
+    async def disconnect(self) -> None:
+        """Take nothing more and let the open pages go; they come back by themselves."""
+        await super().disconnect()
+        for log in self._logs.values():
+            log.end()
+
+    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
+        """Return whose chat it is."""
+        return {"name": chat_id, "type": "dm"} if chat_id in self._logs else {}
+
+    # The page and who opens it.
+
+    async def _page(self, request: Request) -> Response:
+        name = self._visitors.who(request.cookies.get(_cookie_name(request)))
+        if name is None:
+            return sign_in_page(self._title, _base(request))
+        return chat_page(self._title, _base(request), name)
+
+    async def _sign_in(self, request: Request) -> Response:
+        require_own_page(request, is_form=True)
+        token = token_in_form(request, await read_body(request, LARGEST_FORM))
+        address = request.client.host if request.client else ""
+        try:
+            session = self._visitors.sign_in(token, address)
+        except Refused as refusal:
+            self.liveness.refused += 1
+            return sign_in_page(self._title, _base(request), refusal)
+        return _with_session(request, session, milliseconds(SESSION_LIFE) // 1000)
+
+    async def _sign_out(self, request: Request) -> Response:
+        require_own_page(request, is_form=True)
+        session = request.cookies.get(_cookie_name(request), "")
+        name = self._visitors.who(session)
+        self._visitors.sign_out(session)
+        if name is not None:
+            self._logs[name].beat()
+        return _with_session(request, "", 0)
+
+    def _who(self, request: Request) -> str:
+        name = self._visitors.who(request.cookies.get(_cookie_name(request)))
+        if name is None:
+            raise Refused(401, "signed_out", "sign in first")
+        self._heard()
+        return name
+
+    async def _read(self, request: Request) -> tuple[str, dict[str, Json]]:
+        """Return who sent a change, and what."""
+        require_own_page(request)
+        name = self._who(request)
+        require_json(request)
+        return name, parse_object(await read_body(request, LARGEST_BODY))
+
+    # What comes in.
+
+    async def _take(self, request: Request) -> Response:
+        name, data = await self._read(request)
+        event = self._event(name, data.get("id"), data.get("text"))
+        await self._keep(event)
+        log, line_id = self._logs[name], str(event.message_id)
+        if log.find(line_id) is None:
+            log.put(Entry(entry_id=line_id, kind="line", text=event.text, at=self._clock.now()))
+        return json_response({"id": line_id, "state": "kept"}, 202)
+
+    async def _edit(self, request: Request) -> Response:
+        name, data = await self._read(request)
+        event = self._event(name, request.path_params["id"], data.get("text"))
+        await self._receiver().edited(event)
+        self._receiver()
+        self._logs[name].change(str(event.message_id), text=event.text, edited=True)
+        return json_response({"id": event.message_id, "state": "kept"})
+
+    async def _take_back(self, request: Request) -> Response:
+        require_own_page(request)
+        name = self._who(request)
+        line_id = _line_id(request.path_params["id"])
+        await self._receiver().deleted(self._source(name), line_id)
+        self._receiver()
+        self._logs[name].change(line_id, text="", gone=True)
+        return json_response({"id": line_id, "state": "gone"})
+
+    async def _press(self, request: Request) -> Response:
+        name, data = await self._read(request)
+        value = data.get("value")
+        if not isinstance(value, str) or not _VALUE.fullmatch(value):
+            raise Refused(400, "malformed", "`value` is no button's")
+        press = ButtonPress(
+            source=self._source(name),
+            value=value,
+            message_id=_line_id(data.get("message_id")),
+            press_id=_line_id(data.get("press_id")),
+        )
+        note = await self._receiver().pressed(press)
+        return json_response({"note": note})
+
+    async def _events(self, request: Request) -> Response:
+        name = self._who(request)
+        session = request.cookies.get(_cookie_name(request))
+        log = self._logs[name]
+        watcher = log.watch()
+        events = log.events(
+            watcher,
+            request.headers.get("last-event-id") or request.query_params.get("after"),
+            may_watch=lambda: self._visitors.who(session) == name,
+        )
+        return SseResponse(events, left=lambda: log.leave(watcher))
+
+    def _event(self, name: str, line_id: Json, text: Json) -> MessageEvent:
+        if not isinstance(text, str) or not text.strip():
+            raise Refused(400, "malformed", "there is no text in it")
+        if len(text) > LONGEST_LINE:
+            raise Refused(413, "too_large", f"the text is longer than {LONGEST_LINE} characters")
+        event = MessageEvent(
+            text=clean(text),
+            source=self._source(name),
+            message_id=_line_id(line_id),
+            timestamp=self._clock.now(),
+        )
+        if event.is_command():
+            event.message_type = MessageType.COMMAND
+        return event
+
+    def _source(self, name: str) -> SessionSource:
+        return SessionSource(
+            platform=self.platform, chat_id=name, user_id=f"web:{name}", user_name=name, chat_type="dm"
+        )
+
+    def _shape(self, refusal: Refused) -> Response:
+        error = {"code": refusal.code, "message": refusal.message}
+        return json_response({"error": error}, refusal.status, refusal.headers)
+
+    async def _beat(self) -> None:
+        while True:
+            await self._timer.sleep(BEAT_MS)
+            for log in self._logs.values():
+                log.beat()
+
+    # What goes out.
+
+    async def send(
+        self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Show a message, or a draft that grows; it is there for pages that open later too."""
+        log, told = self._logs.get(chat_id), metadata or {}
+        if log is None:
+            return _nobody()
+        answers = told.get("answers") or (() if reply_to is None else (reply_to,))
+        shown_as = log.answer(
+            _entry_id(metadata),
+            content,
+            map(str, answers),
+            final=bool(told.get("final")),
+            at=self._clock.now(),
+        )
+        return self._shown(shown_as)
+
+    async def edit_message(
+        self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Show other words in a message's place."""
+        fields: dict[str, Json] = {"text": content}
+        if (metadata or {}).get("final"):
+            fields["draft"] = False
+        return self._changed(chat_id, message_id, fields)
+
+    async def delete_message(
+        self, chat_id: str, message_id: str, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Show a message no more."""
+        return self._changed(chat_id, message_id, {"text": "", "gone": True, "draft": False})
+
+    async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
+        """Show for some seconds that an answer is being written."""
+        log = self._logs.get(chat_id)
+        if log is not None:
+            log.typing()
+
+    async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
+        """Show a question with buttons."""
+        log = self._logs.get(chat_id)
+        if log is None:
+            return _nobody()
+        entry_id = _entry_id(metadata)
+        log.card(entry_id, card, at=self._clock.now())
+        return self._shown(entry_id)
+
+    async def update_card(
+        self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Show a card as it stands now."""
+        buttons = tuple((one.label, one.value) for one in card.buttons)
+        return self._changed(chat_id, message_id, {"text": card.text, "buttons": buttons})
+
+    def _changed(self, chat_id: str, entry_id: str, fields: dict[str, Json]) -> SendResult:
+        log = self._logs.get(chat_id)
+        if log is None or not log.change(entry_id, **fields):
+            return SendResult.failed(SendErrorKind.NOT_FOUND, "the page shows this no longer")
+        return self._shown(entry_id)
+
+    def _shown(self, entry_id: str) -> SendResult:
+        self._said()
+        return SendResult.sent(entry_id)
+
+
+def _nobody() -> SendResult:
+    return SendResult.failed(SendErrorKind.NOT_FOUND, "nobody has this chat on the page")
+
+
+def _entry_id(metadata: Metadata | None) -> str:
+    """Return an id for what is said; a repetition of the same has the same."""
+    key = (metadata or {}).get("dedupe_key")
+    if key is None:
+        return f"out-{secrets.token_hex(12)}"
+    return f"out-{hashlib.sha256(str(key).encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
+
+
+def _line_id(told: Json) -> str:
+    if not isinstance(told, str) or not _LINE_ID.fullmatch(told):
+        raise Refused(400, "malformed", "an id is 8 to 64 letters, digits, _ and -")
+    return told
+
+
+def _base(request: Request) -> str:
+    """Return the page's own path, wherever the routes are mounted."""
+    return f"{request.scope.get('root_path', '')}/chat"
+
+
+def _cookie_name(request: Request) -> str:
+    """Cookies know no ports: two servers on one machine must not overwrite each other's."""
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"postroom_chat_{port}" if re.fullmatch(r"[0-9]{1,5}", port) else "postroom_chat"
+
+
+def _with_session(request: Request, session: str, seconds: int) -> Response:
+    answer = RedirectResponse(_base(request), status_code=303, headers={"Cache-Control": "no-store"})
+    answer.set_cookie(
+        _cookie_name(request),
+        session,
+        max_age=seconds,
+        path=_base(request),
+        secure=request.scope["scheme"] == "https",
+        httponly=True,
+        samesite="strict",
+    )
+    return answer

@@ -1,0 +1,322 @@
+"""Signed webhooks: whatever can POST JSON speaks to an agent, and gets the answer back.
+
+    POST /webhook/<name>, signed ──▶ kept ──▶ 202
+    answer ──▶ POST callback_url, signed       or, without one, GET /webhook/<name>/answers/<delivery>
+
+In `config.extra`:
+
+| name | default | meaning |
+|---|---|---|
+| `routes` | required | {name: route} |
+| `callback_timeout_s` | 10 | how long a callback may be without a sign of life; 0.1 to 60 |
+
+A route is a table of texts:
+
+| name | default | meaning |
+|---|---|---|
+| `secret` | required | what both sides know, 16 characters or more |
+| `scheme` | `postroom` | `postroom`, `github` or `gitlab`: how the caller proves that it knows the secret |
+| `prompt` | the body's `text`, else the body | what the agent reads; fields as `{commits.0.message}` |
+| `callback_url` | none | where answers go: https, or http on this machine; redirects are not followed |
+| `callback_secret` | `secret` | what answers are signed with |
+
+The scheme `postroom`: `X-Postroom-Timestamp` is the time in seconds since the epoch and
+`X-Postroom-Signature: v1=<hex>` is the HMAC-SHA256 of `<timestamp>.<raw body>`; `X-Postroom-Delivery` names
+the delivery, the same each time it is repeated. Without a delivery id its content names it. A signature that
+was taken under one delivery id is refused under another while its time stamp is good, for the id is not
+signed; that is known to this process only. GitHub's signature and GitLab's token hold no time stamp: they
+are as good as the connection is private.
+
+A line can be a command, such as `/stop`, only where the template begins with a slash, or where there is none
+and the scheme is `postroom`: what strangers write into a repository never is.
+
+The chat is `<name>`, or `<name>/<conversation>` when the body names a `conversation`: routes never share one.
+A callback gets `X-Postroom-Delivery` set to the same value for each repetition of the same answer. Answers to
+routes without a callback are kept in memory only, the newest 1,000 and 20 million characters of them, and are
+gone after a restart; to fetch one, sign `<timestamp>.<path>`, the path as it stands above, with the route's
+secret as in the scheme `postroom`.
+"""
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from postroom.contracts.clock import Clock, Timer
+from postroom.contracts.errors import ConfigError, MissingExtra
+from postroom.contracts.messages import Json
+from postroom.gateway.capabilities import CAPABILITIES
+from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.events import MessageEvent, MessageType, SendErrorKind, SendResult
+from postroom.gateway.platforms.base import Metadata
+from postroom.gateway.platforms.http_adapter import (
+    HttpAdapter,
+    Refused,
+    is_number,
+    json_response,
+    parse_object,
+    read_body,
+    refuse_unknown,
+    require_json,
+)
+from postroom.gateway.platforms.safe_text import clean
+from postroom.gateway.platforms.webhook_wire import (
+    DELIVERY,
+    SIGNATURE,
+    TIMESTAMP,
+    WINDOW_SECONDS,
+    HookRoute,
+    Scheme,
+    check_caller,
+    check_signed,
+    conversation_of,
+    delivery_of,
+    may_command,
+    outcome_of,
+    prompt_of,
+    signature,
+)
+from postroom.gateway.session import SessionSource
+
+if TYPE_CHECKING:
+    import httpx2
+
+LARGEST_BODY: Final = 1024 * 1024
+MOST_ANSWERS: Final = 1_000
+MOST_CHARACTERS: Final = 20_000_000
+MOST_SIGNATURES: Final = 50_000
+_KNOWN: Final = frozenset({"routes", "callback_timeout_s"})
+
+
+class WebhookAdapter(HttpAdapter):
+    """Takes signed webhooks and answers them.
+
+    Raises:
+        ConfigError: there is no route, or a setting is not known or none.
+    """
+
+    platform: ClassVar = Platform.WEBHOOK
+    capabilities: ClassVar = CAPABILITIES["webhook"]
+
+    def __init__(
+        self, config: PlatformConfig, *, clock: Clock | None = None, timer: Timer | None = None
+    ) -> None:
+        super().__init__(config, clock=clock, timer=timer)
+        refuse_unknown("webhook", config.extra, _KNOWN)
+        told = config.extra.get("routes")
+        if not isinstance(told, Mapping) or not told:
+            raise ConfigError(
+                "webhook has no routes",
+                value="routes",
+                remedy="name at least one in extra.routes, with its secret",
+            )
+        self._routes = {name: HookRoute.read(name, route) for name, route in told.items()}
+        self._seconds = config.extra.get("callback_timeout_s", 10)
+        if not is_number(self._seconds, 0.1, 60):
+            raise ConfigError("webhook's callback_timeout_s is no number from 0.1 to 60", value=self._seconds)
+        self._answers = _Answers()
+        self._seen: OrderedDict[str, tuple[str, int]] = OrderedDict()
+        """Signatures whose time stamps are still good: the delivery each was taken under, and until when."""
+        self._client: httpx2.AsyncClient | None = None
+
+    def routes(self) -> Sequence[BaseRoute]:
+        """Return where webhooks come in and where answers are fetched."""
+        return (
+            Route("/webhook/{name}", self._serve(self._take), methods=["POST"]),
+            Route("/webhook/{name}/answers/{delivery}", self._serve(self._fetch), methods=["GET"]),
+        )
+
+    async def connect(self, *, is_reconnect: bool = False) -> None:
+        """Begin to take webhooks.
+
+        Raises:
+            MissingExtra: there is a callback, and no HTTP client is installed.
+        """
+        if self._client is None and any(route.callback_url for route in self._routes.values()):
+            # Making one reads the certificates of the system.
+            self._client = await asyncio.to_thread(_client, float(self._seconds))
+        await super().connect(is_reconnect=is_reconnect)
+
+    async def disconnect(self) -> None:
+        """Take no more webhooks, and end the connections to callbacks."""
+        await super().disconnect()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
+        """Return the chat's own id as its name."""
+        return {"name": chat_id, "type": "dm"} if self._route_of(chat_id) else {}
+
+    # What comes in.
+
+    async def _take(self, request: Request) -> Response:
+        route = self._routes.get(request.path_params["name"])
+        if route is None:
+            raise Refused(404, "unknown_route", "there is no such webhook")
+        require_json(request)
+        body = await read_body(request, LARGEST_BODY)
+        check_caller(route, request.headers, body, now=self._clock.now())
+        self._heard()
+        delivery = delivery_of(route, request.headers, body)
+        if route.scheme is Scheme.POSTROOM:
+            until = (int(request.headers[TIMESTAMP]) + WINDOW_SECONDS) * 1000
+            self._refuse_replay(f"{route.name} {request.headers[SIGNATURE]}", delivery, until)
+        event = self._event(route, delivery, body)
+        await self._keep(event)
+        told = {"message_id": event.message_id, "delivery": delivery, "status": "kept"}
+        if route.callback_url is None:
+            told["answers"] = f"/webhook/{route.name}/answers/{delivery}"
+        return json_response(told, 202)
+
+    def _event(self, route: HookRoute, delivery: str, body: bytes) -> MessageEvent:
+        data = parse_object(body)
+        conversation = conversation_of(data)
+        source = SessionSource(
+            platform=self.platform,
+            chat_id=route.name if conversation is None else f"{route.name}/{conversation}",
+            user_id=f"webhook:{route.name}",
+            user_name=route.name,
+        )
+        text = clean(prompt_of(route.prompt, data, body))
+        event = MessageEvent(
+            text=text if may_command(route) or not text.startswith("/") else f" {text}",
+            source=source,
+            message_id=f"{route.name}/{delivery}",
+            timestamp=self._clock.now(),
+        )
+        if event.is_command():
+            event.message_type = MessageType.COMMAND
+        return event
+
+    def _refuse_replay(self, signed: str, delivery: str, until: int) -> None:
+        """Refuse a signature that was taken under another delivery id: somebody overheard it."""
+        now = self._clock.now()
+        while self._seen and (len(self._seen) > MOST_SIGNATURES or next(iter(self._seen.values()))[1] < now):
+            self._seen.popitem(last=False)
+        known, _ = self._seen.setdefault(signed, (delivery, until))
+        if known != delivery:
+            raise Refused(401, "replayed", "this signature was taken before, under another delivery id")
+
+    async def _fetch(self, request: Request) -> Response:
+        name, delivery = request.path_params["name"], request.path_params["delivery"]
+        route = self._routes.get(name)
+        if route is None:
+            raise Refused(404, "unknown_route", "there is no such webhook")
+        path = f"/webhook/{name}/answers/{delivery}"
+        check_signed(route.secret, request.headers, path.encode(), now=self._clock.now())
+        found = self._answers.of(f"{name}/{delivery}")
+        if found is None:
+            return json_response(
+                {
+                    "error": {
+                        "code": "no_answer",
+                        "message": "it is not answered yet, or the answer is kept no longer",
+                    }
+                },
+                404,
+            )
+        return json_response({"delivery": delivery, "answers": found, "final": found[-1]["final"]})
+
+    def _shape(self, refusal: Refused) -> Response:
+        error = {"code": refusal.code, "message": refusal.message}
+        return json_response({"error": error}, refusal.status, refusal.headers)
+
+    # What goes out.
+
+    async def send(
+        self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Post an answer to the route's callback, or keep it until it is fetched."""
+        route, told = self._route_of(chat_id), metadata or {}
+        if route is None:
+            return SendResult.failed(SendErrorKind.NOT_FOUND, "no webhook route has this chat")
+        answered = [str(one) for one in told.get("answers") or (() if reply_to is None else (reply_to,))]
+        final = bool(told.get("final"))
+        if route.callback_url is not None:
+            document: dict[str, Any] = {
+                "route": route.name,
+                "conversation": chat_id.partition("/")[2] or None,
+                "deliveries": [one.partition("/")[2] for one in answered],
+                "text": content,
+                "final": final,
+            }
+            result = await self._post(route, route.callback_url, document, told.get("dedupe_key"))
+        elif answered:
+            self._answers.keep(answered, content, final=final, key=told.get("dedupe_key"))
+            result = SendResult.sent()
+        else:
+            result = SendResult.failed(
+                SendErrorKind.NOT_FOUND, "the route has no callback, and this answers no delivery"
+            )
+        if result.success:
+            self._said()
+        return result
+
+    def _route_of(self, chat_id: str) -> HookRoute | None:
+        return self._routes.get(chat_id.partition("/")[0])
+
+    async def _post(self, route: HookRoute, url: str, document: Mapping[str, Any], key: Json) -> SendResult:
+        if self._client is None:
+            return SendResult.failed(SendErrorKind.TRANSIENT, "the webhooks are not connected")
+        import httpx2
+
+        body = json.dumps(document).encode()
+        stamp = str(self._clock.now() // 1000)
+        headers = {
+            "Content-Type": "application/json",
+            TIMESTAMP: stamp,
+            SIGNATURE: signature(route.callback_secret, stamp, body),
+        }
+        if isinstance(key, str) and key.isascii() and key.isprintable():
+            headers[DELIVERY] = key
+        try:
+            async with self._client.stream("POST", url, content=body, headers=headers) as answer:
+                return outcome_of(
+                    answer.status_code, answer.headers.get("retry-after"), now=self._clock.now()
+                )
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout):
+            return SendResult.failed(SendErrorKind.TRANSIENT, "the callback cannot be reached")
+        except httpx2.RequestError as error:
+            return SendResult.failed(SendErrorKind.UNKNOWN, f"the callback broke off: {type(error).__name__}")
+
+
+class _Answers:
+    """Answers that wait to be fetched, by the line that each answers; the oldest fall away."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
+        self._characters = 0
+
+    def of(self, message_id: str) -> list[dict[str, Any]] | None:
+        found = self._kept.get(message_id)
+        return None if found is None else [{"text": one["text"], "final": one["final"]} for one in found]
+
+    def keep(self, answered: Sequence[str], text: str, *, final: bool, key: Json) -> None:
+        for message_id in answered:
+            parts = self._kept.setdefault(message_id, [])
+            if key is not None and any(part["key"] == key for part in parts):
+                continue
+            parts.append({"text": text, "final": final, "key": key})
+            self._characters += len(text)
+        while len(self._kept) > MOST_ANSWERS or (self._characters > MOST_CHARACTERS and len(self._kept) > 1):
+            _, gone = self._kept.popitem(last=False)
+            self._characters -= sum(len(part["text"]) for part in gone)
+
+
+def _client(seconds: float) -> "httpx2.AsyncClient":
+    try:
+        import httpx2
+    except ImportError as error:
+        raise MissingExtra(
+            f"callbacks of webhooks need {error.name}, which is not installed",
+            value=error.name,
+            remedy='pip install "postroom[openai]"',
+        ) from error
+    # Nothing of the environment: neither a proxy nor a netrc gets to see what is signed.
+    return httpx2.AsyncClient(timeout=seconds, follow_redirects=False, trust_env=False)

@@ -1,0 +1,277 @@
+"""Webhooks as values: routes, signatures, prompts, and what an answer's receiver said. Pure functions."""
+
+import hashlib
+import hmac
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from postroom.contracts.errors import ConfigError
+from postroom.contracts.messages import Json
+from postroom.gateway.events import SendErrorKind, SendResult
+from postroom.gateway.platforms.http_adapter import Refused, same_secret
+
+SIGNATURE: Final = "X-Postroom-Signature"
+TIMESTAMP: Final = "X-Postroom-Timestamp"
+DELIVERY: Final = "X-Postroom-Delivery"
+WINDOW_SECONDS: Final = 300
+LONGEST_PROMPT: Final = 2_000_000
+"""Characters; a template may name a field of a body of 1 MiB more than once."""
+
+_LEAST_SECRET: Final = 16
+_LONGEST_WAIT_MS: Final = 3_600_000
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_DELIVERY: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+_FIELD: Final = re.compile(r"\{([A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*)\}")
+_ROUTE_FIELDS: Final = frozenset({"secret", "scheme", "prompt", "callback_url", "callback_secret"})
+_LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class Scheme(StrEnum):
+    """How a caller proves that it is the one it should be."""
+
+    POSTROOM = "postroom"
+    GITHUB = "github"
+    GITLAB = "gitlab"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookRoute:
+    """One caller: its name, how it proves itself, what its bodies become, and where answers go."""
+
+    name: str
+    secret: str = field(repr=False)
+    scheme: Scheme = Scheme.POSTROOM
+    prompt: str | None = None
+    callback_url: str | None = field(default=None, repr=False)
+    callback_secret: str = field(default="", repr=False)
+
+    @classmethod
+    def read(cls, name: str, told: Json) -> "HookRoute":
+        """Return a route of the configuration.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        if not _NAME.fullmatch(name):
+            raise _wrong(name, "its name is not made of letters, digits, _ and -", "choose another name")
+        if not isinstance(told, Mapping) or not all(isinstance(one, str) for one in told.values()):
+            raise _wrong(name, "it is no table of texts", "give at least a secret")
+        unknown = sorted(set(told) - _ROUTE_FIELDS)
+        if unknown:
+            raise _wrong(name, f"{unknown[0]} is not known", f"use {', '.join(sorted(_ROUTE_FIELDS))}")
+        try:
+            scheme = Scheme(told.get("scheme", "postroom"))
+        except ValueError as error:
+            raise _wrong(name, "its scheme is not known", "use postroom, github or gitlab") from error
+        secret = told.get("secret", "")
+        callback_secret = told.get("callback_secret", secret)
+        if min(len(secret), len(callback_secret)) < _LEAST_SECRET:
+            raise _wrong(name, "a secret is missing or too short", f"give {_LEAST_SECRET} characters or more")
+        callback_url = told.get("callback_url")
+        if callback_url is not None and not _is_callback(callback_url):
+            raise _wrong(name, "its callback_url is refused", "give an address that begins with https://")
+        return cls(
+            name=name,
+            secret=secret,
+            scheme=scheme,
+            prompt=told.get("prompt"),
+            callback_url=callback_url,
+            callback_secret=callback_secret,
+        )
+
+
+def _wrong(name: str, why: str, remedy: str) -> ConfigError:
+    return ConfigError(
+        f"the webhook route {name[:64]!r} cannot be used: {why}", value=name[:64], remedy=remedy
+    )
+
+
+def _is_callback(address: str) -> bool:
+    """Say whether it is https anywhere or http on this machine, without a name and password in it."""
+    if not address.isascii() or not address.isprintable() or " " in address:
+        return False
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return False
+    if not host or port == 0 or parts.username is not None or parts.password is not None or parts.fragment:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)
+
+
+def signature(secret: str, timestamp: str, content: bytes) -> str:
+    """Return the `v1=` signature of a body, or of a path, at a time in seconds since the epoch."""
+    return f"v1={hmac.digest(secret.encode(), timestamp.encode() + b'.' + content, 'sha256').hex()}"
+
+
+def check_signed(secret: str, headers: Mapping[str, str], content: bytes, *, now: int) -> None:
+    """Check the `v1=` signature of a request whose time stamp is within five minutes of `now`.
+
+    Raises:
+        Refused: it is missing, wrong or old.
+    """
+    timestamp = headers.get(TIMESTAMP, "")
+    is_right = same_secret(headers.get(SIGNATURE, ""), signature(secret, timestamp, content))
+    if not is_right or not re.fullmatch(r"[0-9]{1,12}", timestamp):
+        raise _not_proven()
+    if abs(now // 1000 - int(timestamp)) > WINDOW_SECONDS:
+        raise Refused(401, "too_old", "the time stamp is not within five minutes of ours")
+
+
+def check_caller(route: HookRoute, headers: Mapping[str, str], body: bytes, *, now: int) -> None:
+    """Check that a request comes from who has the route's secret.
+
+    Raises:
+        Refused: it does not.
+    """
+    match route.scheme:
+        case Scheme.POSTROOM:
+            check_signed(route.secret, headers, body, now=now)
+        case Scheme.GITHUB:
+            right = f"sha256={hmac.digest(route.secret.encode(), body, 'sha256').hex()}"
+            if not same_secret(headers.get("X-Hub-Signature-256", ""), right):
+                raise _not_proven()
+        case Scheme.GITLAB:
+            if not same_secret(headers.get("X-Gitlab-Token", ""), route.secret):
+                raise _not_proven()
+
+
+def _not_proven() -> Refused:
+    return Refused(401, "wrong_signature", "the signature or token is missing or wrong")
+
+
+_DELIVERY_HEADERS: Final = {
+    Scheme.POSTROOM: DELIVERY,
+    Scheme.GITHUB: "X-GitHub-Delivery",
+    # X-Gitlab-Event-UUID is shared by hooks that set one another off; this one is the same for retries only.
+    Scheme.GITLAB: "Idempotency-Key",
+}
+
+
+def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> str:
+    """Return what a delivery and its repetitions have in common: the id in its header, else its content.
+
+    Raises:
+        Refused: the id cannot be one.
+    """
+    given = headers.get(_DELIVERY_HEADERS[route.scheme])
+    if given is None:
+        return hashlib.sha256(body).hexdigest()
+    if not _DELIVERY.fullmatch(given):
+        raise Refused(400, "malformed", "the delivery id is not made of 1 to 128 letters, digits and . _ : -")
+    return given
+
+
+def may_command(route: HookRoute) -> bool:
+    """Say whether a line of this route may be a command of the chat.
+
+    Only where its first character is the operator's, or that of a caller who writes for us; what strangers
+    wrote into a repository is no command, however it begins.
+    """
+    return route.scheme is Scheme.POSTROOM if route.prompt is None else route.prompt.startswith("/")
+
+
+def prompt_of(template: str | None, data: Mapping[str, Json], body: bytes) -> str:
+    """Return what the agent reads: the template with its fields, else the body's `text`, else the body.
+
+    What a field holds is put in once and not looked at for further fields; an absent one is empty.
+
+    Raises:
+        Refused: it is blank or too long.
+    """
+    if template is None:
+        text = data.get("text")
+        said = text if isinstance(text, str) else body.decode("utf-8", "replace")
+    else:
+        said = _filled(template, data)
+    if not said.strip():
+        raise Refused(400, "malformed", "there is no text in it")
+    return said
+
+
+def _filled(template: str, data: Mapping[str, Json]) -> str:
+    parts: list[str] = []
+    length = last = 0
+    for found in _FIELD.finditer(template):
+        parts += (template[last : found.start()], _shown(_looked_up(data, found[1])))
+        length += len(parts[-1])
+        if length > LONGEST_PROMPT:
+            raise Refused(413, "too_large", f"the prompt would be longer than {LONGEST_PROMPT} characters")
+        last = found.end()
+    return "".join((*parts, template[last:]))
+
+
+def _looked_up(data: Json, path: str) -> Json:
+    for step in path.split("."):
+        if isinstance(data, Mapping):
+            data = data.get(step)
+        elif isinstance(data, list) and step.isdigit() and len(step) < 7 and int(step) < len(data):
+            data = data[int(step)]
+        else:
+            return None
+    return data
+
+
+def _shown(value: Json) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def conversation_of(data: Mapping[str, Json]) -> str | None:
+    """Return the `conversation` that a body names; None when it names none.
+
+    Raises:
+        Refused: it cannot be one.
+    """
+    named = data.get("conversation")
+    if named is None:
+        return None
+    if not isinstance(named, str) or not 1 <= len(named) <= 200 or not named.isprintable():
+        raise Refused(400, "malformed", "`conversation` is no line of 1 to 200 characters")
+    return named
+
+
+def outcome_of(status: int, retry_after: str | None, *, now: int) -> SendResult:
+    """Return what became of an answer, by the status that its receiver gave.
+
+    A 500, 502 or 504 says nothing of whether it was taken. A redirect is not followed.
+    """
+    if 200 <= status < 300:
+        return SendResult.sent()
+    error = f"the callback answered with status {status}"
+    kind = _KINDS.get(status)
+    if kind is None:
+        kind = SendErrorKind.TRANSIENT if status >= 500 else SendErrorKind.BAD_FORMAT
+    return SendResult.failed(kind, error, retry_after_ms=_wait(retry_after, now) if kind.may_pass else None)
+
+
+_KINDS: Final = {
+    **dict.fromkeys((401, 403), SendErrorKind.FORBIDDEN),
+    **dict.fromkeys((404, 410, 301, 302, 303, 307, 308), SendErrorKind.NOT_FOUND),
+    **dict.fromkeys((408, 500, 502, 504), SendErrorKind.UNKNOWN),
+    413: SendErrorKind.TOO_LONG,
+    425: SendErrorKind.TRANSIENT,
+    429: SendErrorKind.RATE_LIMITED,
+}
+
+
+def _wait(text: str | None, now: int) -> int | None:
+    """Read a Retry-After header: seconds or a date; None when it says nothing."""
+    if text is None:
+        return None
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return min(int(text) * 1000, _LONGEST_WAIT_MS)
+    try:
+        until = int(parsedate_to_datetime(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
+    return min(max(until - now, 0), _LONGEST_WAIT_MS)

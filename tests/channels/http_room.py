@@ -1,0 +1,115 @@
+"""What tests of channels on our own server share: a fake gateway behind an adapter, and a real server before it."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import httpx2
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from postroom.contracts.errors import StoreUnavailable
+from postroom.gateway.events import ButtonPress, MessageEvent
+from postroom.gateway.platforms.http_adapter import HttpAdapter
+from postroom.gateway.session import SessionSource
+
+Reply = Callable[[MessageEvent], Awaitable[None]]
+
+
+class FakeGateway:
+    """Stands for the gateway: keeps what is handed over, and refuses or answers as it is told."""
+
+    def __init__(self) -> None:
+        self.accepted: list[MessageEvent] = []
+        self.edits: list[MessageEvent] = []
+        self.deletions: list[tuple[str, str]] = []
+        self.presses: list[ButtonPress] = []
+        self.failure: Exception | None = None
+        self.reply: Reply | None = None
+        self.arrived = asyncio.Event()
+
+    async def accept(self, event: MessageEvent) -> None:
+        if self.failure is not None:
+            raise self.failure
+        known = {(one.source.chat_id, one.message_id) for one in self.accepted}
+        self.accepted.append(event)
+        self.arrived.set()
+        if self.reply is not None and (event.source.chat_id, event.message_id) not in known:
+            await self.reply(event)
+
+    async def edited(self, event: MessageEvent) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.edits.append(event)
+
+    async def deleted(self, source: SessionSource, message_id: str) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.deletions.append((source.chat_id, message_id))
+
+    async def pressed(self, press: ButtonPress) -> str:
+        if self.failure is not None:
+            raise self.failure
+        self.presses.append(press)
+        return f"noted: {press.value}"
+
+    async def lines(self, count: int) -> list[MessageEvent]:
+        """Return what was handed over once it is so much."""
+        while len(self.accepted) < count:
+            self.arrived.clear()
+            await self.arrived.wait()
+        return self.accepted
+
+
+def unavailable() -> StoreUnavailable:
+    return StoreUnavailable("the disk is away")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return once something is so; what makes it so runs on this loop."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0)
+
+
+def application(adapter: HttpAdapter, below: str = "") -> Starlette:
+    routes = list(adapter.routes())
+    return Starlette(routes=[Mount(below, routes=routes)] if below else routes)
+
+
+@asynccontextmanager
+async def calling(adapter: HttpAdapter, below: str = "") -> AsyncIterator[httpx2.AsyncClient]:
+    """Give a client that calls the application without a socket between; answers come whole."""
+    transport = httpx2.ASGITransport(app=application(adapter, below))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://room.test") as client:
+        yield client
+
+
+@asynccontextmanager
+async def served(adapter: HttpAdapter, below: str = "") -> AsyncIterator[httpx2.AsyncClient]:
+    """Serve the application on this loop by a real server, and give a client of it; answers come in pieces."""
+    config = uvicorn.Config(application(adapter, below), log_level="error", lifespan="off", ws="none")
+    config.timeout_graceful_shutdown = 1
+    server = uvicorn.Server(config)
+    server.install_signal_handlers = lambda: None
+    with listening() as listener:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(server.serve(sockets=[listener]))
+            await until(lambda: server.started)
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            try:
+                async with httpx2.AsyncClient(base_url=address, trust_env=False) as client:
+                    yield client
+            finally:
+                server.should_exit = True
+
+
+@contextmanager
+def listening() -> Iterator[socket.socket]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    try:
+        yield listener
+    finally:
+        listener.close()

@@ -1,0 +1,677 @@
+"""The OpenAI protocol: what a request becomes, how answers are waited for, streamed and kept."""
+
+import asyncio
+import base64
+import json
+import logging
+
+import pytest
+
+from channels.http_room import FakeGateway, calling, served, unavailable, until
+from postroom.contracts.errors import ConfigError, InvalidArgument, ServerUnavailable, TooLarge
+from postroom.gateway.config import PlatformConfig
+from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind
+from postroom.gateway.platforms import api_server_lines
+from postroom.gateway.platforms.api_server import ApiServerAdapter
+from postroom.gateway.platforms.api_server_lines import Lines
+from postroom.gateway.platforms.base import AdapterState
+from postroom.gateway.platforms.growing_text import grows_from, settled
+from postroom.gateway.platforms.http_adapter import Refused
+from postroom.testing import ManualClock
+
+KEY = "sk-of-the-harbour-1"
+PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 20
+
+
+@pytest.fixture
+async def gateway() -> FakeGateway:
+    return FakeGateway()
+
+
+@pytest.fixture
+async def adapter(clock: ManualClock, gateway: FakeGateway):
+    made = ApiServerAdapter(PlatformConfig(enabled=True, api_key=KEY), clock=clock, timer=clock)
+    made.set_message_handler(gateway)
+    await made.connect()
+    yield made
+    await made.disconnect()
+    assert len(made._tasks) == 0
+    assert made._lines.waiting == 0
+
+
+@pytest.fixture
+async def client(adapter):
+    async with calling(adapter) as made:
+        made.headers["Authorization"] = f"Bearer {KEY}"
+        yield made
+
+
+def echoing(adapter: ApiServerAdapter):
+    """Answer each line at once, with its own words."""
+
+    async def reply(event: MessageEvent) -> None:
+        told = {"answers": [event.message_id], "final": True}
+        await adapter.send(event.source.chat_id, f"You said: {event.text}", event.message_id, told)
+
+    return reply
+
+
+def said(text: str, **more) -> dict:
+    return {"model": "postroom", "messages": [{"role": "user", "content": text}], **more}
+
+
+def events_of(body: str) -> list[dict]:
+    """Read server-sent events as a client does."""
+    found = [line.removeprefix("data: ") for line in body.split("\n") if line.startswith("data: ")]
+    return [json.loads(one) for one in found if one != "[DONE]"]
+
+
+async def test_a_completion_is_the_answer_to_the_last_line_of_the_user(
+    adapter, gateway, client, clock
+) -> None:
+    gateway.reply = echoing(adapter)
+    messages = [
+        {"role": "system", "content": "Be short"},
+        {"role": "user", "content": "An old line"},
+        {"role": "assistant", "content": "An old answer"},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Is the"}, {"type": "text", "text": "light on?"}],
+        },
+    ]
+    body = {"model": "gpt-x", "messages": messages, "temperature": 1, "user": "harbour"}
+    answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200
+    told = answer.json()
+    assert told["object"] == "chat.completion"
+    assert told["model"] == "postroom"
+    assert told["choices"] == [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "You said: Is the\nlight on?", "refusal": None},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ]
+    assert told["usage"] == {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+    (event,) = gateway.accepted
+    assert event.source.to_dict() == {
+        "platform": "api_server",
+        "chat_id": "harbour",
+        "chat_type": "dm",
+        "user_id": "api",
+        "user_name": "API",
+        "account": "default",
+    }
+    assert answer.headers["x-postroom-session"] == "harbour"
+    assert answer.headers["idempotency-key"] == event.message_id
+    assert adapter.liveness.outbound_at == clock.now()
+
+
+async def test_each_request_without_a_session_is_one_of_its_own(adapter, gateway, client) -> None:
+    gateway.reply = echoing(adapter)
+    for headers in ({}, {}, {"X-Postroom-Session": "pier"}):
+        await client.post("/v1/chat/completions", json=said("x"), headers=headers)
+    chats = [one.source.chat_id for one in gateway.accepted]
+    assert len(set(chats)) == 3
+    assert chats[2] == "pier"
+
+
+async def test_drafts_become_pieces_that_only_ever_grow(adapter, gateway, client) -> None:
+    async def reply(event: MessageEvent) -> None:
+        chat, told = event.source.chat_id, {"answers": [event.message_id]}
+        draft = await adapter.send(chat, "Look:\n```py\na = 1\n```", None, told)
+        await adapter.edit_message(chat, draft.message_id, "Look:\n```py\na = 1\nb = 2\n```", told)
+        await adapter.send(chat, "Look:\n```py\na = 1\nb = 2\n```\nDone.", None, {**told, "final": True})
+
+    gateway.reply = reply
+    answer = await client.post("/v1/chat/completions", json=said("x", stream=True))
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.text.endswith("data: [DONE]\n\n")
+    pieces = events_of(answer.text)
+    assert {one["object"] for one in pieces} == {"chat.completion.chunk"}
+    assert pieces[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    text = "".join(one["choices"][0]["delta"].get("content", "") for one in pieces)
+    assert text == "Look:\n```py\na = 1\nb = 2\n```\nDone."
+    assert pieces[-1]["choices"][0]["finish_reason"] == "stop"
+    assert pieces[-1]["usage"]["total_tokens"] == 0
+
+
+async def test_usage_comes_behind_the_last_piece_when_it_is_asked_for(adapter, gateway, client) -> None:
+    gateway.reply = echoing(adapter)
+    body = said("x", stream=True, stream_options={"include_usage": True})
+    pieces = events_of((await client.post("/v1/chat/completions", json=body)).text)
+    assert pieces[-2]["usage"] is None
+    assert (pieces[-1]["choices"], pieces[-1]["usage"]["total_tokens"]) == ([], 0)
+
+
+async def test_a_stream_is_read_as_it_grows_through_a_real_server(adapter, gateway, clock) -> None:
+    async with asyncio.timeout(5), served(adapter) as client:
+        headers = {"Authorization": f"Bearer {KEY}", "X-Postroom-Session": "pier", "Idempotency-Key": "k"}
+        body = said("Go on", stream=True)
+        async with client.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
+            assert answer.status_code == 200
+            lines = answer.aiter_lines()
+
+            async def piece() -> str:
+                async for line in lines:
+                    if line:
+                        return line
+                return ""
+
+            async def content() -> str:
+                return json.loads((await piece()).removeprefix("data: "))["choices"][0]["delta"].get(
+                    "content"
+                )
+
+            assert await content() == ""
+            draft = await adapter.send("pier", "One", None, {"answers": ["k"]})
+            assert await content() == "One"
+            clock.set(clock.now() + 15_000)
+            assert await piece() == ": waiting"
+            await adapter.edit_message("pier", draft.message_id, "One two", {"answers": ["k"]})
+            assert await content() == " two"
+            await adapter.send("elsewhere", "Of another session", None, {"answers": ["k"], "final": True})
+            await adapter.send("pier", "One two three", None, {"answers": ["k"], "final": True})
+            assert await content() == " three"
+            assert '"finish_reason": "stop"' in await piece()
+            assert await piece() == "data: [DONE]"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_goes_away_ends_nothing(adapter, gateway, stream) -> None:
+    async with asyncio.timeout(5), served(adapter) as client:
+        headers = {"Authorization": f"Bearer {KEY}", "X-Postroom-Session": "pier", "Idempotency-Key": "k"}
+        begun = asyncio.create_task(
+            client.post("/v1/chat/completions", json=said("x", stream=stream), headers=headers)
+        )
+        await gateway.lines(1)
+        assert adapter._lines.waiting == 1
+        begun.cancel()
+        await asyncio.wait([begun])
+        await until(lambda: adapter._lines.waiting == 0)
+        result = await adapter.send("pier", "Later", None, {"answers": ["k"], "final": True})
+        assert result.success
+        again = await client.post("/v1/chat/completions", json=said("x"), headers=headers)
+    assert again.json()["choices"][0]["message"]["content"] == "Later"
+    assert len(gateway.accepted) == 1
+
+
+async def test_one_key_is_one_line_and_one_answer(adapter, gateway, client) -> None:
+    headers = {"Idempotency-Key": "order-7"}
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        asked = [
+            group.create_task(client.post("/v1/chat/completions", json=said("x"), headers=headers))
+            for _ in range(3)
+        ]
+        first = (await gateway.lines(3))[0]
+        await adapter.send(first.source.chat_id, "One", None, {"answers": ["order-7"], "final": True})
+    assert {(one.source.chat_id, one.message_id) for one in gateway.accepted} == {
+        (first.source.chat_id, "order-7")
+    }
+    assert {one.result().json()["choices"][0]["message"]["content"] for one in asked} == {"One"}
+    later = await client.post("/v1/chat/completions", json=said("x"), headers=headers)
+    assert later.json()["choices"][0]["message"]["content"] == "One"
+    other = await client.post("/v1/chat/completions", json=said("y"), headers=headers)
+    assert (other.status_code, other.json()["error"]["type"]) == (409, "idempotency_error")
+    assert len(gateway.accepted) == 3
+
+
+async def test_one_answer_may_answer_several_lines(adapter, gateway, client) -> None:
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        asked = [
+            group.create_task(
+                client.post(
+                    "/v1/chat/completions",
+                    json=said(key),
+                    headers={"Idempotency-Key": key, "X-Postroom-Session": "pier"},
+                )
+            )
+            for key in ("a", "b")
+        ]
+        await gateway.lines(2)
+        await adapter.send("pier", "To both", None, {"answers": ["a", "b"], "final": True})
+    assert {one.result().json()["choices"][0]["message"]["content"] for one in asked} == {"To both"}
+
+
+async def test_a_request_that_waits_too_long_is_told_how_to_ask_again(
+    adapter, gateway, client, clock
+) -> None:
+    async with asyncio.timeout(5):
+        asked = asyncio.create_task(client.post("/v1/chat/completions", json=said("x")))
+        (event,) = await gateway.lines(1)
+        await until(lambda: clock.sleeping == 2)
+        clock.set(clock.now() + 600_000)
+        answer = await asked
+        key = answer.headers["idempotency-key"]
+        assert (answer.status_code, key) == (504, event.message_id)
+        assert key in answer.json()["error"]["message"]
+        again = asyncio.create_task(
+            client.post("/v1/chat/completions", json=said("x"), headers={"Idempotency-Key": key})
+        )
+        await gateway.lines(2)
+        await adapter.send(event.source.chat_id, "At last", None, {"answers": [key], "final": True})
+        assert (await again).json()["choices"][0]["message"]["content"] == "At last"
+    assert len({(one.source.chat_id, one.message_id) for one in gateway.accepted}) == 1
+
+
+async def test_a_stream_that_waits_too_long_ends_with_an_error(adapter, gateway, client, clock) -> None:
+    async with asyncio.timeout(5):
+        asked = asyncio.create_task(client.post("/v1/chat/completions", json=said("x", stream=True)))
+        await gateway.lines(1)
+        await until(lambda: clock.sleeping == 2)
+        clock.set(clock.now() + 600_000)
+        answer = await asked
+    assert "[DONE]" not in answer.text
+    assert events_of(answer.text)[-1]["error"]["code"] == "timeout"
+
+
+async def test_stopping_lets_those_who_wait_ask_again(adapter, gateway, client) -> None:
+    async with asyncio.timeout(5):
+        asked = asyncio.create_task(client.post("/v1/chat/completions", json=said("x")))
+        streamed = asyncio.create_task(client.post("/v1/responses", json={"input": "x", "stream": True}))
+        await gateway.lines(2)
+        await adapter.disconnect()
+        answer = await asked
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        assert events_of((await streamed).text)[-1]["code"] == "stopping"
+        assert (await client.post("/v1/chat/completions", json=said("x"))).status_code == 503
+
+
+async def test_only_so_many_may_wait(adapter, gateway, client, monkeypatch) -> None:
+    monkeypatch.setattr(api_server_lines, "MOST_WAITING", 2)
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        for _ in range(2):
+            group.create_task(client.post("/v1/chat/completions", json=said("x")))
+        for event in await gateway.lines(2):
+            assert event.message_id
+        refused = await client.post("/v1/chat/completions", json=said("x"))
+        for event in gateway.accepted:
+            await adapter.send(
+                event.source.chat_id, "y", None, {"answers": [event.message_id], "final": True}
+            )
+    assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
+    assert refused.headers["retry-after"]
+    assert len(gateway.accepted) == 2
+
+
+async def test_what_is_not_kept_is_not_answered_and_may_be_asked_again_otherwise(
+    adapter, gateway, client
+) -> None:
+    gateway.failure = unavailable()
+    headers = {"Idempotency-Key": "k"}
+    refused = await client.post("/v1/chat/completions", json=said("x", stream=True), headers=headers)
+    assert (refused.status_code, refused.json()["error"]["type"]) == (503, "server_error")
+    gateway.failure = InvalidArgument("no")
+    assert (await client.post("/v1/chat/completions", json=said("x"), headers=headers)).status_code == 400
+    gateway.failure, gateway.reply = None, echoing(adapter)
+    assert (await client.post("/v1/chat/completions", json=said("y"), headers=headers)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "shown", [None, "Bearer", "Bearer wrong", f"Basic {KEY}", f"Bearer {KEY}x", "Bearer \xe9"]
+)
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/chat/completions"),
+        ("POST", "/v1/responses"),
+        ("GET", "/v1/responses/x"),
+        ("DELETE", "/v1/responses/x"),
+        ("GET", "/v1/models"),
+    ],
+)
+async def test_without_the_key_nothing_is_told(adapter, gateway, method, path, shown) -> None:
+    headers = [] if shown is None else [(b"authorization", shown.encode())]
+    async with calling(adapter) as client:
+        answer = await client.request(method, path, headers=headers)
+    assert answer.status_code == 401
+    assert answer.json()["error"]["code"] == "invalid_api_key"
+    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+    assert (gateway.accepted, adapter.liveness.refused) == ([], 1)
+
+
+def parts(*told) -> dict:
+    return {"messages": [{"role": "user", "content": list(told)}]}
+
+
+WRONG = {
+    "no messages": {},
+    "messages are none": {"messages": "x"},
+    "a message is none": {"messages": ["x"]},
+    "nothing of the user": {"messages": [{"role": "system", "content": "x"}]},
+    "blank": said(" \n"),
+    "no content": {"messages": [{"role": "user"}]},
+    "two choices": said("x", n=2),
+    "stream is a word": said("x", stream="yes"),
+    "user is a number": said("x", user=7),
+    "user is two lines": said("x", user="a\nb"),
+    "user is long": said("x", user="x" * 201),
+    "a part of text is long": said("x" * 65_537),
+    "too many parts": parts(*[{"type": "text", "text": "x"}] * 1_001),
+    "an unknown part": parts({"type": "input_audio", "input_audio": {}}),
+    "a part is none": parts("x"),
+    "a text is none": parts({"type": "text", "text": 7}),
+    "an image elsewhere": parts({"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}),
+    "an image is none": parts({"type": "image_url", "image_url": {"url": "data:image/png;base64,!"}}),
+    "an image of another kind": parts(
+        {"type": "image_url", "image_url": {"url": "data:text/html;base64,eA=="}}
+    ),
+    "an image is cut": parts({"type": "image_url", "image_url": {"url": "data:image/png;base64,eA"}}),
+    "an image is large": parts(
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_400_000}}
+    ),
+}
+
+
+@pytest.mark.parametrize("body", WRONG.values(), ids=WRONG.keys())
+async def test_a_request_that_is_wrong_is_refused_in_openais_form(
+    adapter, gateway, client, caplog, body
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["type"], bool(error["message"])) == ("invalid_request_error", True)
+    assert (gateway.accepted, adapter.liveness.refused) == ([], 1)
+    assert KEY not in caplog.text + answer.text
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status"),
+    [
+        (b"{", {}, 400),
+        (b"[]", {}, 400),
+        (b"{}", {"Content-Type": "text/plain"}, 415),
+        (b"x" * 10_000_001, {}, 413),
+        (b'{"messages":[{"role":"user","content":"x"}]}', {"Idempotency-Key": "a b"}, 400),
+        (b'{"messages":[{"role":"user","content":"x"}]}', {"Idempotency-Key": "x" * 201}, 400),
+        (b'{"messages":[{"role":"user","content":"x"}]}', {"X-Postroom-Session": "x" * 201}, 400),
+    ],
+)
+async def test_a_body_or_header_that_cannot_be_read_is_refused(
+    adapter, gateway, client, content, headers, status
+) -> None:
+    sent = {"Content-Type": "application/json", **headers}
+    answer = await client.post("/v1/chat/completions", content=content, headers=sent)
+    assert (answer.status_code, gateway.accepted) == (status, [])
+    assert answer.json()["error"]["code"]
+
+
+async def test_an_image_that_came_along_can_be_fetched(adapter, gateway, client) -> None:
+    gateway.reply = echoing(adapter)
+    url = "data:image/png;base64," + base64.b64encode(PNG).decode()
+    image = {"type": "image_url", "image_url": {"url": url}}
+    assert (await client.post("/v1/chat/completions", json=parts(image))).status_code == 200
+    response = {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]}
+    assert (await client.post("/v1/responses", json=response)).status_code == 200
+    for event in gateway.accepted:
+        (attachment,) = event.media
+        assert (event.message_type, attachment.mime, attachment.size) == (
+            MessageType.PHOTO,
+            "image/png",
+            len(PNG),
+        )
+        assert await adapter.fetch_media(attachment, max_bytes=len(PNG)) == PNG
+        with pytest.raises(TooLarge):
+            await adapter.fetch_media(attachment, max_bytes=len(PNG) - 1)
+    with pytest.raises(ServerUnavailable):
+        await adapter.fetch_media(Attachment(kind=MessageType.PHOTO, ref="https://example.org/"), max_bytes=9)
+
+
+async def test_text_comes_without_what_no_store_can_hold(adapter, gateway, client) -> None:
+    gateway.reply = echoing(adapter)
+    body = b'{"messages":[{"role":"user","content":"a\\u0000b\\u0007c"}]}'
+    answer = await client.post(
+        "/v1/chat/completions", content=body, headers={"Content-Type": "application/json"}
+    )
+    assert answer.json()["choices"][0]["message"]["content"] == "You said: abc"
+
+
+# Responses.
+
+
+async def test_a_response_is_kept_and_can_be_fetched_and_deleted(adapter, gateway, client) -> None:
+    gateway.reply = echoing(adapter)
+    made = (await client.post("/v1/responses", json={"input": "Hello", "metadata": {"a": "b"}})).json()
+    assert (made["object"], made["status"], made["metadata"]) == ("response", "completed", {"a": "b"})
+    assert made["output"][0]["content"] == [
+        {"type": "output_text", "text": "You said: Hello", "annotations": []}
+    ]
+    assert made["usage"]["total_tokens"] == 0
+    path = f"/v1/responses/{made['id']}"
+    assert (await client.get(path)).json() == made
+    assert (await client.delete(path)).json() == {"id": made["id"], "object": "response", "deleted": True}
+    gone = await client.get(path)
+    assert (gone.status_code, gone.json()["error"]["code"]) == (404, "not_found")
+    assert (await client.delete(path)).status_code == 404
+
+
+async def test_responses_go_on_by_id_or_by_conversation(adapter, gateway, client) -> None:
+    gateway.reply = echoing(adapter)
+    first = (await client.post("/v1/responses", json={"input": "a"})).json()
+    second = {"input": "b", "previous_response_id": first["id"]}
+    assert (await client.post("/v1/responses", json=second)).json()["previous_response_id"] == first["id"]
+    named = (await client.post("/v1/responses", json={"input": "c", "conversation": {"id": "pier"}})).json()
+    await client.post("/v1/responses", json={"input": "d", "conversation": "pier"})
+    chats = [one.source.chat_id for one in gateway.accepted]
+    assert (chats[0] == chats[1], chats[2:]) == (True, ["pier", "pier"])
+    assert named["conversation"] == {"id": "pier"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input": "x", "previous_response_id": "resp_" + "0" * 48},
+        {"input": "x", "previous_response_id": 7},
+        {"input": "x", "previous_response_id": "resp_1", "conversation": "pier"},
+        {"input": "x", "background": True},
+        {"input": 7},
+        {"input": [{"role": "assistant", "content": "x"}]},
+        {},
+    ],
+)
+async def test_a_response_that_cannot_be_is_refused(adapter, gateway, client, body) -> None:
+    answer = await client.post("/v1/responses", json=body)
+    assert (answer.status_code, gateway.accepted) == (400, [])
+
+
+async def test_a_response_is_of_one_session_only(adapter, gateway, client) -> None:
+    gateway.reply = echoing(adapter)
+    first = (await client.post("/v1/responses", json={"input": "a"})).json()
+    body = {"input": "b", "previous_response_id": first["id"]}
+    answer = await client.post("/v1/responses", json=body, headers={"X-Postroom-Session": "pier"})
+    assert answer.status_code == 400
+
+
+async def test_a_response_that_nobody_waits_for_any_more_gets_its_answer(
+    adapter, gateway, client, clock
+) -> None:
+    async with asyncio.timeout(5):
+        asked = asyncio.create_task(client.post("/v1/responses", json={"input": "x", "conversation": "pier"}))
+        (event,) = await gateway.lines(1)
+        await until(lambda: clock.sleeping == 2)
+        response_id = next(iter(adapter._responses._kept))
+        assert (await client.get(f"/v1/responses/{response_id}")).json()["status"] == "in_progress"
+        clock.set(clock.now() + 600_000)
+        assert (await asked).status_code == 504
+        await adapter.send("pier", "Late", None, {"answers": [event.message_id], "final": True})
+        found = (await client.get(f"/v1/responses/{response_id}")).json()
+    assert (found["status"], found["output"][0]["content"][0]["text"]) == ("completed", "Late")
+
+
+async def test_a_response_that_is_not_to_be_stored_is_not(adapter, gateway, client) -> None:
+    gateway.reply = echoing(adapter)
+    made = (await client.post("/v1/responses", json={"input": "a", "store": False})).json()
+    assert made["store"] is False
+    assert (await client.get(f"/v1/responses/{made['id']}")).status_code == 404
+
+
+async def test_only_the_newest_hundred_responses_are_kept(adapter, gateway, client) -> None:
+    gateway.reply = echoing(adapter)
+    made = [(await client.post("/v1/responses", json={"input": "a"})).json()["id"] for _ in range(101)]
+    found = [(await client.get(f"/v1/responses/{one}")).status_code for one in (made[0], made[1], made[100])]
+    assert found == [404, 200, 200]
+
+
+async def test_a_streamed_response_tells_each_step(adapter, gateway, client) -> None:
+    async def reply(event: MessageEvent) -> None:
+        told = {"answers": [event.message_id]}
+        await adapter.send(event.source.chat_id, "One", None, told)
+        await adapter.send(event.source.chat_id, "One two", None, {**told, "final": True})
+
+    gateway.reply = reply
+    answer = await client.post("/v1/responses", json={"input": "x", "stream": True})
+    events = events_of(answer.text)
+    kinds = [one["type"] for one in events]
+    assert kinds == [line[7:] for line in answer.text.split("\n") if line.startswith("event: ")]
+    assert kinds[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert kinds[-4:] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert [one["sequence_number"] for one in events] == list(range(len(events)))
+    assert "".join(one["delta"] for one in events if one["type"].endswith("delta")) == "One two"
+    completed = events[-1]["response"]
+    assert (await client.get(f"/v1/responses/{completed['id']}")).json() == completed
+
+
+async def test_there_is_one_model(adapter, client) -> None:
+    told = (await client.get("/v1/models")).json()
+    assert [one["id"] for one in told["data"]] == ["postroom"]
+    assert await adapter.get_chat_info("pier") == {"name": "pier", "type": "dm"}
+
+
+# Answers as they come.
+
+
+async def test_what_nobody_waits_for_is_taken(adapter) -> None:
+    assert (await adapter.send("pier", "Good morning")).success
+    assert (await adapter.send("pier", "Good morning", None, {"answers": ["k"], "final": True})).success
+    assert (await adapter.edit_message("pier", "msg_1", "x")).error_kind is SendErrorKind.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("draft", "sure"),
+    [
+        ("One ", "One"),
+        ("```py\na = 1\n```", "```py\na = 1"),
+        ("```\n```", "```"),
+        ("a\n~~~~", "a"),
+        ("a ```", "a ```"),
+        ("", ""),
+    ],
+)
+def test_a_draft_is_sure_up_to_the_fence_that_was_closed_for_it(draft: str, sure: str) -> None:
+    assert settled(draft) == sure
+    assert grows_from(draft, f"{sure} and more")
+
+
+async def test_parts_that_are_no_drafts_stay_and_a_final_is_final() -> None:
+    lines = Lines()
+    wait = lines.ask("pier", "k", "f")
+    read = []
+
+    async def reading() -> None:
+        read.extend([one async for one in wait.deltas()])
+
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        group.create_task(reading())
+        for text, final in (
+            ("First part.", False),
+            ("Second", False),
+            ("Second part.", True),
+            ("Again", True),
+        ):
+            lines.answered("pier", ["k"], text, text, final=final)
+            await asyncio.sleep(0)
+    assert wait.line.text == "First part.\n\nSecond part."
+    assert "".join(read) == wait.line.text
+
+
+async def test_a_fence_that_was_closed_for_a_draft_is_not_sent_before_it_is_certain() -> None:
+    lines = Lines()
+    deltas = lines.ask("pier", "k", "f").deltas()
+    read = []
+    for text, final in (
+        ("Look:\n```py\na = 1\n```", False),
+        ("Look:\n```py\na = 1\nb = 2\n```", False),
+        ("Look:\n```py\na = 1\nb = 2\n```\nDone.", True),
+    ):
+        lines.answered("pier", ["k"], "p", text, final=final)
+        read.append(await anext(deltas))
+    assert read == ["Look:\n```py\na = 1", "\nb = 2", "\n```\nDone."]
+
+
+async def test_a_draft_is_edited_in_its_own_session_only(adapter) -> None:
+    draft = await adapter.send("pier", "One", None, {"answers": ["k"]})
+    elsewhere = await adapter.edit_message("quay", draft.message_id, "Two")
+    assert elsewhere.error_kind is SendErrorKind.NOT_FOUND
+    assert adapter._lines.find("pier", "k").text == "One"
+
+
+async def test_a_draft_that_is_no_beginning_of_the_answer_is_followed_by_all_of_it() -> None:
+    lines = Lines()
+    wait = lines.ask("pier", "k", "f")
+    lines.answered("pier", ["k"], "p", "Perhaps", final=False)
+    deltas = wait.deltas()
+    assert await anext(deltas) == "Perhaps"
+    lines.edited("pier", "p", "No", final=True)
+    assert [one async for one in deltas] == ["\n\nNo"]
+
+
+def test_lines_are_forgotten_oldest_first_but_those_that_are_waited_for(monkeypatch) -> None:
+    monkeypatch.setattr(api_server_lines, "MOST_LINES", 3)
+    lines = Lines()
+    waiting = lines.ask("pier", "first", "f")
+    for number in range(5):
+        lines.answered("pier", [str(number)], "p", "x", final=True)
+    assert lines.find("pier", "first") is waiting.line
+    assert lines.find("pier", "0") is None
+    assert lines.find("pier", "4") is not None
+    lines.leave(waiting)
+    lines.leave(waiting)
+    assert lines.waiting == 0
+    with pytest.raises(Refused):
+        lines.ask("pier", "first", "other")
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("key", "extra"),
+    [
+        (None, {}),
+        ("short", {}),
+        (KEY, {"colour": "red"}),
+        (KEY, {"timeout_s": 0}),
+        (KEY, {"timeout_s": "10"}),
+        (KEY, {"timeout_s": True}),
+        (KEY, {"timeout_s": float("nan")}),
+        (KEY, {"max_image_bytes": 5_000_001}),
+        (KEY, {"model": ""}),
+        (KEY, {"model": 7}),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_at_once(key, extra) -> None:
+    with pytest.raises(ConfigError) as refused:
+        ApiServerAdapter(PlatformConfig(api_key=key, extra=extra))
+    assert refused.value.remedy
+    assert key is None or key not in str(refused.value.as_dict()) or key == "short"
+
+
+async def test_connecting_twice_and_again_after_an_end_is_harmless(adapter, gateway) -> None:
+    await adapter.connect()
+    assert len(adapter._tasks) == 1
+    await adapter.disconnect()
+    assert adapter.liveness.state is AdapterState.STOPPED
+    await adapter.connect(is_reconnect=True)
+    assert (adapter.liveness.state, len(adapter._tasks)) == (AdapterState.CONNECTED, 1)

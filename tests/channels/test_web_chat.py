@@ -1,0 +1,562 @@
+"""The chat page over HTTP: who gets in, what is kept, what the page is told, and what a foreign page cannot do."""
+
+import asyncio
+import json
+import logging
+import re
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import httpx2
+import pytest
+
+from channels.http_room import FakeGateway, calling, served, unavailable, until
+from postroom.contracts.errors import ConfigError, InvalidArgument
+from postroom.gateway.config import PlatformConfig
+from postroom.gateway.events import Button, Card, MessageType, SendErrorKind
+from postroom.gateway.platforms import web_log
+from postroom.gateway.platforms.base import AdapterState
+from postroom.gateway.platforms.http_adapter import Refused
+from postroom.gateway.platforms.web import WebAdapter
+from postroom.gateway.platforms.web_log import ChatLog, Entry
+from postroom.testing import ManualClock
+
+TOKEN = "the token of the harbour"
+BENS = "another token, which is Ben's"
+SENT = {"X-Postroom": "1", "Origin": "http://room.test", "Sec-Fetch-Site": "same-origin"}
+FORM = {"Origin": "http://room.test", "Sec-Fetch-Site": "same-origin"}
+LINE = "0123456789abcdef"
+
+
+@pytest.fixture
+async def gateway() -> FakeGateway:
+    return FakeGateway()
+
+
+@pytest.fixture
+async def adapter(clock: ManualClock, gateway: FakeGateway):
+    config = PlatformConfig(enabled=True, token=TOKEN, extra={"name": "Ada", "people": {"Ben": BENS}})
+    made = WebAdapter(config, clock=clock, timer=clock)
+    made.set_message_handler(gateway)
+    await made.connect()
+    yield made
+    await made.disconnect()
+    assert len(made._tasks) == 0
+
+
+@pytest.fixture
+async def visitor(adapter):
+    """Somebody who opened the page and has not signed in."""
+    async with calling(adapter) as client:
+        yield client
+
+
+async def signed_in(client: httpx2.AsyncClient, token: str = TOKEN, below: str = "") -> None:
+    answer = await client.post(
+        f"{below}/chat/sign-in", data={"token": token}, headers={"Sec-Fetch-Site": "same-origin"}
+    )
+    assert answer.status_code == 303
+
+
+@pytest.fixture
+async def ada(visitor):
+    await signed_in(visitor)
+    return visitor
+
+
+class Page:
+    """Reads the events of an open page, as its script does."""
+
+    def __init__(self, answer: httpx2.Response) -> None:
+        self.answer = answer
+        self._lines = answer.aiter_lines()
+        self.last_id: str | None = None
+
+    async def event(self) -> tuple[str, dict]:
+        """Return the next event: its name, and its data; a comment is an event too."""
+        name, data = "message", {}
+        async for line in self._lines:
+            if line.startswith(":"):
+                name = "comment"
+            elif line.startswith("id: "):
+                self.last_id = line[4:]
+            elif line.startswith("event: "):
+                name = line[7:]
+            elif line.startswith("data: "):
+                data = json.loads(line[6:])
+            elif not line and (data or name != "message"):
+                return name, data
+        return "end", {}
+
+    async def entry(self) -> dict:
+        name, data = await self.event()
+        assert name == "entry"
+        return data
+
+
+@asynccontextmanager
+async def opened(client: httpx2.AsyncClient, **headers: str):
+    async with asyncio.timeout(10), client.stream("GET", "/chat/events", headers=headers) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield Page(answer)
+
+
+# Who gets in.
+
+
+async def test_the_page_asks_for_a_token_and_then_is_the_chat(visitor) -> None:
+    before = await visitor.get("/chat")
+    assert 'name="token"' in before.text
+    assert 'id="composer"' not in before.text
+    await signed_in(visitor)
+    after = await visitor.get("/chat")
+    assert 'id="composer"' in after.text
+    assert "Ada" in after.text
+    assert TOKEN not in after.text
+
+
+async def test_the_session_is_a_cookie_that_no_script_and_no_other_site_sees(visitor, clock) -> None:
+    answer = await visitor.post("/chat/sign-in", data={"token": TOKEN}, headers=FORM)
+    cookie = answer.headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=strict", "Path=/chat", "Max-Age=43200"} <= set(cookie.split("; "))
+    assert TOKEN not in cookie
+    assert (await visitor.get("/chat/events", headers={"Cookie": "postroom_chat=x"})).status_code == 401
+    clock.advance(timedelta(hours=12))
+    assert 'name="token"' in (await visitor.get("/chat")).text
+
+
+async def test_over_https_the_cookie_is_for_https_only(adapter) -> None:
+    async with calling(adapter) as client:
+        answer = await client.post(
+            "https://room.test/chat/sign-in", data={"token": TOKEN}, headers={"Origin": "https://room.test"}
+        )
+    assert "Secure" in answer.headers["set-cookie"].split("; ")
+
+
+async def test_a_wrong_token_is_refused_and_many_have_to_wait(visitor, adapter, clock, caplog) -> None:
+    caplog.set_level(logging.DEBUG)
+    for _ in range(10):
+        answer = await visitor.post("/chat/sign-in", data={"token": "wrong <b>"}, headers=FORM)
+        assert answer.status_code == 401
+        assert "This token is not known" in answer.text
+    wait = await visitor.post("/chat/sign-in", data={"token": TOKEN}, headers=FORM)
+    assert (wait.status_code, wait.headers["retry-after"]) == (429, "60")
+    assert adapter.liveness.refused == 11
+    clock.advance(timedelta(minutes=1))
+    await signed_in(visitor)
+    assert "wrong" not in caplog.text
+    assert TOKEN not in caplog.text
+
+
+async def test_signing_out_ends_the_session_and_its_open_pages(adapter, gateway, clock) -> None:
+    async with served(adapter) as client:
+        await signed_in(client)
+        async with opened(client) as page:
+            await adapter.send("Ada", "Hello")
+            assert (await page.entry())["text"] == "Hello"
+            out = await client.post("/chat/sign-out", headers={"Sec-Fetch-Site": "same-origin"})
+            assert out.status_code == 303
+            assert (await page.event())[0] == "end"
+        assert (await client.get("/chat/events")).status_code == 401
+
+
+async def test_two_people_have_chats_of_their_own(adapter, gateway, ada) -> None:
+    async with calling(adapter) as ben:
+        await signed_in(ben, BENS)
+        await ben.post("/chat/messages", json={"id": LINE, "text": "I am Ben"}, headers=SENT)
+    await ada.post("/chat/messages", json={"id": LINE, "text": "I am Ada"}, headers=SENT)
+    told = [(one.source.chat_id, one.source.user_id, one.message_id, one.text) for one in gateway.accepted]
+    assert told == [("Ben", "web:Ben", LINE, "I am Ben"), ("Ada", "web:Ada", LINE, "I am Ada")]
+
+
+CHANGES = [
+    ("POST", "/chat/messages", {"id": LINE, "text": "x"}),
+    ("PUT", f"/chat/messages/{LINE}", {"text": "x"}),
+    ("DELETE", f"/chat/messages/{LINE}", None),
+    ("POST", "/chat/buttons", {"message_id": LINE, "value": "yes", "press_id": LINE}),
+]
+FOREIGN = [
+    {},
+    {"Origin": "http://room.test"},
+    {"X-Postroom": "0"},
+    {"X-Postroom": "1", "Origin": "http://evil.test"},
+    {"X-Postroom": "1", "Origin": "null"},
+    {"X-Postroom": "1", "Origin": "http://room.test:81"},
+    {"X-Postroom": "1", "Origin": "http://[", "Sec-Fetch-Site": "same-origin"},
+    {"X-Postroom": "1", "Sec-Fetch-Site": "cross-site"},
+    {"X-Postroom": "1", "Sec-Fetch-Site": "same-site", "Origin": "http://room.test"},
+]
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+@pytest.mark.parametrize(("method", "path", "body"), CHANGES)
+async def test_a_foreign_page_changes_nothing(ada, adapter, gateway, method, path, body, headers) -> None:
+    answer = await ada.request(method, path, json=body, headers=headers)
+    assert answer.status_code == 403
+    assert (gateway.accepted, gateway.edits, gateway.deletions, gateway.presses) == ([], [], [], [])
+    assert adapter.liveness.refused == 1
+
+
+@pytest.mark.parametrize("headers", [{}, {"Origin": "http://evil.test"}, {"Sec-Fetch-Site": "cross-site"}])
+@pytest.mark.parametrize("path", ["/chat/sign-in", "/chat/sign-out"])
+async def test_a_foreign_page_signs_nobody_in_or_out(ada, path, headers) -> None:
+    assert (await ada.post(path, data={"token": BENS}, headers=headers)).status_code == 403
+    assert "Ada" in (await ada.get("/chat")).text
+
+
+@pytest.mark.parametrize(("method", "path", "body"), [*CHANGES, ("GET", "/chat/events", None)])
+async def test_who_has_not_signed_in_gets_nothing(visitor, gateway, method, path, body) -> None:
+    answer = await visitor.request(method, path, json=body, headers=SENT)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (401, "signed_out")
+    assert gateway.accepted == []
+
+
+# The page itself.
+
+
+async def test_the_page_runs_nothing_but_its_own_script(ada) -> None:
+    page = await ada.get("/chat")
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert "unsafe" not in page.headers["content-security-policy"]
+    assert re.findall(r"<script[^>]*>", page.text) == ['<script src="/chat/static/chat.js" defer>']
+    assert not re.search(r"\son\w+=|\sstyle=|javascript:|<style", page.text)
+    assert set(re.findall(r'(?:src|href|action)="([^"]+)"', page.text)) == {
+        "/chat/static/icon.svg",
+        "/chat/static/chat.css",
+        "/chat/static/chat.js",
+        "/chat/sign-out",
+    }
+    script = (await ada.get("/chat/static/chat.js")).text
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function", script
+    )
+
+
+async def test_the_files_of_the_page_are_asked_for_again_only_when_they_changed(visitor) -> None:
+    for name, kind in (
+        ("chat.js", "text/javascript"),
+        ("chat.css", "text/css"),
+        ("icon.svg", "image/svg+xml"),
+    ):
+        found = await visitor.get(f"/chat/static/{name}")
+        assert found.headers["content-type"].startswith(kind)
+        again = await visitor.get(f"/chat/static/{name}", headers={"If-None-Match": found.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    for name in ("chat.html", "..%2fweb.py", "x"):
+        assert (await visitor.get(f"/chat/static/{name}")).status_code == 404
+
+
+async def test_names_are_shown_as_text_wherever_the_page_is_mounted(clock, gateway) -> None:
+    extra = {"name": '<img src=x onerror="alert(1)">{{base}}', "title": "</title><script>"}
+    adapter = WebAdapter(PlatformConfig(token=TOKEN, extra=extra), clock=clock, timer=clock)
+    adapter.set_message_handler(gateway)
+    await adapter.connect()
+    async with calling(adapter, below="/channels/web") as client:
+        await signed_in(client, below="/channels/web")
+        page = (await client.get("/channels/web/chat")).text
+        assert (await client.get("/channels/web/chat/static/chat.css")).status_code == 200
+    await adapter.disconnect()
+    assert "<img" not in page
+    assert "&lt;img src=x onerror=&quot;alert(1)&quot;&gt;{{base}}" in page
+    assert 'src="/channels/web/chat/static/chat.js"' in page
+
+
+# What comes in.
+
+
+async def test_a_line_is_acknowledged_when_it_is_kept(ada, adapter, gateway, clock) -> None:
+    gateway.failure = unavailable()
+    body = {"id": LINE, "text": " Is the light on?\u0000 "}
+    refused = await ada.post("/chat/messages", json=body, headers=SENT)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+    gateway.failure = None
+    for _ in range(2):
+        taken = await ada.post("/chat/messages", json=body, headers=SENT)
+        assert (taken.status_code, taken.json()) == (202, {"id": LINE, "state": "kept"})
+    assert [(one.message_id, one.text) for one in gateway.accepted] == [(LINE, " Is the light on? ")] * 2
+    assert adapter.liveness.inbound_at == clock.now()
+    gateway.failure = InvalidArgument("never")
+    assert (await ada.post("/chat/messages", json={**body, "id": "f" * 16}, headers=SENT)).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"id": LINE}, 400),
+        ({"id": LINE, "text": " \n"}, 400),
+        ({"id": LINE, "text": 7}, 400),
+        ({"id": "short", "text": "x"}, 400),
+        ({"id": "a/b/c/d/e/f", "text": "x"}, 400),
+        ({"text": "x"}, 400),
+        ({"id": LINE, "text": "x" * 100_001}, 413),
+        ([], 400),
+    ],
+)
+async def test_a_line_that_cannot_be_is_refused(ada, gateway, body, status) -> None:
+    answer = await ada.post("/chat/messages", json=body, headers=SENT)
+    assert (answer.status_code, gateway.accepted) == (status, [])
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"{}", "text/plain", 415),
+        (b" " * 1_048_577, "application/json", 413),
+    ],
+)
+async def test_a_body_that_cannot_be_read_is_refused(ada, adapter, content, kind, status) -> None:
+    answer = await ada.post("/chat/messages", content=content, headers={**SENT, "Content-Type": kind})
+    assert (answer.status_code, adapter.liveness.refused) == (status, 1)
+
+
+async def test_a_line_that_is_sent_again_is_shown_as_it_stands(ada, adapter) -> None:
+    body = {"id": LINE, "text": "Hello"}
+    await ada.post("/chat/messages", json=body, headers=SENT)
+    await adapter.send("Ada", "Hello, Ada", None, {"answers": [LINE], "final": True})
+    before = adapter._logs["Ada"].find(LINE)
+    assert before.answered
+    assert (await ada.post("/chat/messages", json=body, headers=SENT)).status_code == 202
+    assert adapter._logs["Ada"].find(LINE) is before
+
+
+async def test_a_line_may_be_a_command(ada, gateway) -> None:
+    await ada.post("/chat/messages", json={"id": LINE, "text": "/stop"}, headers=SENT)
+    (event,) = gateway.accepted
+    assert (event.get_command(), event.message_type) == ("stop", MessageType.COMMAND)
+
+
+async def test_a_line_can_be_changed_and_taken_back(ada, adapter, gateway) -> None:
+    await ada.post("/chat/messages", json={"id": LINE, "text": "Frist"}, headers=SENT)
+    changed = await ada.put(f"/chat/messages/{LINE}", json={"text": "First"}, headers=SENT)
+    assert changed.status_code == 200
+    (edit,) = gateway.edits
+    assert (edit.message_id, edit.text, edit.source.chat_id) == (LINE, "First", "Ada")
+    entry = adapter._logs["Ada"].find(LINE)
+    assert (entry.text, entry.edited) == ("First", True)
+    gone = await ada.delete(f"/chat/messages/{LINE}", headers=SENT)
+    assert (gone.status_code, gateway.deletions) == (200, [("Ada", LINE)])
+    assert adapter._logs["Ada"].find(LINE).gone
+    gateway.failure = unavailable()
+    assert (await ada.put(f"/chat/messages/{LINE}", json={"text": "x"}, headers=SENT)).status_code == 503
+    assert (await ada.delete(f"/chat/messages/{LINE}", headers=SENT)).status_code == 503
+
+
+async def test_a_pressed_button_is_told_with_who_pressed_it(ada, gateway) -> None:
+    body = {"message_id": "out-12345678", "value": "approve p1", "press_id": LINE}
+    answer = await ada.post("/chat/buttons", json=body, headers=SENT)
+    assert answer.json() == {"note": "noted: approve p1"}
+    (press,) = gateway.presses
+    assert (press.source.user_id, press.value, press.message_id, press.press_id) == (
+        "web:Ada",
+        "approve p1",
+        "out-12345678",
+        LINE,
+    )
+    for wrong in ({"value": "é"}, {"value": "x" * 61}, {"value": 1}, {"message_id": "x"}, {"press_id": None}):
+        assert (await ada.post("/chat/buttons", json={**body, **wrong}, headers=SENT)).status_code == 400
+
+
+# What the page is told.
+
+
+async def test_an_open_page_sees_each_change_as_it_comes(adapter, gateway, clock) -> None:
+    async with served(adapter) as client:
+        await signed_in(client)
+        async with opened(client) as page:
+            body = {"id": LINE, "text": "Hello"}
+            assert (
+                await client.post("/chat/messages", json=body, headers={"X-Postroom": "1"})
+            ).status_code == 202
+            line = await page.entry()
+            assert (line["kind"], line["text"], line["answered"]) == ("line", "Hello", False)
+            await adapter.send_typing("Ada")
+            assert await page.event() == ("typing", {})
+            draft = await adapter.send("Ada", "He", None, {"answers": [LINE]})
+            assert (await page.entry())["answered"] is True
+            assert (await page.entry())["draft"] is True
+            await adapter.edit_message("Ada", draft.message_id, "Hello, A", {"answers": [LINE]})
+            assert (await page.entry())["text"] == "Hello, A"
+            final = await adapter.send("Ada", "Hello, Ada", None, {"answers": [LINE], "final": True})
+            shown = await page.entry()
+            assert (shown["id"], shown["text"], shown["draft"]) == (draft.message_id, "Hello, Ada", False)
+            assert final.message_id == draft.message_id
+            clock.set(clock.now() + 15_000)
+            assert (await page.event())[0] == "comment"
+            await adapter.delete_message("Ada", final.message_id)
+            assert (await page.entry())["gone"] is True
+
+
+async def test_a_page_that_was_cut_off_is_told_what_it_missed(adapter) -> None:
+    async with served(adapter) as client:
+        await signed_in(client)
+        async with opened(client) as page:
+            await adapter.send("Ada", "One", None, {"dedupe_key": "1"})
+            await page.entry()
+        await until(lambda: not adapter._logs["Ada"]._watchers)
+        two = await adapter.send("Ada", "Two", None, {"dedupe_key": "2"})
+        await adapter.edit_message("Ada", two.message_id, "Two!")
+        async with opened(client, **{"Last-Event-ID": page.last_id}) as back:
+            assert (await back.entry())["text"] == "Two!"
+            await adapter.send("Ada", "Two!", None, {"dedupe_key": "2"})
+            await adapter.send("Ada", "Three", None, {"dedupe_key": "3"})
+            found = [await back.entry(), await back.entry()]
+            assert [one["id"] == two.message_id for one in found] == [True, False]
+        async with opened(client) as new:
+            assert [(await new.entry())["text"] for _ in range(3)] == ["One", "Two!", "Three"]
+
+
+@pytest.mark.parametrize("last_id", ["00000000-1", "nonsense", "-1", ""])
+async def test_a_page_of_another_time_is_told_so_and_gets_all_there_is(adapter, last_id) -> None:
+    await adapter.send("Ada", "One")
+    async with served(adapter) as client:
+        await signed_in(client)
+        async with opened(client, **{"Last-Event-ID": last_id}) as page:
+            if last_id:
+                assert await page.event() == ("reset", {})
+            assert (await page.entry())["text"] == "One"
+
+
+async def test_stopping_lets_the_pages_go_and_takes_nothing_more(adapter, gateway) -> None:
+    async with served(adapter) as client:
+        await signed_in(client)
+        async with opened(client) as page:
+            await adapter.disconnect()
+            assert (await page.event())[0] == "end"
+        body = {"id": LINE, "text": "x"}
+        answer = await client.post("/chat/messages", json=body, headers={"X-Postroom": "1"})
+    assert (answer.status_code, gateway.accepted) == (503, [])
+    assert adapter.liveness.state is AdapterState.STOPPED
+
+
+async def test_only_so_many_pages_are_open(adapter, monkeypatch) -> None:
+    monkeypatch.setattr(web_log, "MOST_WATCHERS", 1)
+    async with served(adapter) as client:
+        await signed_in(client)
+        async with opened(client):
+            assert (await client.get("/chat/events")).status_code == 429
+        await until(lambda: not adapter._logs["Ada"]._watchers)
+        async with opened(client):
+            pass
+
+
+async def test_a_card_has_buttons_until_it_has_its_answer(adapter, clock) -> None:
+    card = Card(
+        text="May I?", buttons=(Button(label="Yes", value="approve 1"), Button(label="No", value="deny 1"))
+    )
+    sent = await adapter.send_card("Ada", card)
+    entry = adapter._logs["Ada"].find(sent.message_id)
+    assert entry.shown()["buttons"] == [
+        {"label": "Yes", "value": "approve 1"},
+        {"label": "No", "value": "deny 1"},
+    ]
+    assert (await adapter.update_card("Ada", sent.message_id, card.answered("Ada said yes"))).success
+    entry = adapter._logs["Ada"].find(sent.message_id)
+    assert (entry.buttons, entry.text) == ((), "May I?\n\nAda said yes")
+    assert adapter.liveness.outbound_at == clock.now()
+
+
+async def test_what_is_for_nobody_or_nothing_is_not_said_to_be_shown(adapter) -> None:
+    card = Card(text="x")
+    results = [
+        await adapter.send("Nobody", "x"),
+        await adapter.send_card("Nobody", card),
+        await adapter.edit_message("Nobody", "x", "y"),
+        await adapter.edit_message("Ada", "out-0", "y"),
+        await adapter.delete_message("Ada", "out-0"),
+        await adapter.update_card("Ada", "out-0", card),
+    ]
+    assert {one.error_kind for one in results} == {SendErrorKind.NOT_FOUND}
+    await adapter.send_typing("Nobody")
+    assert await adapter.get_chat_info("Nobody") == {}
+    assert await adapter.get_chat_info("Ada") == {"name": "Ada", "type": "dm"}
+
+
+def line(entry_id: str, text: str = "x", at: int = 0) -> Entry:
+    return Entry(entry_id=entry_id, kind="line", text=text, at=at)
+
+
+async def test_the_log_is_bounded_and_says_when_something_fell_away() -> None:
+    log = ChatLog("0" * 8)
+    for number in range(501):
+        log.put(line(str(number)))
+    assert (log.find("0"), log.find("1") is not None) == (None, True)
+    assert log._seen("00000000-0") == (0, False)
+    assert log._seen("00000000-1") == (1, True)
+    log.put(line("long", "x" * 5_000_000))
+    assert (log.find("500"), log.find("long") is not None) == (None, True)
+
+
+def test_order_goes_on_over_restarts() -> None:
+    old, new = ChatLog("0" * 8), ChatLog("1" * 8)
+    for number in range(3):
+        old.put(line(f"a{number}", at=1_000))
+    new.put(line("b", at=2_000))
+    assert old.find("a2").order < new.find("b").order
+
+
+def test_a_final_settles_drafts_that_it_did_not_grow_from() -> None:
+    log = ChatLog("0" * 8)
+    first = log.answer("p1", "Let me look.", ["k"], final=False, at=0)
+    second = log.answer("p2", "It is on.", ["k"], final=True, at=0)
+    assert first != second
+    assert [log.find(one).draft for one in (first, second)] == [False, False]
+    assert log.answer("p2", "It is on.", ["k"], final=True, at=0) == second
+
+
+def test_a_final_that_is_said_again_stays_in_the_place_of_its_draft() -> None:
+    log = ChatLog("0" * 8)
+    draft = log.answer("p1", "It is", ["k"], final=False, at=0)
+    assert [log.answer("p2", "It is on.", ["k"], final=True, at=0) for _ in range(2)] == [draft, draft]
+    assert log.find("p2") is None
+
+
+def test_a_notice_is_no_draft() -> None:
+    log = ChatLog("0" * 8)
+    log.answer("p1", "The server restarts soon", [], final=False, at=0)
+    assert log.find("p1").draft is False
+
+
+def test_more_than_may_watch_are_refused() -> None:
+    log = ChatLog("0" * 8)
+    watchers = [log.watch() for _ in range(16)]
+    with pytest.raises(Refused):
+        log.watch()
+    log.leave(watchers[0])
+    log.leave(watchers[0])
+    assert log.watch()
+
+
+@pytest.mark.parametrize(
+    ("token", "extra"),
+    [
+        (None, {}),
+        ("short", {}),
+        (TOKEN, {"colour": "red"}),
+        (TOKEN, {"name": ""}),
+        (TOKEN, {"name": "a\nb"}),
+        (TOKEN, {"people": []}),
+        (TOKEN, {"people": {"Ben": "short"}}),
+        (TOKEN, {"people": {"Ben": TOKEN}}),
+        (TOKEN, {"people": {"owner": BENS}}),
+        (TOKEN, {"title": ""}),
+        (TOKEN, {"title": 7}),
+    ],
+)
+def test_settings_that_cannot_be_are_refused_at_once(token, extra) -> None:
+    with pytest.raises(ConfigError) as refused:
+        WebAdapter(PlatformConfig(token=token, extra=extra))
+    assert refused.value.remedy
+    assert TOKEN not in str(refused.value.as_dict())
+
+
+def test_the_page_shows_edits_drafts_and_typing_and_takes_no_files() -> None:
+    can = WebAdapter.capabilities
+    assert (can.edits, can.streams, can.typing, can.media, can.limit) == (
+        True,
+        True,
+        True,
+        frozenset(),
+        1_000_000,
+    )

@@ -1,0 +1,375 @@
+"""The chat page in a real browser, with a fake agent behind it: sending, drafts, cards, cuts, and how it looks."""
+
+import asyncio
+import base64
+import socket
+import threading
+import time
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from e2e.test_page_in_a_browser import ACTING, PATIENCE, Browser, program
+from postroom.contracts.errors import StoreUnavailable
+from postroom.gateway.config import PlatformConfig
+from postroom.gateway.events import Button, ButtonPress, Card, MessageEvent
+from postroom.gateway.platforms.web import WebAdapter
+from postroom.gateway.session import SessionSource
+
+TOKEN = "the token of the harbour"
+HOSTILE = (
+    "<img src=x onerror=alert(1)><script>alert(2)</script> [here](javascript:alert(3)) javascript:alert(4)\n"
+    'https://example.org/?a=<b>&c="d" data:text/html,<b>x</b> `<i>code</i>` **<u>bold</u>** {{base}}\n'
+    "```html\n<iframe src=//evil.test></iframe>\n```\n<a href=//evil.test>x</a>"
+)
+ANSWER = """The north light is **on** since 18:40. This is what I ran, and what it said:
+
+```sh
+pier status --light north --format "a long line that does not fit on a telephone, so that it scrolls"
+north: on (lamp 2 of 2, reserve at 71 %)
+```
+
+Two things to know:
+- the reserve lasts until `02:15`
+- the log is at https://harbour.example/lights/north, open to everybody.
+
+Shall I switch the south one on too?"""
+
+
+class FakeAgent:
+    """Stands for the gateway and the agent behind it: keeps what it gets, and may refuse to."""
+
+    def __init__(self) -> None:
+        self.accepted: list[MessageEvent] = []
+        self.edits: list[str] = []
+        self.deletions: list[str] = []
+        self.presses: list[str] = []
+        self.is_away = False
+
+    async def accept(self, event: MessageEvent) -> None:
+        self._keep()
+        self.accepted.append(event)
+
+    async def edited(self, event: MessageEvent) -> None:
+        self._keep()
+        self.edits.append(event.text)
+
+    async def deleted(self, source: SessionSource, message_id: str) -> None:
+        self._keep()
+        self.deletions.append(message_id)
+
+    async def pressed(self, press: ButtonPress) -> str:
+        self._keep()
+        self.presses.append(press.value)
+        return "Thank you, it goes on."
+
+    def _keep(self) -> None:
+        if self.is_away:
+            raise StoreUnavailable("the disk is away")
+
+
+class Harbour:
+    """The page, served on a loop of its own."""
+
+    def __init__(self) -> None:
+        self.agent = FakeAgent()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self.listener.getsockname()[1]}/channels/chat"
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="chat page")
+        self._thread.start()
+        assert self._ready.wait(PATIENCE)
+
+    async def _serve(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.adapter = WebAdapter(
+            PlatformConfig(enabled=True, token=TOKEN, extra={"name": "Ada", "title": "Harbour office"})
+        )
+        self.adapter.set_message_handler(self.agent)
+        await self.adapter.connect()
+        app = Starlette(routes=[Mount("/channels", routes=list(self.adapter.routes()))])
+        config = uvicorn.Config(
+            app, log_level="warning", lifespan="off", ws="none", timeout_graceful_shutdown=2
+        )
+        self.server = uvicorn.Server(config)
+        self._ready.set()
+        await self.server.serve(sockets=[self.listener])
+        await self.adapter.disconnect()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Do something on the page's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE)
+
+    def answer(self, text: str, *, to: str, final: bool = True) -> str:
+        return self.run(self.adapter.send("Ada", text, to, {"answers": [to], "final": final})).message_id
+
+    def close(self) -> None:
+        self.server.should_exit = True
+        self._thread.join(PATIENCE)
+        self.listener.close()
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def harbour() -> Iterator[Harbour]:
+    made = Harbour()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def window(tmp_path_factory) -> Iterator[Browser]:
+    opened = Browser(program(), str(tmp_path_factory.mktemp("profile")))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def page(window: Browser, harbour: Harbour) -> Browser:
+    """The chat, opened by somebody who has signed in."""
+    window.ask("Network.clearBrowserCookies")
+    window.open(harbour.address)
+    sign_in(window)
+    return window
+
+
+def sign_in(window: Browser) -> None:
+    window.see("document.querySelector('#token').focus()")
+    window.ask("Input.insertText", text=TOKEN)
+    window.events.clear()
+    window.press("Enter", 13)
+    window.wait_for("Page.loadEventFired")
+    soon(window, "document.querySelector('#link.up') !== null")
+
+
+def soon(window: Browser, expression: str) -> None:
+    """Return once an expression is true in the page."""
+    deadline = time.monotonic() + PATIENCE
+    while window.see(expression) is not True:
+        assert time.monotonic() < deadline, (
+            expression,
+            window.see("document.body.innerText"),
+            window.complaints(),
+        )
+
+
+def write(window: Browser, *lines: str) -> None:
+    """Write into the box, with Shift+Enter between lines, and send with Enter."""
+    for number, text in enumerate(lines):
+        if number:
+            for kind, more in (("keyDown", {"text": "\r"}), ("keyUp", {})):
+                window.ask(
+                    "Input.dispatchKeyEvent",
+                    type=kind,
+                    key="Enter",
+                    code="Enter",
+                    windowsVirtualKeyCode=13,
+                    modifiers=8,
+                    **more,
+                )
+        window.ask("Input.insertText", text=text)
+    window.press("Enter", 13)
+
+
+def said(window: Browser, kind: str = "line") -> list[str]:
+    """Return the words of the entries of a kind, as the page shows them."""
+    found = window.see(f"[...document.querySelectorAll('#log .{kind} .body')].map(one => one.innerText)")
+    assert isinstance(found, list)
+    return found
+
+
+def picture(window: Browser, path: Path) -> None:
+    content = base64.b64decode(window.ask("Page.captureScreenshot", format="png")["data"])
+    path.write_bytes(content)
+    assert content.startswith(b"\x89PNG")
+
+
+STATE = "document.querySelector('#log .line:last-child .state')?.textContent"
+
+
+def test_a_line_is_sent_kept_and_answered_in_place(page: Browser, harbour: Harbour) -> None:
+    assert page.see("document.activeElement.id") == "text"
+    write(page, "Is the light on?", "The north one.")
+    soon(page, f"{STATE} === 'kept'")
+    (event,) = harbour.agent.accepted
+    assert event.text == "Is the light on?\nThe north one."
+    assert said(page) == ["Is the light on?\nThe north one."]
+    assert page.see("document.querySelector('#text').value") == ""
+    harbour.run(harbour.adapter.send_typing("Ada"))
+    soon(page, "!document.querySelector('#typing').hidden")
+    draft = harbour.answer("The north", to=event.message_id, final=False)
+    soon(page, "document.querySelector('.answer.draft')?.getAttribute('aria-busy') === 'true'")
+    assert page.see("document.querySelector('#typing').hidden") is True
+    harbour.run(
+        harbour.adapter.edit_message("Ada", draft, "The north light", {"answers": [event.message_id]})
+    )
+    soon(page, "document.querySelector('.answer .body').innerText === 'The north light'")
+    harbour.answer("The north light is on.", to=event.message_id)
+    soon(page, "document.querySelector('.answer:not(.draft) .body')?.innerText === 'The north light is on.'")
+    assert len(said(page, "answer")) == 1
+    soon(page, f"{STATE} === undefined && document.querySelector('.line .state').textContent === 'read'")
+    assert page.see("document.activeElement.id") == "text"
+    assert not page.complaints()
+    assert all(one.startswith(harbour.address.rpartition("/")[0]) for one in page.fetched())
+
+
+def test_what_could_not_be_kept_is_said_so_and_sent_again_once(page: Browser, harbour: Harbour) -> None:
+    harbour.agent.is_away = True
+    write(page, "Do not lose this")
+    soon(page, "document.querySelector('#log .line.failed') !== null")
+    assert "not sent" in str(page.see(STATE))
+    page.events.clear()
+    page.ask("Page.reload")
+    page.wait_for("Page.loadEventFired")
+    soon(page, "document.querySelector('#log .line.failed') !== null")
+    assert said(page) == ["Do not lose this"]
+    harbour.agent.is_away = False
+    page.see(
+        "[...document.querySelectorAll('.failed button')].find(one => one.textContent === 'Send again').click()"
+    )
+    soon(page, f"{STATE} === 'kept'")
+    assert [one.text for one in harbour.agent.accepted] == ["Do not lose this"]
+    page.events.clear()
+    page.ask("Page.reload")
+    page.wait_for("Page.loadEventFired")
+    soon(page, f"{STATE} === 'kept'")
+    assert said(page) == ["Do not lose this"]
+
+
+def test_a_line_can_be_changed_and_taken_back(page: Browser, harbour: Harbour) -> None:
+    write(page, "Frist")
+    soon(page, f"{STATE} === 'kept'")
+    press = "[...document.querySelectorAll('.line button')].find(one => one.textContent === '{}').click()"
+    page.see(press.format("Change"))
+    assert page.see("document.querySelector('#text').value") == "Frist"
+    page.see("document.querySelector('#text').select()")
+    write(page, "First")
+    soon(page, "document.querySelector('.line .body').innerText === 'First'")
+    assert harbour.agent.edits == ["First"]
+    page.see(press.format("Take back"))
+    soon(page, "document.querySelector('.line.gone') !== null")
+    assert harbour.agent.deletions == [harbour.agent.accepted[0].message_id]
+    assert said(page) == ["taken back"]
+    assert not page.complaints()
+
+
+def test_a_card_is_answered_by_a_button(page: Browser, harbour: Harbour) -> None:
+    card = Card(
+        text="May I run `pier light south on`?",
+        buttons=(Button(label="Allow", value="approve 1"), Button(label="Refuse", value="deny 1")),
+    )
+    sent = harbour.run(harbour.adapter.send_card("Ada", card))
+    soon(page, "document.querySelectorAll('.card .choices button').length === 2")
+    page.see("document.querySelector('.card .choices button').click()")
+    soon(page, "document.querySelector('.card .note').textContent === 'Thank you, it goes on.'")
+    assert harbour.agent.presses == ["approve 1"]
+    harbour.run(harbour.adapter.update_card("Ada", sent.message_id, card.answered("Ada allowed it.")))
+    soon(page, "document.querySelectorAll('.card .choices button').length === 0")
+    assert "Ada allowed it." in said(page, "card")[0]
+    assert not page.complaints()
+
+
+def test_a_page_that_was_cut_off_comes_back_and_misses_nothing(page: Browser, harbour: Harbour) -> None:
+    write(page, "Before the cut")
+    soon(page, f"{STATE} === 'kept'")
+    harbour.run(harbour.adapter.disconnect())
+    soon(page, "document.querySelector('#link.up') === null")
+    line = harbour.agent.accepted[0].message_id
+    assert line is not None
+    harbour.answer("Said meanwhile", to=line)
+    harbour.run(harbour.adapter.connect(is_reconnect=True))
+    soon(page, "document.querySelector('#link.up') !== null")
+    soon(page, "document.querySelectorAll('.answer').length === 1")
+    assert (said(page), said(page, "answer")) == (["Before the cut"], ["Said meanwhile"])
+
+
+def test_what_anybody_writes_does_nothing(page: Browser, harbour: Harbour) -> None:
+    write(page, *HOSTILE.split("\n"))
+    soon(page, f"{STATE} === 'kept'")
+    line = harbour.agent.accepted[0].message_id
+    assert line is not None
+    harbour.answer(HOSTILE, to=line)
+    soon(page, "document.querySelectorAll('.answer').length === 1")
+    card = Card(text=HOSTILE, buttons=(Button(label="<b>x</b>", value="x"),))
+    harbour.run(harbour.adapter.send_card("Ada", card))
+    soon(page, "document.querySelectorAll('.card').length === 1")
+    acting = page.see(f"({ACTING.strip()}).filter(one => !one.startsWith('<script src'))")
+    # The script itself sets the height of the box.
+    assert [one for one in acting if not one.startswith("<textarea")] == []
+    assert (
+        page.see("document.querySelectorAll('#log img, #log iframe, #log script, #log u, #log i').length")
+        == 0
+    )
+    links = page.see("[...document.querySelectorAll('#log a')].map(one => [one.href, one.rel, one.target])")
+    assert links == [["https://example.org/?a=", "noopener noreferrer nofollow", "_blank"]] * 3
+    assert "<script>alert(2)</script>" in said(page, "answer")[0]
+    assert not page.complaints()
+
+
+def test_long_texts_stay_within_the_page_and_old_answers_are_read_undisturbed(
+    page: Browser, harbour: Harbour
+) -> None:
+    page.ask("Emulation.setDeviceMetricsOverride", width=390, height=800, deviceScaleFactor=1, mobile=False)
+    harbour.answer("w" * 3_000 + "\n" + "```\n" + "x" * 500 + "\n```", to="nothing-of-ours")
+    soon(page, "document.querySelectorAll('.answer').length === 1")
+    assert page.see("document.documentElement.scrollWidth") <= 390
+    assert page.see("(one => one.scrollWidth > one.clientWidth)(document.querySelector('pre'))") is True
+    page.see("document.querySelector('#scroll').scrollTop = 0")
+    harbour.answer("News", to="nothing-of-ours-2")
+    soon(page, "!document.querySelector('#newest').hidden")
+    assert page.see("document.querySelector('#scroll').scrollTop") == 0
+    page.see("document.querySelector('#newest').click()")
+    soon(page, "document.querySelector('#newest').hidden")
+
+
+def test_it_can_be_used_by_ear_and_by_keyboard(page: Browser) -> None:
+    tree = page.ask("Accessibility.getFullAXTree")["nodes"]
+    named = {
+        (one["role"]["value"], one.get("name", {}).get("value")) for one in tree if not one.get("ignored")
+    }
+    assert {("textbox", "Your message"), ("button", "Send"), ("log", "Conversation")} <= named
+    assert ("heading", "Harbour office") in named
+    assert page.see("document.querySelector('#log').getAttribute('aria-live')") == "polite"
+    page.press("Tab", 9)
+    assert page.see("document.activeElement.id") == "send"
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "dark"), [("light", 1440, False), ("dark", 1440, True), ("narrow", 390, False)]
+)
+def test_it_fits_light_dark_and_narrow(
+    window: Browser, harbour: Harbour, tmp_path: Path, name: str, width: int, dark: bool
+) -> None:
+    window.ask("Network.clearBrowserCookies")
+    window.open(harbour.address, width=width, dark=dark)
+    picture(window, tmp_path / f"sign-in-{name}.png")
+    assert window.see("document.documentElement.scrollWidth") <= width
+    sign_in(window)
+    picture(window, tmp_path / f"empty-{name}.png")
+    write(window, "Good evening. Is the north light on?")
+    soon(window, f"{STATE} === 'kept'")
+    line = harbour.agent.accepted[0].message_id
+    assert line is not None
+    harbour.answer(ANSWER, to=line)
+    card = Card(
+        text="May I run `pier light south on`?",
+        buttons=(Button(label="Allow", value="approve 1"), Button(label="Refuse", value="deny 1")),
+    )
+    harbour.run(harbour.adapter.send_card("Ada", card))
+    soon(window, "document.querySelectorAll('.card .choices button').length === 2")
+    write(window, "Wait, first tell me", "how long the reserve of the south one lasts")
+    soon(window, f"{STATE} === 'kept'")
+    harbour.agent.is_away = True
+    write(window, "And who is on duty?")
+    soon(window, "document.querySelector('.line.failed') !== null")
+    harbour.run(harbour.adapter.send_typing("Ada"))
+    soon(window, "!document.querySelector('#typing').hidden")
+    assert window.see("document.documentElement.scrollWidth") <= width
+    picture(window, tmp_path / f"chat-{name}.png")
+    ground = str(window.see("getComputedStyle(document.body).backgroundColor"))
+    assert (sum(int(one) for one in ground.removeprefix("rgb(").removesuffix(")").split(",")) < 200) is dark
