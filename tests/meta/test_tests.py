@@ -9,6 +9,7 @@ TESTS = Path(__file__).resolve().parents[1]
 SLEEPS = {
     "e2e/chaos_process.py:run": "an executor in a process of its own that works for some milliseconds",
     "e2e/chaos_process.py:a_moment": "a process of its own asks a database again that was killed; nobody wakes it",
+    "e2e/gateway_process.py:run": "an agent in a process of its own that works for some milliseconds",
     "e2e/peer.py:first": "a process of its own looks again and again at a real server; there is nothing to be woken by",
     "e2e/test_connections.py:sent_and_read": "plays a client that sends slowly: the pause is what is tested",
 }

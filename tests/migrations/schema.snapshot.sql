@@ -73,6 +73,9 @@ CREATE INDEX run_outbox_dead ON run_outbox (outbox_id, lane) WHERE status = 'dea
 
 CREATE INDEX run_outbox_delivered ON run_outbox (created_at, place) WHERE status = 'delivered';
 
+CREATE INDEX run_outbox_in_line ON run_outbox (lane, target, order_key, place)
+  WHERE status IN ('pending', 'claimed') AND order_key IS NOT NULL;
+
 CREATE UNIQUE INDEX run_outbox_key ON run_outbox (lane, target, dedupe_key) WHERE dedupe_key IS NOT NULL;
 
 CREATE INDEX run_outbox_open ON run_outbox (lane, target, place, available_at, lease_until)
@@ -417,7 +420,7 @@ CREATE TABLE run_outbox (
   max_attempts  INTEGER NOT NULL,
   claim_token   TEXT,
   lease_until   INTEGER,
-  last_error    TEXT,
+  last_error    TEXT, order_key TEXT,
   CHECK ((status = 'claimed') = (claim_token IS NOT NULL)
          AND (status = 'claimed') = (lease_until IS NOT NULL))
 ) STRICT;

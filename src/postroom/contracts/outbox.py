@@ -34,6 +34,8 @@ class OutboxDraft:
     dedupe_key: str | None = None
     available_at: int = 0
     max_attempts: int = 5
+    order_key: str | None = None
+    """Of those with the same key, on one lane and target, none is claimed before an older one is done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,7 @@ class OutboxMessage:
     claim_token: str | None = None
     lease_until: int | None = None
     last_error: str | None = None
+    order_key: str | None = None
 
 
 class OutboxStore(Protocol):
@@ -71,7 +74,8 @@ class OutboxStore(Protocol):
     ) -> tuple[OutboxMessage, ...]:
         """Take what is due, oldest first, also what another took and whose lease ended (`<= now`).
 
-        An effect whose attempts are used up by claims alone becomes a dead letter instead.
+        An effect whose attempts are used up by claims alone becomes a dead letter instead. Of those with
+        the same order key only the oldest that is neither delivered nor a dead letter is taken.
         """
         ...
 

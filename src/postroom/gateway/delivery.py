@@ -26,7 +26,7 @@ from postroom.contracts.chat import (
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import IllegalTransition, PostroomError
 from postroom.contracts.messages import Json
-from postroom.contracts.outbox import NackOutcome, OutboxMessage, OutboxStore
+from postroom.contracts.outbox import OutboxMessage, OutboxStore
 from postroom.gateway import wording
 from postroom.gateway.config import DeliveryConfig
 from postroom.gateway.drafts import Final
@@ -60,10 +60,10 @@ class History:
         cut_off = row.attempt_count - 1 - claim
         return cls(tried + cut_off, cut_off > 0 or bool(told and told[3]))
 
-    def told(self, row: OutboxMessage, why: str, *, tried: bool, unknown: bool = False) -> str:
+    def told(self, row: OutboxMessage, why: str, *, unknown: bool) -> str:
         """Return this claim's end as it is kept with the row."""
         mark = "?" if self.may_have_arrived or unknown else ""
-        return f"#{row.attempt_count} tried {self.tried + tried}{mark}: {why}"
+        return f"#{row.attempt_count} tried {self.tried + 1}{mark}: {why}"
 
 
 class Delivery:
@@ -101,33 +101,31 @@ class Delivery:
         lease = milliseconds(self._config.lease)
         rows = await self._outbox.claim(CHAT_LANE, target, lease_ms=lease, limit=_CLAIMED_AT_ONCE)
         self.under_way += len(rows)
-        left, held = len(rows), set[str]()
+        left = len(rows)
         try:
             for row in rows:
-                await self._delivered(adapter, row, held)
+                await self._delivered(adapter, row)
                 left -= 1
                 self.under_way -= 1
         finally:
             self.under_way -= left
         return len(rows)
 
-    async def _delivered(self, adapter: BasePlatformAdapter, row: OutboxMessage, held: set[str]) -> None:
-        """Deliver a row; behind one of its chat that has to wait, it waits as well."""
+    async def _delivered(self, adapter: BasePlatformAdapter, row: OutboxMessage) -> None:
+        """Deliver a row, or have it tried later, or put it into the tray."""
         try:
             reply = Reply.of(row)
         except (KeyError, TypeError, ValueError) as error:
             await self._give_up(row, None, f"it cannot be read: {type(error).__name__}")
             return
         try:
-            await self._looked_after(adapter, row, reply, held)
+            await self._looked_after(adapter, row, reply)
         except PostroomError as error:
             _LOG.warning("reply.left_to_lease", outbox_id=row.outbox_id, reason=error.describe())
         except Exception as error:  # an adapter broke its promise: the others' answers must not wait for it
             _LOG.exception("reply.left_to_lease", outbox_id=row.outbox_id, reason=type(error).__name__)
 
-    async def _looked_after(
-        self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, held: set[str]
-    ) -> None:
+    async def _looked_after(self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply) -> None:
         lines = await self._stores.journal.lines(reply.lines[:MAX_LINES])
         if lines and not any(line.status.is_open for line in lines):
             await self._acknowledged(row)  # a crash came between its lines and its acknowledgement
@@ -139,20 +137,14 @@ class Delivery:
         if place is None:
             await self._give_up(row, reply, "nobody knows where it goes")
             return
-        chat = place.source.chat_id
-        if chat in held:
-            why = History.of(row).told(row, "an earlier one of its chat waits", tried=False)
-            pause = milliseconds(self._config.first_retry)
-            await self._outbox.nack(row.outbox_id, row.claim_token or "", error=why, delay_ms=pause)
-            return
         result = await self._said(adapter, row, reply, place)
         if result.success:
             await self._settled(row, reply)
-        elif await self._failed(row, reply, result):
-            held.add(chat)
+        else:
+            await self._failed(row, reply, result)
 
     async def _place(self, reply: Reply, lines: Sequence[InboundLine]) -> Place | None:
-        answers = tuple(line.key.message_id for line in lines)
+        answers = reply.answers or tuple(line.key.message_id for line in lines)
         told = reply.place or (lines[-1].body.get("source") if lines else None)
         if told:
             return Place(SessionSource.from_dict(told), answers)
@@ -243,17 +235,16 @@ class Delivery:
         if not await self._outbox.ack(row.outbox_id, row.claim_token or ""):
             _LOG.warning("reply.lease_ended_before_ack", outbox_id=row.outbox_id)
 
-    async def _failed(self, row: OutboxMessage, reply: Reply, result: SendResult) -> bool:
-        """Have it tried later, or not at all; say whether it is tried later."""
+    async def _failed(self, row: OutboxMessage, reply: Reply, result: SendResult) -> None:
+        """Have it tried later, or not at all. What stands behind it in its conversation waits for it."""
         kind, history = result.error_kind or SendErrorKind.UNKNOWN, History.of(row)
         self._metrics.delivery_failed(kind.value)
         if not kind.may_pass or history.tried + 1 >= self._config.max_attempts:
             await self._give_up(row, reply, f"{kind}: {result.error}")
-            return False
-        why = history.told(row, f"{kind}: {result.error}", tried=True, unknown=kind.may_have_arrived)
+            return
+        why = history.told(row, f"{kind}: {result.error}", unknown=kind.may_have_arrived)
         delay = max(result.retry_after_ms or 0, self._pause(history.tried))
-        outcome = await self._outbox.nack(row.outbox_id, row.claim_token or "", error=why, delay_ms=delay)
-        return outcome is NackOutcome.REQUEUED
+        await self._outbox.nack(row.outbox_id, row.claim_token or "", error=why, delay_ms=delay)
 
     async def _give_up(self, row: OutboxMessage, reply: Reply | None, why: str) -> None:
         """Put a row into the tray, and say at its lines why they have no answer."""

@@ -247,7 +247,9 @@ class Gateway:
 
     async def _tell(self, event: MessageEvent, text: str) -> None:
         if event.source is not None:
-            await self.services.notices.tell(event.source, text, key=f"told/line/{event.line_id}")
+            await self.services.notices.tell(
+                event.source, text, key=f"told/line/{event.line_id}", answers=event.message_id
+            )
 
     async def _told_status(self, word: str) -> None:
         await asyncio.to_thread(

@@ -20,8 +20,10 @@ class Notices:
         self.hint: Callable[[], None] | None = None
         """Called when there is something to be said."""
 
-    async def tell(self, source: SessionSource, text: str, *, key: str) -> None:
+    async def tell(self, source: SessionSource, text: str, *, key: str, answers: str | None = None) -> None:
         """Have something said at a place, once a `key`; the first words count.
+
+        `answers` is the platform's id of the line that has its answer by it.
 
         Raises:
             StoreError: it could not be kept.
@@ -31,6 +33,7 @@ class Notices:
             thread_id=thread_name(source.platform.value, source.account, "notice"),
             text=text,
             place=source.to_dict(),
+            answers=() if answers is None else (answers,),
         )
         await self._enqueued(reply, key)
 

@@ -18,7 +18,7 @@ from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, Term
 from postroom.gateway import wording
 
 MOST_CLAIMS = 1_000_000
-"""How often a reply is tried is decided by its delivery; a claim that only waits does not count."""
+"""How often a reply is tried, and for how long, is decided by its delivery."""
 
 
 class ReplyKind(StrEnum):
@@ -56,6 +56,8 @@ class Reply:
     questions: tuple[Question, ...] = ()
     place: dict[str, Json] | None = None
     """Where it goes, when it is not where the thread's session is."""
+    answers: tuple[str, ...] = ()
+    """The platform's ids of what it answers, where that are no lines of its own."""
     card_id: str | None = None
 
     def draft(self, dedupe_key: str) -> OutboxDraft:
@@ -72,6 +74,7 @@ class Reply:
                 for one in self.questions
             ],
             "place": self.place,
+            "answers": list(self.answers),
             "card_id": self.card_id,
         }
         return OutboxDraft(
@@ -80,6 +83,7 @@ class Reply:
             payload=payload,
             dedupe_key=dedupe_key,
             max_attempts=MOST_CLAIMS,
+            order_key=self.thread_id if self.kind in (ReplyKind.ANSWER, ReplyKind.QUESTION) else None,
         )
 
     @classmethod
@@ -99,6 +103,7 @@ class Reply:
             failed=told["failed"],
             questions=tuple(Question(**one) for one in told["questions"]),
             place=told["place"],
+            answers=tuple(told.get("answers", ())),
             card_id=told["card_id"],
         )
 

@@ -86,7 +86,9 @@ class GatewayRunner:
         if services is None or source is None or event.line_id is None:
             return
         if text is not None:
-            await services.notices.tell(source, text, key=f"said/line/{event.line_id}")
+            await services.notices.tell(
+                source, text, key=f"said/line/{event.line_id}", answers=event.message_id
+            )
         if event.is_command() and not event.handed_over and self._is_user_authorized(source):
             await self._close(event, LineStatus.DONE)
 
@@ -133,7 +135,9 @@ class GatewayRunner:
         if services is None:
             raise PostroomError("this runner was made without its services")
         if key in self.guard.stop_wishes:
-            await services.notices.tell(source, wording.STOPPED, key=f"stopped/line/{event.line_id}")
+            await services.notices.tell(
+                source, wording.STOPPED, key=f"stopped/line/{event.line_id}", answers=event.message_id
+            )
             await self._close(event, LineStatus.DONE)
             return None
         session, began_anew = await services.sessions.of(key, source)
@@ -155,7 +159,9 @@ class GatewayRunner:
         if services is None or text is None:
             return
         if admission.kind is AdmissionKind.REJECTED:
-            await services.notices.tell(source, text, key=f"rejected/line/{event.line_id}")
+            await services.notices.tell(
+                source, text, key=f"rejected/line/{event.line_id}", answers=event.message_id
+            )
             await self._close(event, LineStatus.REJECTED, reason=text)
         elif services.acknowledgements.is_due(key):
             await services.notices.tell(source, text, key=f"ack/line/{event.line_id}")
@@ -197,7 +203,9 @@ class GatewayRunner:
         code = await services.people.code_for(source)
         if code is not None:
             text = wording.pairing(source.platform.value, code)
-            await services.notices.tell(source, text, key=f"pair/line/{event.line_id}")
+            await services.notices.tell(
+                source, text, key=f"pair/line/{event.line_id}", answers=event.message_id
+            )
         await self._close(event, LineStatus.REJECTED, reason="its sender may not write")
         return None
 

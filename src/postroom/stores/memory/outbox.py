@@ -42,6 +42,7 @@ class OutboxTable:
         self._keys: dict[DedupeKey, str] = {}
         self._timelines: dict[Address, Timeline] = {}
         self._due: dict[Address, Ordered[int]] = {}
+        self._in_line: dict[tuple[str, str, str], Ordered[int]] = {}
 
     def plan(self, drafts: Sequence[OutboxDraft], now: int) -> OutboxPlan:
         """Return what storing the drafts would write; nothing is written.
@@ -76,6 +77,9 @@ class OutboxTable:
             due.discard(number)
         self.dead.discard(row.outbox_id)
         self.rows[row.outbox_id] = row
+        if row.order_key is not None:
+            line = self._in_line.setdefault((*address, row.order_key), Ordered())
+            (line.add if row.status in _WAITING else line.discard)(number)
         if row.status is OutboxStatus.DEAD_LETTER:
             self.dead.add(row.outbox_id)
         elif row.status is OutboxStatus.DELIVERED:
@@ -108,7 +112,10 @@ class OutboxTable:
             else:
                 due.discard(number)
         for number in due:
-            yield self.rows[self._ids[number]]
+            row = self.rows[self._ids[number]]
+            line = self._in_line.get((lane, target, row.order_key)) if row.order_key is not None else None
+            if line is None or next(iter(line)) == number:
+                yield row
 
     def owned(self, outbox_id: str, token: str) -> OutboxMessage | None:
         """Return the effect if this token owns it."""
@@ -224,6 +231,7 @@ def _planned(draft: OutboxDraft, plan: OutboxPlan, now: int) -> OutboxMessage:
         created_at=now,
         dedupe_key=draft.dedupe_key,
         max_attempts=draft.max_attempts,
+        order_key=draft.order_key,
     )
     plan.new.append(row)
     if draft.dedupe_key is not None:

@@ -149,6 +149,7 @@ async def _stored(
         [one.dedupe_key for one in new.values()],
         now,
         [one.max_attempts for one in new.values()],
+        [one.order_key for one in new.values()],
     )
     return {row[1]: rows.effect(tuple(row)[1:]) for row in found}
 

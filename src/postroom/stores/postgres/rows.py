@@ -173,6 +173,7 @@ def effect(row: Row) -> OutboxMessage:
         claim_token=row[10],
         lease_until=row[11],
         last_error=told(row[12]),
+        order_key=told(row[13]),
     )
 
 

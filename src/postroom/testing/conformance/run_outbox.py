@@ -7,7 +7,7 @@ from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import NackOutcome, OutboxMessage, OutboxStatus
 from postroom.contracts.run_stores import RunStores, ThreadCommit
 from postroom.testing.clock import ManualClock
-from postroom.testing.conformance import run_outbox_ended
+from postroom.testing.conformance import run_outbox_ended, run_outbox_order
 from postroom.testing.conformance.given import refused
 from postroom.testing.conformance.run_given import LANE, LEASE, SECOND, TARGET, TOGETHER, Promise
 from postroom.testing.conformance.run_outbox_given import claim_effects, claim_one, effect, numbers
@@ -217,6 +217,7 @@ async def the_payload_of_an_effect_is_the_stores_own(stores: RunStores, clock: M
 
 PROMISES: tuple[Promise, ...] = (
     *run_outbox_ended.PROMISES,
+    *run_outbox_order.PROMISES,
     an_effect_is_stored_claimed_and_delivered,
     effects_are_claimed_by_lane_and_target,
     effects_are_claimed_when_due,

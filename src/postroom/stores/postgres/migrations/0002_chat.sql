@@ -83,3 +83,8 @@ CREATE TABLE chat_guesses (
 -- Looked through by people, and cleared away, without reading what is still to be done.
 CREATE INDEX run_outbox_dead ON run_outbox (outbox_id, lane) WHERE status = 'dead_letter';
 CREATE INDEX run_outbox_delivered ON run_outbox (created_at, place) WHERE status = 'delivered';
+
+-- Of those with the same key none is taken before an older one is done: answers stand in a chat in order.
+ALTER TABLE run_outbox ADD COLUMN order_key text COLLATE "C";
+CREATE INDEX run_outbox_in_line ON run_outbox (lane, target, order_key, place)
+  WHERE status IN ('pending', 'claimed') AND order_key IS NOT NULL;

@@ -5,12 +5,13 @@ SELECT o.*
 
 -- enqueue
 INSERT INTO run_outbox
-       (outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts)
+       (outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count,
+        max_attempts, order_key)
 SELECT a.outbox_id, a.lane, a.target, a.payload, 'pending', a.available_at, coalesce($7::bigint, {now}),
-       a.dedupe_key, 0, a.max_attempts
-  FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $8::int[])
+       a.dedupe_key, 0, a.max_attempts, a.order_key
+  FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::text[], $8::int[], $9::text[])
        WITH ORDINALITY
-    AS a (outbox_id, lane, target, payload, available_at, dedupe_key, max_attempts, ord)
+    AS a (outbox_id, lane, target, payload, available_at, dedupe_key, max_attempts, order_key, ord)
  ORDER BY a.ord
 RETURNING *
 
@@ -23,6 +24,11 @@ WITH t AS (
    WHERE o.lane = $1::text AND o.target = $2::text AND o.status IN ('pending', 'claimed')
      AND coalesce(o.lease_until, o.available_at) <= t.now
      AND NOT EXISTS (SELECT FROM run_quarantine q WHERE q.kind = 'effect' AND q.id = o.outbox_id)
+     AND (o.order_key IS NULL OR NOT EXISTS (
+         SELECT FROM run_outbox e
+          WHERE e.lane = $1::text AND e.target = $2::text AND e.order_key = o.order_key AND e.place < o.place
+            AND e.status IN ('pending', 'claimed')
+            AND NOT EXISTS (SELECT FROM run_quarantine q WHERE q.kind = 'effect' AND q.id = e.outbox_id)))
    ORDER BY o.place
    LIMIT $5::bigint
      FOR NO KEY UPDATE OF o SKIP LOCKED

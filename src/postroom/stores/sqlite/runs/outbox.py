@@ -62,6 +62,7 @@ def _enqueue(db: sqlite3.Connection, written: Written, now: int) -> OutboxMessag
         "created_at": now,
         "dedupe_key": draft.dedupe_key,
         "max_attempts": draft.max_attempts,
+        "order_key": draft.order_key,
     }
     db.execute(SQL["enqueue"], values)
     payload = decode_json(written.payload, where="payload")

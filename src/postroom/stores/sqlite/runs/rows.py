@@ -242,6 +242,7 @@ def effect(row: Row) -> OutboxMessage:
             claim_token=row[10],
             lease_until=row[11],
             last_error=row[12],
+            order_key=row[13],
         )
     except (ValueError, StoreCorrupt) as error:
         raise unreadable("effect", row[0], error) from error

@@ -3,26 +3,32 @@
 
 -- enqueue
 INSERT INTO run_outbox (outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count,
-                        max_attempts)
-VALUES (:outbox_id, :lane, :target, :payload, 'pending', :available_at, :created_at, :dedupe_key, 0, :max_attempts);
+                        max_attempts, order_key)
+VALUES (:outbox_id, :lane, :target, :payload, 'pending', :available_at, :created_at, :dedupe_key, 0, :max_attempts,
+        :order_key);
 
 -- first_of_key
 SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
-       claim_token, lease_until, last_error
+       claim_token, lease_until, last_error, order_key
   FROM run_outbox WHERE lane = ? AND target = ? AND dedupe_key = ? AND dedupe_key IS NOT NULL;
 
 -- due
 SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
-       claim_token, lease_until, last_error
-  FROM run_outbox
+       claim_token, lease_until, last_error, order_key
+  FROM run_outbox o
  WHERE lane = :lane AND target = :target AND status IN ('pending', 'claimed')
    AND coalesce(lease_until, available_at) <= :now
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
+   AND (order_key IS NULL OR NOT EXISTS (
+       SELECT 1 FROM run_outbox e
+        WHERE e.lane = :lane AND e.target = :target AND e.order_key = o.order_key AND e.place < o.place
+          AND e.status IN ('pending', 'claimed')
+          AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = e.outbox_id)))
  ORDER BY place;
 
 -- owned
 SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
-       claim_token, lease_until, last_error
+       claim_token, lease_until, last_error, order_key
   FROM run_outbox WHERE outbox_id = ? AND status = 'claimed' AND claim_token = ?;
 
 -- move
@@ -33,7 +39,7 @@ UPDATE run_outbox
 
 -- dead_letters
 SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
-       claim_token, lease_until, last_error
+       claim_token, lease_until, last_error, order_key
   FROM run_outbox
  WHERE status = 'dead_letter' AND outbox_id > :after AND (:lane IS NULL OR lane = :lane)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
@@ -41,7 +47,7 @@ SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedup
 
 -- dead_letter
 SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
-       claim_token, lease_until, last_error
+       claim_token, lease_until, last_error, order_key
   FROM run_outbox WHERE outbox_id = ? AND status = 'dead_letter';
 
 -- purge

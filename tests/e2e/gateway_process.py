@@ -1,0 +1,162 @@
+"""A gateway process that tests kill: the real Telegram adapter, a fake agent, stores on disk or a server.
+
+python gateway_process.py <sqlite path or dsn> <journal> <api url> <turn ms> [webhook port]
+
+The journal is one file for all processes, a line at a time: `start|end <thread> <run> <text> <pid>`. With a
+port the adapter takes webhooks there, else it polls. It ends in good order when it is sent SIGTERM.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+
+from postroom.concurrency import SystemTimer
+from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.chat_people import PersonRole
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.mailbox import Mailbox
+from postroom.gateway.config import DeliveryConfig, GatewayConfig, Platform, PlatformConfig
+from postroom.gateway.gateway import Gateway
+from postroom.gateway.platforms.telegram import TelegramAdapter
+from postroom.gateway.presence import ChatExecutor, Presence
+from postroom.gateway.replies import ChatEffects
+from postroom.gateway.services import services
+
+TOKEN = "4711:AAE-very_secret_token"
+SECRET = "webhook-secret"
+MAILBOX = MailboxConfig(
+    lease_ms=2_000,
+    lease_renewal_interval=timedelta(milliseconds=500),
+    lease_retry_ms=100,
+    sweep_interval=timedelta(milliseconds=500),
+    poll_interval=timedelta(milliseconds=200),
+    default_max_attempts=1_000,
+)
+
+
+class Agent(RunDispatchExecutor):
+    """A fake agent: works a while, and answers `re: <what it read>`."""
+
+    def __init__(self, journal: str, turn_ms: int) -> None:
+        self._file = os.open(journal, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._turn_ms = turn_ms
+        self._random = random.Random(os.getpid())
+        self._timer = SystemTimer()
+
+    async def run(self, activation: RunActivation, sink: Any) -> AgentRunResult:
+        texts = [message.text() for message in activation.messages]
+        self._note("start", activation, texts)
+        await self._timer.sleep(self._random.randint(self._turn_ms // 2, self._turn_ms))
+        self._note("end", activation, texts)
+        return AgentRunResult(run_id=activation.run_id or "", response="re: " + " | ".join(texts))
+
+    def _note(self, word: str, activation: RunActivation, texts: list[str]) -> None:
+        said = "|".join(text.replace(" ", "_") for text in texts)
+        line = f"{word} {activation.thread_id} {activation.run_id} {said} {os.getpid()}\n"
+        os.write(self._file, line.encode())
+
+    def recovery(self, activation: RunActivation) -> Recovery:
+        return Recovery.RESTART
+
+    def cancel(self, id: str) -> bool:
+        return False
+
+    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
+        return False
+
+    def send_decision(self, id: str, tool_call_id: str, resume: Any) -> bool:
+        return False
+
+    def send_messages(self, id: str, messages: Any) -> bool:
+        return False
+
+
+def configured(api: str, port: int | None) -> GatewayConfig:
+    extra: dict[str, Any] = {"base_url": api, "poll_seconds": 5}
+    if port is not None:
+        extra["webhook_url"] = f"https://127.0.0.1:{port}/telegram"
+    telegram = PlatformConfig(
+        enabled=True, token=TOKEN, api_key=SECRET, allow={"*": PersonRole.OWNER}, extra=extra
+    )
+    return GatewayConfig(
+        platforms={Platform.TELEGRAM: telegram},
+        delivery=DeliveryConfig(
+            max_attempts=1_000, first_retry=timedelta(milliseconds=100), lease=timedelta(seconds=2)
+        ),
+        drain=timedelta(milliseconds=200),
+    )
+
+
+async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port: int | None) -> None:
+    config = configured(api, port)
+    timer, effects = SystemTimer(), ChatEffects()
+    presence = Presence(config.streaming, runs.clock, timer)
+    agent = ChatExecutor(Agent(journal, turn_ms), presence)
+    mailbox = Mailbox(agent, runs, effects=effects, config=MAILBOX)
+    parts = services(
+        config,
+        stores=chat,
+        outbox=runs.outbox,
+        threads=runs.threads,
+        mailroom=mailbox,
+        presence=presence,
+        clock=runs.clock,
+        timer=timer,
+    )
+    adapter = TelegramAdapter(config.platforms[Platform.TELEGRAM])
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+    async with mailbox, Gateway(parts, [adapter], effects), asyncio.TaskGroup() as group:
+        server = None
+        if port is not None:
+            server = uvicorn.Server(
+                uvicorn.Config(
+                    Starlette(routes=list(adapter.routes())), host="127.0.0.1", port=port, log_level="error"
+                )
+            )
+            server.install_signal_handlers = lambda: None  # type: ignore[method-assign]
+            with contextlib.suppress(AttributeError):
+                server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
+            group.create_task(server.serve())
+        await told.wait()
+        if server is not None:
+            server.should_exit = True
+
+
+async def on_postgres(dsn: str, *given: Any) -> None:
+    from postroom.stores.postgres import PostgresRunStores
+
+    stores = await PostgresRunStores.open(dsn)
+    try:
+        await serve(stores, stores.chat, *given)
+    finally:
+        await stores.close()
+
+
+def main() -> None:
+    place, journal, api, turn_ms, *rest = sys.argv[1:]
+    given = journal, api, int(turn_ms), int(rest[0]) if rest else None
+    if "://" in place:
+        asyncio.run(on_postgres(place, *given))
+        return
+    from postroom.stores.sqlite import SqliteStore
+
+    store = SqliteStore.open(Path(place), purpose="gateway")
+    try:
+        asyncio.run(serve(store.runs, store.chat, *given))
+    finally:
+        store.close()
+
+
+if __name__ == "__main__":
+    main()
