@@ -1,0 +1,166 @@
+"""Many lines at once to one session, over the real Telegram adapter: one agent, each answered or refused, in order.
+
+`POSTROOM_TURN_MS` is how long a turn takes (10 by default); the full test is 1000.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from channels.fake_telegram import TOKEN, FakeTelegram, message, shown_text, update
+from dispatch_room import Deaf, done
+from postroom.concurrency import SystemTimer
+from postroom.contracts.chat import LineStatus
+from postroom.contracts.chat_people import PersonRole
+from postroom.contracts.messages import Boundary
+from postroom.dispatch.mailbox import Mailbox
+from postroom.gateway.config import BusyConfig, BusyMode, GatewayConfig, Platform, PlatformConfig
+from postroom.gateway.gateway import Gateway
+from postroom.gateway.platforms.telegram import TelegramAdapter
+from postroom.gateway.presence import ChatExecutor, Presence
+from postroom.gateway.replies import ChatEffects
+from postroom.gateway.services import services
+from postroom.stores.sqlite import SqliteStore
+
+TURN_MS = int(os.environ.get("POSTROOM_TURN_MS", "10"))
+SENDERS = 3
+GROUP = {"id": -100200, "type": "supergroup", "title": "Team"}
+pytestmark = pytest.mark.timeout(120 + TURN_MS * 250 // 1000)
+
+
+class Agent(Deaf):
+    """A fake agent that takes its time, reads what it is steered with at half of it, and can be stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_work = self.peak = 0
+        self.read: list[str] = []
+        self.files = 0
+        self.turns: list[set[str]] = []
+        self.stops: dict[str, asyncio.Event] = {}
+
+    def wake_pending_boundary(self, id: str) -> bool:
+        return id in self.stops
+
+    def cancel(self, id: str) -> bool:
+        stop = self.stops.get(id)
+        if stop is not None:
+            stop.set()
+        return stop is not None
+
+    async def execute(self, activation: Any, sink: Any) -> Any:
+        self.at_work += 1
+        self.peak = max(self.peak, self.at_work)
+        stop = self.stops[activation.run_id] = asyncio.Event()
+        try:
+            texts = self._took(activation.messages)
+            await self._worked(stop)
+            texts += self._took(await activation.control.pending.freeze(Boundary.NEXT_STEP))
+            await self._worked(stop)
+            return done(activation, "re: " + " | ".join(texts))
+        finally:
+            del self.stops[activation.run_id]
+            self.at_work -= 1
+
+    async def _worked(self, stop: asyncio.Event) -> None:
+        await asyncio.wait([asyncio.ensure_future(stop.wait())], timeout=TURN_MS / 2_000)
+
+    def _took(self, messages: Any) -> list[str]:
+        words = [one.content[0].text.split("] ", 1)[-1] for one in messages]
+        self.read += words
+        self.files += sum(len(one.content) - 1 for one in messages)
+        if messages:
+            self.turns.append({one.content[0].data["sender"] for one in messages})
+        return words
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    held = SqliteStore.open(tmp_path / "postroom.db", purpose="test")
+    yield held
+    held.close()
+
+
+def said(number: int) -> dict[str, Any]:
+    """A line of one of the senders; each fifth is a picture."""
+    sender = {"id": 1 + number % SENDERS, "is_bot": False, "first_name": f"P{number % SENDERS}"}
+    told = message(number, f"@PostroomBot w{number}")
+    told["entities"] = [{"type": "mention", "offset": 0, "length": 12}]
+    if number % 5 == 0:
+        text = told.pop("text")
+        told |= {"caption": text, "caption_entities": told.pop("entities")}
+        told["photo"] = [{"file_id": f"f{number}", "file_unique_id": f"u{number}", "width": 9, "height": 9}]
+    return update(number, message={**told, "from": sender, "chat": GROUP})
+
+
+@pytest.mark.parametrize("lines", [20, 200])
+@pytest.mark.parametrize("mode", list(BusyMode))
+async def test_all_at_once(store: SqliteStore, mode: BusyMode, lines: int) -> None:
+    fake, agent, timer = FakeTelegram(), Agent(), SystemTimer()
+    async with fake.serving():
+        telegram = PlatformConfig(
+            enabled=True, token=TOKEN, allow={"*": PersonRole.MEMBER}, extra={"base_url": fake.url}
+        )
+        config = GatewayConfig(
+            platforms={Platform.TELEGRAM: telegram},
+            busy=BusyConfig(mode=mode),
+            group_sessions_per_user=False,
+            drain=timedelta(0),
+        )
+        presence, effects = Presence(config.streaming, store.runs.clock, timer), ChatEffects()
+        mailbox = Mailbox(ChatExecutor(agent, presence), store.runs, effects=effects)
+        parts = services(
+            config,
+            stores=store.chat,
+            outbox=store.runs.outbox,
+            threads=store.runs.threads,
+            mailroom=mailbox,
+            presence=presence,
+            clock=store.runs.clock,
+            timer=timer,
+        )
+        async with mailbox, Gateway(parts, [TelegramAdapter(telegram)], effects) as gateway:
+            fake.feed(*(said(number) for number in range(1, lines + 1)))
+            counts = await _all_closed(store, lines)
+            assert (await gateway.counts()).adds_up
+    _refuse_wrong(fake, agent, mode, lines, counts)
+
+
+async def _all_closed(store: SqliteStore, lines: int) -> dict[LineStatus, int]:
+    async with asyncio.timeout(100 + lines * TURN_MS / 800):
+        while True:
+            counts = await store.chat.journal.counts()
+            ended = sum(counts.get(one, 0) for one in LineStatus if not one.is_open)
+            if ended == lines:
+                return counts
+            await asyncio.sleep(0)
+
+
+def _refuse_wrong(
+    fake: FakeTelegram, agent: Agent, mode: BusyMode, lines: int, counts: dict[LineStatus, int]
+) -> None:
+    wanted = [f"w{number}" for number in range(1, lines + 1)]
+    assert agent.peak == 1
+    assert agent.read == [word for word in wanted if word in agent.read], "they were read in another order"
+    assert len(agent.read) == len(set(agent.read))
+    assert all(len(senders) == 1 for senders in agent.turns), "lines of several senders were read as one"
+    assert agent.files == sum(int(word[1:]) % 5 == 0 for word in agent.read)
+    texts = [shown_text(one["text"]) for one in fake.messages.values()]
+    answered = [word for text in texts if text.startswith("re: ") for word in text[4:].split(" | ")]
+    answered = [word.removesuffix("\n\nStopped.") for word in answered]
+    refused = sum(text.startswith("Not taken") for text in texts)
+    stopped = sum(text == "Stopped." for text in texts)
+    assert len(answered) == len(set(answered))
+    assert refused == counts.get(LineStatus.REJECTED, 0)
+    assert len(answered) + refused + stopped == lines, counts
+    if mode in (BusyMode.QUEUE, BusyMode.COLLECT, BusyMode.STEER):
+        assert stopped == 0
+        assert answered == agent.read
+        assert refused == 0 or lines == 200
+    if mode is BusyMode.REJECT:
+        assert agent.read[0] == "w1"
