@@ -112,6 +112,26 @@ async def test_new_begins_a_conversation_and_resume_takes_up_the_old_one(room):
     assert agent.activations[-1].thread_id == first
 
 
+async def test_search_finds_what_was_said_in_any_of_the_conversations(room):
+    gateway, channel = await room.open(Agent())
+    await channel.say("the green pier needs paint")
+    await all_answered(room, gateway, 1)
+    await channel.say("/title Piers")
+    await channel.say("/new")
+    await all_answered(room, gateway, 3)
+    await channel.say("something else")
+    await all_answered(room, gateway, 4)
+    await channel.say("/search pier PAINT")
+    await settled(
+        lambda: (
+            channel.texts()[-1] == "Piers: re: the green pier needs paint\nPiers: the green pier needs paint"
+        ),
+        room.hurry(gateway),
+    )
+    await channel.say("/search nowhere")
+    await settled(lambda: channel.texts()[-1] == "Nothing was found.", room.hurry(gateway))
+
+
 async def test_undo_hides_the_last_exchange_and_retry_asks_again(room):
     agent = Agent()
     seen = []

@@ -193,6 +193,19 @@ async def test_a_turn_that_fails_says_so_and_the_next_one_is_answered(room):
     assert await room.statuses() == {LineStatus.FAILED: 1, LineStatus.DONE: 1}
 
 
+async def test_typing_is_shown_from_the_moment_a_line_is_taken(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent)
+    await channel.say("one")
+    await settled(agent.began(1), lambda: not gateway.intake.tasks, lambda: channel.typed >= 2)
+    before = channel.typed
+    await channel.say("two")
+    await settled(lambda: channel.typed == before + 1)
+    agent.free.set()
+    await all_answered(room, gateway, 2)
+
+
 async def test_typing_is_shown_while_an_agent_is_at_work(room):
     agent = Agent()
     agent.free.clear()

@@ -6,7 +6,7 @@ from postroom.contracts.chat import ChatSession
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import DuplicateRecord
 from postroom.contracts.mailroom import Mailroom, ThreadState
-from postroom.contracts.messages import Message
+from postroom.contracts.messages import Message, Role, Visibility
 from postroom.contracts.run_stores import RunQuery, ThreadStore
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
@@ -198,6 +198,23 @@ class Commands:
         await self._sessions.bind(call.key, chosen.thread_id, title=chosen.title)
         return f"Taken up again: {chosen.title or 'untitled'}"
 
+    async def _search(self, call: Call) -> str:
+        words = call.words.casefold().split()
+        if not words:
+            return "Say what to look for: /search <words>"
+        found: list[str] = []
+        for one in await self._sessions.conversations(call.key):
+            messages = await self._threads.load_messages(one.thread_id) or ()
+            said = (" ".join(message.text().split()) for message in reversed(messages) if _is_shown(message))
+            found += [
+                f"{one.title or 'untitled'}: {_around(text, words[0])}"
+                for text in said
+                if all(word in text.casefold() for word in words)
+            ]
+            if len(found) >= _MOST_LISTED:
+                break
+        return "\n".join(found[:_MOST_LISTED]) or "Nothing was found."
+
     async def _undo(self, call: Call) -> str:
         number = int(call.words) if call.words.isdigit() and int(call.words) > 0 else 1
         session, state = await self._with_state(call)
@@ -278,6 +295,17 @@ class Commands:
 
     async def _set(self, key: str, name: str, value: object) -> None:
         await self._sessions.changed(key, lambda one: replace(one, settings={**one.settings, name: value}))
+
+
+def _is_shown(message: Message) -> bool:
+    return message.visibility is Visibility.ALL and message.role in (Role.USER, Role.ASSISTANT)
+
+
+def _around(text: str, word: str, most: int = 80) -> str:
+    """Return the part of a text that a word stands in."""
+    at = max(text.casefold().find(word) - most // 3, 0)
+    part = text[at : at + most]
+    return f"{'…' if at else ''}{part}{'…' if at + most < len(text) else ''}"
 
 
 def _listed(title: str, texts: list[str], most: int = 60) -> list[str]:

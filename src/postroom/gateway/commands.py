@@ -37,6 +37,7 @@ COMMANDS = (
     Command(
         name="resume", usage="[title or number]", help="list earlier conversations, or take one up again"
     ),
+    Command(name="search", usage="<words>", help="find what was said here, in earlier conversations too"),
     Command(name="usage", help="what this conversation has used up"),
     Command(
         name="approve", usage="[number]", help="say yes to what the agent asks", role=PersonRole.OPERATOR

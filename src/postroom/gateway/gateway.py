@@ -112,6 +112,7 @@ class Gateway:
         """End it in good order; harmless when done twice. The mailbox is drained, and left open."""
         await self.runner.stop()
         await self._tasks.close()
+        await self.services.presence.close()
         await asyncio.to_thread(self._locks.release_all)
 
     async def __aenter__(self) -> Self:

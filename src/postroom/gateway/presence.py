@@ -73,6 +73,17 @@ class Presence:
         self._clock = clock
         self._timer = timer
         self._shown: OrderedDict[str, Shown] = OrderedDict()
+        self._tasks = Tasks("chat presence")
+
+    def show_typing(self, source: SessionSource) -> None:
+        """Show that somebody looks at a line that was accepted; a failure is no failure."""
+        adapter = self.adapters.get(source.platform.value)
+        if adapter is not None and adapter.capabilities.typing and not self._tasks.closed:
+            self._tasks.start(adapter.send_typing(source.chat_id, place_of(source)), name="typing")
+
+    async def close(self) -> None:
+        """End what is being shown outside of turns."""
+        await self._tasks.close()
 
     def take_shown(self, run_id: str) -> Shown | None:
         """Return what is shown of a run's answer, for its delivery; None when nothing is."""

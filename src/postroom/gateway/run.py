@@ -146,6 +146,8 @@ class GatewayRunner:
         mode = BusyMode(event.metadata["busy"]) if "busy" in event.metadata else None
         admission = await services.handover.hand_over(event, session, mode=mode)
         services.metrics.line(admission.kind.value)
+        if admission.kind is not AdmissionKind.REJECTED:
+            services.presence.show_typing(source)
         await self._acknowledge(event, source, key, admission)
         if key in self.guard.stop_wishes and admission.kind is AdmissionKind.STARTED:
             await services.handover.stop(session.thread_id)
