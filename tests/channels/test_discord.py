@@ -25,7 +25,7 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from postroom.gateway.config import PlatformConfig
+from postroom.gateway.config import Platform, PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     Button,
@@ -136,6 +136,10 @@ async def until(check: Callable[[], object]) -> None:
     async with asyncio.timeout(5):
         while not check():
             await asyncio.sleep(0)
+
+
+def place(chat_id: str) -> SessionSource:
+    return SessionSource(platform=Platform.DISCORD, chat_id=chat_id)
 
 
 def beating() -> int:
@@ -884,7 +888,7 @@ async def test_a_channel_that_was_crowded_out_is_not_read_from_its_beginning(
         await until(lambda: len(inbox.texts) == 2)
         fake.message("three", channel=ROOM)
         fake.channels["3009"] = fake.channels[ROOM] | {"id": "3009"}
-        adapter.remember("3009", fake.new_id())
+        adapter.remember(place("3009"), fake.new_id())
         await adapter.disconnect()
         await adapter.connect(is_reconnect=True)
         await until(lambda: "three" in inbox.texts)
@@ -918,8 +922,8 @@ async def test_at_the_start_the_named_channels_are_looked_through_and_what_is_re
     fake.message("unknown")
     clock.set(wire.instant_of(known["id"]) + 60_000)
     adapter = made(fake, inbox, clock, channels=[ROOM])
-    adapter.remember(DIRECT, known["id"])
-    adapter.remember("not an id", "5")
+    adapter.remember(place(DIRECT), known["id"])
+    adapter.remember(place("not an id"), "5")
     async with asyncio.timeout(5):
         await adapter.connect()
         await until(lambda: len(inbox.texts) == 2)

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 from gateway_room import Agent, all_answered, delivery, settled
 from postroom.contracts.chat import LineStatus
-from postroom.contracts.errors import Unauthorized
+from postroom.contracts.errors import StoreUnavailable, Unauthorized
 from postroom.gateway import wording
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.events import SendErrorKind, SendResult
@@ -75,6 +75,35 @@ async def test_what_will_not_pass_goes_to_the_tray_and_its_line_says_why(room):
     [dead] = await room.runs.outbox.dead_letters(lane="chat")
     assert "forbidden" in dead.last_error
     assert dead.payload["text"] == "re: hello"
+
+
+async def test_what_lies_in_the_tray_can_be_sent_after_all(room):
+    gateway, channel = await room.open(Agent(), capabilities=FINAL)
+    channel.refusals.append(failed(SendErrorKind.FORBIDDEN))
+    await channel.say("hello")
+    await all_answered(room, gateway, 1)
+    [dead] = await room.runs.outbox.dead_letters(lane="chat")
+    assert await room.runs.outbox.revive(dead.outbox_id) is not None
+    await settled(lambda: channel.texts() == ["re: hello"], room.hurry(gateway))
+
+
+async def test_an_answer_that_was_given_before_its_acknowledgement_is_not_given_again(room):
+    agent = Agent()
+    gateway, channel = await room.open(agent, capabilities=FINAL)
+    ack, lost = gateway.services.outbox.ack, [True]
+
+    async def lossy(*given, **more):
+        if lost.pop() if lost else False:
+            raise StoreUnavailable("the process dies here")
+        return await ack(*given, **more)
+
+    room.runs.outbox.ack = lossy
+    await channel.say("hello")
+    await settled(lambda: not lost, room.hurry(gateway))
+    room.clock.advance(timedelta(minutes=5))
+    await channel.say("again")
+    await all_answered(room, gateway, 2)
+    assert channel.texts() == ["re: hello", "re: again"]
 
 
 async def test_what_was_tried_too_often_goes_to_the_tray(room):

@@ -12,6 +12,8 @@ CREATE INDEX chat_lines_ended ON chat_lines (updated_at, line_id, status) WHERE 
 
 CREATE UNIQUE INDEX chat_lines_key ON chat_lines (platform, account, chat_id, message_id);
 
+CREATE INDEX chat_lines_newest ON chat_lines (platform, line_id);
+
 CREATE INDEX chat_lines_open ON chat_lines (line_id, status) WHERE is_open = 1;
 
 CREATE INDEX chat_lines_open_of_session ON chat_lines (session_key, line_id, status) WHERE is_open = 1;

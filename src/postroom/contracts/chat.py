@@ -189,6 +189,10 @@ class InboundJournal(Protocol):
         """
         ...
 
+    async def newest(self, platform: str, *, limit: int = MAX_LINES) -> tuple[InboundLine, ...]:
+        """Return the lines of a platform that were received last, the newest first, however they ended."""
+        ...
+
     async def counts(self) -> dict[LineStatus, int]:
         """Count all lines by status, states without lines left out; for gauges, at long intervals."""
         ...

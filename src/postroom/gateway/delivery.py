@@ -127,7 +127,8 @@ class Delivery:
 
     async def _looked_after(self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply) -> None:
         lines = await self._stores.journal.lines(reply.lines[:MAX_LINES])
-        if lines and not any(line.status.is_open for line in lines):
+        is_closed = bool(lines) and not any(line.status.is_open for line in lines)
+        if is_closed and History.of(row).may_have_arrived:
             await self._acknowledged(row)  # a crash came between its lines and its acknowledgement
             return
         if self._clock.now() - row.created_at > milliseconds(self._config.max_age):

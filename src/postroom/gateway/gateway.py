@@ -26,6 +26,7 @@ from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.run import GatewayRunner
 from postroom.gateway.services import Services
+from postroom.gateway.session import SessionSource
 from postroom.gateway.status import ScopedLocks
 
 _LOG = structlog.get_logger(__name__)
@@ -95,6 +96,7 @@ class Gateway:
             self.services.before_drain.append(self.intake.close)
             for adapter in self._adapters.values():
                 adapter.set_message_handler(self.intake)
+                await self._remind(adapter)
                 await self._connect(adapter)
             await self.intake.recover()
         except BaseException:
@@ -240,6 +242,16 @@ class Gateway:
         if liveness.state is AdapterState.CONNECTING:
             liveness.state = AdapterState.CONNECTED
         liveness.error_code = liveness.error = None
+
+    async def _remind(self, adapter: BasePlatformAdapter) -> None:
+        """Tell an adapter up to where its chats are known."""
+        places: set[tuple[str, str | None]] = set()
+        for line in await self.services.stores.journal.newest(adapter.platform.value):
+            told = line.body.get("source")
+            source = SessionSource.from_dict(told) if told else None
+            if source is not None and (source.chat_id, source.thread_id) not in places:
+                places.add((source.chat_id, source.thread_id))
+                adapter.remember(source, line.key.message_id)
 
     async def _take_lock(self, adapter: BasePlatformAdapter) -> None:
         identity = adapter.lock_identity()

@@ -1,15 +1,17 @@
 """The parts of a gateway, put together: the one place in this room that knows them all."""
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from secrets import token_hex
 
 import structlog
 
 from postroom.contracts.chat import ChatStores, InboundLine, LineMove, LineStatus
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import IllegalTransition
+from postroom.contracts.errors import IllegalTransition, PostroomError
 from postroom.contracts.mailroom import Mailroom
 from postroom.contracts.outbox import OutboxStore
 from postroom.contracts.run_stores import ThreadStore
@@ -28,6 +30,7 @@ from postroom.gateway.sessions import Sessions
 
 _LOG = structlog.get_logger(__name__)
 _SAID_EVERY_MS = 30_000
+_LEAST_FLUSH = timedelta(seconds=1)
 _MOST_SESSIONS = 10_000
 
 
@@ -78,9 +81,15 @@ class Services:
         for close in self.before_drain:
             await close()
         await self.mailroom.drain(self.config.drain)
-        for adapter in adapters.values():
-            while await self.delivery.round(adapter):
-                continue
+        try:
+            async with asyncio.timeout(max(self.config.drain, _LEAST_FLUSH).total_seconds()):
+                for adapter in adapters.values():
+                    while await self.delivery.round(adapter):
+                        continue
+        except TimeoutError:
+            _LOG.warning("gateway.not_all_delivered", reason="the time for it ended; the rest is kept")
+        except PostroomError as error:
+            _LOG.warning("gateway.not_all_delivered", reason=error.describe())
 
     async def changed(self, event: MessageEvent, line: InboundLine) -> None:
         """Give the message of an edited line its new words; one that still waits is handed over with them."""

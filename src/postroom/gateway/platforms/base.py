@@ -165,6 +165,12 @@ class BasePlatformAdapter(ABC):
         """Return the secret that only one process on this machine may receive with; None when several may."""
         return None
 
+    def remember(self, source: SessionSource, message_id: str) -> None:  # noqa: B027 - optional
+        """Take note, before `connect`, of the newest line of a place that is kept.
+
+        An adapter whose platform does not send again what we missed asks it for what came after.
+        """
+
     def routes(self) -> Sequence[BaseRoute]:
         """Return what this platform calls over HTTP, below `/channels/<platform>`."""
         return ()

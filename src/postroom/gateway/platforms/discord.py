@@ -20,13 +20,12 @@ What Discord cannot promise, and what we do about it:
 - After a longer absence there is a new session, and nobody is told what was missed. Lines are then asked for,
   channel by channel, behind the last one that was kept (`backfill`), up to `backfill_limit` each, in the 200
   channels that spoke last. What cannot be asked for is lost: lines in channels that this process has not
-  heard of (a direct message first of all), unless they are in `channels` or were told by `remember`; edits,
-  deletions, buttons and commands of that time. What was held in memory when the process was killed is lost
-  in the same way.
+  heard of, unless they are in `channels` or were told by `remember`; edits, deletions, buttons and commands of
+  that time; what was held in memory when the process was killed.
 - Messages are unique for some minutes only (`nonce`): a repetition after that is another message.
 - Where a button or command is answered later than three seconds after it, Discord shows a failure, though it
   was taken.
-- It refuses no markup, so nothing is ever sent twice as plain text; what it does not know it shows as it is.
+- It refuses no markup, so nothing is sent again as plain text.
 """
 
 import asyncio
@@ -53,6 +52,7 @@ from postroom.gateway.platforms.discord_intake import ABSENCE, Doors, Intake, pa
 from postroom.gateway.platforms.discord_library import Bot, Cut, Refused
 from postroom.gateway.platforms.discord_options import Options, bot_token
 from postroom.gateway.platforms.discord_outgoing import RestFailure
+from postroom.gateway.session import SessionSource
 
 _LOG = structlog.get_logger(__name__)
 READY_SECONDS = 30
@@ -112,10 +112,10 @@ class DiscordAdapter(BasePlatformAdapter):
         """Return the token: two processes that receive with it would both answer every line."""
         return self.config.token
 
-    def remember(self, channel_id: str, message_id: str) -> None:
-        """Say up to which line a channel is kept, before `connect`: what is behind it will be asked for."""
-        if wire.is_id(channel_id) and wire.is_id(message_id):
-            self._intake.remember(channel_id, message_id)
+    def remember(self, source: SessionSource, message_id: str) -> None:
+        """Take note up to where a channel, or a thread of one, is kept: what came after it is asked for."""
+        if wire.is_id(at := source.thread_id or source.chat_id) and wire.is_id(message_id):
+            self._intake.remember(at, message_id)
 
     # Its life.
 

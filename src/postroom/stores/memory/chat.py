@@ -139,6 +139,12 @@ class MemoryInboundJournal:
         wanted = (line for line in found if status is None or line.status is status)
         return tuple(map(_told, islice(wanted, page(limit))))
 
+    async def newest(self, platform: str, *, limit: int = MAX_LINES) -> tuple[InboundLine, ...]:
+        """Return the lines of a platform that were received last, the newest first, however they ended."""
+        await self._place.turn()
+        found = (line for line in reversed(self._rows.values()) if line.key.platform == platform)
+        return tuple(map(_told, islice(found, page(limit))))
+
     async def counts(self) -> dict[LineStatus, int]:
         """Count all lines by status, states without lines left out."""
         await self._place.turn()

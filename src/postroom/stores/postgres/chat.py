@@ -143,6 +143,12 @@ class PostgresInboundJournal:
             statement, values = "open_lines_of_session", (*values, session_key)
         return await _listed(self._place, "line", statement, values, lambda row: _line(row[1:]))
 
+    async def newest(self, platform: str, *, limit: int = MAX_LINES) -> tuple[InboundLine, ...]:
+        """Return the lines of a platform that were received last, the newest first, however they ended."""
+        return await _listed(
+            self._place, "line", "newest", (platform, page(limit)), lambda row: _line(row[1:])
+        )
+
     async def counts(self) -> dict[LineStatus, int]:
         """Count all lines by status, states without lines left out."""
         return {LineStatus(row[0]): row[1] for row in await self._database.read(_SQL["counts"])}

@@ -36,6 +36,16 @@ async def lines_are_found_by_id(stores: ChatStores, clock: ManualClock) -> None:
     assert await stores.journal.lines(IMPOSSIBLE) == ()
 
 
+async def the_newest_lines_of_a_platform_come_first(stores: ChatStores, clock: ManualClock) -> None:
+    """Of that platform alone, however they ended, and no more than are asked for."""
+    lines = [await brought_to(stores, status, status) for status in LineStatus]
+    platform = lines[0].key.platform
+    newest = await stores.journal.newest(platform)
+    assert list(newest) == lines[::-1]
+    assert await stores.journal.newest(platform, limit=2) == newest[:2]
+    assert await stores.journal.newest("another") == ()
+
+
 async def no_more_lines_are_asked_for_than_a_listing_holds(stores: ChatStores, clock: ManualClock) -> None:
     """As many are; one more is refused."""
     line = await received(stores)
@@ -216,6 +226,7 @@ async def all_parts_write_in_one_place(stores: ChatStores, clock: ManualClock) -
 PROMISES: tuple[ChatPromise, ...] = (
     lines_are_found_by_id,
     no_more_lines_are_asked_for_than_a_listing_holds,
+    the_newest_lines_of_a_platform_come_first,
     open_lines_come_by_id,
     open_lines_are_told_by_session,
     open_lines_come_page_by_page,

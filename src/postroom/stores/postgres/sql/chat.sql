@@ -53,6 +53,12 @@ SELECT l.line_id::text AS name, l.* FROM chat_lines l
    AND NOT EXISTS (SELECT FROM run_quarantine q WHERE q.kind = 'line' AND q.id = l.line_id::text)
  ORDER BY l.open_id LIMIT $3::bigint
 
+-- newest
+SELECT l.line_id::text AS name, l.* FROM chat_lines l
+ WHERE l.platform = $1::text
+   AND NOT EXISTS (SELECT FROM run_quarantine q WHERE q.kind = 'line' AND q.id = l.line_id::text)
+ ORDER BY l.line_id DESC LIMIT $2::bigint
+
 -- counts
 SELECT status, count(*) FROM chat_lines WHERE open_id IS NOT NULL GROUP BY status
  UNION ALL

@@ -181,6 +181,10 @@ class SqliteInboundJournal:
         statement = "open_lines" if session_key is None else "open_lines_of_session"
         return await self._listed(statement, values)
 
+    async def newest(self, platform: str, *, limit: int = MAX_LINES) -> tuple[InboundLine, ...]:
+        """Return the lines of a platform that were received last, the newest first, however they ended."""
+        return await self._listed("newest", (platform, rows.page(limit)))
+
     async def counts(self) -> dict[LineStatus, int]:
         """Count all lines by status, states without lines left out."""
         found = await self._desk.look(lambda db: db.execute(SQL["counts"]).fetchall())

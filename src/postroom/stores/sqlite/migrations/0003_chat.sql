@@ -92,3 +92,6 @@ CREATE INDEX run_outbox_delivered ON run_outbox (created_at, place) WHERE status
 ALTER TABLE run_outbox ADD COLUMN order_key TEXT;
 CREATE INDEX run_outbox_in_line ON run_outbox (lane, target, order_key, place)
   WHERE status IN ('pending', 'claimed') AND order_key IS NOT NULL;
+
+-- Up to where each chat is known: an adapter asks its platform for what came after.
+CREATE INDEX chat_lines_newest ON chat_lines (platform, line_id);

@@ -39,6 +39,12 @@ SELECT * FROM chat_lines INDEXED BY chat_lines_open_of_session
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'line' AND id = CAST(line_id AS TEXT))
  ORDER BY line_id LIMIT :limit;
 
+-- newest
+SELECT * FROM chat_lines INDEXED BY chat_lines_newest
+ WHERE platform = ?
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'line' AND id = CAST(line_id AS TEXT))
+ ORDER BY line_id DESC LIMIT ?;
+
 -- counts
 SELECT status, count(*) FROM chat_lines INDEXED BY chat_lines_open WHERE is_open = 1 GROUP BY status
  UNION ALL
