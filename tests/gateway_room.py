@@ -1,6 +1,7 @@
 """A gateway over stores of every kind, with a fake channel before it and a fake agent behind it."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -89,6 +90,7 @@ class Room:
     runs: RunStores
     clock: ManualClock
     opened: list[tuple[Gateway, Mailbox]] = field(default_factory=list)
+    hurried_at: float = 0.0
 
     async def open(
         self,
@@ -138,10 +140,16 @@ class Room:
         return await self.stores.journal.counts()
 
     def hurry(self, gateway: Gateway) -> Callable[[], bool]:
-        """Return a condition that lets time pass and hints each time it is looked at."""
+        """Return a condition that lets time pass and hints each time it is looked at.
+
+        It passes five times as fast as outside: leases of half a minute outlast a disk that stalls.
+        """
 
         def hurried() -> bool:
-            self.clock.advance(timedelta(milliseconds=50))
+            now = time.monotonic()
+            if now - self.hurried_at >= 0.01:
+                self.hurried_at = now
+                self.clock.advance(timedelta(milliseconds=50))
             gateway.wake()
             return True
 

@@ -24,7 +24,7 @@ async def test_what_may_pass_is_tried_again_and_said_once(room):
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     channel.refusals += [
         failed(SendErrorKind.TRANSIENT),
-        failed(SendErrorKind.RATE_LIMITED, retry_after_ms=5_000),
+        failed(SendErrorKind.RATE_LIMITED, retry_after_ms=2_000),
     ]
     await channel.say("hello")
     await all_answered(room, gateway, 1)
@@ -34,12 +34,12 @@ async def test_what_may_pass_is_tried_again_and_said_once(room):
 
 async def test_a_platform_is_left_alone_as_long_as_it_asks(room):
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
-    channel.refusals.append(failed(SendErrorKind.RATE_LIMITED, retry_after_ms=60_000))
+    channel.refusals.append(failed(SendErrorKind.RATE_LIMITED, retry_after_ms=6_000))
     await channel.say("hello")
     await settled(lambda: not channel.refusals)
     before = room.clock.now()
     await all_answered(room, gateway, 1)
-    assert room.clock.now() - before >= 60_000
+    assert room.clock.now() - before >= 6_000
 
 
 async def test_an_answer_whose_acknowledgement_was_lost_is_marked_when_it_is_said_again(room):
@@ -117,9 +117,9 @@ async def test_what_was_tried_too_often_goes_to_the_tray(room):
 
 async def test_an_answer_that_is_too_old_is_not_sent(room):
     gateway, channel = await room.open(
-        Agent(), capabilities=FINAL, config=delivery(max_age=timedelta(minutes=1))
+        Agent(), capabilities=FINAL, config=delivery(max_age=timedelta(seconds=2))
     )
-    channel.refusals.append(failed(SendErrorKind.RATE_LIMITED, retry_after_ms=120_000))
+    channel.refusals.append(failed(SendErrorKind.RATE_LIMITED, retry_after_ms=4_000))
     await channel.say("hello")
     await all_answered(room, gateway, 1)
     assert channel.texts() == []

@@ -146,6 +146,34 @@ async def test_a_line_that_cannot_be_kept_is_not_acknowledged_and_comes_again(ro
     assert agent.read == [["one"], ["two"]]
 
 
+async def test_lines_are_not_overtaken_while_the_store_is_out_of_order(room, monkeypatch):
+    agent = Agent()
+    gateway, channel = await room.open(agent)
+    mailroom, failures = gateway.services.mailroom, [StoreUnavailable("full")] * 3
+    hand_in = mailroom.hand_in
+
+    async def failing(*given):
+        if failures:
+            raise failures.pop()
+        return await hand_in(*given)
+
+    monkeypatch.setattr(mailroom, "hand_in", failing)
+    for word in ("one", "two", "three"):
+        await channel.say(word)
+    await all_answered(room, gateway, 3)
+    assert agent.read == [["one"], ["two"], ["three"]]
+    assert failures == []
+
+
+async def test_a_gateway_that_ends_takes_no_line_and_does_not_acknowledge_it(room):
+    agent = Agent()
+    _, channel = await room.open(agent)
+    await room.close()
+    await channel.say("too late")
+    assert [event.text for event in channel.unacknowledged] == ["too late"]
+    assert await room.statuses() == {}
+
+
 async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_start(room):
     agent = Agent()
     agent.free.clear()

@@ -77,11 +77,8 @@ class Asking:
         return True
 
     async def _show(self, session: ChatSession, question: Question, note: str) -> None:
-        card_id = session.settings.get("cards", {}).get(question.number)
-        if card_id is not None:
-            where = SessionSource.from_dict(session.source)
-            text = f"{question.text}\n\n{note}"
-            await self._notices.show_answered(where, card_id, text, key=f"card/{question.number}")
+        text = f"{question.text}\n\n{note}"
+        await self._notices.show_answered(session.thread_id, question.number, text)
 
 
 def named(words: str) -> tuple[str | None, str]:

@@ -123,7 +123,8 @@ class DeliveryConfig:
     longest_retry: timedelta = timedelta(minutes=2)
     max_age: timedelta = timedelta(hours=12)
     """After which an answer is not sent any more but kept as a dead letter."""
-    lease: timedelta = timedelta(seconds=90)
+    lease: timedelta = timedelta(seconds=60)
+    """How long a process has for one of them; what one that died had begun waits so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

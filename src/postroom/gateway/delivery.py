@@ -9,6 +9,7 @@ A row is delivered at least once. Its lines are marked done before it is acknowl
 the two repeats nothing; after any other crash in between, what is said again says that it may be a duplicate.
 """
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ from postroom.gateway.sessions import Sessions
 _LOG = structlog.get_logger(__name__)
 _CLAIMED_AT_ONCE = 32
 _MOST_CARDS = 50
+NO_SUCH_CARD = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT)
 _TOLD = re.compile(r"#(\d+) tried (\d+)(\?)?: ")
 
 
@@ -88,8 +90,9 @@ class Delivery:
         self._clock = clock
         self._metrics = metrics
         self._sayings: dict[str, Saying] = {}
-        self.under_way = 0
-        """Rows that are being delivered at this moment; they count as active work."""
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     async def round(self, adapter: BasePlatformAdapter) -> int:
         """Deliver what is due for one bot; return how many rows were claimed.
@@ -100,16 +103,20 @@ class Delivery:
         target = target_name(adapter.platform.value, adapter.account)
         lease = milliseconds(self._config.lease)
         rows = await self._outbox.claim(CHAT_LANE, target, lease_ms=lease, limit=_CLAIMED_AT_ONCE)
-        self.under_way += len(rows)
-        left = len(rows)
+        self._under_way += 1
+        self._idle.clear()
         try:
             for row in rows:
                 await self._delivered(adapter, row)
-                left -= 1
-                self.under_way -= 1
         finally:
-            self.under_way -= left
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
         return len(rows)
+
+    async def idle(self) -> None:
+        """Return when nothing is being delivered: what is on its way counts as active work."""
+        await self._idle.wait()
 
     async def _delivered(self, adapter: BasePlatformAdapter, row: OutboxMessage) -> None:
         """Deliver a row, or have it tried later, or put it into the tray."""
@@ -157,10 +164,7 @@ class Delivery:
     ) -> SendResult:
         match reply.kind:
             case ReplyKind.CARD:
-                where = place_of(place.source)
-                return await adapter.update_card(
-                    place.source.chat_id, reply.card_id or "", Card(text=reply.text), where
-                )
+                return await self._answered(adapter, reply, place)
             case ReplyKind.QUESTION if reply.questions:
                 return await self._asked(adapter, row, reply, place)
             case _:
@@ -205,6 +209,18 @@ class Delivery:
             if result.message_id is not None:
                 await self._remember_card(reply.thread_id, question.number, result.message_id)
         return result
+
+    async def _answered(self, adapter: BasePlatformAdapter, reply: Reply, place: Place) -> SendResult:
+        """Show on a question's card that it has its answer; without a card there is nothing to show."""
+        address = await self._sessions.address(reply.thread_id)
+        session = None if address is None else await self._sessions.load(address[0])
+        cards = {} if session is None else session.settings.get("cards", {})
+        if reply.question not in cards:
+            return SendResult.sent()
+        where = place_of(place.source)
+        card_id = cards[reply.question]
+        result = await adapter.update_card(place.source.chat_id, card_id, Card(text=reply.text), where)
+        return SendResult.sent() if result.error_kind in NO_SUCH_CARD else result
 
     async def _remember_card(self, thread_id: str, number: str, card_id: str) -> None:
         address = await self._sessions.address(thread_id)

@@ -26,6 +26,7 @@ from postroom.contracts.errors import (
     IllegalTransition,
     InvalidRecord,
     PostroomError,
+    StoreUnavailable,
     TooLarge,
     UnknownMessage,
 )
@@ -89,6 +90,7 @@ class Intake:
         if not event.addressed:
             return  # said among others, and not to us
         await self._open.wait()
+        self._refuse_ended()
         await self._people.learn(source)
         received = await self._stores.journal.receive(self._draft(event, source))
         line = received.line
@@ -150,9 +152,13 @@ class Intake:
         return await self._take_up(older_than=self._clock.now() - _LEFT_BEHIND_MS)
 
     async def close(self) -> None:
-        """Let nothing more in, and end what is being handed over: it is kept."""
-        self._open.clear()
+        """Let nothing more in, and end what is being handed over: it is kept. Who waits is refused."""
         await self.tasks.close()
+        self._open.set()
+
+    def _refuse_ended(self) -> None:
+        if self.tasks.closed:
+            raise StoreUnavailable("the gateway is ending; send it again")
 
     async def _take_up(self, *, older_than: int | None) -> int:
         taken, after = 0, 0
@@ -191,6 +197,8 @@ class Intake:
     def _begin(self, event: MessageEvent) -> None:
         """Hand a line over in the background. Those of one session are begun in the order of the calls."""
         line_id = event.line_id or 0
+        if self.tasks.closed:
+            return  # it is kept, and found at the next start
         self._in_hand.add(line_id)
         self.tasks.start(self._handled(event, line_id), name=f"line {line_id}")
 

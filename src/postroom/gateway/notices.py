@@ -37,16 +37,14 @@ class Notices:
         )
         await self._enqueued(reply, key)
 
-    async def show_answered(self, source: SessionSource, card_id: str, text: str, *, key: str) -> None:
-        """Have a card show that its question has its answer."""
-        reply = Reply(
-            kind=ReplyKind.CARD,
-            thread_id=thread_name(source.platform.value, source.account, "card"),
-            text=text,
-            place=source.to_dict(),
-            card_id=card_id,
-        )
-        await self._enqueued(reply, key)
+    async def show_answered(self, thread_id: str, number: str, text: str) -> None:
+        """Have a question's card show that it has its answer; after the card itself, however late that is.
+
+        Raises:
+            StoreError: it could not be kept.
+        """
+        reply = Reply(kind=ReplyKind.CARD, thread_id=thread_id, text=text, question=number)
+        await self._enqueued(reply, f"card/{number}")
 
     async def _enqueued(self, reply: Reply, key: str) -> None:
         try:

@@ -58,7 +58,8 @@ class Reply:
     """Where it goes, when it is not where the thread's session is."""
     answers: tuple[str, ...] = ()
     """The platform's ids of what it answers, where that are no lines of its own."""
-    card_id: str | None = None
+    question: str | None = None
+    """The number of the question that has its answer."""
 
     def draft(self, dedupe_key: str) -> OutboxDraft:
         """Return it as an outbox row."""
@@ -75,7 +76,7 @@ class Reply:
             ],
             "place": self.place,
             "answers": list(self.answers),
-            "card_id": self.card_id,
+            "question": self.question,
         }
         return OutboxDraft(
             lane=CHAT_LANE,
@@ -83,7 +84,7 @@ class Reply:
             payload=payload,
             dedupe_key=dedupe_key,
             max_attempts=MOST_CLAIMS,
-            order_key=self.thread_id if self.kind in (ReplyKind.ANSWER, ReplyKind.QUESTION) else None,
+            order_key=None if self.kind is ReplyKind.NOTICE else self.thread_id,
         )
 
     @classmethod
@@ -104,7 +105,7 @@ class Reply:
             questions=tuple(Question(**one) for one in told["questions"]),
             place=told["place"],
             answers=tuple(told.get("answers", ())),
-            card_id=told["card_id"],
+            question=told["question"],
         )
 
 

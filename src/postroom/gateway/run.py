@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from postroom.contracts.chat import LineMove, LineStatus
-from postroom.contracts.errors import IllegalTransition, PostroomError
+from postroom.contracts.errors import IllegalTransition, PostroomError, StoreError
 from postroom.gateway import status, wording
 from postroom.gateway.admission import AGENT_PENDING, Admission, AdmissionKind, SessionGuard
 from postroom.gateway.config import BusyMode, GatewayConfig, Platform
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _LOG = structlog.get_logger(__name__)
 _AGENT_PENDING_SENTINEL = AGENT_PENDING
+_PAUSES_MS = (50, 200, 500, 1_000, 2_000, 4_000)
 SHUTTING_DOWN = "Gateway shutting down"
 
 
@@ -130,10 +131,25 @@ class GatewayRunner:
     async def _handle_message_with_agent(
         self, event: MessageEvent, source: SessionSource, key: str
     ) -> str | None:
-        """Hand a line over to the agents; their answer comes by the outbox."""
+        """Hand a line over to the agents; their answer comes by the outbox.
+
+        While the store is out of order it is tried again, for the lines behind it must not overtake it.
+        """
         services = self._services
         if services is None:
             raise PostroomError("this runner was made without its services")
+        for pause_ms in _PAUSES_MS:
+            try:
+                return await self._hand_over(services, event, source, key)
+            except StoreError as error:
+                if not error.retryable:
+                    raise
+                await services.timer.sleep(pause_ms)
+        return await self._hand_over(services, event, source, key)
+
+    async def _hand_over(
+        self, services: "Services", event: MessageEvent, source: SessionSource, key: str
+    ) -> str | None:
         if key in self.guard.stop_wishes:
             await services.notices.tell(
                 source, wording.STOPPED, key=f"stopped/line/{event.line_id}", answers=event.message_id

@@ -86,6 +86,7 @@ class Services:
                 for adapter in adapters.values():
                     while await self.delivery.round(adapter):
                         continue
+                await self.delivery.idle()
         except TimeoutError:
             _LOG.warning("gateway.not_all_delivered", reason="the time for it ended; the rest is kept")
         except PostroomError as error:

@@ -20,8 +20,8 @@ What Discord cannot promise, and what we do about it:
 - After a longer absence there is a new session, and nobody is told what was missed. Lines are then asked for,
   channel by channel, behind the last one that was kept (`backfill`), up to `backfill_limit` each, in the 200
   channels that spoke last. What cannot be asked for is lost: lines in channels that this process has not
-  heard of, unless they are in `channels` or were told by `remember`; edits, deletions, buttons and commands of
-  that time; what was held in memory when the process was killed.
+  heard of, unless they are in `channels` or were told by `remember`; edits, deletions, buttons and commands
+  of that time; what was held in memory when the process was killed.
 - Messages are unique for some minutes only (`nonce`): a repetition after that is another message.
 - Where a button or command is answered later than three seconds after it, Discord shows a failure, though it
   was taken.
