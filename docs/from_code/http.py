@@ -7,7 +7,9 @@ from typing import Any, Final
 from starlette.routing import BaseRoute, Mount, Route
 
 from from_code.markdown import table
+from postroom.app.gateway_platforms import PLATFORMS
 from postroom.contracts.clock import SystemClock
+from postroom.gateway.config import Platform
 from postroom.http_api import guard
 from postroom.http_api.routes import routes
 from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
@@ -28,6 +30,17 @@ ROUTE_WORDS: Final = {
     "/admin/login-code": "Makes a link that opens the pages once, within ten minutes.",
     "/admin/rebuild-archive": "Writes the archive anew from the database. Body: "
     '`{"project": "..."}`, or `{}` for every project.',
+    "/health/detailed": "Readiness, and the gateway: its channels, where the lines are that were accepted, "
+    "what is queued. Its `state` is `off` without chats.",
+    "/admin/gateway/pair": 'Lets a stranger in. Body: `{"platform": "...", "code": "...", '
+    '"role": "member"}`.',
+    "/admin/gateway/people": "Who may write, and who asks to (`GET`); shuts somebody out (`DELETE`). Body: "
+    '`{"platform": "...", "user_id": "..."}`.',
+    "/admin/gateway/send": "Has something said in a chat; answers 202 with the id of its row. Body: "
+    '`{"platform": "...", "chat_id": "...", "text": "..."}`, and if you like `thread_id` and `key`: under '
+    "one key it is said once. Without `chat_id` it goes to the home channel.",
+    "/admin/gateway/dead": "What could not be delivered (`GET`); has one tried again (`POST`). Body: "
+    '`{"outbox_id": "..."}`.',
     "/": "Projects.",
     "/p/{slug}": "A project: newest threads, agents, reservations.",
     "/p/{slug}/agents": "Its agents.",
@@ -52,6 +65,22 @@ MCP: Final = (
 OAUTH_WORDS: Final = "Where clients look for OAuth: a clean 404 in JSON, since there is none."
 
 
+CHANNEL_WORDS: Final = {
+    Platform.WEB: "a signed-in person's session; the page and what its script calls",
+    Platform.API_SERVER: "its `api_key`, as a bearer token; the OpenAI protocol",
+    Platform.TELEGRAM: "the webhook's secret; only with `webhook_url`",
+    Platform.SLACK: "Slack's signature; only with a `signing_secret`",
+    Platform.WEBHOOK: "the signature of the route, or its token",
+}
+CHANNEL_PATHS: Final = {
+    Platform.WEB: "/chat",
+    Platform.API_SERVER: "/v1",
+    Platform.TELEGRAM: "/channels/telegram",
+    Platform.SLACK: "/channels/slack",
+    Platform.WEBHOOK: "/channels/webhook",
+}
+
+
 class _Absent:
     """Stands where routes keep what they ask only when they are called."""
 
@@ -71,6 +100,15 @@ def page() -> str:
         MCP,
         *(_route(path, methods) for path, methods in _paths([*machine, *people]) if not _is_oauth(path)),
     ]
+    channels = [
+        (
+            f"`{path}`",
+            f"`{platform.value}`",
+            f"{PLATFORMS[platform].largest_body} bytes",
+            CHANNEL_WORDS[platform],
+        )
+        for platform, path in CHANNEL_PATHS.items()
+    ]
     oauth = sorted(path for path, _ in _paths(machine) if _is_oauth(path))
     return f"""
 # HTTP
@@ -86,6 +124,15 @@ Beside the server's token, a call of the MCP endpoint may carry `Postroom-Agent-
 `X-Request-Id`, the caller's own if it sent a usable one. Refusals are problem JSON: see [errors](errors.md).
 
 {table(("path", "methods", "for whom", "what"), rows)}
+
+## Channels
+
+These are there when the [gateway](../gateway.md) has the channel, and open to anyone who can prove to the
+channel what it asks for. Each with all below it:
+
+{table(("path", "channel", "largest body", "what the channel asks for"), channels)}
+
+## OAuth
 
 {OAUTH_WORDS}
 

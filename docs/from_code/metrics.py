@@ -13,6 +13,7 @@ from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.mail import Backlog
 from postroom.dispatch.metrics import BUCKETS as LONG_BUCKETS
 from postroom.dispatch.metrics import MailboxMetrics
+from postroom.gateway.metrics import GatewayMetrics
 
 
 class _NoWriter:
@@ -47,8 +48,30 @@ In the registry that is given to `Mailbox(..., metrics=MailboxMetrics(registry))
 `operation` is a store operation or one step of a sweep; `result` is `ok`, `error`, `empty` for a claim that
 found nothing, or `lost` for a lease that was. `status` is a dispatch's status, `outcome` how a run ended,
 `event` what became of a signal. The buckets of durations end at
-{", ".join(f"{one:g}" for one in LONG_BUCKETS)} seconds, those of operations at 10.
+{", ".join(f"{one:g}" for one in LONG_BUCKETS)} seconds, those of operations at 10. A
+server with chats shows these at `/metrics` too.
+
+## Of a gateway
+
+At `/metrics` when there are chats.
+
+{table(columns, _rows(_of_a_gateway()))}
+
+`outcome` is what became of a line, `status` where an open one is, `kind` why a try failed, `platform` a
+channel.
 """
+
+
+def _of_a_gateway() -> CollectorRegistry:
+    """Return the registry of a gateway in which each number was recorded once, so that its labels show."""
+    metrics = GatewayMetrics()
+    metrics.line("accepted")
+    metrics.show_open(0, 0)
+    metrics.delivered(0)
+    metrics.delivery_failed("unknown")
+    metrics.gave_up()
+    metrics.channel("web", is_up=True)
+    return metrics.registry
 
 
 def _of_a_mailbox() -> CollectorRegistry:

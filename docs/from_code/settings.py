@@ -20,6 +20,7 @@ FACTORY_WORDS: Final = {
     "data_dir": "by system, see below",
     "database": "`postroom.db` in `data_dir`",
     "storage_root": "`archive` in `data_dir`",
+    "gateway_file": "`gateway.toml` in `data_dir`",
 }
 PLATFORM_WORDS: Final = {"case_sensitive_paths": "`true`; on Windows and macOS `false`"}
 NO_EFFECT: Final[dict[str, str]] = {}

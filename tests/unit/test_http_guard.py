@@ -25,6 +25,7 @@ from postroom.http_api.guard import (
     Credentials,
     Guard,
     GuardRules,
+    OpenPath,
 )
 from postroom.http_api.sessions import Sessions
 from postroom.testing.clock import ManualClock
@@ -348,6 +349,76 @@ async def test_only_the_public_paths_need_no_token(path: str, public: bool) -> N
     if public:
         assert reply.json()["caller"] == "anyone"
         assert reply.json()["operator"] is False
+
+
+CHANNELS = (OpenPath(path="/chat", limit=100_000), OpenPath(path="/channels/slack", limit=2_000))
+
+
+@pytest.mark.parametrize(
+    ("path", "opened"),
+    [
+        ("/chat", True),
+        ("/chat/events", True),
+        ("/channels/slack", True),
+        ("/channels/slack/more", True),
+        ("/chats", False),
+        ("/chat.html", False),
+        ("/channels", False),
+        ("/channels/", False),
+        ("/channels/slacker", False),
+        ("/channels/telegram", False),
+        ("/channels/telegram/../slack", False),
+        ("/Chat", False),
+        ("/v1/models", False),
+        ("/", False),
+        ("/mcp", False),
+        ("/health/detailed", False),
+    ],
+)
+async def test_a_channels_address_is_open_when_the_gateway_has_it_and_no_other(
+    path: str, opened: bool
+) -> None:
+    with_channels = await ask(guarded(channels=CHANNELS), path)
+    assert (with_channels.status == 200) == opened
+    assert (await ask(guarded(), path)).status == (400 if ".." in path else 401)
+    if opened:
+        assert (with_channels.json()["caller"], with_channels.json()["operator"]) == ("anyone", False)
+        proven = await ask(guarded(channels=CHANNELS), path, headers=head((b"x", b"y")))
+        assert proven.json()["caller"] == "anyone"
+        foreign = [(b"host", b"127.0.0.1:8765"), (b"authorization", b"Bearer the-channels-own-key")]
+        assert (await ask(guarded(channels=CHANNELS), path, headers=foreign)).status == 200
+
+
+async def test_a_channel_has_its_own_limit_and_the_doors_other_looks() -> None:
+    door = guarded(channels=CHANNELS)
+    assert (await ask(door, "/chat", method="POST", body=[b"x" * 60_000, b"x" * 40_000])).json()[
+        "bytes"
+    ] == 100_000
+    assert (await ask(door, "/chat", method="POST", body=[b"x" * 60_000, b"x" * 40_001])).status == 413
+    assert (await ask(door, "/channels/slack", method="POST", body=[b"x" * 2_001])).status == 413
+    announced = [(b"host", b"127.0.0.1:8765"), (b"content-length", b"100001")]
+    assert (await ask(door, "/chat", method="POST", headers=announced)).status == 413
+    assert (await ask(door, "/chat", headers=[(b"host", b"evil.test")])).status == 421
+    foreign = [(b"host", b"127.0.0.1:8765"), (b"origin", b"http://evil.test")]
+    assert (await ask(door, "/chat", headers=foreign)).status == 403
+
+
+async def test_a_channels_own_policy_is_not_replaced() -> None:
+    async def page(scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("x", headers={"Content-Security-Policy": "script-src 'self'"})(
+            scope, receive, send
+        )
+
+    told = await ask(guarded(page, channels=CHANNELS), "/chat")
+    assert told.headers["content-security-policy"] == "script-src 'self'"
+    assert told.headers["x-frame-options"] == "DENY"
+
+
+async def test_a_session_of_the_pages_does_not_open_the_detailed_health(client: httpx2.AsyncClient) -> None:
+    made = sessions()
+    cookie = {"Cookie": f"{made.cookie_name}={made.issue()}", "Accept": "text/html"}
+    assert (await client.get("/p/x", headers=cookie)).json()["caller"] == "person"
+    assert (await client.get("/health/detailed", headers=cookie)).status_code == 401
 
 
 async def test_a_forged_mark_of_the_scope_does_not_survive() -> None:

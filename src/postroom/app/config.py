@@ -39,7 +39,7 @@ _DURATION: Final = re.compile(r"([0-9]{1,12})\s*(ms|s|m|h|d|w)")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,62})?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,62})?)*")
 _MCP_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _TAKEN_PATH: Final = re.compile(
-    r"/(\.well-known|admin|attachments|authorize|healthz|log(in|out)|metrics|oauth|p|previews|readyz|register"
+    r"/(\.well-known|admin|attachments|authorize|health|healthz|log(in|out)|metrics|oauth|p|previews|readyz|register"
     r"|static|token)(/.*)?"
 )
 """Where pages and other routes begin."""
@@ -135,6 +135,10 @@ class Settings(BaseSettings):
     storage_root: Path = Field(
         default_factory=lambda given: given["data_dir"] / "archive",
         description="Folder of the Git archive, a repository a project; by default archive in data_dir.",
+    )
+    gateway_file: Path = Field(
+        default_factory=lambda given: given["data_dir"] / "gateway.toml",
+        description="What the chat gateway is set to; by default gateway.toml in data_dir.",
     )
     host: HostName = Field(default="127.0.0.1", description="Address to listen on.")
     port: Count = Field(default=8765, ge=0, le=65535, description="Port to listen on; 0: the system chooses.")
@@ -298,7 +302,7 @@ def explain(settings: Settings) -> list[SettingLine]:
     ]
 
 
-_PATHS: Final = frozenset({"data_dir", "database", "storage_root"})
+_PATHS: Final = frozenset({"data_dir", "database", "gateway_file", "storage_root"})
 _OLDER_NAMES: Final = {
     "DATABASE_URL": "database",
     "STORAGE_ROOT": "storage_root",

@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from postroom.app.tokens import new_agent_token
 from postroom.app.wiring import House
@@ -22,6 +23,9 @@ from postroom.mail.projects import find_project
 from postroom.stores.sqlite import sqlite_release
 from postroom.version import __version__
 
+if TYPE_CHECKING:
+    from postroom.app.gateway_operator import GatewayOperator
+
 PAGE = 500
 
 
@@ -33,6 +37,8 @@ class Operator:
         self._meter = meter
         self._started_at = started_at
         self.url = ""
+        self.chats: GatewayOperator | None = None
+        """Answers for the gateway, where there is one."""
 
     async def status(self) -> Mapping[str, object]:
         """Return what runs, where its data is and how much there is."""
@@ -64,6 +70,7 @@ class Operator:
                 await store_check(house.store.probe),
                 await archive_check(lambda: house.store.read(lambda tx: tx.backlog(ARCHIVE)), now),
                 loop_check(self._meter, now),
+                *([] if self.chats is None else [self.chats.check()]),
             )
         )
 
@@ -177,6 +184,8 @@ class Operator:
         counts, backlog = await self._house.store.read(lambda tx: (tx.counts(), tx.backlog(ARCHIVE)))
         lag = self._meter.worst(self._house.clock.now())
         self._house.metrics.show_state(backlog, counts, (lag or 0) / 1000)
+        if self.chats is not None:
+            await self.chats.refresh_metrics()
 
     async def _projects(self) -> list[Project]:
         return await self._house.store.read(_all_projects)

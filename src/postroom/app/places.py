@@ -51,6 +51,12 @@ def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) ->
     return _based(environment, "XDG_DATA_HOME", home(environment) / ".local" / "share")
 
 
+def machine_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
+    """Return a folder that all servers of this user share, wherever each keeps its data; perhaps not made."""
+    kept = {name: value for name, value in environment.items() if name != DATA_DIR_NAME}
+    return data_dir(kept, platform=platform) / "machine"
+
+
 def config_file(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
     """Return the configuration file; absolute, perhaps not there."""
     if chosen := environment.get(CONFIG_NAME):

@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import FrameType
 from typing import Final
 
 import structlog
@@ -15,19 +16,21 @@ import uvicorn
 from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from postroom.app import places
+from postroom.app.chats import Chats
 from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
+from postroom.app.gateway_config import load_gateway
 from postroom.app.logs import configure_logs
 from postroom.app.operator import Operator
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.wiring import House
 from postroom.contracts.clock import SystemClock
-from postroom.contracts.errors import ConfigError
-from postroom.http_api.guard import Credentials, Guard, GuardRules
+from postroom.contracts.errors import ConfigError, PostroomError
+from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.lag import LagMeter, measure_lag
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
@@ -42,6 +45,8 @@ ALIASES: Final = ("/api",)
 """Other addresses of the MCP endpoint, which older client configurations name."""
 GRACE_SECONDS: Final = 5
 """How long open requests may go on when the server is told to stop."""
+CHANNELS_SECONDS: Final = 10
+"""How long the greeting waits for chat channels; one that takes longer is connected behind it."""
 
 
 class Site:
@@ -52,6 +57,10 @@ class Site:
         self._house = house
         self._meter = LagMeter()
         self.operator = Operator(house, self._meter, started_at=clock.now())
+        if house.gateway is not None:
+            from postroom.app.gateway_operator import GatewayOperator  # loaded where there are chats
+
+            self.operator.chats = GatewayOperator(house.gateway)
         is_operator = token_check(token)
         sessions = Sessions(derived_key(token, "page-session"), clock)
         self.codes = LoginCodes(clock)
@@ -66,23 +75,28 @@ class Site:
         )
         self._server = server
         self._sessions = server.session_manager
-        app = application(
-            [
-                Route(settings.mcp_path, Endpoint(StreamableHTTPASGIApp(self._sessions))),
-                *routes(
-                    self.operator,
-                    desk,
-                    registry=house.metrics.registry,
-                    clock=clock,
-                    mcp_path=settings.mcp_path,
-                    refresh=self.operator.refresh_metrics,
-                ),
-                *page_routes(house.store, clock=clock, parse_query=parse_query),
-            ],
-            lifespan=self._lifespan,
-        )
+        app = application(self._routes(desk), lifespan=self._lifespan)
         credentials = Credentials(is_operator=is_operator, sessions=sessions, is_agent=house.mail.knows_token)
-        self.app: ASGIApp = _Aliases(_door(app, settings, credentials), settings.mcp_path)
+        channels = () if house.gateway is None else house.gateway.open_paths
+        self.has_chat_page = any(one.path == "/chat" for one in channels)
+        self.app: ASGIApp = _Aliases(_door(app, settings, credentials, channels), settings.mcp_path)
+
+    def _routes(self, desk: LoginDesk) -> list[BaseRoute]:
+        house, settings = self._house, self._house.settings
+        return [
+            Route(settings.mcp_path, Endpoint(StreamableHTTPASGIApp(self._sessions))),
+            *routes(
+                self.operator,
+                desk,
+                registry=house.metrics.registry,
+                clock=house.clock,
+                mcp_path=settings.mcp_path,
+                refresh=self.operator.refresh_metrics,
+                chats=self.operator.chats,
+            ),
+            *([] if house.gateway is None else house.gateway.routes()),
+            *page_routes(house.store, clock=house.clock, parse_query=parse_query),
+        ]
 
     def end_listening(self) -> None:
         """End the streams of those who listen; whatever else they asked is still answered."""
@@ -99,12 +113,15 @@ class Site:
                 self._meter.stop()
 
 
-def _door(app: ASGIApp, settings: Settings, credentials: Credentials) -> Guard:
+def _door(
+    app: ASGIApp, settings: Settings, credentials: Credentials, channels: tuple[OpenPath, ...]
+) -> Guard:
     rules = GuardRules(
         host=settings.host,
         allowed_hosts=settings.allowed_hosts,
         mcp_path=settings.mcp_path,
         max_request_bytes=settings.max_request_bytes,
+        channels=channels,
     )
     return Guard(app, rules, credentials)
 
@@ -132,12 +149,25 @@ class _Server(uvicorn.Server):
         self._house = house
         self._site = site
         self._address = address
+        self._chats = None if house.gateway is None else Chats(house.gateway, end=self._end)
+
+    @property
+    def failure(self) -> PostroomError | None:
+        """Why the chats could not be started, and the server therefore ended."""
+        return None if self._chats is None else self._chats.failure
+
+    def _end(self) -> None:
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to serve, then leave the note by which clients find this server."""
+        """Begin to serve, connect the chats, then leave the note by which clients find this server."""
         await super().startup(sockets)
         if not self.started:
             return
+        if self._chats is not None:
+            await self._chats.start(patience=CHANNELS_SECONDS, told_to_stop=lambda: self.should_exit)
+            if self.should_exit:
+                return
         for listener in sockets or ():
             listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
         settings = self._house.settings
@@ -159,22 +189,35 @@ class _Server(uvicorn.Server):
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        _greet(settings, url, self._site.codes.make())
+        _greet(settings, url, self._site.codes.make(), chat=self._site.has_chat_page)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop; a stream that lasts for ever is ended first, or all of the grace would be waited for it."""
+        """Stop; a stream that lasts for ever is ended first, or all of the grace would be waited for it.
+
+        Chats are stopped before: turns and answers get their time while pages and health still answer.
+        """
+        if self._chats is not None:
+            await self._chats.stop()
         self._site.end_listening()
         await super().shutdown(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop; asked once more, wait for nobody's turn."""
+        if self.should_exit and self._chats is not None:
+            self._chats.hurry()
+        super().handle_exit(sig, frame)
 
 
 def run(settings: Settings) -> int:
     """Serve until told to stop; return the exit code.
 
     Raises:
-        ConfigError: the port is taken or the token file is not private.
+        ConfigError: the port is taken, the token file is not private, or a chat is not set up as it must be.
+        MissingExtra: a chat needs a library that is not installed.
         StoreHeld, SchemaTooNew, StoreReadOnly: the database cannot be used by this process.
     """
     configure_logs(settings)
+    told = load_gateway(settings)
     token = load_or_make_token(places.token_file(settings.data_dir))
     listener = _listen(settings)
     try:
@@ -183,25 +226,16 @@ def run(settings: Settings) -> int:
         listener.close()
         raise
     try:
+        if told is not None:
+            house.open_gateway(told)
         site = Site(house, token)
         host, port = listener.getsockname()[:2]
-        config = uvicorn.Config(
-            site.app,
-            http=Connection,
-            backlog=ACCEPTED_AT_ONCE,
-            log_config=None,
-            access_log=False,
-            lifespan="on",
-            ws="none",
-            server_header=False,
-            date_header=False,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-            timeout_keep_alive=30,
-            h11_max_incomplete_event_size=64 * 1024,
-        )
+        server = _Server(_uvicorn(site.app), house, site, (host, port))
         # Uvicorn stops gracefully and then raises the signal again, for whoever else waits for it.
         signal.signal(signal.SIGTERM, _raise_stopped)
-        _Server(config, house, site, (host, port)).run(sockets=[listener])
+        server.run(sockets=[listener])
+        if server.failure is not None:
+            raise server.failure
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except _StoppedBySignal:
@@ -211,6 +245,23 @@ def run(settings: Settings) -> int:
         house.close()
         listener.close()
     return 0
+
+
+def _uvicorn(app: ASGIApp) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=Connection,
+        backlog=ACCEPTED_AT_ONCE,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        ws="none",
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_keep_alive=30,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
 
 
 class _StoppedBySignal(Exception):
@@ -240,7 +291,7 @@ def _listen(settings: Settings) -> socket.socket:
     return listener
 
 
-def _greet(settings: Settings, url: str, code: str) -> None:
+def _greet(settings: Settings, url: str, code: str, *, chat: bool) -> None:
     """Tell where everything is; a person at a terminal gets a link that logs in, once."""
     endpoint = f"{url}{settings.mcp_path}"
     token_file = places.token_file(settings.data_dir)
@@ -248,6 +299,7 @@ def _greet(settings: Settings, url: str, code: str) -> None:
     print(
         f"postroom {__version__}\n"
         f"  page      {page}\n"
+        f"{f'  chat      {url}/chat{chr(10)}' if chat else ''}"
         f"  MCP       {endpoint}\n"
         f"  token     {token_file}\n"
         f"  connect   claude mcp add --transport http postroom {endpoint} "

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from postroom.app.config import Settings
 from postroom.app.metrics import Metrics
@@ -16,6 +17,10 @@ from postroom.mail.service import Mail
 from postroom.mcp_server import PostroomMcpServer
 from postroom.mcp_server.subscriptions import Subscriptions
 from postroom.stores.sqlite import SqliteStore
+
+if TYPE_CHECKING:
+    from postroom.app.gateway_config import GatewayFile
+    from postroom.app.gateway_wiring import HouseGateway
 
 LOG_RESERVE = 8 << 20
 """Bytes of the database's log that are written beforehand: about what is written between two checkpoints."""
@@ -38,6 +43,8 @@ class House:
             clock,
             Author(name=settings.git_author_name, email=settings.git_author_email),
         )
+        self.gateway: HouseGateway | None = None
+        """Its chats, where they are configured; run by whoever serves."""
         self._turn = asyncio.Lock()
         self._relay: ArchiveRelay | None = None
 
@@ -51,6 +58,24 @@ class House:
         clock = clock or SystemClock()
         store = SqliteStore.open(settings.database, clock=clock, purpose=purpose, log_reserve=LOG_RESERVE)
         return cls(settings, store, clock)
+
+    def open_gateway(self, told: "GatewayFile") -> None:
+        """Make the gateway that `gateway.toml` tells of; nothing runs yet. Outside of the event loop.
+
+        Raises:
+            ConfigError: a channel cannot be made of what is said of it.
+            MissingExtra: a library is not installed.
+        """
+        from postroom.app.gateway_wiring import open_gateway  # loaded where there are chats
+
+        self.gateway = open_gateway(
+            told,
+            self.settings,
+            runs=self.store.runs,
+            chat=self.store.chat,
+            clock=self.clock,
+            registry=self.metrics.registry,
+        )
 
     def mcp_server(self) -> PostroomMcpServer:
         """Make an MCP server over this house; several may stand side by side."""

@@ -2,7 +2,7 @@
 
 import typer
 
-from postroom.cli import agents, backup, mail, rebuild, reservations, server, settings
+from postroom.cli import agents, backup, gateway, mail, rebuild, reservations, server, settings
 
 app = typer.Typer(
     name="postroom",
@@ -17,6 +17,7 @@ app.add_typer(server.app)
 app.add_typer(mail.app, name="mail")
 app.add_typer(agents.app, name="agents")
 app.add_typer(reservations.app, name="reservations")
+app.add_typer(gateway.app, name="gateway")
 app.add_typer(backup.app)
 app.add_typer(rebuild.app, name="rebuild")
 app.add_typer(settings.app, name="config")

@@ -55,6 +55,15 @@ _DISCOVERY: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenPath:
+    """An address, and all below it, at which a chat's channel finds out for itself who calls."""
+
+    path: str
+    limit: int
+    """Bytes that a request may have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GuardRules:
     """Whom the door opens for."""
 
@@ -63,6 +72,7 @@ class GuardRules:
     allowed_hosts: tuple[str, ...] = ()
     mcp_path: str = "/mcp"
     max_request_bytes: int = 64 * 1024 * 1024
+    channels: tuple[OpenPath, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +132,10 @@ class Guard:
         refusal = self._foreign(head)
         if refusal is not None:
             return refusal
-        public = _is_public(head.path, self._rules.mcp_path)
+        channel = next((one for one in self._rules.channels if _within(head.path, one.path)), None)
+        public = channel is not None or _is_public(head.path, self._rules.mcp_path)
         limit = SMALL_BODY if public else self._rules.max_request_bytes
+        limit = limit if channel is None else channel.limit
         if head.content_length > limit:
             return _too_large(limit)
         caller = "anyone" if public else await self._caller(head)
@@ -254,7 +266,7 @@ def _is_public(path: str, mcp_path: str) -> bool:
 
 def _is_interface(path: str, mcp_path: str) -> bool:
     """Return whether programs call this path: a session of the pages does not open it."""
-    return any(_within(path, known) for known in (mcp_path, "/admin", "/metrics"))
+    return any(_within(path, known) for known in (mcp_path, "/admin", "/health", "/metrics"))
 
 
 def _within(path: str, known: str) -> bool:

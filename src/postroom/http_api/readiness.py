@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -12,7 +12,7 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import Backlog
 from postroom.http_api.lag import LagMeter
-from postroom.http_api.operations import Check, Readiness
+from postroom.http_api.operations import Check, CheckState, Readiness
 
 PATIENCE: Final = timedelta(seconds=2)
 """How long a look may take; a write that takes longer is a failed one."""
@@ -54,6 +54,18 @@ async def archive_check(
         state="failed" if age > milliseconds(OLDEST_BACKLOG) else "ok",
         required=False,
         facts={"waiting": found.waiting, "oldest_ms": age},
+    )
+
+
+def channels_check(states: Sequence[str], *, is_running: bool) -> Check:
+    """Look how many of the chat channels are connected; everything else goes on without them."""
+    connected = sum(state == "connected" for state in states)
+    state: CheckState = "ok" if connected == len(states) else "failed"
+    return Check(
+        name="channels",
+        state=state if is_running else "unknown",
+        required=False,
+        facts={"connected": connected, "of": len(states)},
     )
 
 

@@ -1,8 +1,8 @@
 """The routes for machines and for the operator. Thin: read the request, ask `Operations`, answer in JSON."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -14,15 +14,14 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Lifespan
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import InvalidArgument, InvalidPath, NotPermitted, PostroomError
+from postroom.contracts.errors import InvalidPath, PostroomError
+from postroom.http_api.chat_routes import ChatOperations, chat_routes
 from postroom.http_api.errors import Problem, internal_error, reported
 from postroom.http_api.operations import Operations
+from postroom.http_api.operators import operators, read_body
 from postroom.http_api.readiness import FreshReadiness
 from postroom.http_api.sessions import LoginDesk
 from postroom.version import __version__
-
-Endpoint = Callable[[Request], Awaitable[Response]]
-T = TypeVar("T", bound=msgspec.Struct)
 
 _LONGEST_NAME: Final = 4096
 _DISCOVERY: Final = ("oauth-authorization-server", "oauth-protected-resource", "openid-configuration")
@@ -43,7 +42,7 @@ class _Agent(msgspec.Struct, forbid_unknown_fields=True):
     agent: str
 
 
-def routes(
+def routes(  # noqa: PLR0913 - what the routes ask, by name
     operations: Operations,
     desk: LoginDesk,
     *,
@@ -51,16 +50,18 @@ def routes(
     clock: Clock,
     mcp_path: str = "/mcp",
     refresh: Callable[[], Awaitable[None]] | None = None,
+    chats: ChatOperations | None = None,
 ) -> list[Route]:
     """Return every route of this room: health, metrics, log-in, administration, and OAuth's clean refusals.
 
     They stand behind `Guard`; the operator's routes refuse everybody where it is missing. `refresh` brings
-    the registry's gauges up to date before they are shown.
+    the registry's gauges up to date before they are shown. `chats` answers for the gateway, if there is one.
     """
     return [
         *_health_routes(operations, registry, clock, refresh),
         *desk.routes(),
         *_admin_routes(operations, desk),
+        *chat_routes(operations, chats),
         *_no_oauth(mcp_path),
     ]
 
@@ -105,15 +106,15 @@ def _admin_routes(operations: Operations, desk: LoginDesk) -> list[Route]:
         return JSONResponse(dict(await operations.doctor()))
 
     async def back_up(request: Request) -> Response:
-        target = (await _read(request, _Backup)).target
+        target = (await read_body(request, _Backup)).target
         return JSONResponse(dict(await operations.back_up(None if target is None else _absolute(target))))
 
     async def issue(request: Request) -> Response:
-        wanted = await _read(request, _Agent)
+        wanted = await read_body(request, _Agent)
         return JSONResponse({"token": await operations.issue_agent_token(wanted.project, wanted.agent)})
 
     async def revoke(request: Request) -> Response:
-        wanted = await _read(request, _Agent)
+        wanted = await read_body(request, _Agent)
         await operations.revoke_agent_token(wanted.project, wanted.agent)
         return JSONResponse({"revoked": True})
 
@@ -122,25 +123,18 @@ def _admin_routes(operations: Operations, desk: LoginDesk) -> list[Route]:
         return JSONResponse({"url": f"{base}/login?code={desk.codes.make()}"})
 
     async def rebuild_archive(request: Request) -> Response:
-        return JSONResponse(dict(await operations.rebuild_archive((await _read(request, _Rebuild)).project)))
+        return JSONResponse(
+            dict(await operations.rebuild_archive((await read_body(request, _Rebuild)).project))
+        )
 
     return [
-        _operators("/admin/status", {"GET": status}),
-        _operators("/admin/doctor", {"GET": doctor}),
-        _operators("/admin/backup", {"POST": back_up}),
-        _operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
-        _operators("/admin/login-code", {"POST": login_code}),
-        _operators("/admin/rebuild-archive", {"POST": rebuild_archive}),
+        operators("/admin/status", {"GET": status}),
+        operators("/admin/doctor", {"GET": doctor}),
+        operators("/admin/backup", {"POST": back_up}),
+        operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
+        operators("/admin/login-code", {"POST": login_code}),
+        operators("/admin/rebuild-archive", {"POST": rebuild_archive}),
     ]
-
-
-def _operators(path: str, endpoints: Mapping[str, Endpoint]) -> Route:
-    async def checked(request: Request) -> Response:
-        if request.scope.get("state", {}).get("caller") != "operator":
-            raise NotPermitted("this is for the server's operator", remedy="use the server's own token")
-        return await endpoints["GET" if request.method == "HEAD" else request.method](request)
-
-    return Route(path, checked, methods=list(endpoints))
 
 
 def _no_oauth(mcp_path: str) -> list[Route]:
@@ -156,17 +150,6 @@ async def _oauth_is_off(_: Request) -> Response:
         {"error": "not_found", "error_description": "this server does not use OAuth; send its bearer token"},
         status_code=404,
     )
-
-
-async def _read(request: Request, kind: type[T]) -> T:
-    body = await request.body()
-    try:
-        return msgspec.json.decode(body or b"{}", type=kind)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(
-            f"the body does not fit: {error}"[:300],
-            remedy=f"send a JSON object with {', '.join(kind.__struct_fields__)} as text",
-        ) from error
 
 
 def _absolute(text: str) -> Path:

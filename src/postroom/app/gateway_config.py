@@ -1,0 +1,340 @@
+"""What `gateway.toml` says: who answers, which channels there are, and what holds for them.
+
+    [agent]              what answers: a model behind an endpoint that speaks the OpenAI chat protocol
+    [gateway]            what holds for all channels
+    [platforms.<name>]   one channel: how it is reached, and who may write there
+
+No file, no gateway. Nothing is guessed, as in `config`: an unknown name, a value out of range, a duration
+without a unit or a secret in the file stops the start with a `ConfigError` that names the file, the table,
+the name, the value where it is no secret, and the remedy.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from postroom.app import places
+from postroom.app.config import Settings
+from postroom.app.gateway_models import AgentTable, GatewayTable, PlatformTable
+from postroom.app.gateway_platforms import NESTED_SECRETS, PLATFORMS, PlatformNames
+from postroom.app.gateway_secrets import Table, secret_names, take_secret
+from postroom.app.tokens import redact
+from postroom.contracts.errors import ConfigError
+from postroom.contracts.messages import Json
+from postroom.gateway.config import BusyConfig, GatewayConfig, HomeChannel, Platform, PlatformConfig
+
+STATE_DIR: Final = "gateway"
+"""Folder in the data folder: the gateway's status, its locks, and how far channels have read."""
+_LARGEST: Final = 1024 * 1024
+_TABLES: Final = ("agent", "gateway", "platforms")
+_PASSWORD: Final = re.compile(r"://[^/\s]*@")
+T = TypeVar("T", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentConfig:
+    """Who answers. The key is never shown."""
+
+    base_url: str
+    model: str
+    agent_id: str
+    instructions: str
+    max_rounds: int
+    silence: timedelta
+    api_key: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayFile:
+    """A file that was read, its secrets with it."""
+
+    path: Path
+    agent: AgentConfig
+    gateway: GatewayConfig
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where values come from."""
+
+    file: Path
+    environment: Mapping[str, str]
+    state_dir: Path
+
+    def table(self, name: str) -> Table:
+        return Table(self.file, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Channel:
+    """One platform as its table has it."""
+
+    told: PlatformTable
+    config: PlatformConfig
+
+
+def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = None) -> GatewayFile | None:
+    """Return what the gateway of these settings is set to; None when there is no file.
+
+    Raises:
+        ConfigError: the file cannot be read or says something wrong, or is not where a setting says.
+    """
+    given = places.environment() if environment is None else environment
+    file = settings.gateway_file
+    told = _read(file, required=settings.origin_of("gateway_file") != "default")
+    if told is None:
+        return None
+    source = _Source(file, given, settings.data_dir / STATE_DIR)
+    _check_names(source.table(""), told, _TABLES)
+    for name in _TABLES:
+        if not isinstance(told.get(name, {}), dict):
+            source.table("").refuse(f"{name} is no table", value=name, remedy=f"write it as [{name}]")
+    agent = _agent(source, told.get("agent"))
+    rules = _checked(source.table("gateway"), GatewayTable, told.get("gateway", {}))
+    channels = _channels(source, told.get("platforms", {}))
+    return GatewayFile(path=file, agent=agent, gateway=_gateway(source, agent, rules, channels))
+
+
+def _read(file: Path, *, required: bool) -> dict[str, Any] | None:
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise _unreadable(file, f"it is larger than {_LARGEST} bytes")
+        return tomllib.loads(content.decode("utf-8"))
+    except FileNotFoundError as error:
+        if required:
+            raise _unreadable(file, "it is not there") from error
+        return None
+    except OSError as error:
+        raise _unreadable(file, error.strerror or type(error).__name__) from error
+    except tomllib.TOMLDecodeError as error:
+        raise _unreadable(file, f"not TOML: {error}") from error
+    except (UnicodeDecodeError, RecursionError) as error:
+        raise _unreadable(file, f"not TOML: {type(error).__name__}") from error
+
+
+def _unreadable(file: Path, reason: str) -> ConfigError:
+    return ConfigError(
+        f"the gateway's file {file} cannot be read: {reason}",
+        value=str(file),
+        remedy="correct it, or take it away: without it the server runs with no chats",
+    )
+
+
+def _agent(source: _Source, told: dict[str, Any] | None) -> AgentConfig:
+    table = source.table("agent")
+    if told is None:
+        source.table("").refuse(
+            "there is no [agent], so that nobody would answer",
+            value="agent",
+            remedy="add [agent] with base_url and model",
+        )
+    rest = dict(told)
+    key = take_secret(table, rest, "api_key", source.environment)
+    read = _checked(table, AgentTable, rest, also=secret_names(["api_key"]))
+    return AgentConfig(
+        base_url=read.base_url,
+        model=read.model,
+        agent_id=read.id,
+        instructions=read.instructions,
+        max_rounds=read.max_rounds,
+        silence=read.silence,
+        api_key=key,
+    )
+
+
+def _gateway(
+    source: _Source, agent: AgentConfig, rules: GatewayTable, channels: Mapping[Platform, _Channel]
+) -> GatewayConfig:
+    told = {platform: one.told for platform, one in channels.items()}
+    busy = BusyConfig(
+        mode=rules.busy.mode,
+        max_waiting=rules.busy.max_waiting,
+        by_platform={platform: one.busy for platform, one in told.items() if one.busy is not None},
+        by_chat={(name, chat): mode for name, one in told.items() for chat, mode in one.busy_chats.items()},
+    )
+    return GatewayConfig(
+        platforms={platform: one.config for platform, one in channels.items()},
+        default_reset_policy=rules.reset.policy(),
+        reset_by_type={name: one.policy() for name, one in rules.reset_by_type.items()},
+        reset_by_platform={name: one.reset.policy() for name, one in told.items() if one.reset is not None},
+        group_sessions_per_user=rules.group_sessions_per_user,
+        thread_sessions_per_user=rules.thread_sessions_per_user,
+        busy=busy,
+        streaming=rules.streaming.config(),
+        delivery=rules.delivery.config(),
+        pairing=rules.pairing.rules(),
+        unauthorized_dm_behavior=rules.unauthorized_dm_behavior,
+        command_roles=dict(rules.command_roles),
+        max_line_age=rules.max_line_age,
+        keep_lines=rules.keep_lines,
+        max_media_bytes=rules.max_media_bytes,
+        drain=rules.drain,
+        agent_id=agent.agent_id,
+        state_dir=source.state_dir,
+    )
+
+
+def _channels(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, _Channel]:
+    known = [platform.value for platform in PLATFORMS]
+    _check_names(source.table("platforms"), told, known)
+    found = {Platform(name): _channel(source, Platform(name), rest) for name, rest in told.items()}
+    if not any(one.config.enabled for one in found.values()):
+        source.table("").refuse(
+            "no platform is enabled, so that nobody could write",
+            value="platforms",
+            remedy=f"add [platforms.<name>], of {', '.join(known)}; or take the file away",
+        )
+    return MappingProxyType(found)
+
+
+def _channel(source: _Source, platform: Platform, told: object) -> _Channel:
+    table, names = source.table(f"platforms.{platform.value}"), PLATFORMS[platform]
+    if not isinstance(told, dict):
+        table.refuse("it is no table", value=platform.value, remedy=f"write it as [{table.name}]")
+    rest = _flat(table, told)
+    read = rest.get("enabled", True) is not False
+    secrets = {
+        name: take_secret(table, rest, name, source.environment, read=read)
+        for name in sorted(names.secret_names)
+    }
+    common = list(PlatformTable.model_fields)
+    _check_names(table, rest, [*common, *names.extras - names.secrets, *secret_names(names.secret_names)])
+    read_table = _checked(table, PlatformTable, {name: rest.pop(name) for name in common if name in rest})
+    for name in list(rest):
+        rest[name] = _extra(source, table, platform, name, rest[name], read=read)
+    rest |= {name: secrets[name] for name in names.secrets if secrets[name] is not None}
+    if platform is Platform.MATRIX:
+        rest.setdefault("sync_file", str(source.state_dir / "matrix-sync.json"))
+    return _Channel(read_table, _platform(table, platform, read_table, names, secrets, rest))
+
+
+def _platform(
+    table: Table,
+    platform: Platform,
+    told: PlatformTable,
+    names: PlatformNames,
+    secrets: Mapping[str, str | None],
+    extra: Mapping[str, Json],
+) -> PlatformConfig:
+    main = {name: secrets[name] for name in ("token", "api_key")}
+    for name, stands_for in names.also.items():
+        if secrets[name] is not None and main[stands_for] is not None:
+            table.refuse(f"{name} and {stands_for} are the same here", value=name, remedy="keep one of them")
+        main[stands_for] = secrets[name] if main[stands_for] is None else main[stands_for]
+    home = told.home_channel
+    return PlatformConfig(
+        enabled=told.enabled,
+        token=main["token"],
+        api_key=main["api_key"],
+        home_channel=None if home is None else HomeChannel(platform=platform, **home.model_dump()),
+        allow=dict(told.allow),
+        extra=dict(extra),
+    )
+
+
+def _flat(table: Table, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with what stands in its `extra` beside the rest."""
+    rest = dict(told)
+    extra = rest.pop("extra", {})
+    if not isinstance(extra, dict):
+        table.refuse("extra is no table", value="extra", remedy=f"write it as [{table.name}.extra]")
+    for name, value in extra.items():
+        if name in rest:
+            table.refuse(f"{name} is set twice", value=name, remedy="set it here, or in its extra")
+        rest[name] = value
+    return rest
+
+
+def _extra(source: _Source, table: Table, platform: Platform, name: str, value: Any, *, read: bool) -> Json:
+    """Return a value of a platform's own as its adapter takes it: paths absolute, secrets read."""
+    if name in PLATFORMS[platform].files and isinstance(value, str) and value:
+        return str(places.absolute(value, source.environment, base=source.file.parent))
+    inner = NESTED_SECRETS.get((platform, name))
+    if inner is not None:
+        return _nested(source, table.within(name), inner, value, read=read)
+    if name == "proxy" and isinstance(value, str) and "@" in value:
+        table.refuse(
+            "a password stands in the proxy's address", value=name, remedy="name a proxy that asks for none"
+        )
+    return value
+
+
+def _nested(source: _Source, table: Table, names: frozenset[str], told: Any, *, read: bool) -> Json:
+    """Return a table of tables with the secrets of each read; one that is a secret alone becomes that."""
+    if not isinstance(told, dict):
+        table.refuse("it is no table", value=table.name, remedy=f"write [{table.name}.<name>]")
+    found: dict[str, Json] = {}
+    for key, one in told.items():
+        inner = table.within(key)
+        ways = secret_names(sorted(names))
+        if not isinstance(one, dict):
+            inner.refuse("it is no table", value=key, remedy=f"write [{inner.name}] with {ways[0]}")
+        rest = dict(one)
+        secrets = {name: take_secret(inner, rest, name, source.environment, read=read) for name in names}
+        kept = {name: secret for name, secret in secrets.items() if secret is not None}
+        if names == {"token"}:
+            _check_names(inner, rest, ways)
+            found[key] = kept.get("token", "")
+        else:
+            found[key] = rest | kept
+    return found
+
+
+def _checked(table: Table, model: type[T], told: Mapping[str, Any], *, also: Iterable[str] = ()) -> T:
+    _check_deep(table, model, told, also)
+    try:
+        return model(**told)
+    except ValidationError as error:
+        first = error.errors()[0]
+        *within, name = [str(part) for part in first["loc"] if part != "[key]"] or [""]
+        for part in within:
+            table = table.within(part)
+        reason = first["msg"].removeprefix("Value error, ")
+        reason = reason[:1].lower() + reason[1:]
+        if first["type"] == "missing":
+            table.refuse(f"{name} is missing", value=name, remedy=f"add {name}")
+        shown = _PASSWORD.sub("://***@", redact(str(first.get("input"))))[:200]
+        table.refuse(f"{name} is {shown!r}: {reason}", value=shown, remedy=f"correct or remove {name}")
+
+
+def _check_deep(table: Table, model: type[BaseModel], told: Mapping[str, Any], also: Iterable[str]) -> None:
+    """Refuse names that are not known, in the tables within this one too."""
+    _check_names(table, told, [*model.model_fields, *also])
+    for name, value in told.items():
+        if not isinstance(value, dict):
+            continue
+        kind, is_many = _table_of(model.model_fields[name].annotation)
+        within = table.within(name)
+        tables = [(within.within(key), one) for key, one in value.items()] if is_many else [(within, value)]
+        for inner, one in tables:
+            if kind is not None and isinstance(one, dict):
+                _check_deep(inner, kind, one, ())
+
+
+def _table_of(annotation: object) -> tuple[type[BaseModel] | None, bool]:
+    """Return what a field's table is, and whether it holds several of that by name."""
+    kinds = get_args(annotation) or (annotation,)
+    models = (one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel))
+    return next(models, None), get_origin(annotation) is dict
+
+
+def _check_names(table: Table, told: Mapping[str, Any], known: Iterable[str]) -> None:
+    names = list(known)
+    for name in told:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            table.refuse(
+                f"no setting is called {name[:100]!r}",
+                value=name[:100],
+                remedy=f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(names))}",
+            )

@@ -1,0 +1,173 @@
+"""The tables of `gateway.toml` with their names, bounds and defaults; `gateway_config` reads them."""
+
+from datetime import timedelta
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from postroom.app.config import Count, Duration
+from postroom.contracts.chat_people import PairingRules, PersonRole
+from postroom.contracts.clock import milliseconds
+from postroom.gateway.commands import COMMANDS, resolve_command
+from postroom.gateway.config import BusyMode, DeliveryConfig, ResetMode, SessionResetPolicy, StreamingConfig
+
+_MINUTE: Final = timedelta(minutes=1)
+
+
+def _whole_minutes(value: timedelta) -> timedelta:
+    if value < _MINUTE or value % _MINUTE:
+        raise ValueError("write whole minutes, 1m or more")
+    return value
+
+
+def _address(value: str) -> str:
+    try:
+        parts = urlsplit(value)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or not value.isprintable() or " " in value or parts.query or parts.fragment:
+        raise ValueError("write an address that begins with http:// or https://, up to and with /v1")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("write no name and no password into the address")
+    return value
+
+
+def _known_command(name: str) -> str:
+    command = resolve_command(name)
+    if command is None or command.name != name:
+        raise ValueError(f"write the name of a command: {', '.join(one.name for one in COMMANDS)}")
+    return name
+
+
+Time = Annotated[Duration, Field(strict=False)]
+Minutes = Annotated[Duration, AfterValidator(_whole_minutes), Field(strict=False)]
+Mode = Annotated[BusyMode, Field(strict=False)]
+Reset = Annotated[ResetMode, Field(strict=False)]
+Role = Annotated[PersonRole, Field(strict=False)]
+Line = Annotated[str, Field(pattern=r"^\S(.{0,510}\S)?$")]
+CommandName = Annotated[str, AfterValidator(_known_command)]
+
+
+class _Table(BaseModel):
+    """Names that are not known and values of another type are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
+
+
+class AgentTable(_Table):
+    """Who answers: a model behind an endpoint that speaks the OpenAI chat protocol."""
+
+    base_url: Annotated[str, AfterValidator(_address)]
+    model: Line
+    id: Line = "default"
+    instructions: Annotated[str, Field(max_length=100_000)] = ""
+    max_rounds: Annotated[Count, Field(ge=1, le=1_000)] = 32
+    silence: Time = timedelta(minutes=2)
+
+
+class BusyTable(_Table):
+    """What a busy session does with another line."""
+
+    mode: Mode = BusyMode.QUEUE
+    max_waiting: Annotated[Count, Field(ge=1, le=100_000)] = 100
+
+
+class ResetTable(_Table):
+    """When a session begins a new conversation."""
+
+    mode: Reset = ResetMode.NONE
+    at_hour: Annotated[Count, Field(ge=0, le=23)] = 4
+    idle: Minutes = timedelta(days=1)
+    notify: bool = True
+
+    def policy(self) -> SessionResetPolicy:
+        """Return it as the gateway has it."""
+        return SessionResetPolicy(
+            mode=self.mode, at_hour=self.at_hour, idle_minutes=self.idle // _MINUTE, notify=self.notify
+        )
+
+
+class StreamingTable(_Table):
+    """How an answer is shown while it is being written."""
+
+    enabled: bool = True
+    edit_interval: Time = timedelta(milliseconds=800)
+    buffer_threshold: Annotated[Count, Field(ge=1, le=100_000)] = 24
+
+    def config(self) -> StreamingConfig:
+        """Return it as the gateway has it."""
+        return StreamingConfig(**self.model_dump())
+
+
+class DeliveryTable(_Table):
+    """How what is to be said is delivered."""
+
+    max_attempts: Annotated[Count, Field(ge=1, le=1_000)] = 8
+    first_retry: Time = timedelta(seconds=1)
+    longest_retry: Time = timedelta(minutes=2)
+    max_age: Time = timedelta(hours=12)
+    lease: Annotated[Time, Field(ge=timedelta(seconds=10))] = timedelta(seconds=90)
+
+    def config(self) -> DeliveryConfig:
+        """Return it as the gateway has it."""
+        return DeliveryConfig(**self.model_dump())
+
+
+class PairingTable(_Table):
+    """How often strangers may ask to be let in, and how often a code may be guessed wrong."""
+
+    code: Time = timedelta(hours=1)
+    ask_again: Time = timedelta(minutes=10)
+    most_open: Annotated[Count, Field(ge=1, le=1_000)] = 3
+    most_wrong: Annotated[Count, Field(ge=1, le=100)] = 5
+    locked: Time = timedelta(hours=1)
+
+    def rules(self) -> PairingRules:
+        """Return it as the gateway has it."""
+        return PairingRules(
+            code_ms=milliseconds(self.code),
+            ask_again_ms=milliseconds(self.ask_again),
+            most_open=self.most_open,
+            most_wrong=self.most_wrong,
+            locked_ms=milliseconds(self.locked),
+        )
+
+
+class GatewayTable(_Table):
+    """What holds for all channels."""
+
+    busy: BusyTable = BusyTable()
+    reset: ResetTable = ResetTable()
+    reset_by_type: dict[Literal["dm", "group", "channel", "thread"], ResetTable] = {}
+    streaming: StreamingTable = StreamingTable()
+    delivery: DeliveryTable = DeliveryTable()
+    pairing: PairingTable = PairingTable()
+    command_roles: dict[CommandName, Role] = {}
+    unauthorized_dm_behavior: Literal["pair", "ignore"] = "pair"
+    group_sessions_per_user: bool = True
+    thread_sessions_per_user: bool = True
+    max_line_age: Time = timedelta(hours=1)
+    keep_lines: Time = timedelta(days=7)
+    max_media_bytes: Annotated[Count, Field(ge=0, le=1_000_000_000)] = 20_000_000
+    drain: Time = timedelta(seconds=30)
+
+
+class HomeTable(_Table):
+    """Where a platform's messages go that answer nobody."""
+
+    chat_id: Line
+    name: Line = "Home"
+    thread_id: Line | None = None
+
+
+class PlatformTable(_Table):
+    """What every platform's table may have; the rest is the platform's own."""
+
+    enabled: bool = True
+    allow: dict[Line, Role] = {}
+    home_channel: HomeTable | None = None
+    busy: Mode | None = None
+    busy_chats: dict[Line, Mode] = {}
+    reset: ResetTable | None = None

@@ -1,0 +1,216 @@
+"""The gateway as its operator sees it: health, people, notices, and what could not be delivered."""
+
+from collections.abc import Mapping
+from secrets import token_hex
+from typing import Final
+
+from postroom.app.gateway_wiring import HouseGateway
+from postroom.contracts.chat import CHAT_LANE
+from postroom.contracts.chat_people import MAX_PEOPLE, Person, PersonRole
+from postroom.contracts.clock import iso
+from postroom.contracts.errors import InvalidArgument, ServerUnavailable
+from postroom.contracts.outbox import OutboxMessage
+from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
+from postroom.gateway.replies import Reply, ReplyKind, thread_name
+from postroom.gateway.session import SessionSource
+from postroom.http_api.chat_routes import Notice
+from postroom.http_api.operations import Check
+from postroom.http_api.readiness import channels_check
+
+LONGEST_NOTICE: Final = 100_000
+_MOST_DEAD: Final = 500
+_REACHABLE: Final = (AdapterState.CONNECTED, AdapterState.RECONNECTING)
+
+
+class GatewayOperator:
+    """Answers the operator's questions about one gateway."""
+
+    def __init__(self, house: HouseGateway) -> None:
+        self._house = house
+        self._services = house.gateway.services
+
+    def check(self) -> Check:
+        """Look how many channels are connected."""
+        states = [adapter.liveness.state.value for adapter in self._house.adapters]
+        return channels_check(states, is_running=self._house.state == "running")
+
+    async def health(self) -> Mapping[str, object]:
+        """Return its state, its channels, where the lines are that were accepted, and what is queued."""
+        lines = await self._house.gateway.counts()
+        dispatches = await self._house.runs.dispatches.count_by_status()
+        dead = await self._services.outbox.dead_letters(lane=CHAT_LANE, limit=_MOST_DEAD)
+        return {
+            "state": self._house.state,
+            "channels": {
+                name: {**state, **_instants(state)} for name, state in self._house.gateway.liveness().items()
+            },
+            "lines": {
+                "accepted": lines.accepted,
+                "finished": lines.finished,
+                "queued": lines.queued,
+                "running": lines.running,
+                "rejected": lines.rejected,
+                "adds_up": lines.adds_up,
+            },
+            "dispatches": {status.label: count for status, count in dispatches.items()},
+            "undelivered": len(dead),
+        }
+
+    async def refresh_metrics(self) -> None:
+        """Read what the gauges show."""
+        self._house.mailbox.metrics.show_depths(await self._house.runs.dispatches.count_by_status())
+
+    async def pair(self, platform: str, code: str, role: str) -> Mapping[str, object]:
+        """Let in who was given this code."""
+        person = await self._services.people.pair(self._channel(platform).platform, code, _role(role))
+        if person is None:
+            raise InvalidArgument(
+                "nobody who waits was given this code",
+                value=platform,
+                remedy="have them write to the bot again: each code ends after a while, and counts once",
+            )
+        return {"person": _person(person, "paired")}
+
+    async def people(self) -> Mapping[str, object]:
+        """Return who may write, and who asks to."""
+        store, after, kept = self._services.stores.people, ("", ""), list[Person]()
+        while page := await store.people(after=after, limit=MAX_PEOPLE):
+            kept += page
+            after = (page[-1].platform, page[-1].user_id)
+        told = [
+            Person(platform=platform.value, user_id=user_id, role=role)
+            for platform, one in self._house.gateway.config.platforms.items()
+            for user_id, role in one.allow.items()
+        ]
+        return {
+            "people": [_person(one, "file") for one in told] + [_person(one, "paired") for one in kept],
+            "asking": [
+                {
+                    "platform": one.platform,
+                    "user_id": one.user_id,
+                    "name": one.name,
+                    "asked_at": iso(one.asked_at),
+                    "expires_at": iso(one.expires_at),
+                }
+                for one in await store.requests()
+            ],
+        }
+
+    async def shut_out(self, platform: str, user_id: str) -> Mapping[str, object]:
+        """Forget somebody who was let in."""
+        if not await self._services.stores.people.shut_out(platform, user_id):
+            raise InvalidArgument(
+                "nobody of this id was let in by a code",
+                value=user_id,
+                remedy="`postroom gateway people` lists them; who stands in gateway.toml is taken out there",
+            )
+        return {"platform": platform, "user_id": user_id, "removed": True}
+
+    async def send(self, notice: Notice) -> Mapping[str, object]:
+        """Have something said in a chat; return the id of its outbox row."""
+        adapter = self._channel(notice.platform)
+        if not notice.text.strip() or notice.chat_id == "" or len(notice.text) > LONGEST_NOTICE:
+            raise InvalidArgument(
+                f"a notice has a chat and a text of 1 to {LONGEST_NOTICE} characters",
+                remedy="send platform, chat_id and text",
+            )
+        if adapter.liveness.state not in _REACHABLE:
+            raise ServerUnavailable(
+                f"the channel {adapter.platform.value} is not connected",
+                value=adapter.liveness.error,
+                remedy="see `postroom gateway status`, and send it again when it is",
+            )
+        source = await self._place(adapter, notice)
+        reply = Reply(
+            kind=ReplyKind.NOTICE,
+            thread_id=thread_name(adapter.platform.value, adapter.account, "notice"),
+            text=notice.text,
+            place=source.to_dict(),
+        )
+        row = await self._services.outbox.enqueue(reply.draft(f"sent/{notice.key or token_hex(16)}"))
+        self._house.gateway.wake()
+        return {"outbox_id": row.outbox_id, "status": row.status.value}
+
+    async def dead(self) -> Mapping[str, object]:
+        """Return what could not be delivered, up to 500 rows."""
+        rows = await self._services.outbox.dead_letters(lane=CHAT_LANE, limit=_MOST_DEAD)
+        return {"undelivered": [_undelivered(row) for row in rows]}
+
+    async def revive(self, outbox_id: str) -> Mapping[str, object]:
+        """Have it tried again."""
+        row = await self._services.outbox.revive(outbox_id)
+        if row is None:
+            raise InvalidArgument(
+                "this is not among what could not be delivered",
+                value=outbox_id[:200],
+                remedy="take the id from `postroom gateway dead`",
+            )
+        self._house.gateway.wake()
+        return {"outbox_id": row.outbox_id, "status": row.status.value}
+
+    async def _place(self, adapter: BasePlatformAdapter, notice: Notice) -> SessionSource:
+        """Return where a notice goes: the chat it names, else the one that was made home, else the file's."""
+        platform, account = adapter.platform, adapter.account
+        chat_id, thread_id = notice.chat_id, notice.thread_id
+        if chat_id is None:
+            made = await self._services.stores.sessions.load(f"home:{platform.value}:{account}")
+            home = self._house.gateway.config.get_home_channel(platform)
+            if made is not None:
+                chosen = SessionSource.from_dict(made.source)
+                chat_id, thread_id = chosen.chat_id, thread_id or chosen.thread_id
+            elif home is not None:
+                chat_id, thread_id = home.chat_id, thread_id or home.thread_id
+            else:
+                raise InvalidArgument(
+                    f"{platform.value} has no home channel",
+                    value=platform.value,
+                    remedy="name a chat, set home_channel in gateway.toml, or say /sethome in a chat",
+                )
+        return SessionSource(platform=platform, chat_id=chat_id, thread_id=thread_id, account=account)
+
+    def _channel(self, platform: str) -> BasePlatformAdapter:
+        for adapter in self._house.adapters:
+            if adapter.platform.value == platform:
+                return adapter
+        names = ", ".join(adapter.platform.value for adapter in self._house.adapters)
+        raise InvalidArgument(
+            "there is no such channel here", value=platform[:100], remedy=f"there are {names}"
+        )
+
+
+def _role(text: str) -> PersonRole:
+    try:
+        return PersonRole(text)
+    except ValueError as error:
+        known = ", ".join(one.value for one in PersonRole)
+        raise InvalidArgument("there is no such role", value=text[:100], remedy=f"use {known}") from error
+
+
+def _person(person: Person, origin: str) -> dict[str, object]:
+    return {
+        "platform": person.platform,
+        "user_id": person.user_id,
+        "role": person.role.value,
+        "name": person.name,
+        "from": origin,
+        "added_at": iso(person.added_at) if person.added_at else None,
+    }
+
+
+def _undelivered(row: OutboxMessage) -> dict[str, object]:
+    place = row.payload.get("place") or {}
+    return {
+        "outbox_id": row.outbox_id,
+        "target": row.target,
+        "kind": row.payload.get("kind"),
+        "chat_id": place.get("chat_id") if isinstance(place, Mapping) else None,
+        "thread_id": row.payload.get("thread_id"),
+        "text": row.payload.get("text"),
+        "error": row.last_error,
+        "created_at": iso(row.created_at),
+    }
+
+
+def _instants(state: Mapping[str, object]) -> dict[str, object]:
+    names = ("inbound_at", "outbound_at")
+    return {name: iso(at) for name in names if isinstance(at := state.get(name), int)}

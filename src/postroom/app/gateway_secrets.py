@@ -1,0 +1,147 @@
+"""Secrets of the gateway: named in `gateway.toml`, kept in the environment or in private files, never shown.
+
+`<name>_env` names a variable of the environment, `<name>_file` a file that its owner alone can use. The
+secret itself in `gateway.toml` is refused: that file is copied, shown and kept under version control.
+
+What stands where the name of a variable or file belongs is not shown either: it may be the secret itself.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from postroom.app import places
+from postroom.contracts.errors import ConfigError
+
+SUFFIXES: Final = ("_env", "_file")
+_LARGEST: Final = 16 * 1024
+_SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a file, to be named when something in it is wrong."""
+
+    file: Path
+    name: str
+
+    def within(self, name: str) -> "Table":
+        """Return a table within this one."""
+        return Table(self.file, f"{self.name}.{name}" if self.name else name)
+
+    def refuse(self, what: str, *, value: object = None, remedy: str) -> NoReturn:
+        """Say that something in it is wrong.
+
+        Raises:
+            ConfigError: always.
+        """
+        where = f"{self.file} [{self.name}]" if self.name else f"{self.file}"
+        raise ConfigError(f"{where}: {what}", value=value, remedy=remedy)
+
+
+def take_secret(
+    table: Table, told: dict[str, object], name: str, environment: Mapping[str, str], *, read: bool = True
+) -> str | None:
+    """Take a secret's names out of a table and return the secret; None when it names none.
+
+    Without `read` the names are checked and taken out, and nothing is looked up.
+
+    Raises:
+        ConfigError: the secret itself stands there, both ways are named, or it cannot be had that way.
+    """
+    by_env, by_file = f"{name}_env", f"{name}_file"
+    if name in told:
+        table.refuse(
+            f"the secret {name} stands in the file itself",
+            value=name,
+            remedy=f"set {by_env} to the name of an environment variable that holds it, or {by_file} to a "
+            "private file, and change the secret if others may have read this file",
+        )
+    if by_env in told and by_file in told:
+        table.refuse(f"{by_env} and {by_file} are both set", value=name, remedy="keep one of them")
+    for way, look in ((by_env, _from_environment), (by_file, _from_file)):
+        if way in told:
+            place = told.pop(way)
+            if not isinstance(place, str) or not place.strip() or "\0" in place:
+                table.refuse(f"{way} is no text", value=way, remedy=f"give {way} as text, within quotes")
+            return look(table, way, place, environment) if read else ""
+    return None
+
+
+def secret_names(names: Iterable[str]) -> list[str]:
+    """Return how these secrets may be named in a table."""
+    return [f"{name}{suffix}" for name in names for suffix in SUFFIXES]
+
+
+def _from_environment(table: Table, way: str, name: str, environment: Mapping[str, str]) -> str:
+    if name.startswith(places.PREFIX):
+        table.refuse(
+            f"{way} names a variable that begins with {places.PREFIX}, which are settings of the server",
+            value=way,
+            remedy="give the variable another name, such as CHAT_TOKEN",
+        )
+    found = environment.get(name, "")
+    if not found.strip():
+        table.refuse(
+            f"the variable that {way} names is not set in the server's environment",
+            value=way,
+            remedy=f"set it for the process that runs `postroom up`; {way} holds its name, not the secret",
+        )
+    return _one_line(table, way, found)
+
+
+def _from_file(table: Table, way: str, name: str, environment: Mapping[str, str]) -> str:
+    path = places.absolute(name, environment, base=table.file.parent)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with open(descriptor, "rb") as file:  # noqa: PTH123 - the checks below need this very descriptor
+            _check_private(table, way, path, os.fstat(descriptor))
+            content = file.read(_LARGEST + 1)
+    except OSError as error:
+        table.refuse(
+            f"the file that {way} names cannot be read: {error.strerror}",
+            value=way,
+            remedy=f"write the secret into a file of mode 0600; {way} holds its path, not the secret",
+        )
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        text = ""
+    if not text.strip() or len(content) > _LARGEST:
+        table.refuse(
+            f"the file {path} holds no secret",
+            value=str(path),
+            remedy="write the secret into it, as one line of text",
+        )
+    return _one_line(table, way, text)
+
+
+def _one_line(table: Table, way: str, text: str) -> str:
+    secret = text.strip("\r\n")
+    if not secret.isprintable():
+        table.refuse(
+            f"what {way} leads to is not one line of text", value=way, remedy="write the secret as one line"
+        )
+    return secret
+
+
+def _check_private(table: Table, way: str, path: Path, found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        table.refuse(f"{path} is no file", value=str(path), remedy=f"let {way} name a file")
+    if os.name == "nt":  # no such bits there; the folder's access list protects the file
+        return
+    if found.st_mode & _SHARED:
+        table.refuse(
+            f"the file {path} can be used by other users (mode {stat.S_IMODE(found.st_mode):04o})",
+            value=str(path),
+            remedy=f"chmod 600 {path}; if others may have read it, get a new secret",
+        )
+    if found.st_uid != os.geteuid():
+        table.refuse(
+            f"the file {path} belongs to user {found.st_uid}, not to the server's user {os.geteuid()}",
+            value=str(path),
+            remedy=f"chown {os.geteuid()} {path}",
+        )

@@ -1,0 +1,302 @@
+"""The gateway of a house: its channels, its mailbox and who answers, made from what `gateway.toml` says.
+
+start: the mailbox takes up what was left, then channels are connected
+stop: nothing new is taken, turns and answers get their time, then the mailbox is closed
+"""
+
+import asyncio
+import importlib
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import structlog
+from prometheus_client import CollectorRegistry
+from starlette.routing import BaseRoute, Mount, Route
+
+from postroom.app import places
+from postroom.app.config import Settings
+from postroom.app.gateway_config import AgentConfig, GatewayFile
+from postroom.app.gateway_platforms import PLATFORMS
+from postroom.concurrency import SystemTimer
+from postroom.contracts.chat import ChatStores
+from postroom.contracts.clock import Clock, SystemClock, Timer
+from postroom.contracts.errors import ConfigError
+from postroom.contracts.messages import Json
+from postroom.contracts.run_stores import RunStores
+from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.mailbox import Mailbox
+from postroom.dispatch.metrics import MailboxMetrics
+from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.gateway import Gateway
+from postroom.gateway.metrics import GatewayMetrics
+from postroom.gateway.platforms.base import BasePlatformAdapter
+from postroom.gateway.presence import ChatExecutor, Presence
+from postroom.gateway.replies import ChatEffects
+from postroom.gateway.services import services
+from postroom.gateway.status import ScopedLocks
+from postroom.http_api.guard import OpenPath
+from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, OpenAICompatibleModel, ResolvedAgent
+
+_LOG = structlog.get_logger(__name__)
+CHANNELS: Final = "/channels"
+"""Below this are the routes of channels that have no address of their own at the root."""
+
+
+class HouseGateway:
+    """A gateway with what stands behind it; made outside of the event loop, run inside."""
+
+    def __init__(  # noqa: PLR0913 - every port by name
+        self,
+        told: GatewayFile,
+        *,
+        runs: RunStores,
+        chat: ChatStores,
+        clock: Clock,
+        registry: CollectorRegistry,
+        locks_dir: Path | None = None,
+        timer: Timer | None = None,
+    ) -> None:
+        """Make everything; nothing runs yet.
+
+        `locks_dir` is where servers of this machine's user see which bot tokens are taken.
+
+        Raises:
+            ConfigError: a channel cannot be made of what is said of it.
+            MissingExtra: the model's client is not installed.
+        """
+        timer, config = timer or SystemTimer(), told.gateway
+        self.file = told.path
+        self.adapters = _adapters(told, clock, timer)
+        self.open_paths = open_paths(self.adapters)
+        """The addresses that its channels guard themselves."""
+        self.runs = runs
+        self.state = "stopped"
+        """stopped, starting, running or stopping."""
+        presence, effects = Presence(config.streaming, clock, timer), ChatEffects()
+        self._model = make_model(told.agent, clock=clock)
+        self.mailbox = Mailbox(
+            ChatExecutor(_runtime(told.agent, self._model, clock, timer), presence),
+            runs,
+            effects=effects,
+            timer=timer,
+            config=MailboxConfig(drain_grace=config.drain),
+            metrics=MailboxMetrics(registry),
+        )
+        parts = services(
+            config,
+            stores=chat,
+            outbox=runs.outbox,
+            threads=runs.threads,
+            mailroom=self.mailbox,
+            presence=presence,
+            clock=clock,
+            timer=timer,
+            metrics=GatewayMetrics(registry),
+        )
+        self.gateway = Gateway(parts, self.adapters, effects)
+        self._locks_dir = locks_dir
+        self._locks = ScopedLocks(locks_dir)
+
+    # Its life.
+
+    async def start(self) -> None:
+        """Take up what was left, connect the channels and begin to answer.
+
+        Raises:
+            ConfigError, MissingExtra: a channel lacks something that a person must give it.
+            StoreError: what was left could not be taken up.
+        """
+        self.state = "starting"
+        await asyncio.to_thread(self._take_tokens)
+        await self.mailbox.start_lifecycle_ready()
+        await self.gateway.start()
+        self.state = "running"
+        _LOG.info("gateway.running", channels=[one.platform.value for one in self.adapters])
+
+    async def stop(self) -> None:
+        """End it in good order; harmless when done twice, and when it never started."""
+        if self.state == "stopped":
+            return
+        self.state = "stopping"
+        try:
+            await self.gateway.stop()
+            await self.mailbox.aclose(timedelta(0))  # the gateway gave turns their time
+        finally:
+            await self._model.close()
+            await asyncio.to_thread(self._locks.release_all)
+            self.state = "stopped"
+
+    async def hurry(self) -> None:
+        """Let a stop that waits for turns wait no longer; they are taken up at the next start."""
+        await self.mailbox.drain(timedelta(0))
+
+    def _take_tokens(self) -> None:
+        """Have each token to ourselves on this machine, also among servers with other data folders."""
+        tokens = [(one.platform.value, one.lock_identity()) for one in self.adapters]
+        try:
+            for scope, identity in tokens:
+                if identity is not None and self._locks_dir is not None:
+                    self._locks_dir.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    self._locks_dir.mkdir(mode=0o700, exist_ok=True)
+                    self._locks.acquire(scope, identity)
+        except OSError as error:  # a user without a home: servers with one data folder still see each other
+            _LOG.warning("gateway.tokens_not_locked", reason=error.strerror)
+
+    # Its addresses.
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes of its channels: some at the root, the others below `/channels`."""
+        at_root: list[BaseRoute] = []
+        below: list[BaseRoute] = []
+        for adapter in self.adapters:
+            (at_root if PLATFORMS[adapter.platform].at_root else below).extend(adapter.routes())
+        return [*at_root, *([Mount(CHANNELS, routes=below)] if below else [])]
+
+
+def open_gateway(
+    told: GatewayFile,
+    settings: Settings,
+    *,
+    runs: RunStores,
+    chat: ChatStores,
+    clock: Clock,
+    registry: CollectorRegistry,
+) -> HouseGateway:
+    """Make the gateway of a server with these settings.
+
+    Raises:
+        ConfigError: a channel cannot be made, or its address is the MCP endpoint's.
+        MissingExtra: the model's client is not installed.
+    """
+    made = HouseGateway(
+        told,
+        runs=runs,
+        chat=chat,
+        clock=clock,
+        registry=registry,
+        locks_dir=places.machine_dir(places.environment()),
+    )
+    _check_paths(told.path, made.open_paths, settings.mcp_path)
+    if told.gateway.state_dir is not None:
+        _private_folder(told.gateway.state_dir)
+    return made
+
+
+def examine(told: GatewayFile, settings: Settings) -> None:
+    """See whether everything could be made of a file; nothing is opened or connected.
+
+    Raises:
+        ConfigError: a channel cannot be made, or its address is the MCP endpoint's.
+        MissingExtra: the model's client is not installed.
+    """
+    clock = SystemClock()
+    adapters = _adapters(told, clock, SystemTimer())
+    make_model(told.agent, clock=clock)
+    _check_paths(told.path, open_paths(adapters), settings.mcp_path)
+
+
+def open_paths(adapters: Sequence[BasePlatformAdapter]) -> tuple[OpenPath, ...]:
+    """Return the addresses that these channels guard themselves, and how much may be sent there."""
+    found: dict[str, int] = {}
+    for adapter in adapters:
+        names = PLATFORMS[adapter.platform]
+        base = "" if names.at_root else CHANNELS
+        for route in adapter.routes():
+            if isinstance(route, Route):
+                first = route.path.split("/")[1]
+                found[f"{base}/{first}"] = names.largest_body
+    return tuple(OpenPath(path=path, limit=limit) for path, limit in sorted(found.items()))
+
+
+def _adapters(told: GatewayFile, clock: Clock, timer: Timer) -> tuple[BasePlatformAdapter, ...]:
+    config = told.gateway
+    return tuple(
+        make_adapter(told.path, platform, config.platforms[platform], clock=clock, timer=timer)
+        for platform in config.get_connected_platforms()
+    )
+
+
+def make_adapter(
+    file: Path, platform: Platform, config: PlatformConfig, *, clock: Clock, timer: Timer
+) -> BasePlatformAdapter:
+    """Make a platform's adapter; its module is loaded here and no earlier.
+
+    Raises:
+        ConfigError: it cannot be made of this.
+    """
+    names = PLATFORMS[platform]
+    kind: type[BasePlatformAdapter] = getattr(importlib.import_module(names.module), names.adapter)
+    try:
+        return kind(config, clock=clock, timer=timer)
+    except ConfigError as error:
+        told = f"{file} [platforms.{platform.value}]: {error.message}"
+        raise ConfigError(told, value=error.value, remedy=error.remedy) from error
+
+
+def make_model(agent: AgentConfig, *, clock: Clock) -> OpenAICompatibleModel:
+    """Make the model that answers.
+
+    Raises:
+        MissingExtra: its client is not installed.
+    """
+    silence = agent.silence // timedelta(milliseconds=1)
+    return OpenAICompatibleModel(agent.base_url, agent.api_key, silence_ms=silence, clock=clock)
+
+
+def outline(told: GatewayFile) -> dict[str, Json]:
+    """Return what would be connected, with no secret in it."""
+    config = told.gateway
+    return {
+        "file": str(told.path),
+        "agent": {
+            "base_url": told.agent.base_url,
+            "model": told.agent.model,
+            "id": told.agent.agent_id,
+            "has_key": told.agent.api_key is not None,
+        },
+        "busy": config.busy.mode.value,
+        "channels": {platform.value: _channel(one) for platform, one in config.platforms.items()},
+    }
+
+
+def _channel(config: PlatformConfig) -> dict[str, Json]:
+    home = config.home_channel
+    return {
+        "enabled": config.enabled,
+        "allow": {user: role.value for user, role in config.allow.items()},
+        "home_channel": None if home is None else home.chat_id,
+    }
+
+
+def _runtime(agent: AgentConfig, model: OpenAICompatibleModel, clock: Clock, timer: Timer) -> AgentRuntime:
+    spec = AgentSpec(
+        model=agent.model,
+        agent_id=agent.agent_id,
+        system_prompt=agent.instructions,
+        max_rounds=agent.max_rounds,
+    )
+    return AgentRuntime(FixedResolver(ResolvedAgent(spec=spec, model=model)), clock=clock, timer=timer)
+
+
+def _check_paths(file: Path, taken: Sequence[OpenPath], mcp_path: str) -> None:
+    for one in taken:
+        if f"{mcp_path}/".startswith(f"{one.path}/"):
+            raise ConfigError(
+                f"{file}: a channel answers below {one.path}, where the MCP endpoint is",
+                value=mcp_path,
+                remedy="set mcp_path to another path, such as /mcp",
+            )
+
+
+def _private_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"the folder {folder} cannot be made or kept private: {error.strerror}",
+            value=str(folder),
+            remedy="give the server's user the data folder",
+        ) from error

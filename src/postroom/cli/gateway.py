@@ -1,0 +1,205 @@
+"""`postroom gateway`: chats. Start them, see how they are, let people in, say something, look at the dead."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from postroom.cli import show
+from postroom.cli.client import Server
+from postroom.cli.options import AsJson, DataDir
+from postroom.contracts.errors import ConfigError, InvalidArgument
+
+app = typer.Typer(
+    help="Chats: channels, people, what is said and what could not be.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+config = typer.Typer(help="The file gateway.toml.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(config, name="config")
+
+Platform = Annotated[str, typer.Argument(metavar="PLATFORM", help="The channel, such as telegram.")]
+
+
+@config.callback()
+def group() -> None:
+    """The file gateway.toml."""
+
+
+@app.command()
+def run(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port.")] = None,
+    data_dir: DataDir = None,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"] | None, typer.Option(help="Least important events.")
+    ] = None,
+    log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Form of the log.")] = None,
+) -> None:
+    """Start the server, as `postroom up` does. Exit code 78 when there is no gateway.toml."""
+    from postroom.app.config import load_settings
+    from postroom.app.serve import run
+
+    settings = load_settings(
+        overrides={
+            "host": host,
+            "port": port,
+            "data_dir": data_dir,
+            "log_level": log_level,
+            "log_format": log_format,
+        }
+    )
+    if not settings.gateway_file.exists():
+        raise _no_file(settings.gateway_file)
+    raise typer.Exit(run(settings))
+
+
+@app.command()
+def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Say how the running server's chats are: channels, lines, what waits, what could not be delivered."""
+    found = show.fields(Server.find(data_dir=data_dir).admin("GET", "/health/detailed").get("gateway"))
+    show.answer(found, as_json=as_json, text=lambda: _status(found))
+
+
+@app.command()
+def pair(
+    platform: Platform,
+    code: Annotated[str, typer.Argument(metavar="CODE", help="The code that the stranger was given.")],
+    role: Annotated[
+        Literal["owner", "operator", "member", "viewer"], typer.Option(help="What they may do.")
+    ] = "member",
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let in somebody who wrote to a bot and was given a code."""
+    body = {"platform": platform, "code": code, "role": role}
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/gateway/pair", body)
+    who = show.fields(found.get("person"))
+    show.answer(found, as_json=as_json, text=lambda: f"{_name(who)} is let in as {show.line(who['role'])}")
+
+
+@app.command()
+def people(
+    remove: Annotated[
+        str | None, typer.Option(metavar="PLATFORM/USER", help="Shut out somebody who was let in by a code.")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """List who may write, and who asks to. A person who is shut out is not heard from half a minute on."""
+    server = Server.find(data_dir=data_dir)
+    if remove is not None:
+        platform, _, user = remove.partition("/")
+        if not user:
+            raise InvalidArgument("name platform and user", value=remove, remedy="such as telegram/4711")
+        body = {"platform": platform, "user_id": user}
+        gone = server.admin("DELETE", "/admin/gateway/people", body)
+        show.answer(gone, as_json=as_json, text=lambda: f"{show.line(remove)} is shut out")
+        return
+    found = server.admin("GET", "/admin/gateway/people")
+    show.answer(found, as_json=as_json, text=lambda: _people(found))
+
+
+@app.command()
+def send(  # noqa: PLR0913 - the options of the command
+    platform: Platform,
+    chat: Annotated[str, typer.Argument(metavar="CHAT", help="The chat's id there, or `home`.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What is said.")],
+    thread: Annotated[str | None, typer.Option(metavar="ID", help="A thread of the chat.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--idempotency-key", metavar="KEY", help="Under one key it is said once.")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have something said in a chat, or in the channel's home. It is kept, then delivered like an answer."""
+    chat_id = None if chat == "home" else chat
+    body = {"platform": platform, "chat_id": chat_id, "text": text, "thread_id": thread, "key": key}
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/gateway/send", body)
+    show.answer(found, as_json=as_json, text=lambda: f"kept as {show.line(found['outbox_id'])}")
+
+
+@app.command()
+def dead(
+    revive: Annotated[str | None, typer.Option(metavar="ID", help="Have this one tried again.")] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what could not be delivered, and why."""
+    server = Server.find(data_dir=data_dir)
+    if revive is not None:
+        found = server.admin("POST", "/admin/gateway/dead", {"outbox_id": revive})
+        show.answer(found, as_json=as_json, text=lambda: f"{show.line(revive)} is tried again")
+        return
+    found = server.admin("GET", "/admin/gateway/dead")
+    rows = [
+        (one["outbox_id"], one["target"], one["created_at"], one["error"])
+        for one in show.items(found.get("undelivered"))
+    ]
+    show.answer(
+        found,
+        as_json=as_json,
+        text=lambda: show.table(("ID", "TO", "SINCE", "WHY"), rows, none="everything was delivered"),
+    )
+
+
+@config.command("check")
+def check(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Read gateway.toml and its secrets and say what would be connected. Exit code 78 when it is wrong."""
+    from postroom.app.config import load_settings
+    from postroom.app.gateway_config import load_gateway
+
+    settings = load_settings(overrides={"data_dir": data_dir})
+    told = load_gateway(settings)
+    if told is None:
+        raise _no_file(settings.gateway_file)
+    from postroom.app.gateway_wiring import examine, outline
+
+    examine(told, settings)
+    found = outline(told)
+    show.answer(found, as_json=as_json, text=lambda: show.outline(found))
+
+
+def _no_file(file: Path) -> ConfigError:
+    return ConfigError(
+        f"there is no {file}, so that there are no chats",
+        value=str(file),
+        remedy="write it: docs/gateway.md begins with ten lines that do",
+    )
+
+
+def _status(found: Mapping[str, Any]) -> str:
+    if found.get("state") == "off":
+        return "off: the server found no gateway.toml when it started"
+    lines = show.fields(found["lines"])
+    rows = [
+        (name, one["state"], one["inbound_at"] or "-", one["outbound_at"] or "-", one["error"] or "")
+        for name, one in show.fields(found["channels"]).items()
+    ]
+    counted = ", ".join(f"{lines[name]} {name}" for name in ("finished", "queued", "running", "rejected"))
+    wrong = "" if lines["adds_up"] else " (which does not add up)"
+    return "\n".join(
+        [
+            f"gateway: {show.line(found['state'])}",
+            show.table(("CHANNEL", "STATE", "HEARD", "SAID", "WHY"), rows, none="no channels"),
+            f"lines: {lines['accepted']} accepted = {counted}{wrong}",
+            f"undelivered: {show.line(found['undelivered'])}",
+        ]
+    )
+
+
+def _people(found: Mapping[str, Any]) -> str:
+    rows = [
+        (one["platform"], one["user_id"], one["role"], one["name"] or "", one["from"])
+        for one in show.items(found.get("people"))
+    ]
+    rows += [
+        (one["platform"], one["user_id"], "asks", one["name"] or "", f"until {one['expires_at']}")
+        for one in show.items(found.get("asking"))
+    ]
+    return show.table(("PLATFORM", "USER", "ROLE", "NAME", "FROM"), rows, none="nobody was let in")
+
+
+def _name(person: Mapping[str, Any]) -> str:
+    return show.line(person.get("name") or f"{person['platform']}/{person['user_id']}")

@@ -1,0 +1,142 @@
+"""The operator's routes for chats: how the gateway is, who may write, what is said, what could not be."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from postroom.contracts.errors import ConfigError
+from postroom.http_api.operations import Operations
+from postroom.http_api.operators import operators, read_body
+
+
+class ChatOperations(Protocol):
+    """The gateway as its operator sees it. Answers are plain JSON data."""
+
+    async def health(self) -> Mapping[str, object]:
+        """Return its state, its channels, where the lines are that were accepted, and what is queued."""
+        ...
+
+    async def pair(self, platform: str, code: str, role: str) -> Mapping[str, object]:
+        """Let in who was given this code.
+
+        Raises:
+            InvalidArgument: nobody was given it, or platform or role is none.
+            QueueFull: too many wrong codes were tried.
+        """
+        ...
+
+    async def people(self) -> Mapping[str, object]:
+        """Return who may write, and who asks to."""
+        ...
+
+    async def shut_out(self, platform: str, user_id: str) -> Mapping[str, object]:
+        """Forget somebody who was let in.
+
+        Raises:
+            InvalidArgument: nobody of this id was let in.
+        """
+        ...
+
+    async def send(self, notice: "Notice") -> Mapping[str, object]:
+        """Have something said in a chat; return the id of its outbox row.
+
+        Raises:
+            InvalidArgument: there is no such channel, no home channel, or nothing to say.
+            ServerUnavailable: the channel has not been connected yet.
+            IdempotencyConflict: the key was used for something else.
+        """
+        ...
+
+    async def dead(self) -> Mapping[str, object]:
+        """Return what could not be delivered."""
+        ...
+
+    async def revive(self, outbox_id: str) -> Mapping[str, object]:
+        """Have it tried again.
+
+        Raises:
+            InvalidArgument: it is not among what could not be delivered.
+        """
+        ...
+
+
+class Pairing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A code that a stranger was given."""
+
+    platform: str
+    code: str
+    role: str = "member"
+
+
+class Somebody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A person on a platform."""
+
+    platform: str
+    user_id: str
+
+
+class Notice(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """Something to be said, once a key. Without a chat it goes to the home channel."""
+
+    platform: str
+    text: str
+    chat_id: str | None = None
+    thread_id: str | None = None
+    key: str | None = None
+
+
+class Undelivered(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """A row of the tray."""
+
+    outbox_id: str
+
+
+def chat_routes(operations: Operations, chats: ChatOperations | None) -> list[Route]:
+    """Return the routes; without a gateway they say that there is none."""
+
+    async def detailed(_: Request) -> Response:
+        found = {"state": "off"} if chats is None else dict(await chats.health())
+        return JSONResponse({**(await operations.ready()).as_dict(), "gateway": found})
+
+    async def pair(request: Request) -> Response:
+        asked = await read_body(request, Pairing)
+        return JSONResponse(dict(await _there(chats).pair(asked.platform, asked.code, asked.role)))
+
+    async def people(_: Request) -> Response:
+        return JSONResponse(dict(await _there(chats).people()))
+
+    async def shut_out(request: Request) -> Response:
+        asked = await read_body(request, Somebody)
+        return JSONResponse(dict(await _there(chats).shut_out(asked.platform, asked.user_id)))
+
+    async def send(request: Request) -> Response:
+        asked = await read_body(request, Notice)
+        return JSONResponse(dict(await _there(chats).send(asked)), status_code=202)
+
+    async def dead(_: Request) -> Response:
+        return JSONResponse(dict(await _there(chats).dead()))
+
+    async def revive(request: Request) -> Response:
+        asked = await read_body(request, Undelivered)
+        return JSONResponse(dict(await _there(chats).revive(asked.outbox_id)))
+
+    return [
+        operators("/health/detailed", {"GET": detailed}),
+        operators("/admin/gateway/pair", {"POST": pair}),
+        operators("/admin/gateway/people", {"GET": people, "DELETE": shut_out}),
+        operators("/admin/gateway/send", {"POST": send}),
+        operators("/admin/gateway/dead", {"GET": dead, "POST": revive}),
+    ]
+
+
+def _there(chats: ChatOperations | None) -> ChatOperations:
+    if chats is None:
+        raise ConfigError(
+            "this server has no gateway: it found no gateway.toml when it started",
+            remedy="write the file (`postroom gateway config check` looks at it) and start the server again",
+        )
+    return chats

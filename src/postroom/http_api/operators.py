@@ -1,0 +1,41 @@
+"""What the operator's routes share: who may call them, and how their bodies are read."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from postroom.contracts.errors import InvalidArgument, NotPermitted
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def operators(path: str, endpoints: Mapping[str, Endpoint]) -> Route:
+    """Return a route that refuses everybody but the operator, an endpoint for each method."""
+
+    async def checked(request: Request) -> Response:
+        if request.scope.get("state", {}).get("caller") != "operator":
+            raise NotPermitted("this is for the server's operator", remedy="use the server's own token")
+        return await endpoints["GET" if request.method == "HEAD" else request.method](request)
+
+    return Route(path, checked, methods=list(endpoints))
+
+
+async def read_body(request: Request, kind: type[T]) -> T:
+    """Return a JSON body as what it is to be.
+
+    Raises:
+        InvalidArgument: it does not fit.
+    """
+    body = await request.body()
+    try:
+        return msgspec.json.decode(body or b"{}", type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidArgument(
+            f"the body does not fit: {error}"[:300],
+            remedy=f"send a JSON object with {', '.join(kind.__struct_fields__)} as text",
+        ) from error

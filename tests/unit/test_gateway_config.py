@@ -1,0 +1,396 @@
+"""What `gateway.toml` may say, what is refused and in which words, and that no secret is ever shown."""
+
+import importlib
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroom.app.config import Settings, load_settings
+from postroom.app.gateway_config import GatewayFile, load_gateway
+from postroom.app.gateway_models import (
+    AgentTable,
+    DeliveryTable,
+    GatewayTable,
+    PairingTable,
+    PlatformTable,
+    StreamingTable,
+)
+from postroom.app.gateway_platforms import PLATFORMS
+from postroom.app.gateway_wiring import examine, outline
+from postroom.contracts.chat_people import PersonRole
+from postroom.contracts.errors import ConfigError, MissingExtra
+from postroom.gateway.config import BusyMode, Platform, ResetMode
+from postroom.gateway.platforms import discord_options, email_options, matrix, slack_options, telegram_options
+
+SECRET = "s3cret-of-sixteen-chars"
+AGENT = '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n'
+WEB = '[platforms.web]\ntoken_env = "CHAT_TOKEN"\n'
+ENVIRONMENT = {"CHAT_TOKEN": SECRET, "OTHER_KEY": "other-" + SECRET}
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def secret_file(home: Path, name: str, content: str = f"{SECRET}\n", mode: int = 0o600) -> Path:
+    path = home / name
+    path.write_text(content)
+    path.chmod(mode)
+    return path
+
+
+def read(home: Path, text: str, **environment: str) -> GatewayFile:
+    (home / "gateway.toml").write_text(text, encoding="utf-8")
+    told = load_gateway(
+        Settings(data_dir=home), environment={**ENVIRONMENT, "HOME": str(home), **environment}
+    )
+    assert told is not None
+    return told
+
+
+def refusal(home: Path, text: str, **environment: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        read(home, text, **environment)
+    shown = str(caught.value.as_dict())
+    assert SECRET not in shown
+    assert str(home / "gateway.toml") in shown
+    assert caught.value.remedy
+    return caught.value
+
+
+def test_no_file_means_no_gateway(home: Path) -> None:
+    assert load_gateway(Settings(data_dir=home), environment={}) is None
+
+
+def test_a_file_that_a_setting_names_must_be_there(home: Path) -> None:
+    given = {"HOME": str(home), "POSTROOM_GATEWAY_FILE": str(home / "chats.toml")}
+    with pytest.raises(ConfigError, match=r"chats\.toml cannot be read: it is not there"):
+        load_gateway(load_settings(environment=given), environment=given)
+
+
+def test_the_least_that_a_file_needs(home: Path) -> None:
+    told = read(home, AGENT + WEB)
+    assert told.agent.model == "m"
+    assert told.agent.api_key is None
+    assert told.gateway.get_connected_platforms() == (Platform.WEB,)
+    assert told.gateway.platforms[Platform.WEB].token == SECRET
+    assert told.gateway.busy.mode is BusyMode.QUEUE
+    assert told.gateway.state_dir == home / "gateway"
+    assert SECRET not in repr(told)
+    assert SECRET not in str(outline(told))
+
+
+def test_everything_that_holds_for_all_channels_can_be_set(home: Path) -> None:
+    config = read(
+        home,
+        AGENT + WEB + 'busy = "steer"\nbusy_chats = {ada = "reject"}\nreset = {mode = "idle", idle = "30m"}\n'
+        "[gateway]\n"
+        'unauthorized_dm_behavior = "ignore"\ngroup_sessions_per_user = false\nmax_line_age = "90s"\n'
+        'keep_lines = "P2D"\ndrain = "500ms"\nmax_media_bytes = 5\ncommand_roles = {stop = "owner"}\n'
+        '[gateway.busy]\nmode = "collect"\nmax_waiting = 7\n'
+        '[gateway.reset]\nmode = "daily"\nat_hour = 3\nnotify = false\n'
+        '[gateway.reset_by_type.group]\nmode = "idle"\nidle = "2h"\n'
+        '[gateway.streaming]\nenabled = false\nedit_interval = "2s"\nbuffer_threshold = 9\n'
+        '[gateway.delivery]\nmax_attempts = 3\nfirst_retry = "2s"\nlongest_retry = "1m"\nmax_age = "1h"\nlease = "20s"\n'
+        '[gateway.pairing]\ncode = "10m"\nask_again = "1m"\nmost_open = 2\nmost_wrong = 4\nlocked = "2h"\n',
+    ).gateway
+    assert (config.busy.mode, config.busy.max_waiting) == (BusyMode.COLLECT, 7)
+    assert config.get_busy_mode(Platform.WEB, "ben") is BusyMode.STEER
+    assert config.get_busy_mode(Platform.WEB, "ada") is BusyMode.REJECT
+    assert config.default_reset_policy.at_hour == 3
+    assert not config.default_reset_policy.notify
+    assert config.get_reset_policy(Platform.SLACK, "group").idle_minutes == 120
+    assert config.get_reset_policy(Platform.WEB, "group").idle_minutes == 30
+    assert config.get_reset_policy(Platform.SLACK, "dm").mode is ResetMode.DAILY
+    assert (config.max_line_age, config.keep_lines) == (timedelta(seconds=90), timedelta(days=2))
+    assert (config.drain, config.max_media_bytes) == (timedelta(milliseconds=500), 5)
+    assert config.command_roles == {"stop": PersonRole.OWNER}
+    assert not config.group_sessions_per_user
+    assert config.thread_sessions_per_user
+    assert config.unauthorized_dm_behavior == "ignore"
+    assert (config.streaming.enabled, config.streaming.buffer_threshold) == (False, 9)
+    assert (config.delivery.max_attempts, config.delivery.lease) == (3, timedelta(seconds=20))
+    assert (config.pairing.code_ms, config.pairing.most_wrong, config.pairing.locked_ms) == (
+        600_000,
+        4,
+        7_200_000,
+    )
+
+
+def test_a_platform_says_who_may_write_and_where_its_home_is(home: Path) -> None:
+    text = (
+        '[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\nallow = {"4711" = "owner", "*" = "viewer"}\n'
+        'home_channel = {chat_id = "-100", name = "Team", thread_id = "7"}\npoll_seconds = 20\n'
+        '[platforms.telegram.extra]\nbase_url = "http://127.0.0.1:1"\n'
+    )
+    telegram = read(home, AGENT + text).gateway.platforms[Platform.TELEGRAM]
+    assert telegram.allow == {"4711": PersonRole.OWNER, "*": PersonRole.VIEWER}
+    assert telegram.home_channel is not None
+    assert (telegram.home_channel.chat_id, telegram.home_channel.thread_id) == ("-100", "7")
+    assert telegram.extra == {"poll_seconds": 20, "base_url": "http://127.0.0.1:1"}
+
+
+def test_a_disabled_platform_needs_no_secret_yet(home: Path) -> None:
+    told = read(home, AGENT + WEB + '[platforms.slack]\nenabled = false\ntoken_env = "NOT_THERE"\n')
+    assert told.gateway.get_connected_platforms() == (Platform.WEB,)
+
+
+def test_secrets_come_from_the_environment_and_from_private_files(home: Path) -> None:
+    secret_file(home, "one"), secret_file(home, "two", "two-" + SECRET)
+    told = read(
+        home,
+        '[agent]\nbase_url = "https://x.test/v1"\nmodel = "m"\napi_key_file = "two"\n'
+        '[platforms.slack]\ntoken_file = "one"\napp_token_env = "OTHER_KEY"\nsigning_secret_file = "two"\n'
+        '[platforms.email]\npassword_env = "CHAT_TOKEN"\nsmtp_password_file = "two"\naddress = "a@b.test"\n'
+        'imap_host = "localhost"\nsmtp_host = "localhost"\nca_file = "certs/ca.pem"\n'
+        '[platforms.webhook.routes.ci]\nsecret_env = "OTHER_KEY"\ncallback_secret_file = "two"\nscheme = "github"\n'
+        '[platforms.web]\ntoken_env = "CHAT_TOKEN"\n[platforms.web.people.ben]\ntoken_file = "two"\n'
+        '[platforms.matrix]\ntoken_env = "CHAT_TOKEN"\nbase_url = "https://m.test"\n',
+    )
+    of = told.gateway.platforms
+    assert told.agent.api_key == "two-" + SECRET
+    assert (of[Platform.SLACK].token, of[Platform.SLACK].api_key) == (SECRET, "other-" + SECRET)
+    assert of[Platform.SLACK].extra == {"signing_secret": "two-" + SECRET}
+    assert (of[Platform.EMAIL].token, of[Platform.EMAIL].api_key) == (SECRET, "two-" + SECRET)
+    assert of[Platform.EMAIL].extra["ca_file"] == str(home / "certs/ca.pem")
+    assert of[Platform.WEBHOOK].extra == {
+        "routes": {
+            "ci": {"secret": "other-" + SECRET, "callback_secret": "two-" + SECRET, "scheme": "github"}
+        }
+    }
+    assert of[Platform.WEB].extra == {"people": {"ben": "two-" + SECRET}}
+    assert of[Platform.MATRIX].extra["sync_file"] == str(home / "gateway" / "matrix-sync.json")
+    assert SECRET not in str(outline(told))
+
+
+BAD: Mapping[str, tuple[str, str, str]] = {
+    "not toml": ("[agent\n", "not TOML", "take it away"),
+    "unknown table": (AGENT + WEB + "[gatway]\n", "no setting is called 'gatway'", "did you mean gateway?"),
+    "a word for a table": ("agent = 3\n", "agent is no table", "[agent]"),
+    "no agent": (WEB, "there is no [agent]", "base_url"),
+    "no model": ('[agent]\nbase_url = "http://x/v1"\n' + WEB, "[agent]: model is missing", "add model"),
+    "no address": ('[agent]\nbase_url = "x"\nmodel = "m"\n' + WEB, "[agent]: base_url is 'x'", "correct"),
+    "no platform": (AGENT, "no platform is enabled", "platforms.<name>"),
+    "only disabled": (
+        AGENT + "[platforms.web]\nenabled = false\n",
+        "no platform is enabled",
+        "platforms.<name>",
+    ),
+    "unknown platform": (AGENT + "[platforms.telegramm]\n", "[platforms]", "did you mean telegram?"),
+    "local is none": (AGENT + "[platforms.local]\n", "no setting is called 'local'", "telegram"),
+    "unknown name": (AGENT + WEB + "titel = 'x'\n", "[platforms.web]: no setting is called 'titel'", "title"),
+    "misspelt secret": (AGENT + "[platforms.web]\ntokn_env = 'X'\n", "'tokn_env'", "did you mean token_env?"),
+    "unknown in extra": (
+        AGENT + WEB + "[platforms.web.extra]\nx9 = 1\n",
+        "no setting is called 'x9'",
+        "title",
+    ),
+    "set twice": (
+        AGENT + WEB + "title = 'a'\n[platforms.web.extra]\ntitle = 'b'\n",
+        "title is set twice",
+        "extra",
+    ),
+    "extra is a word": (AGENT + WEB + "extra = 1\n", "extra is no table", "[platforms.web.extra]"),
+    "busy mode": (AGENT + WEB + '[gateway.busy]\nmode = "wait"\n', "[gateway.busy]: mode is 'wait'", "mode"),
+    "unknown deep": (
+        AGENT + WEB + "[gateway.busy]\nmod = 1\n",
+        "[gateway.busy]: no setting",
+        "did you mean mode?",
+    ),
+    "no unit": (
+        AGENT + WEB + "[gateway]\ndrain = 30\n",
+        "drain is '30': write a duration with its unit",
+        "drain",
+    ),
+    "part of a minute": (AGENT + WEB + '[gateway.reset]\nidle = "90s"\n', "write whole minutes", "idle"),
+    "a number as text": (
+        AGENT + WEB + '[gateway.busy]\nmax_waiting = "7"\n',
+        "max_waiting is '7'",
+        "max_waiting",
+    ),
+    "out of range": (AGENT + WEB + "[gateway.reset]\nat_hour = 24\n", "at_hour is '24'", "at_hour"),
+    "a flag as text": (AGENT + WEB + 'enabled = "no"\n', "enabled is 'no'", "enabled"),
+    "role": (AGENT + WEB + 'allow = {ada = "boss"}\n', "[platforms.web.allow]: ada is 'boss'", "ada"),
+    "command": (AGENT + WEB + '[gateway]\ncommand_roles = {halt = "owner"}\n', "name of a command", "halt"),
+    "chat type": (AGENT + WEB + '[gateway.reset_by_type.room]\nmode = "idle"\n', "'dm'", "room"),
+    "deep in a type": (AGENT + WEB + "[gateway.reset_by_type.dm]\nmod = 1\n", "reset_by_type.dm]", "mode?"),
+    "people": (
+        AGENT + WEB + "people = {ben = 'x'}\n",
+        "[platforms.web.people.ben]: it is no table",
+        "token_env",
+    ),
+    "routes": (
+        AGENT + "[platforms.webhook]\nroutes = 3\n",
+        "[platforms.webhook.routes]: it is no table",
+        "write",
+    ),
+    "home": (AGENT + WEB + "home_channel = 'x'\n", "home_channel", "correct"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_wrong_file_is_refused_in_words_that_lead_to_the_fault(home: Path, name: str) -> None:
+    text, words, remedy = BAD[name]
+    error = refusal(home, text)
+    assert words in error.message
+    assert remedy in error.remedy
+
+
+UNSAFE: Mapping[str, tuple[str, str]] = {
+    "token": (f'[platforms.telegram]\ntoken = "{SECRET}"\n', "token stands in the file itself"),
+    "key": (f'[platforms.api_server]\napi_key = "{SECRET}"\n', "api_key stands in the file itself"),
+    "agent's key": (f'[platforms.web]\n[agent]\napi_key = "{SECRET}"\n', "api_key stands in the file itself"),
+    "in extra": (f'[platforms.slack.extra]\nsigning_secret = "{SECRET}"\n', "signing_secret stands"),
+    "password": (f'[platforms.email]\npassword = "{SECRET}"\n', "password stands in the file itself"),
+    "route": (f'[platforms.webhook.routes.ci]\nsecret = "{SECRET}"\n', "secret stands in the file itself"),
+    "person": (f'[platforms.web.people.ben]\ntoken = "{SECRET}"\n', "token stands in the file itself"),
+    "as the variable's name": (
+        f'[platforms.web]\ntoken_env = "{SECRET}"\n',
+        "the variable that token_env names",
+    ),
+    "as the file's name": (f'[platforms.web]\ntoken_file = "{SECRET}"\n', "the file that token_file names"),
+    "in the address": (f'[agent]\nbase_url = "http://u:{SECRET}@x/v1"\nmodel = "m"\n' + WEB, "no password"),
+    "in the proxy": (f'[platforms.slack]\nproxy = "http://u:{SECRET}@x"\n', "password stands in the proxy"),
+    "both ways": ('[platforms.web]\ntoken_env = "A"\ntoken_file = "b"\n', "are both set"),
+    "by two names": (
+        '[platforms.email]\ntoken_env = "CHAT_TOKEN"\npassword_env = "CHAT_TOKEN"\n',
+        "are the same",
+    ),
+    "no text": ("[platforms.web]\ntoken_env = 7\n", "token_env is no text"),
+    "one of our names": ('[platforms.web]\ntoken_env = "POSTROOM_CHAT"\n', "settings of the server"),
+    "an empty variable": ('[platforms.web]\ntoken_env = "EMPTY"\n', "is not set"),
+    "two lines": ('[platforms.web]\ntoken_env = "LINES"\n', "not one line"),
+}
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_a_secret_is_never_taken_from_the_file_and_never_shown(home: Path, name: str) -> None:
+    text, words = UNSAFE[name]
+    whole = text if "[agent]" in text else AGENT + text
+    assert words in refusal(home, whole, EMPTY=" ", LINES=f"{SECRET}\n{SECRET}").message
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "words"),
+    [
+        (SECRET, 0o640, "can be used by other users (mode 0640)"),
+        (SECRET, 0o604, "can be used by other users (mode 0604)"),
+        ("", 0o600, "holds no secret"),
+        (" \n", 0o600, "holds no secret"),
+        ("x" * 20_000, 0o600, "holds no secret"),
+        (f"{SECRET}\n{SECRET}\n", 0o600, "not one line"),
+    ],
+)
+def test_a_file_with_a_secret_is_private_and_holds_one(
+    home: Path, content: str, mode: int, words: str
+) -> None:
+    secret_file(home, "chat.token", content, mode)
+    error = refusal(home, AGENT + '[platforms.web]\ntoken_file = "chat.token"\n')
+    assert words in error.message
+    assert "[platforms.web]" in error.message
+
+
+def test_a_folder_is_no_secret(home: Path) -> None:
+    (home / "folder").mkdir(mode=0o700)
+    error = refusal(home, AGENT + '[platforms.web]\ntoken_file = "folder"\n')
+    assert "cannot be read" in error.message or "is no file" in error.message
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (WEB + "name = ''\n", "[platforms.web]"),
+        ('[platforms.telegram]\ntoken_env = "CHAT_TOKEN"\npoll_seconds = 99\n', "extra.poll_seconds"),
+        ('[platforms.slack]\ntoken_env = "CHAT_TOKEN"\n', "[platforms.slack]: Slack has no way to reach us"),
+        ('[platforms.webhook.routes.ci]\nscheme = "x"\n', "[platforms.webhook]"),
+        ("[platforms.api_server]\n", "api_server's api_key is missing"),
+    ],
+)
+def test_what_an_adapter_refuses_is_told_with_file_and_table(home: Path, text: str, words: str) -> None:
+    told = read(home, AGENT + text)
+    with pytest.raises(ConfigError) as caught:
+        examine(told, Settings(data_dir=home))
+    assert str(home / "gateway.toml") in caught.value.message
+    assert words in caught.value.message
+    assert SECRET not in str(caught.value.as_dict())
+
+
+def test_a_channel_may_not_take_the_address_of_the_mcp_endpoint(home: Path) -> None:
+    told = read(home, AGENT + WEB)
+    with pytest.raises(ConfigError, match="answers below /chat"):
+        examine(told, Settings(data_dir=home, mcp_path="/chat/mcp"))
+    examine(told, Settings(data_dir=home, mcp_path="/chats"))
+
+
+def test_a_model_without_its_client_names_what_to_install(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = read(home, AGENT + WEB)
+    monkeypatch.setitem(sys.modules, "httpx2", None)
+    monkeypatch.delitem(sys.modules, "postroom.runtime.openai_http", raising=False)
+    with pytest.raises(MissingExtra) as caught:
+        examine(told, Settings(data_dir=home))
+    assert 'pip install "postroom[openai]"' in caught.value.remedy
+
+
+def _own_names() -> dict[Platform, set[str]]:
+    """Return the names that each adapter says it reads."""
+    found: dict[Platform, Any] = {
+        Platform.TELEGRAM: telegram_options._WANTED,
+        Platform.SLACK: slack_options._EXTRAS,
+        Platform.DISCORD: [one.name for one in fields(discord_options.Options)],
+        Platform.MATRIX: matrix._KNOWN,
+        Platform.EMAIL: email_options._KNOWN,
+    }
+    for platform in (Platform.WEBHOOK, Platform.WEB, Platform.API_SERVER):
+        found[platform] = importlib.import_module(PLATFORMS[platform].module)._KNOWN
+    return {platform: set(names) for platform, names in found.items()}
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_the_names_of_a_platform_are_those_that_its_adapter_reads(platform: Platform) -> None:
+    names = PLATFORMS[platform]
+    assert names.extras == _own_names()[platform]
+    module = importlib.import_module(names.module)
+    assert getattr(module, names.adapter).platform is platform
+    assert getattr(module, "LARGEST_BODY", names.largest_body) == names.largest_body
+    assert names.files | names.secrets <= names.extras
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "gateway.md"
+SHOWN = re.findall(r"^```toml\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+BOTS = {
+    "TELEGRAM_TOKEN": "4711:abc",
+    "SLACK_BOT_TOKEN": "xoxb-1",
+    "SLACK_APP_TOKEN": "xapp-1",
+    "DISCORD_TOKEN": "abc.def.ghi",
+}
+
+
+@pytest.mark.parametrize("text", SHOWN, ids=lambda text: text.partition("]")[0].removeprefix("[platforms."))
+def test_what_the_page_of_chats_shows_could_be_started(home: Path, text: str) -> None:
+    for name in re.findall(r'_file = "(.*)"', text):
+        secret_file(home, name, f"{SECRET}-{name}")
+    told = read(home, AGENT + text, **BOTS)
+    examine(told, Settings(data_dir=home))
+    assert len(told.gateway.get_connected_platforms()) == 1
+
+
+def test_the_page_of_chats_shows_every_platform_and_every_name() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    for platform, names in PLATFORMS.items():
+        assert f"[platforms.{platform.value}" in "".join(SHOWN)
+        assert [name for name in (*names.extras, *names.also) if name not in page] == []
+    for model in (AgentTable, GatewayTable, PlatformTable, DeliveryTable, PairingTable, StreamingTable):
+        assert [name for name in model.model_fields if name not in page] == []
+
+
+def test_every_platform_but_our_own_terminal_can_be_set() -> None:
+    assert set(PLATFORMS) == set(Platform) - {Platform.LOCAL}

@@ -1,0 +1,342 @@
+"""What stands between a gateway and its server: addresses, life, and what the operator asks of it."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from gateway_room import CONFIG, Agent, Room, settled
+from postroom.app.chats import Chats
+from postroom.app.config import Settings
+from postroom.app.gateway_config import load_gateway
+from postroom.app.gateway_operator import GatewayOperator
+from postroom.app.gateway_wiring import HouseGateway, open_paths
+from postroom.contracts.chat import LineStatus
+from postroom.contracts.errors import (
+    ConfigError,
+    InternalError,
+    InvalidArgument,
+    ServerUnavailable,
+)
+from postroom.gateway.config import HomeChannel, Platform
+from postroom.gateway.events import SendErrorKind, SendResult
+from postroom.gateway.gateway import Gateway
+from postroom.gateway.platforms.base import AdapterState
+from postroom.http_api.chat_routes import Notice
+from postroom.http_api.guard import OpenPath
+from postroom.stores.memory import MemoryRunStores
+from postroom.stores.memory.chat import MemoryChatStores
+from postroom.testing import ManualClock
+from postroom.testing.channel import FakeChannel
+
+SECRET = "s3cret-of-sixteen-chars"
+AGENT = '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n'
+CHANNELS = """
+[platforms.web]
+token_env = "SECRET"
+[platforms.api_server]
+api_key_env = "SECRET"
+[platforms.telegram]
+token_env = "BOT"
+webhook_secret_env = "SECRET"
+webhook_url = "https://chat.test/channels/telegram"
+[platforms.slack]
+token_env = "SLACK"
+signing_secret_env = "SECRET"
+[platforms.webhook.routes.ci]
+secret_env = "SECRET"
+"""
+
+
+def house(tmp_path: Path, channels: str, clock: ManualClock) -> HouseGateway:
+    (tmp_path / "gateway.toml").write_text(AGENT + channels)
+    given = {"SECRET": SECRET, "BOT": "4711:abc", "SLACK": "xoxb-1", "HOME": str(tmp_path)}
+    told = load_gateway(Settings(data_dir=tmp_path), environment=given)
+    assert told is not None
+    runs = MemoryRunStores(clock)
+    chat = MemoryChatStores(clock)
+    return HouseGateway(told, runs=runs, chat=chat, clock=clock, registry=CollectorRegistry(), timer=clock)
+
+
+def test_each_channel_answers_below_its_own_address_and_no_other(tmp_path: Path, clock: ManualClock) -> None:
+    made = house(tmp_path, CHANNELS, clock)
+    assert made.open_paths == (
+        OpenPath(path="/channels/slack", limit=1024 * 1024),
+        OpenPath(path="/channels/telegram", limit=1024 * 1024),
+        OpenPath(path="/channels/webhook", limit=1024 * 1024),
+        OpenPath(path="/chat", limit=1024 * 1024),
+        OpenPath(path="/v1", limit=10_000_000),
+    )
+    paths = {getattr(route, "path", "") for route in made.routes()}
+    assert {"/chat", "/v1/models", "/channels"} <= paths
+
+
+def test_a_channel_that_polls_has_no_address(tmp_path: Path, clock: ManualClock) -> None:
+    made = house(tmp_path, '[platforms.telegram]\ntoken_env = "BOT"\n', clock)
+    assert made.routes() == []
+    assert open_paths(made.adapters) == ()
+
+
+def test_a_platform_that_is_not_enabled_is_not_loaded(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "postroom.gateway.platforms.discord"
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    off = '[platforms.discord]\nenabled = false\ntoken_env = "BOT"\n[platforms.web]\ntoken_env = "SECRET"\n'
+    house(tmp_path, off, clock)
+    assert name not in sys.modules
+
+
+@dataclass
+class Stand:
+    """Stands for `HouseGateway` where only these parts are looked at."""
+
+    gateway: Gateway
+    adapters: tuple[FakeChannel, ...]
+    runs: Any
+    mailbox: Any
+    state: str = "running"
+
+
+@dataclass
+class Desk:
+    """An operator of a gateway with a fake channel, and an agent behind it."""
+
+    operator: GatewayOperator
+    stand: Stand
+    gateway: Gateway
+    channel: FakeChannel
+    room: Room
+    agent: Agent
+
+
+@pytest.fixture
+async def desk(clock: ManualClock) -> AsyncIterator[Desk]:
+    runs = MemoryRunStores(clock)
+    room = Room(stores=runs.chat, runs=runs, clock=clock)
+    agent = Agent()
+    gateway, channel = await room.open(agent, config=replace(CONFIG, unauthorized_dm_behavior="pair"))
+    stand = Stand(gateway, (channel,), runs, room.opened[0][1])
+    yield Desk(GatewayOperator(stand), stand, gateway, channel, room, agent)  # type: ignore[arg-type]  # its parts
+    await room.close()
+
+
+async def test_a_stranger_is_let_in_by_the_code_and_shut_out_again(desk: Desk) -> None:
+    await desk.channel.say("let me in", user="stranger")
+    await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
+    code = next(
+        word.strip(".`*") for word in desk.channel.said[0].text.split() if _is_code(word.strip(".`*"))
+    )
+    asking = (await desk.operator.people())["asking"]
+    assert [one["user_id"] for one in asking] == ["stranger"]
+    assert code not in str(asking)
+    with pytest.raises(InvalidArgument, match="no such role"):
+        await desk.operator.pair("telegram", code, "boss")
+    with pytest.raises(InvalidArgument, match="nobody who waits"):
+        await desk.operator.pair("telegram", "ABCDEFGH", "member")
+    found = await desk.operator.pair("telegram", code.lower(), "member")
+    assert found["person"]["user_id"] == "stranger"
+    people = (await desk.operator.people())["people"]
+    assert [(one["user_id"], one["from"]) for one in people] == [
+        ("u1", "file"),
+        ("u2", "file"),
+        ("u3", "file"),
+        ("stranger", "paired"),
+    ]
+    await desk.operator.shut_out("telegram", "stranger")
+    with pytest.raises(InvalidArgument, match="was let in"):
+        await desk.operator.shut_out("telegram", "stranger")
+    with pytest.raises(InvalidArgument, match="was let in"):
+        await desk.operator.shut_out("telegram", "u1")
+
+
+def _is_code(word: str) -> bool:
+    return len(word) == 8 and word.isalnum() and word.isupper()
+
+
+async def test_a_notice_is_kept_and_said_once_a_key(desk: Desk) -> None:
+    notice = Notice(platform="telegram", chat_id="12345", text="The lights go out.", key="k", thread_id="7")
+    first = await desk.operator.send(notice)
+    assert (await desk.operator.send(notice))["outbox_id"] == first["outbox_id"]
+    await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
+    assert [(one.text, one.metadata["thread_id"]) for one in desk.channel.said] == [
+        ("The lights go out.", "7")
+    ]
+
+
+async def test_a_notice_without_a_chat_goes_home(desk: Desk) -> None:
+    notice = Notice(platform="telegram", text="The lights go out.")
+    with pytest.raises(InvalidArgument, match="no home channel"):
+        await desk.operator.send(notice)
+    await desk.channel.say("/sethome", chat="harbour")
+    await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
+    await desk.operator.send(notice)
+    await settled(lambda: len(desk.channel.said) == 2, desk.room.hurry(desk.gateway))
+    assert desk.channel.texts("harbour")[1:] == ["The lights go out."]
+
+
+async def test_the_files_home_counts_where_nobody_made_another(clock: ManualClock) -> None:
+    runs = MemoryRunStores(clock)
+    room = Room(stores=runs.chat, runs=runs, clock=clock)
+    home = HomeChannel(platform=Platform.TELEGRAM, chat_id="team", thread_id="7")
+    told = replace(CONFIG.platforms[Platform.TELEGRAM], home_channel=home)
+    config = replace(CONFIG, platforms={Platform.TELEGRAM: told})
+    gateway, channel = await room.open(Agent(), config=config)
+    operator = GatewayOperator(Stand(gateway, (channel,), runs, None))  # type: ignore[arg-type]  # its parts
+    await operator.send(Notice(platform="telegram", text="The lights go out."))
+    await settled(lambda: channel.said, room.hurry(gateway))
+    assert (channel.said[0].chat_id, channel.said[0].metadata["thread_id"]) == ("team", "7")
+    await room.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [({"platform": "slack"}, "no such channel"), ({"text": " "}, "a text"), ({"chat_id": ""}, "a chat")],
+)
+async def test_a_notice_that_cannot_be_said_is_refused(desk: Desk, changes: dict, words: str) -> None:
+    told = {"platform": "telegram", "chat_id": "1", "text": "hi", **changes}
+    with pytest.raises(InvalidArgument, match=words):
+        await desk.operator.send(Notice(**told))
+
+
+async def test_a_notice_waits_for_a_channel_whose_account_is_not_known(desk: Desk) -> None:
+    desk.channel.liveness.state = AdapterState.FAILED
+    with pytest.raises(ServerUnavailable, match="not connected"):
+        await desk.operator.send(Notice(platform="telegram", chat_id="1", text="hi"))
+
+
+async def test_what_could_not_be_delivered_is_listed_and_tried_again(desk: Desk) -> None:
+    desk.channel.refusals.append(SendResult.failed(SendErrorKind.FORBIDDEN, "the bot was blocked"))
+    sent = await desk.operator.send(Notice(platform="telegram", chat_id="12345", text="The lights go out."))
+    await settled(lambda: not desk.channel.refusals, desk.room.hurry(desk.gateway))
+    async with asyncio.timeout(5):
+        while not (found := (await desk.operator.dead())["undelivered"]):
+            await asyncio.sleep(0)
+    assert (found[0]["outbox_id"], found[0]["chat_id"]) == (sent["outbox_id"], "12345")
+    assert "the bot was blocked" in found[0]["error"]
+    assert (await desk.operator.health())["undelivered"] == 1
+    await desk.operator.revive(sent["outbox_id"])
+    await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
+    assert desk.channel.texts() == ["The lights go out."]
+    assert (await desk.operator.dead())["undelivered"] == []
+    with pytest.raises(InvalidArgument, match="could not be delivered"):
+        await desk.operator.revive(sent["outbox_id"])
+
+
+async def test_an_answer_that_was_given_up_is_delivered_when_it_is_revived(desk: Desk) -> None:
+    desk.channel.refusals.append(SendResult.failed(SendErrorKind.FORBIDDEN, "the bot was blocked"))
+    await desk.channel.say("lights?")
+    await settled(lambda: not desk.channel.refusals, desk.room.hurry(desk.gateway))
+    async with asyncio.timeout(5):
+        while not (found := (await desk.operator.dead())["undelivered"]):
+            await asyncio.sleep(0)
+    assert (await desk.room.statuses())[LineStatus.FAILED] == 1
+    await desk.operator.revive(found[0]["outbox_id"])
+    await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
+    assert desk.channel.texts() == ["re: lights?"]
+
+
+async def test_health_says_where_every_line_is(desk: Desk) -> None:
+    desk.agent.free.clear()
+    await desk.channel.say("one")
+    await desk.channel.say("two")
+    await settled(desk.agent.began(1), desk.room.hurry(desk.gateway))
+    found = await desk.operator.health()
+    assert found["lines"] == {
+        "accepted": 2,
+        "finished": 0,
+        "queued": 1,
+        "running": 1,
+        "rejected": 0,
+        "adds_up": True,
+    }
+    assert found["dispatches"]["claimed"] == 1
+    assert found["channels"]["telegram"]["state"] == "connected"
+    assert str(found["channels"]["telegram"]["inbound_at"]).endswith("Z")
+    desk.agent.free.set()
+
+
+@pytest.mark.parametrize(
+    ("state", "channel", "expected"),
+    [
+        ("running", AdapterState.CONNECTED, "ok"),
+        ("running", AdapterState.RECONNECTING, "failed"),
+        ("running", AdapterState.FAILED, "failed"),
+        ("starting", AdapterState.CONNECTED, "unknown"),
+    ],
+)
+async def test_readiness_tells_of_channels_and_does_not_hang_on_them(
+    desk: Desk, state: str, channel: AdapterState, expected: str
+) -> None:
+    desk.stand.state, desk.channel.liveness.state = state, channel
+    check = desk.operator.check()
+    assert (check.name, check.state, check.required) == ("channels", expected, False)
+    assert check.facts["of"] == 1
+
+
+class Starting:
+    """Stands for a gateway whose start goes as the test says."""
+
+    def __init__(self, failure: Exception | None = None, *, hangs: bool = False) -> None:
+        self.state = "stopped"
+        self.failure = failure
+        self.hangs = hangs
+        self.hurried = asyncio.Event()
+
+    async def start(self) -> None:
+        self.state = "starting"
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.failure is not None:
+            raise self.failure
+        self.state = "running"
+
+    async def stop(self) -> None:
+        self.state = "stopping"
+        if self.hangs:
+            await self.hurried.wait()
+        self.state = "stopped"
+
+    async def hurry(self) -> None:
+        self.hurried.set()
+
+
+@pytest.mark.parametrize("kind", [None, ConfigError, RuntimeError])
+async def test_a_gateway_that_cannot_start_ends_the_server(kind: type[Exception] | None) -> None:
+    ended: list[bool] = []
+    stand = Starting(None if kind is None else kind("a token is wrong"))
+    chats = Chats(stand, end=lambda: ended.append(True))  # type: ignore[arg-type]  # its parts
+    await chats.start(patience=5, told_to_stop=lambda: False)
+    await chats.stop()
+    assert ended == ([] if kind is None else [True])
+    expected = {None: type(None), ConfigError: ConfigError, RuntimeError: InternalError}[kind]
+    assert isinstance(chats.failure, expected)
+
+
+async def test_a_start_that_hangs_holds_nobody_up_and_ends_with_the_server() -> None:
+    stand = Starting(hangs=True)
+    chats = Chats(stand, end=lambda: None)  # type: ignore[arg-type]  # its parts
+    await chats.start(patience=0.01, told_to_stop=lambda: False)
+    assert stand.state == "starting"
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        stopping = group.create_task(chats.stop())
+        while stand.state != "stopping":
+            await asyncio.sleep(0)
+        chats.hurry()
+        await stopping
+    assert (stand.state, chats.failure) == ("stopped", None)
+
+
+async def test_told_to_stop_while_it_starts_it_waits_no_longer() -> None:
+    stand = Starting(hangs=True)
+    chats = Chats(stand, end=lambda: None)  # type: ignore[arg-type]  # its parts
+    async with asyncio.timeout(5):
+        await chats.start(patience=60, told_to_stop=lambda: True)
+    stand.hurried.set()
+    await chats.stop()
+    assert stand.state == "stopped"
