@@ -83,6 +83,7 @@ async def test_what_lies_in_the_tray_can_be_sent_after_all(room):
     await channel.say("hello")
     await all_answered(room, gateway, 1)
     [dead] = await room.runs.outbox.dead_letters(lane="chat")
+    room.clock.advance(timedelta(days=2))
     assert await room.runs.outbox.revive(dead.outbox_id) is not None
     await settled(lambda: channel.texts() == ["re: hello"], room.hurry(gateway))
 
@@ -176,10 +177,12 @@ async def test_an_answer_is_shown_while_it_is_written_and_then_stands_there_once
     agent.stream = ["I think that ", "this is the answer to it, ", "and nothing else will do."]
     gateway, channel = await room.open(agent, capabilities=EDITS)
     agent.free.clear()
-    await channel.say("hello")
+    event = await channel.say("hello")
     await settled(
         lambda: bool(channel.said) and channel.said[0].text.startswith("I think that"), room.hurry(gateway)
     )
+    assert channel.said[0].metadata["answers"] == [event.message_id]
+    assert channel.said[0].reply_to == event.message_id
     agent.free.set()
     await all_answered(room, gateway, 1)
     assert channel.texts() == ["re: hello"]

@@ -219,6 +219,28 @@ def test_chats_are_answered_and_go_on_after_a_restart(tmp_path: Path, model: Ech
     assert (data / "gateway").stat().st_mode & 0o777 == 0o700
 
 
+def test_an_answer_streams_in_the_openai_protocol(tmp_path: Path, model: EchoingModel) -> None:
+    text = "where is the harbour master, and who has the keys of the north shed tonight?"
+    with RunningServer(configured(tmp_path, model.url)) as server:
+        asked = {"model": "postroom", "messages": [{"role": "user", "content": text}], "stream": True}
+        pieces = []
+        with httpx2.stream(
+            "POST",
+            f"{server.url}/v1/chat/completions",
+            json=asked,
+            headers={"Authorization": f"Bearer {KEY}"},
+            timeout=PATIENCE,
+        ) as answer:
+            assert answer.status_code == 200
+            for line in answer.iter_lines():
+                if line.startswith("data: {"):
+                    pieces.append(json.loads(line.removeprefix("data: "))["choices"][0])
+            assert line == "" or line == "data: [DONE]"
+        said = "".join(one["delta"].get("content") or "" for one in pieces)
+        assert said == f"re: {text} (1)"
+        assert [one["finish_reason"] for one in pieces if one["finish_reason"]] == ["stop"]
+
+
 def test_what_the_operator_says_appears_in_the_chat_and_strangers_stay_out(
     tmp_path: Path, model: EchoingModel
 ) -> None:

@@ -98,7 +98,7 @@ class GatewayOperator:
 
     async def shut_out(self, platform: str, user_id: str) -> Mapping[str, object]:
         """Forget somebody who was let in."""
-        if not await self._services.stores.people.shut_out(platform, user_id):
+        if not await self._services.people.shut_out(platform, user_id):
             raise InvalidArgument(
                 "nobody of this id was let in by a code",
                 value=user_id,

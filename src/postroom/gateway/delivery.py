@@ -138,7 +138,7 @@ class Delivery:
         if is_closed and History.of(row).may_have_arrived:
             await self._acknowledged(row)  # a crash came between its lines and its acknowledgement
             return
-        if self._clock.now() - row.created_at > milliseconds(self._config.max_age):
+        if self._clock.now() - _owed_since(row) > milliseconds(self._config.max_age):
             await self._give_up(row, reply, "it is too old to be sent")
             return
         place = await self._place(reply, lines)
@@ -275,6 +275,11 @@ class Delivery:
     def _pause(self, tried: int) -> int:
         first, longest = milliseconds(self._config.first_retry), milliseconds(self._config.longest_retry)
         return int(min(first * 2 ** min(tried, 20), longest))
+
+
+def _owed_since(row: OutboxMessage) -> int:
+    """Return since when a row is to be delivered; one that somebody took out of the tray, since then."""
+    return max(row.created_at, row.available_at) if row.attempt_count <= 1 else row.created_at
 
 
 def _with_card(settings: Mapping[str, Json], number: str, card_id: str) -> dict[str, Json]:

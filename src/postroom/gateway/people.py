@@ -112,6 +112,12 @@ class People:
         return person
 
 
+    async def shut_out(self, platform: str, user_id: str) -> bool:
+        """Forget a person, here at once, elsewhere within half a minute; False when there was none."""
+        self._known.pop((platform, user_id), None)
+        return await self._store.shut_out(platform, user_id)
+
+
 def hash_of(platform: str, code: str) -> str:
     """Return what is kept of a code."""
     return sha256(f"{platform}\0{code}".encode()).hexdigest()

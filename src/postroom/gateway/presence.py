@@ -53,6 +53,8 @@ class Turn:
     key: str
     run_id: str
     cancel: Callable[[], object]
+    answers: tuple[str, ...] = ()
+    """The platform's ids of the lines that it answers."""
     deltas: "asyncio.Queue[AgentEvent]" = field(default_factory=asyncio.Queue)
 
     def interrupt(self, reason: str) -> None:
@@ -107,7 +109,7 @@ class Presence:
             yield None
             return
         key, source = address
-        turn = Turn(key, activation.run_id or "", cancel)
+        turn = Turn(key, activation.run_id or "", cancel, answered_by(activation))
         adapter = self.adapters.get(source.platform.value)
         tasks = Tasks(f"turn {turn.run_id}")
         self.guard.turn_began(key, turn)
@@ -149,17 +151,23 @@ class Presence:
                 step = shown.draft.add(event.delta, now=self._clock.now())
                 while isinstance(step, Show | Edit):
                     self._remember(turn.run_id, shown)
-                    step = await self._shown_as(adapter, source, shown, step)
+                    place = place_of(source, answers=list(turn.answers))
+                    step = await self._shown_as(adapter, source.chat_id, shown, step, place)
 
     async def _shown_as(
-        self, adapter: BasePlatformAdapter, source: SessionSource, shown: Shown, step: Show | Edit
+        self,
+        adapter: BasePlatformAdapter,
+        chat_id: str,
+        shown: Shown,
+        step: Show | Edit,
+        place: dict[str, Json],
     ) -> Step:
-        place = place_of(source)
         if shown.message_id is None:
-            result = await adapter.send(source.chat_id, step.text, None, place)
+            reply_to = place["answers"][-1] if place["answers"] else None
+            result = await adapter.send(chat_id, step.text, reply_to, place)
             shown.message_id = result.message_id
         else:
-            result = await adapter.edit_message(source.chat_id, shown.message_id, step.text, place)
+            result = await adapter.edit_message(chat_id, shown.message_id, step.text, place)
         now = self._clock.now()
         if result.success and shown.message_id is not None:
             return shown.draft.done(now=now)
@@ -170,6 +178,12 @@ class Presence:
         self._shown[run_id] = shown
         if len(self._shown) > _MOST_SHOWN:
             self._shown.popitem(last=False)
+
+
+def answered_by(activation: RunActivation) -> tuple[str, ...]:
+    """Return the platform's ids of the lines that a run was begun by."""
+    told = (block.data.get("message_id") for one in activation.messages for block in one.content[:1])
+    return tuple(str(message_id) for message_id in told if message_id is not None)
 
 
 def shown_by(capabilities: ChannelCapabilities, config: StreamingConfig) -> ChannelCapabilities:
