@@ -33,11 +33,15 @@ def logs_as_embedded() -> Iterator[None]:
     """Begin each test with logs as an embedding program has them, and undo what a test configures."""
     structlog.reset_defaults()
     route_to_logging()  # unconfigured, structlog writes to standard output and reads sources to do so
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    kept = [
+        (logger, logger.handlers[:], logger.level, logger.propagate)
+        for logger in map(logging.getLogger, (None, "uvicorn", "uvicorn.access", "uvicorn.error"))
+    ]
     yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    for logger, handlers, level, propagates in kept:
+        logger.handlers[:] = handlers
+        logger.setLevel(level)
+        logger.propagate = propagates
 
 
 @pytest.fixture(autouse=True)
