@@ -17,6 +17,7 @@ ALL = (
     "dispatch_store",
     "dispatch_postgres",
     "dispatch_mailbox",
+    "gateway",
 )
 
 

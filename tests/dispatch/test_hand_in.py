@@ -2,10 +2,12 @@
 
 import asyncio
 
+import pytest
+
 from dispatch_room import Blocking, Counting, Raising, dispatch_in, done, eventually
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import AlreadyConsumed, Unauthorized
+from postroom.contracts.errors import AlreadyConsumed, DeliveryBlocked, Unauthorized
 from postroom.contracts.messages import Boundary, DeliveryMode, Granularity, Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
@@ -157,6 +159,14 @@ async def test_a_run_that_fails_for_good_does_not_keep_the_next_from_its_turn(ro
     await eventually(lambda: nothing_waits(room, runs=2, executor=executor))
     await mailbox.settled()
     assert read(executor) == [["one"], ["two"]]
+
+
+async def test_a_submission_behind_one_that_is_read_alone_is_refused_and_names_it(room):
+    await room.stores.threads.append_pending("t", said("alone"), ALONE)
+    mailbox = room.mailbox(Counting())
+    with pytest.raises(DeliveryBlocked, match="'alone'"):
+        await mailbox.submit_background(RunActivation.new("t", ["behind it"]))
+    assert [entry.pending_id for entry in await mailbox.pending("t")] == ["alone"]
 
 
 async def test_nothing_begins_when_nothing_waits(room):

@@ -54,13 +54,15 @@ class Dispatcher:
         except BaseException:
             self.unreserve(worker)
             raise
-        if claimed is None:
-            self.unreserve(worker)
-            return DispatchAttempt.NO_ELIGIBLE
-        return await self.begin_or_release(claimed)
+        if claimed is not None:
+            return await self.begin_or_release(claimed)
+        if self.unreserve(worker):
+            return await self.try_dispatch_next(thread_id)
+        return DispatchAttempt.NO_ELIGIBLE
 
     def reserve(self, thread_id: str, worker: MailboxWorker, tenant: str | None = None) -> bool:
         """Take the thread's worker and a slot for a claim; False when either is taken. No await within."""
+        worker.is_wanted = worker.status is WorkerStatus.CLAIMING
         if not self.accepting or worker.status is not WorkerStatus.IDLE or worker.foreground:
             return False
         if not self.slots.take(thread_id, tenant or worker.tenant or None):
@@ -69,11 +71,13 @@ class Dispatcher:
         worker.status, worker.tenant = WorkerStatus.CLAIMING, tenant or worker.tenant
         return True
 
-    def unreserve(self, worker: MailboxWorker) -> None:
-        """Give back what `reserve` took."""
+    def unreserve(self, worker: MailboxWorker) -> bool:
+        """Give back what `reserve` took; say whether somebody wanted it meanwhile and has to look again."""
+        wanted, worker.is_wanted = worker.is_wanted, False
         if worker.status is WorkerStatus.CLAIMING:
             worker.status = WorkerStatus.IDLE
             self.slots.give(worker.tenant)
+        return wanted
 
     async def begin_or_release(self, claimed: RunDispatch) -> DispatchAttempt:
         """Execute what was claimed under a reservation, or give it back when its tenant is at its bound."""

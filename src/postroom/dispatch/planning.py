@@ -131,7 +131,8 @@ def selected_messages(
     _refuse_nothing(request, asks_itself or bool(taken))
     missing = {entry.pending_id for entry in fresh} - {entry.pending_id for entry in taken}
     if missing:
-        blocking = next(entry for entry in facts.pending if entry not in taken or entry.mode.barrier)
+        before = (entry for entry in facts.pending if entry not in taken or entry.mode.barrier)
+        blocking = next(before, facts.pending[-1])  # or the last of them wants to be read alone
         raise DeliveryBlocked(
             f"pending message {blocking.pending_id!r} must be read first", value=blocking.pending_id
         )

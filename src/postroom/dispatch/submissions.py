@@ -152,8 +152,8 @@ class Submissions:
             prepared = await self._preparation.prepare(request, wish)
             claimed = prepared.committed.claimed
         finally:
-            if reserved and claimed is None:
-                dispatcher.unreserve(worker)
+            if reserved and claimed is None and dispatcher.unreserve(worker) and not self._core.tasks.closed:
+                self._core.tasks.start(dispatcher.try_dispatch_next(thread_id), name=f"look at {thread_id}")
         if prepared.joined is not None:
             await dispatcher.try_dispatch_next(thread_id)
             return submitted(prepared.joined, MailboxDispatchStatus.QUEUED, joined=True)
@@ -276,6 +276,22 @@ class Submissions:
         except (AlreadyConsumed, DeliveryBlocked, SubmissionRejected):
             return None  # it is at work, or others were faster: they look when they have ended
 
+    async def _begun_at_once(self, request: RunActivation, mode: DeliveryMode) -> MailboxSubmitResult | None:
+        """Begin a run on messages that nothing stands before, in one commit; None when they have to wait.
+
+        A commit of one message that is known is refused as a whole, so this may be repeated as well.
+        """
+        worker = self._dispatcher.workers.get(request.thread_id)
+        is_busy_here = worker is not None and worker.is_running
+        if is_busy_here or not mode.starts_run or mode.barrier or not self._core.one_transaction:
+            return None
+        if not mode.is_read_at(Boundary.NEW_RUN, None):
+            return None
+        try:
+            return await self._queued(request, when_idle=True)
+        except (ActiveRunConflict, DeliveryBlocked, DuplicateRecord):
+            return None
+
     async def hand_in(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
     ) -> MailboxSubmitResult | None:
@@ -284,6 +300,9 @@ class Submissions:
         Those that are known by their id are passed over, so that it may be repeated.
         """
         request = self.checked(RunActivation.new(thread_id, messages), background=True)
+        started = await self._begun_at_once(request, mode)
+        if started is not None:
+            return started
         for message in request.messages:
             try:
                 await self._core.threads.append_pending(request.thread_id, (message,), mode)

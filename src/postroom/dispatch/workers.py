@@ -63,6 +63,8 @@ class MailboxWorker:
     tenant: str = ""
     sink: ReconnectableEventSink | None = None
     thread_context: ThreadContext | None = None
+    is_wanted: bool = False
+    """Whether somebody found the worker reserved who would have begun something."""
     foreground: int = 0
     """How many foreground submissions want the thread; nothing queued is claimed meanwhile."""
 

@@ -32,6 +32,7 @@ from postroom.gateway.admission import Admission, AdmissionKind
 from postroom.gateway.config import BusyMode, GatewayConfig
 from postroom.gateway.events import MessageEvent, MessageType
 from postroom.gateway.session import SessionSource
+from postroom.gateway.sessions import HAS_HIDDEN, hidden_runs
 
 _BLOCKS = {
     MessageType.PHOTO: "image",
@@ -69,7 +70,8 @@ class Handover:
         if line_id is None or source is None:
             raise UnknownMessage("a line is handed over only when it was kept", value=event.message_id)
         mode = mode or self.busy_mode(session, source)
-        message = message_of(event, shared=self._is_shared(source))
+        hidden = bool(hidden_runs(session, session.thread_id))
+        message = message_of(event, shared=self._is_shared(source), has_hidden=hidden)
         started = await self._mailroom.hand_in(session.thread_id, [message], delivery_of(mode, source))
         admission = Admission(AdmissionKind.STARTED)
         if started is None:
@@ -180,7 +182,7 @@ def delivery_of(mode: BusyMode, source: SessionSource) -> DeliveryMode:
             return DeliveryMode(granularity=Granularity.ONE, starts_run=True)
 
 
-def message_of(event: MessageEvent, *, shared: bool) -> Message:
+def message_of(event: MessageEvent, *, shared: bool, has_hidden: bool = False) -> Message:
     """Return a line as a message of its thread: what was said, by whom, when, and its files."""
     source = event.source
     data = {
@@ -190,6 +192,7 @@ def message_of(event: MessageEvent, *, shared: bool) -> Message:
         "message_id": event.message_id,
         "reply_to": event.reply_to_text,
         "time": event.timestamp,
+        HAS_HIDDEN: has_hidden or None,
     }
     name = (source.user_name or source.user_id) if source else None
     words = f"[{name}] {event.text}" if shared and name else event.text

@@ -111,7 +111,6 @@ class People:
             self._known.pop((platform, person.user_id), None)
         return person
 
-
     async def shut_out(self, platform: str, user_id: str) -> bool:
         """Forget a person, here at once, elsewhere within half a minute; False when there was none."""
         self._known.pop((platform, user_id), None)

@@ -31,6 +31,7 @@ from postroom.gateway.events import SendErrorKind
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import is_chat
 from postroom.gateway.session import SessionSource
+from postroom.gateway.sessions import HAS_HIDDEN
 
 _LOG = structlog.get_logger(__name__)
 _TYPING_EVERY_MS = 4_000
@@ -116,7 +117,7 @@ class Presence:
         try:
             if adapter is not None and adapter.capabilities.typing:
                 tasks.start(self._typing(adapter, source), name="typing")
-            if adapter is not None and self._config.enabled:
+            if adapter is not None and self._config.enabled and shows_drafts(adapter.capabilities):
                 tasks.start(self._painted(adapter, source, turn), name="draft")
             yield turn.deltas
         finally:
@@ -186,6 +187,11 @@ def answered_by(activation: RunActivation) -> tuple[str, ...]:
     return tuple(str(message_id) for message_id in told if message_id is not None)
 
 
+def shows_drafts(capabilities: ChannelCapabilities) -> bool:
+    """Say whether a channel can show an answer while it is written."""
+    return capabilities.streams or capabilities.edits
+
+
 def shown_by(capabilities: ChannelCapabilities, config: StreamingConfig) -> ChannelCapabilities:
     """Return what a channel can do for drafts: one that streams is shown edits, which are its stream."""
     interval = max(capabilities.min_edit_interval_ms, milliseconds(config.edit_interval))
@@ -232,6 +238,9 @@ class ChatExecutor(RunDispatchExecutor):
 
     async def _without_hidden(self, activation: RunActivation) -> RunActivation:
         """Return the request with what was undone in its conversation out of its sight."""
+        told = [block.data for message in activation.messages for block in message.content[:1]]
+        if told and not any(data.get(HAS_HIDDEN) for data in told):
+            return activation
         hidden = await self._presence.hidden_runs(activation.thread_id)
         control = activation.control
         if not hidden or not isinstance(control, RunControl):

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 _LOG = structlog.get_logger(__name__)
 _AGENT_PENDING_SENTINEL = AGENT_PENDING
 _PAUSES_MS = (50, 200, 500, 1_000, 2_000, 4_000)
+_ASK_AND_WAIT = (Platform.API_SERVER, Platform.WEBHOOK)
+"""Platforms where a line is a request and has one answer: what became of it meanwhile is not told."""
 SHUTTING_DOWN = "Gateway shutting down"
 
 
@@ -181,7 +183,7 @@ class GatewayRunner:
                 source, text, key=f"rejected/line/{event.line_id}", answers=event.message_id
             )
             await self._close(event, LineStatus.REJECTED, reason=text)
-        elif services.acknowledgements.is_due(key):
+        elif source.platform not in _ASK_AND_WAIT and services.acknowledgements.is_due(key):
             await services.notices.tell(source, text, key=f"ack/line/{event.line_id}")
 
     async def _close(self, event: MessageEvent, to: LineStatus, *, reason: str | None = None) -> None:
