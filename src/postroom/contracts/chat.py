@@ -289,6 +289,11 @@ class ChatStores(Protocol):
     """What the gateway keeps, in one place with the runs."""
 
     @property
+    def is_shared(self) -> bool:
+        """Whether other processes may write here as well."""
+        ...
+
+    @property
     def journal(self) -> InboundJournal:
         """The lines of all chats."""
         ...

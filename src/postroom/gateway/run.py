@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _LOG = structlog.get_logger(__name__)
 _AGENT_PENDING_SENTINEL = AGENT_PENDING
+_PATIENCE_MS = (5, 10, 20, 50, 100, 200, 400, 800)
 _PAUSES_MS = (50, 200, 500, 1_000, 2_000, 4_000)
 _ASK_AND_WAIT = (Platform.API_SERVER, Platform.WEBHOOK)
 """Platforms where a line is a request and has one answer: what became of it meanwhile is not told."""
@@ -162,6 +163,8 @@ class GatewayRunner:
         if began_anew and self.config.get_reset_policy(source.platform, source.chat_type).notify:
             await services.notices.tell(source, wording.BEGAN_ANEW, key=f"anew/{session.thread_id}")
         mode = BusyMode(event.metadata["busy"]) if "busy" in event.metadata else None
+        if services.stores.is_shared:
+            await self._wait_for_earlier(services, event, key)
         admission = await services.handover.hand_over(event, session, mode=mode)
         services.metrics.line(admission.kind.value)
         if admission.kind is not AdmissionKind.REJECTED:
@@ -170,6 +173,16 @@ class GatewayRunner:
         if key in self.guard.stop_wishes and admission.kind is AdmissionKind.STARTED:
             await services.handover.stop(session.thread_id)
         return None
+
+    async def _wait_for_earlier(self, services: "Services", event: MessageEvent, key: str) -> None:
+        """Let what other processes took before be handed over first; one that died is not waited for long."""
+        for pause_ms in _PATIENCE_MS:
+            waiting = await services.stores.journal.open_lines(
+                status=LineStatus.WAITING, session_key=key, limit=1
+            )
+            if not waiting or waiting[0].line_id >= (event.line_id or 0):
+                return
+            await services.timer.sleep(pause_ms)
 
     async def _acknowledge(
         self, event: MessageEvent, source: SessionSource, key: str, admission: Admission

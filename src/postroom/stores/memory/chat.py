@@ -285,6 +285,11 @@ class MemoryChatStores:
         self._people = MemoryChatPeople(place)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether other processes may write here as well."""
+        return False
+
+    @property
     def journal(self) -> MemoryInboundJournal:
         """The lines of all chats."""
         return self._journal

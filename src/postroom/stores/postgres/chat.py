@@ -252,6 +252,11 @@ class PostgresChatStores:
         self._people = PostgresChatPeople(place)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether other processes may write here as well."""
+        return True
+
+    @property
     def journal(self) -> PostgresInboundJournal:
         """The lines of all chats."""
         return self._journal

@@ -115,7 +115,27 @@ class Database:
             session = self._idle.pop()
             if not session.closed:
                 return session
-        return await self.connect()
+        opening = self._ending.start(self._opened(), name="open")
+        try:
+            found: Connection | StoreError = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(self._end_unwanted)
+            raise
+        if isinstance(found, StoreError):
+            raise found
+        return found
+
+    async def _opened(self) -> Connection | StoreError:
+        """Open a session to its end, whatever becomes of who asked for it: half of one could not be ended."""
+        try:
+            return await self.connect()
+        except StoreError as error:
+            return error
+
+    def _end_unwanted(self, opening: "asyncio.Task[Connection | StoreError]") -> None:
+        found = None if opening.cancelled() or opening.exception() else opening.result()
+        if isinstance(found, Connection):
+            self._ending.start(found.end(), name="end")
 
 
 def _leaves_sound(error: BaseException) -> bool:

@@ -15,6 +15,11 @@ class SqliteChatStores:
         self._people = SqliteChatPeople(desk)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether other processes may write here as well."""
+        return False
+
+    @property
     def journal(self) -> SqliteInboundJournal:
         """The lines of all chats."""
         return self._journal
