@@ -33,15 +33,16 @@ def logs_as_embedded() -> Iterator[None]:
     """Begin each test with logs as an embedding program has them, and undo what a test configures."""
     structlog.reset_defaults()
     route_to_logging()  # unconfigured, structlog writes to standard output and reads sources to do so
-    kept = [
-        (logger, logger.handlers[:], logger.level, logger.propagate)
-        for logger in map(logging.getLogger, (None, "uvicorn", "uvicorn.access", "uvicorn.error"))
-    ]
+    for name in ("uvicorn", "uvicorn.access", "uvicorn.error"):  # a server within a test may have set them
+        theirs = logging.getLogger(name)
+        theirs.handlers[:] = []
+        theirs.setLevel(logging.NOTSET)
+        theirs.propagate, theirs.disabled = True, False
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
     yield
-    for logger, handlers, level, propagates in kept:
-        logger.handlers[:] = handlers
-        logger.setLevel(level)
-        logger.propagate = propagates
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 @pytest.fixture(autouse=True)
