@@ -12,11 +12,12 @@ however often the platform sends it. What is neither done, failed, rejected nor 
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
 from postroom.contracts.chat_people import ChatPeople
+from postroom.contracts.errors import AlreadyConsumed, IllegalTransition
 from postroom.contracts.messages import Json
 
 MAX_LINES = 200
@@ -97,6 +98,38 @@ class InboundLine:
     def message_id(self) -> str:
         """The id of its message on the thread."""
         return f"{LINE_MESSAGE}{self.line_id}"
+
+    def moved(self, move: "LineMove", *, now: int) -> "InboundLine":
+        """Return the line as a move leaves it; one to the status that it has already leaves it as it is.
+
+        Raises:
+            IllegalTransition: it may not become that.
+        """
+        if self.status is move.status:
+            return self
+        if move.status not in LINE_MOVES.get(self.status, ()):
+            raise IllegalTransition(
+                f"line {self.line_id} is {self.status} and cannot become {move.status}", value=self.line_id
+            )
+        return replace(
+            self,
+            status=move.status,
+            thread_id=self.thread_id if move.thread_id is None else move.thread_id,
+            reason=self.reason if move.reason is None else move.reason,
+            updated_at=now,
+        )
+
+    def edited(self, body: dict[str, Json], *, now: int) -> "InboundLine":
+        """Return the line with other words; the same words leave it as it is.
+
+        Raises:
+            AlreadyConsumed: it is not open any more.
+        """
+        if not self.status.is_open:
+            raise AlreadyConsumed(f"line {self.line_id} is {self.status}", value=self.line_id)
+        if self.body == body:
+            return self
+        return replace(self, body=body, revision=self.revision + 1, updated_at=now)
 
 
 def line_id_of(message_id: str) -> int | None:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import islice, takewhile
 
 from postroom.contracts.chat import (
-    LINE_MOVES,
     MAX_LINES,
     ChatSession,
     Conversation,
@@ -20,9 +19,7 @@ from postroom.contracts.chat import (
 )
 from postroom.contracts.clock import Clock, SystemClock
 from postroom.contracts.errors import (
-    AlreadyConsumed,
     DuplicateRecord,
-    IllegalTransition,
     InvalidRecord,
     UnknownMessage,
     UnknownThread,
@@ -91,7 +88,7 @@ class MemoryInboundJournal:
         for line_id in asked:
             if line_id not in self._rows:
                 raise UnknownMessage(f"no line {line_id}", value=line_id)
-        moved = [_moved(self._rows[line_id], move, at) for line_id in asked]
+        moved = [self._rows[line_id].moved(move, now=at) for line_id in asked]
         return tuple(_told(self._put(line)) for line in moved)
 
     async def edit(self, key: LineKey, body: Fields, *, now: int | None = None) -> InboundLine:
@@ -103,11 +100,7 @@ class MemoryInboundJournal:
                 f"no line {key.message_id!r} was received in this chat", value=key.message_id
             )
         line = self._rows[self._ids[key]]
-        if not line.status.is_open:
-            raise AlreadyConsumed(f"line {line.line_id} is {line.status}", value=line.line_id)
-        if line.body == own:
-            return _told(line)
-        return _told(self._put(replace(line, body=own, revision=line.revision + 1, updated_at=at)))
+        return _told(self._put(line.edited(own, now=at)))
 
     async def find(self, key: LineKey) -> InboundLine | None:
         """Return the line with this key."""
@@ -321,19 +314,3 @@ def _owned(session: ChatSession) -> ChatSession:
 
 def _told(line: InboundLine) -> InboundLine:
     return replace(line, body=deepcopy(line.body))
-
-
-def _moved(line: InboundLine, move: LineMove, now: int) -> InboundLine:
-    if line.status is move.status:
-        return line
-    if move.status not in LINE_MOVES.get(line.status, ()):
-        raise IllegalTransition(
-            f"line {line.line_id} is {line.status} and cannot become {move.status}", value=line.line_id
-        )
-    return replace(
-        line,
-        status=move.status,
-        thread_id=line.thread_id if move.thread_id is None else move.thread_id,
-        reason=line.reason if move.reason is None else move.reason,
-        updated_at=now,
-    )

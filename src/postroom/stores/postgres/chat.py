@@ -1,11 +1,9 @@
 """Lines and sessions of chats on PostgreSQL, and all that the chat gateway keeps in one schema."""
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from postroom.contracts.chat import (
-    LINE_MOVES,
     MAX_LINES,
     ChatSession,
     Conversation,
@@ -17,9 +15,7 @@ from postroom.contracts.chat import (
     Received,
 )
 from postroom.contracts.errors import (
-    AlreadyConsumed,
     DuplicateRecord,
-    IllegalTransition,
     InvalidRecord,
     StoreCorrupt,
     StoreUnavailable,
@@ -79,7 +75,7 @@ class PostgresInboundJournal:
             unknown = set(asked) - {line.line_id for line in lines}
             if unknown:
                 raise UnknownMessage(f"no line {min(unknown)}", value=min(unknown))
-            moved = tuple(_moved(line, move, found[-1][0]) for line in lines)
+            moved = tuple(line.moved(move, now=found[-1][0]) for line in lines)
             if any(line.status is not move.status for line in lines):
                 values = move.status.value, move.thread_id, kept(move.reason), found[-1][0]
                 await session.rows(_SQL["move"], asked, *values)
@@ -100,11 +96,9 @@ class PostgresInboundJournal:
                 )
             [[edited_at, *row]] = found
             line = _line(row)
-            if not line.status.is_open:
-                raise AlreadyConsumed(f"line {line.line_id} is {line.status}", value=line.line_id)
-            if line.body == fields:
+            edited = line.edited(fields, now=edited_at)
+            if edited is line:
                 return line
-            edited = replace(line, body=fields, revision=line.revision + 1, updated_at=edited_at)
             await session.rows(_SQL["edit"], line.line_id, text, edited.revision, edited_at)
             return edited
 
@@ -301,22 +295,6 @@ async def _bind(session: Connection, bound: ChatSession, now: int) -> None:
 
 def _anothers(thread_id: str) -> DuplicateRecord:
     return DuplicateRecord(f"thread {thread_id!r} is another session's", value=thread_id)
-
-
-def _moved(line: InboundLine, move: LineMove, now: int) -> InboundLine:
-    if line.status is move.status:
-        return line
-    if move.status not in LINE_MOVES.get(line.status, ()):
-        raise IllegalTransition(
-            f"line {line.line_id} is {line.status} and cannot become {move.status}", value=line.line_id
-        )
-    return replace(
-        line,
-        status=move.status,
-        thread_id=line.thread_id if move.thread_id is None else move.thread_id,
-        reason=line.reason if move.reason is None else move.reason,
-        updated_at=now,
-    )
 
 
 def _possible(line_ids: Collection[int]) -> list[int]:

@@ -2,10 +2,8 @@
 
 import sqlite3
 from collections.abc import Collection
-from dataclasses import replace
 
 from postroom.contracts.chat import (
-    LINE_MOVES,
     MAX_LINES,
     InboundLine,
     LineDraft,
@@ -14,7 +12,7 @@ from postroom.contracts.chat import (
     LineStatus,
     Received,
 )
-from postroom.contracts.errors import AlreadyConsumed, IllegalTransition, InvalidRecord, UnknownMessage
+from postroom.contracts.errors import InvalidRecord, UnknownMessage
 from postroom.contracts.messages import Json
 from postroom.stores.codec import decode_json, encode
 from postroom.stores.sqlite.chat import rows
@@ -53,7 +51,7 @@ def move_lines(
     unknown = set(line_ids) - {line.line_id for line in found}
     if unknown:
         raise UnknownMessage(f"no line {min(unknown)}", value=min(unknown))
-    moved = tuple(_moved(line, move, now) for line in found)
+    moved = tuple(line.moved(move, now=now) for line in found)
     values = {
         "line_ids": named,
         "status": move.status.value,
@@ -75,12 +73,9 @@ def edit(db: sqlite3.Connection, key: LineKey, body: str, now: int) -> InboundLi
     line = find(db, key)
     if line is None:
         raise UnknownMessage(f"no line {key.message_id!r} was received in this chat", value=key.message_id)
-    if not line.status.is_open:
-        raise AlreadyConsumed(f"line {line.line_id} is {line.status}", value=line.line_id)
-    fields = decode_json(body, where="body")
-    if fields == line.body:
+    edited = line.edited(decode_json(body, where="body"), now=now)
+    if edited is line:
         return line
-    edited = replace(line, body=fields, revision=line.revision + 1, updated_at=now)
     db.execute(SQL["edit"], {"line_id": line.line_id, "body": body, "revision": edited.revision, "now": now})
     return edited
 
@@ -90,22 +85,6 @@ def purge(db: sqlite3.Connection, older_than: int, limit: int) -> int:
     gone = db.execute(SQL["purge"], {"older_than": older_than, "limit": max(limit, 0)}).rowcount
     db.execute(SQL["forget_purged"])
     return gone
-
-
-def _moved(line: InboundLine, move: LineMove, now: int) -> InboundLine:
-    if line.status is move.status:
-        return line
-    if move.status not in LINE_MOVES.get(line.status, ()):
-        raise IllegalTransition(
-            f"line {line.line_id} is {line.status} and cannot become {move.status}", value=line.line_id
-        )
-    return replace(
-        line,
-        status=move.status,
-        thread_id=line.thread_id if move.thread_id is None else move.thread_id,
-        reason=line.reason if move.reason is None else move.reason,
-        updated_at=now,
-    )
 
 
 def _named(line_ids: Collection[int]) -> str:
