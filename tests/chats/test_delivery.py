@@ -66,6 +66,18 @@ async def test_an_answer_that_a_crash_cut_off_is_marked_when_it_is_said_again(ro
     assert channel.texts() == [f"{wording.POSSIBLE_DUPLICATE}\nre: hello"]
 
 
+async def test_an_adapter_that_breaks_its_promise_does_not_hold_up_its_conversation(room):
+    gateway, channel = await room.open(Agent(), config=delivery(max_attempts=2), capabilities=FINAL)
+    channel.refusals += [KeyError("ok"), KeyError("ok")]
+    await channel.say("hello")
+    await all_answered(room, gateway, 1)
+    [dead] = await room.runs.outbox.dead_letters(lane="chat")
+    assert "KeyError" in dead.last_error
+    await channel.say("and now?")
+    await all_answered(room, gateway, 2)
+    assert channel.texts() == ["re: and now?"]
+
+
 async def test_what_will_not_pass_goes_to_the_tray_and_its_line_says_why(room):
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     channel.refusals.append(failed(SendErrorKind.FORBIDDEN))

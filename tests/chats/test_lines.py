@@ -1,5 +1,7 @@
 """Lines become turns, one at a time a session, each answered once and in order."""
 
+import asyncio
+import contextlib
 from dataclasses import replace
 from datetime import timedelta
 
@@ -228,6 +230,68 @@ async def test_an_edit_before_it_is_read_is_what_is_read_and_a_deletion_takes_it
     await channel.edit(second, "too late")
     await channel.take_back(second)
     assert await room.statuses() == {LineStatus.DONE: 2, LineStatus.RETRACTED: 1}
+
+
+@contextlib.asynccontextmanager
+async def on_its_way(room, gateway, channel, text):
+    """Say something to a busy session and hold it between the journal and its thread."""
+    mailbox = room.opened[-1][1]
+    hand_in, goes_on, held = mailbox.hand_in, asyncio.Event(), asyncio.Event()
+
+    async def slow(*given):
+        held.set()
+        await goes_on.wait()
+        return await hand_in(*given)
+
+    mailbox.hand_in = slow
+    event = await channel.say(text)
+    await held.wait()
+    yield event
+    goes_on.set()
+    await settled(lambda: not gateway.intake.tasks)
+
+
+async def test_a_line_that_is_edited_on_its_way_is_read_with_its_new_words(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent)
+    await channel.say("first")
+    await settled(agent.began(1))
+    async with on_its_way(room, gateway, channel, "secnod") as event:
+        await channel.edit(event, "second")
+    agent.free.set()
+    await all_answered(room, gateway, 2)
+    assert agent.read == [["first"], ["second"]]
+
+
+async def test_a_line_that_is_deleted_on_its_way_is_not_read(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent)
+    await channel.say("first")
+    await settled(agent.began(1))
+    async with on_its_way(room, gateway, channel, "oh no") as event:
+        await channel.take_back(event)
+    agent.free.set()
+    await all_answered(room, gateway, 2)
+    assert agent.read == [["first"]]
+    assert await room.statuses() == {LineStatus.DONE: 1, LineStatus.RETRACTED: 1}
+    assert (await gateway.counts()).adds_up
+
+
+async def test_a_line_that_another_process_handed_over_too_stays_handed_over(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent)
+    await channel.say("first")
+    await settled(agent.began(1))
+    async with on_its_way(room, gateway, channel, "second"):
+        other, _ = await room.open(agent)
+        await settled(lambda: not other.intake.tasks)
+        assert (await room.statuses())[LineStatus.HANDED_OVER] == 2
+    agent.free.set()
+    await all_answered(room, gateway, 2)
+    assert agent.read == [["first"], ["second"]]
 
 
 async def test_strangers_get_a_code_in_private_and_nothing_elsewhere(room):

@@ -135,7 +135,8 @@ class Delivery:
         except PostroomError as error:
             _LOG.warning("reply.left_to_lease", outbox_id=row.outbox_id, reason=error.describe())
         except Exception as error:  # an adapter broke its promise: the others' answers must not wait for it
-            _LOG.exception("reply.left_to_lease", outbox_id=row.outbox_id, reason=type(error).__name__)
+            _LOG.exception("reply.adapter_broke", outbox_id=row.outbox_id)
+            await self._failed(row, reply, SendResult.failed(SendErrorKind.UNKNOWN, type(error).__name__))
 
     async def _looked_after(self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply) -> None:
         lines = await self._stores.journal.lines(reply.lines[:MAX_LINES])

@@ -58,6 +58,8 @@ class MessageEvent:
     """Whether it was meant for us: a direct message, a mention, an answer to us."""
     line_id: int | None = None
     """Set when it was kept."""
+    revision: int = 1
+    """How often the chat has changed it, as far as this event knows: that of its line when it was read."""
     handed_over: bool = False
     """Whether it has become a message for an agent."""
     metadata: dict[str, Json] = field(default_factory=dict)
@@ -112,7 +114,9 @@ class MessageEvent:
         }
 
     @classmethod
-    def from_body(cls, body: Mapping[str, Json], *, line_id: int | None = None) -> "MessageEvent":
+    def from_body(
+        cls, body: Mapping[str, Json], *, line_id: int | None = None, revision: int = 1
+    ) -> "MessageEvent":
         """Return the event that `to_body` was given.
 
         Raises:
@@ -130,6 +134,7 @@ class MessageEvent:
             timestamp=body["timestamp"],
             addressed=body["addressed"],
             line_id=line_id,
+            revision=revision,
             metadata=dict(body["metadata"]),
         )
 

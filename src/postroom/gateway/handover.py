@@ -9,6 +9,7 @@ passed over.
 """
 
 from postroom.contracts.chat import (
+    LINE_MESSAGE,
     ChatSession,
     InboundJournal,
     LineMove,
@@ -16,7 +17,7 @@ from postroom.contracts.chat import (
     line_id_of,
 )
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import AlreadyConsumed, UnknownMessage
+from postroom.contracts.errors import AlreadyConsumed, IllegalTransition, UnknownMessage
 from postroom.contracts.mailroom import Mailroom, ThreadState
 from postroom.contracts.messages import (
     Boundary,
@@ -32,7 +33,6 @@ from postroom.gateway.admission import Admission, AdmissionKind
 from postroom.gateway.config import BusyMode, GatewayConfig
 from postroom.gateway.events import MessageEvent, MessageType
 from postroom.gateway.session import SessionSource
-from postroom.gateway.sessions import HAS_HIDDEN, hidden_runs
 
 _BLOCKS = {
     MessageType.PHOTO: "image",
@@ -70,20 +70,29 @@ class Handover:
         if line_id is None or source is None:
             raise UnknownMessage("a line is handed over only when it was kept", value=event.message_id)
         mode = mode or self.busy_mode(session, source)
-        hidden = bool(hidden_runs(session, session.thread_id))
-        message = message_of(event, shared=self._is_shared(source), has_hidden=hidden)
+        message = message_of(event, shared=self._is_shared(source))
         started = await self._mailroom.hand_in(session.thread_id, [message], delivery_of(mode, source))
         admission = Admission(AdmissionKind.STARTED)
         if started is None:
             admission = await self._place_of(message, session.thread_id, mode)
         if admission.kind is AdmissionKind.REJECTED:
             return admission
-        handed = LineMove(status=LineStatus.HANDED_OVER, thread_id=session.thread_id)
-        await self._journal.move([line_id], handed)
         event.handed_over = True
+        await self._moved(event, line_id, session.thread_id)
         if mode is BusyMode.INTERRUPT and started is None:
             await self.stop(session.thread_id, begun=True)
         return admission
+
+    async def _moved(self, event: MessageEvent, line_id: int, thread_id: str) -> None:
+        """Note that a line was handed over; what became of it in the chat meanwhile becomes of its message."""
+        handed = LineMove(status=LineStatus.HANDED_OVER, thread_id=thread_id)
+        try:
+            [line] = await self._journal.move([line_id], handed)
+        except IllegalTransition:
+            await self.taken_back(thread_id, f"{LINE_MESSAGE}{line_id}")  # or another process was faster
+            return
+        if line.revision > event.revision:
+            await self.edited(MessageEvent.from_body(line.body, line_id=line_id), thread_id)
 
     def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyMode:
         """Return what the session does when it is busy: its own choice, else its chat's, and so on."""
@@ -116,7 +125,7 @@ class Handover:
     async def dropped(self, thread_id: str) -> tuple[Message, ...]:
         """Take back all that waits in a conversation, and return it; its lines count as taken back."""
         waiting = await self._mailroom.pending(thread_id)
-        gone = [one.message for one in waiting if await self._taken_back(thread_id, one.pending_id)]
+        gone = [one.message for one in waiting if await self.taken_back(thread_id, one.pending_id)]
         lines = [line for line in (line_id_of(one.id or "") for one in gone) if line is not None]
         if lines:
             move = LineMove(status=LineStatus.RETRACTED, reason="dropped by command")
@@ -136,9 +145,6 @@ class Handover:
 
     async def taken_back(self, thread_id: str, message_id: str) -> bool:
         """Take back a message; False when a run has read it."""
-        return await self._taken_back(thread_id, message_id)
-
-    async def _taken_back(self, thread_id: str, message_id: str) -> bool:
         try:
             await self._mailroom.retract_pending(thread_id, message_id)
         except (AlreadyConsumed, UnknownMessage):
@@ -156,7 +162,7 @@ class Handover:
             refusal = wording.busy()
         elif len(ids) > self._config.busy.max_waiting:
             refusal = wording.queue_full(self._config.busy.max_waiting)
-        if refusal is not None and await self._taken_back(thread_id, message.id or ""):
+        if refusal is not None and await self.taken_back(thread_id, message.id or ""):
             return Admission(AdmissionKind.REJECTED, reason=refusal)
         return Admission(
             AdmissionKind.STARTED if mode is BusyMode.REJECT else _KINDS[mode], ahead=ids.index(message.id)
@@ -182,7 +188,7 @@ def delivery_of(mode: BusyMode, source: SessionSource) -> DeliveryMode:
             return DeliveryMode(granularity=Granularity.ONE, starts_run=True)
 
 
-def message_of(event: MessageEvent, *, shared: bool, has_hidden: bool = False) -> Message:
+def message_of(event: MessageEvent, *, shared: bool) -> Message:
     """Return a line as a message of its thread: what was said, by whom, when, and its files."""
     source = event.source
     data = {
@@ -192,7 +198,6 @@ def message_of(event: MessageEvent, *, shared: bool, has_hidden: bool = False) -
         "message_id": event.message_id,
         "reply_to": event.reply_to_text,
         "time": event.timestamp,
-        HAS_HIDDEN: has_hidden or None,
     }
     name = (source.user_name or source.user_id) if source else None
     words = f"[{name}] {event.text}" if shared and name else event.text
@@ -204,4 +209,4 @@ def message_of(event: MessageEvent, *, shared: bool, has_hidden: bool = False) -
         )
         for one in event.media
     )
-    return Message(role=Role.USER, content=(text, *files), id=f"line-{event.line_id}")
+    return Message(role=Role.USER, content=(text, *files), id=f"{LINE_MESSAGE}{event.line_id}")

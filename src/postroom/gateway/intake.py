@@ -98,8 +98,11 @@ class Intake:
             self._metrics.line("duplicate")
             return
         self._metrics.line("accepted" if received.is_new else "duplicate")
-        event.line_id = line.line_id
-        self._begin(event)
+        if received.is_new:
+            event.line_id = line.line_id
+            self._begin(event)
+        else:
+            await self._taken_up(line)
 
     async def edited(self, event: MessageEvent) -> None:
         """Give a line other words, as long as no run has read it.
@@ -112,7 +115,7 @@ class Intake:
         if not self._people.may_write(source):
             return
         try:
-            line = await self._stores.journal.edit(self._key(event, source), event.to_body())
+            line = await self._stores.journal.edit(_key(source, event.message_id), event.to_body())
         except (AlreadyConsumed, UnknownMessage):
             return
         event.line_id = line.line_id
@@ -124,13 +127,7 @@ class Intake:
         Raises:
             StoreError: it could not be looked up.
         """
-        key = LineKey(
-            platform=source.platform.value,
-            account=source.account,
-            chat_id=source.chat_id,
-            message_id=message_id,
-        )
-        line = await self._stores.journal.find(key)
+        line = await self._stores.journal.find(_key(source, message_id))
         if line is not None and line.status.is_open:
             await self._withdrawn(line)
 
@@ -172,7 +169,7 @@ class Intake:
 
     async def _taken_up(self, line: InboundLine) -> bool:
         try:
-            event = MessageEvent.from_body(line.body, line_id=line.line_id)
+            event = MessageEvent.from_body(line.body, line_id=line.line_id, revision=line.revision)
         except (KeyError, TypeError, ValueError) as error:
             await self._rejected(line.line_id, f"it cannot be read: {type(error).__name__}")
             return False
@@ -225,7 +222,7 @@ class Intake:
 
     def _draft(self, event: MessageEvent, source: SessionSource) -> LineDraft:
         return LineDraft(
-            key=self._key(event, source),
+            key=_key(source, event.message_id),
             session_key=build_session_key(
                 source, self._config.group_sessions_per_user, self._config.thread_sessions_per_user
             ),
@@ -233,10 +230,11 @@ class Intake:
             body=event.to_body(),
         )
 
-    def _key(self, event: MessageEvent, source: SessionSource) -> LineKey:
-        return LineKey(
-            platform=source.platform.value,
-            account=source.account,
-            chat_id=source.chat_id or source.user_id or "",
-            message_id=event.message_id or "",
-        )
+
+def _key(source: SessionSource, message_id: str | None) -> LineKey:
+    return LineKey(
+        platform=source.platform.value,
+        account=source.account,
+        chat_id=source.chat_id or source.user_id or "",
+        message_id=message_id or "",
+    )

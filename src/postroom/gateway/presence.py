@@ -31,7 +31,6 @@ from postroom.gateway.events import SendErrorKind
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import is_chat
 from postroom.gateway.session import SessionSource
-from postroom.gateway.sessions import HAS_HIDDEN
 
 _LOG = structlog.get_logger(__name__)
 _TYPING_EVERY_MS = 4_000
@@ -238,9 +237,6 @@ class ChatExecutor(RunDispatchExecutor):
 
     async def _without_hidden(self, activation: RunActivation) -> RunActivation:
         """Return the request with what was undone in its conversation out of its sight."""
-        told = [block.data for message in activation.messages for block in message.content[:1]]
-        if told and not any(data.get(HAS_HIDDEN) for data in told):
-            return activation
         hidden = await self._presence.hidden_runs(activation.thread_id)
         control = activation.control
         if not hidden or not isinstance(control, RunControl):

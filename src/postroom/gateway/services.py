@@ -93,7 +93,7 @@ class Services:
             _LOG.warning("gateway.not_all_delivered", reason=error.describe())
 
     async def changed(self, event: MessageEvent, line: InboundLine) -> None:
-        """Give the message of an edited line its new words; one that still waits is handed over with them."""
+        """Give the message of an edited line its new words; one on its way gets them when it has arrived."""
         if line.status is not LineStatus.HANDED_OVER or line.thread_id is None or event.source is None:
             return
         if not await self.handover.edited(event, line.thread_id):

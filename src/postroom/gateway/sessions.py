@@ -12,8 +12,6 @@ from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy
 from postroom.gateway.replies import thread_name
 from postroom.gateway.session import SessionSource
 
-HAS_HIDDEN = "has_hidden"
-"""Said with a line's message where something of its conversation was undone when it was said."""
 _TOUCH_AFTER_MS = 30_000
 """A session's last activity is written down no more often than this."""
 _MOST_ADDRESSES = 10_000
