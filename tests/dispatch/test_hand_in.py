@@ -1,6 +1,7 @@
 """Messages that start runs themselves: handed in once, read in order, by one run at a time, never lost."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -47,6 +48,55 @@ async def test_an_idle_thread_begins_at_once_and_the_others_follow_one_by_one(ro
     assert read(executor) == [["one"], ["two"], ["three"]]
     texts = [message.text() for message in await room.stores.threads.load_messages("t")]
     assert texts == ["one", "ok", "two", "ok", "three", "ok"]
+
+
+async def test_what_is_handed_in_on_an_idle_thread_has_begun_with_its_commit(room, monkeypatch):
+    """One commit, and no look back at it: what the run reads is what was written."""
+    commits = []
+    commit = type(room.stores.coordinator).commit
+
+    async def noted(self, step, *, now=None):
+        done = await commit(self, step, now=now)
+        commits.append(step)
+        return done
+
+    monkeypatch.setattr(type(room.stores.coordinator), "commit", noted)
+    executor = Blocking()
+    mailbox = room.mailbox(executor)
+    started = await mailbox.hand_in("t", said("one"), ALONE)
+    await executor.started.get()
+    [only] = commits
+    row = await room.stores.dispatches.load_dispatch(started.dispatch_id)
+    run = await room.stores.threads.load_run(started.run_id)
+    assert (row.status, row.dispatch_instance_id) == (RunDispatchStatus.CLAIMED, only.begins)
+    assert (run.status, run.session_id, run.dispatch_id) == (RunStatus.RUNNING, only.begins, row.dispatch_id)
+    [activation] = executor.activations
+    assert (activation.attempt, activation.trace.session_id) == (1, only.begins)
+    executor.release.set()
+    await mailbox.settled()
+    assert (await room.stores.threads.load_run(started.run_id)).status is RunStatus.DONE
+    assert len(commits) == 2
+
+
+async def test_what_had_begun_when_its_process_died_is_begun_again_by_another(room):
+    dead = room.mailbox(Counting(), consumer_id="dead")
+
+    async def dies(claimed, begun=None):
+        raise Unauthorized("the process died here")
+
+    dead._parts.dispatcher.begin_or_release = dies
+    with pytest.raises(Unauthorized):
+        await dead.hand_in("t", said("one"), ALONE)
+    [row] = await room.stores.dispatches.list_dispatches("t")
+    assert (await room.stores.threads.load_run(row.run_id)).status is RunStatus.RUNNING
+    room.clock.advance(timedelta(minutes=5))
+    executor = Counting()
+    heir = room.mailbox(executor, consumer_id="heir")
+    await heir.recover()
+    await eventually(lambda: nothing_waits(room, runs=1, executor=executor))
+    await heir.settled()
+    assert read(executor) == [["one"]]
+    assert (await room.stores.threads.load_run(row.run_id)).status is RunStatus.DONE
 
 
 async def test_those_of_a_group_are_read_together_and_other_groups_apart(room):

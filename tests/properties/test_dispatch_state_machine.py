@@ -147,6 +147,8 @@ def commits() -> st.SearchStrategy[Step]:
         interrupt=st.sampled_from([False, False, False, True]),
         claim=st.sampled_from([None, "any", "needed"]),
         cap=st.sampled_from([None, None, 1, 2]),
+        idle=st.sampled_from([False, False, False, True]),
+        begins=st.booleans(),
         proof=st.sampled_from([None, None, 0, 1]),
         joins=st.sampled_from([None, None, None, 0, 9]),
         behind=st.sampled_from([0, 0, 0, 0, 1]),
@@ -222,7 +224,13 @@ class Pair:
         )
 
     def own(
-        self, actual: RunDispatch | None, expected: RunDispatch | None, *, consumer: str, lease: int
+        self,
+        actual: RunDispatch | None,
+        expected: RunDispatch | None,
+        *,
+        consumer: str,
+        lease: int,
+        begins: str | None = None,
     ) -> None:
         """Check what a claim gave, and remember it."""
         if expected is None:
@@ -231,7 +239,10 @@ class Pair:
         assert actual is not None
         assert actual.claim_token not in {None, "", *(claim.token for claim in self.claims)}
         token = actual.claim_token or ""
-        assert actual == expected.claim(token=token, consumer=consumer, lease_ms=lease, now=self.now)
+        expected = expected.claim(token=token, consumer=consumer, lease_ms=lease, now=self.now)
+        if begins is not None:
+            expected = expected.record_dispatch_start(begins, now=self.now)
+        assert actual == expected
         self.claims.append(actual.claim_proof)
         self.model.put(actual)
 
@@ -479,6 +490,8 @@ class Pair:
         proof: int | None,
         joins: int | None,
         behind: int,
+        idle: bool,
+        begins: bool,
         **details: Any,
     ) -> None:
         """Submit: a message, and the dispatch that delivers it, in one step."""
@@ -491,11 +504,13 @@ class Pair:
             expected_message_count=self.model.said[thread] + behind,
             claim=proved,
             joins=None if joins is None else self.nth_name(joins, QUEUED),
+            begins="i" if begins and claim == "needed" and proof is None else None,
             delivery=Delivery(
                 dispatch=given,
                 interrupt=interrupt,
                 claim=ClaimRequest(consumer="c", lease_ms=7) if claim else None,
                 claim_needed=claim == "needed",
+                when_idle=idle,
                 queue_cap=cap,
             ),
         )
@@ -515,7 +530,7 @@ class Pair:
         row = self.model.put(replace(given, dispatch_epoch=self.model.epochs[thread]))
         if claim is not None:
             expected = row if claim == "needed" else self.model.next_due(thread, self.now)
-            self.own(done.claimed, expected, consumer="c", lease=7)
+            self.own(done.claimed, expected, consumer="c", lease=7, begins=commit.begins)
         else:
             assert done.claimed is None
         assert done.dispatch == self.model.rows[given.dispatch_id]
@@ -528,9 +543,10 @@ class Pair:
         waiting = 0 if delivery.interrupt else len(self.model.of(commit.thread_id, QUEUED))
         if delivery.queue_cap is not None and waiting >= delivery.queue_cap:
             found.add(QueueFull)
-        if self.model.claimed(commit.thread_id) and (
-            delivery.interrupt or (delivery.claim and delivery.claim_needed)
-        ):
+        busy = self.model.claimed(commit.thread_id)
+        if busy and (delivery.interrupt or (delivery.claim and delivery.claim_needed)):
+            found.add(ActiveRunConflict)
+        if delivery.when_idle and (busy or self.model.of(commit.thread_id, QUEUED)):
             found.add(ActiveRunConflict)
         if commit.expected_message_count != self.model.said[commit.thread_id]:
             found.add(VersionConflict)

@@ -474,7 +474,8 @@ class ThreadCommit:
     spends: tuple[Spending, ...] = ()
     """Added to what their scopes have spent."""
     begins: str | None = None
-    """The instance id of an execution that begins: recorded on the dispatch that `claim` owns."""
+    """The instance id of an execution that begins: recorded on the dispatch that `claim` owns, or on the one
+    of a delivery whose claim is needed."""
     ends: RunDispatchResult | None = None
     """How an execution ended: recorded on the dispatch that `claim` owns, which is acked with it."""
     delivery: Delivery | None = None
@@ -482,7 +483,14 @@ class ThreadCommit:
     @property
     def moves_owned(self) -> bool:
         """Whether it moves the dispatch that `claim` owns."""
-        return self.begins is not None or self.ends is not None
+        return self.claim is not None and (self.begins is not None or self.ends is not None)
+
+    @property
+    def begins_delivered(self) -> bool:
+        """Whether the dispatch that it delivers is claimed and begun as well."""
+        delivery = self.delivery
+        is_had = delivery is not None and delivery.claim is not None and delivery.claim_needed
+        return self.begins is not None and self.claim is None and is_had
 
     def moved(self, owned: RunDispatch, *, now: int) -> RunDispatch:
         """Return the dispatch that `claim` owns as this commit leaves it.
@@ -506,12 +514,13 @@ class ThreadCommit:
             raise UnknownThread(f"thread {self.thread_id!r} is gone", value=self.thread_id)
 
     def refuse_unclaimed_move(self) -> None:
-        """Refuse to begin or end an execution that nobody proves to be theirs, or beside a delivery.
+        """Refuse to begin or end an execution that nobody proves to be theirs, or beside another's delivery.
 
         Raises:
             InvalidRecord: as said.
         """
-        if self.moves_owned and self.claim is None:
+        is_unproved = self.begins is not None and not self.begins_delivered
+        if self.claim is None and (self.ends is not None or is_unproved):
             raise InvalidRecord("a commit that begins or ends an execution names its claim")
         if self.moves_owned and self.delivery is not None:
             raise InvalidRecord("a commit that begins or ends an execution delivers no other")

@@ -228,6 +228,17 @@ class RunRecord:
                 f"a run that is {before.status} cannot become {self.status}", value=self.run_id
             )
 
+    def begun(self, dispatch_id: str, session_id: str, *, now: int) -> "RunRecord":
+        """Return the run as it is while it executes for the first time."""
+        return replace(
+            self,
+            status=RunStatus.RUNNING,
+            dispatch_id=dispatch_id,
+            session_id=session_id,
+            started_at=now,
+            updated_at=max(now, self.updated_at),
+        )
+
     def ended(
         self, termination: TerminationReason, *, now: int, dispatch_id: str | None = None
     ) -> "RunRecord":

@@ -5,9 +5,19 @@ from dataclasses import dataclass
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.dispatch import RunDispatch
+from postroom.contracts.messages import Message
 from postroom.contracts.runs import RunRecord
 from postroom.dispatch.capture import RunCoordinator
 from postroom.dispatch.sinks import SuspensionAwareSink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """An execution that begins in the commit that stores its run: nothing of it is to be looked up."""
+
+    run: RunRecord
+    messages: tuple[Message, ...]
+    instance_id: str
 
 
 @dataclass(slots=True, kw_only=True)

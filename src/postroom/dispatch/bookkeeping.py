@@ -38,8 +38,10 @@ class Bookkeeping:
         Raises:
             StaleClaim: the dispatch is not ours any more; nothing was written.
         """
-        attempt.started_at = self._core.now()
-        run = _run_begun(attempt)
+        attempt.started_at = now = self._core.now()
+        run = None
+        if attempt.run.status is RunStatus.CREATED:
+            run = attempt.run.begun(attempt.dispatch.dispatch_id, attempt.instance_id, now=now)
         attempt.dispatch = await self._core.observed("record_dispatch_start", self._begun(attempt, run))
         attempt.run = run or attempt.run
 
@@ -133,21 +135,6 @@ class Bookkeeping:
                 if not error.retryable or tries > config.lease_ms // config.lease_retry_ms:
                     raise
                 await self._core.timer.sleep(config.lease_retry_ms)
-
-
-def _run_begun(attempt: Attempt) -> RunRecord | None:
-    """Return the run as it is from now on; None when it was at work before."""
-    run = attempt.run
-    if run.status is not RunStatus.CREATED:
-        return None
-    return replace(
-        run,
-        status=RunStatus.RUNNING,
-        dispatch_id=attempt.dispatch.dispatch_id,
-        session_id=attempt.instance_id,
-        started_at=attempt.started_at,
-        updated_at=max(attempt.started_at, run.updated_at),
-    )
 
 
 def _moved(committed: Committed) -> RunDispatch:

@@ -7,7 +7,7 @@ import structlog
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import PostroomError
-from postroom.dispatch.attempt import AttemptEnd
+from postroom.dispatch.attempt import AttemptEnd, Begun
 from postroom.dispatch.core import Core
 from postroom.dispatch.execution import Execution
 from postroom.dispatch.outcome import DispatchAttempt
@@ -79,7 +79,7 @@ class Dispatcher:
             self.slots.give(worker.tenant)
         return wanted
 
-    async def begin_or_release(self, claimed: RunDispatch) -> DispatchAttempt:
+    async def begin_or_release(self, claimed: RunDispatch, begun: Begun | None = None) -> DispatchAttempt:
         """Execute what was claimed under a reservation, or give it back when its tenant is at its bound."""
         worker = self.workers.get_or_create(claimed.thread_id)
         if not self.slots.move(worker.tenant, claimed.tenant):
@@ -88,7 +88,8 @@ class Dispatcher:
             worker.tenant = claimed.tenant
             await self._core.observed("release", self._core.dispatches.release(claimed.claim_proof))
             return DispatchAttempt.BUSY
-        self._begin(worker, claimed, self._readers.pop(claimed.dispatch_id, ReconnectableEventSink()))
+        reader = self._readers.pop(claimed.dispatch_id, ReconnectableEventSink())
+        self._begin(worker, claimed, reader, begun)
         return DispatchAttempt.CLAIMED
 
     def begin_foreground(self, claimed: RunDispatch, stream: EventStream | None) -> None:
@@ -148,18 +149,29 @@ class Dispatcher:
         core = self._core
         return await core.dispatches.claim(thread_id, core.consumer_id, lease_ms=core.config.lease_ms)
 
-    def _begin(self, worker: MailboxWorker, claimed: RunDispatch, sink: ReconnectableEventSink) -> None:
+    def _begin(
+        self,
+        worker: MailboxWorker,
+        claimed: RunDispatch,
+        sink: ReconnectableEventSink,
+        begun: Begun | None = None,
+    ) -> None:
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink)
         self._executing += 1
-        self._core.tasks.start(self._execute(worker, claimed, sink), name=f"dispatch {claimed.dispatch_id}")
+        execution = self._execute(worker, claimed, sink, begun)
+        self._core.tasks.start(execution, name=f"dispatch {claimed.dispatch_id}")
 
     async def _execute(
-        self, worker: MailboxWorker, claimed: RunDispatch, sink: ReconnectableEventSink
+        self,
+        worker: MailboxWorker,
+        claimed: RunDispatch,
+        sink: ReconnectableEventSink,
+        begun: Begun | None,
     ) -> None:
         end = AttemptEnd()
         try:
             try:
-                end = await self._execution.run(claimed, sink)
+                end = await self._execution.run(claimed, sink, begun)
             finally:
                 self._rest(worker, claimed)
                 if end.comes_again:

@@ -26,7 +26,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.executor import AgentRunResult, RunControl
 from postroom.contracts.runs import RunStatus, TerminationReason
-from postroom.dispatch.attempt import Attempt, AttemptEnd
+from postroom.dispatch.attempt import Attempt, AttemptEnd, Begun
 from postroom.dispatch.bookkeeping import Bookkeeping
 from postroom.dispatch.boundary import ThreadBoundary
 from postroom.dispatch.budgets import Budgets
@@ -67,14 +67,16 @@ class Execution:
         self.capture: Capture | None = None
         self._leases: dict[str, Lease] = {}
 
-    async def run(self, claimed: RunDispatch, out: ReconnectableEventSink) -> AttemptEnd:
+    async def run(
+        self, claimed: RunDispatch, out: ReconnectableEventSink, begun: Begun | None = None
+    ) -> AttemptEnd:
         """Execute a claimed dispatch to its end, and say what that leaves to do."""
         watched = SuspensionAwareSink(out)
         with self._core.metrics.active_runs.track_inprogress():
             async with lease_kept(self._core, claimed, is_suspended=lambda: watched.suspended) as lease:
                 self._leases[claimed.dispatch_id] = lease
                 try:
-                    return await self._run(claimed, watched, lease)
+                    return await self._run(claimed, watched, lease, begun)
                 except StaleClaim as error:
                     _LOG.info("dispatch.lost", dispatch_id=claimed.dispatch_id, reason=error.message)
                     await self._tell_of_loss(claimed)
@@ -115,13 +117,15 @@ class Execution:
             lease.stop(LeaseEnd.CANCELLED, "cancelled")
         return lease is not None
 
-    async def _run(self, claimed: RunDispatch, watched: SuspensionAwareSink, lease: Lease) -> AttemptEnd:
+    async def _run(
+        self, claimed: RunDispatch, watched: SuspensionAwareSink, lease: Lease, begun: Begun | None
+    ) -> AttemptEnd:
         dispatch = claimed if self._core.one_transaction else await self._still_ours(claimed)
         if dispatch is None:
             return AttemptEnd()
-        instance_id = self._core.new_id()
+        instance_id = self._core.new_id() if begun is None else begun.instance_id
         try:
-            attempt = await self._attempt(dispatch, watched, instance_id)
+            attempt = await self._attempt(dispatch, watched, instance_id, begun)
         except (InputError, StateError, InternalError, StoreCorrupt) as error:
             await self._core.dispatches.record_dispatch_start(dispatch.claim_proof, instance_id)
             await self._give_up(dispatch, watched, instance_id, error.describe())
@@ -129,7 +133,7 @@ class Execution:
         if is_settled(attempt.run, dispatch):
             await self._books.acknowledge_settled(attempt)
             return AttemptEnd()
-        await self._start(attempt)
+        await self._start(attempt, is_written=begun is not None)
         comes_again = await self._brought_to_its_end(attempt, lease)
         return AttemptEnd(comes_again=comes_again, leaves_waiting=attempt.leaves_waiting)
 
@@ -169,9 +173,9 @@ class Execution:
         return row
 
     async def _attempt(
-        self, dispatch: RunDispatch, watched: SuspensionAwareSink, instance_id: str
+        self, dispatch: RunDispatch, watched: SuspensionAwareSink, instance_id: str, begun: Begun | None
     ) -> Attempt:
-        run = await load_run_of(self._core.threads, dispatch)
+        run = await load_run_of(self._core.threads, dispatch) if begun is None else begun.run
         buffer = EventBuffer()
         coordinator = RunCoordinator(self._core.stores.coordinator, dispatch.claim_proof, buffer, run)
         sink: EventSink = watched
@@ -179,7 +183,10 @@ class Execution:
         if not is_settled(run, dispatch):
             if dispatch.deadline_at is not None and self._core.now() > dispatch.deadline_at:
                 raise InternalError(DEADLINE_PASSED, value=dispatch.deadline_at)
-            activation = await rebuild(self._core.threads, dispatch, run, instance_id=instance_id)
+            known = None if begun is None else begun.messages
+            activation = await rebuild(
+                self._core.threads, dispatch, run, instance_id=instance_id, messages=known
+            )
             registry = await self._pinning.materialize(run.resolution_id or "")
             boundary = ThreadBoundary(self._core, self._journal, coordinator, run.thread_id, run.run_id)
             hidden = activation.options.without_runs
@@ -206,8 +213,11 @@ class Execution:
             coordinator=coordinator,
         )
 
-    async def _start(self, attempt: Attempt) -> None:
-        await self._books.begin(attempt)
+    async def _start(self, attempt: Attempt, *, is_written: bool) -> None:
+        if is_written:
+            attempt.started_at = attempt.run.started_at or self._core.now()
+        else:
+            await self._books.begin(attempt)
         self._core.metrics.started(attempt.dispatch, now=attempt.started_at)
         await self._journal.dispatch_happened("RunSubmitted", attempt.dispatch)
 

@@ -9,7 +9,8 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InternalError, RunNotOpen, VersionConflict
 from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, SubmissionFacts
-from postroom.contracts.runs import RunRecord
+from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.dispatch.attempt import Begun
 from postroom.dispatch.config import COMMIT_ATTEMPTS
 from postroom.dispatch.core import Core
 from postroom.dispatch.journal import Journal
@@ -27,6 +28,8 @@ class DeliveryWish:
     claim_needed: bool = False
     when_idle: bool = False
     queue_cap: int | None = None
+    begins: bool = False
+    """Whether a new run begins with the claim that is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +41,8 @@ class Prepared:
     committed: Committed
     queued_at: int
     joined: RunDispatch | None = None
+    begun: Begun | None = None
+    """Its execution, where that began with it."""
 
     @property
     def run_id(self) -> str:
@@ -118,8 +123,11 @@ class Preparation:
         return row if row is not None and row.run_id == run.run_id and row.status in OPEN else None
 
     async def _write(self, plan: Plan, wish: DeliveryWish | None) -> Prepared:
-        commit = plan.commit
-        run, first_seq = plan.run, plan.first_seq
+        begun = self._begun(plan, wish)
+        commit, run, first_seq = plan.commit, plan.run, plan.first_seq
+        if begun is not None:
+            run = begun.run
+            commit = replace(commit, run=run, begins=begun.instance_id)
         in_commit = self._journal.shares(self._core.stores.coordinator.storage_identity)
         if wish is not None and plan.joins is None:
             delivery = self._delivery(self._dispatch(plan.activation, plan.queued_at), wish)
@@ -149,7 +157,18 @@ class Preparation:
             committed=committed,
             queued_at=plan.queued_at,
             joined=plan.joins,
+            begun=begun,
         )
+
+    def _begun(self, plan: Plan, wish: DeliveryWish | None) -> Begun | None:
+        """Return the execution that is to begin in the same commit; None where it begins later."""
+        run, activation = plan.run, plan.activation
+        is_new = run.status is RunStatus.CREATED and plan.joins is None
+        if wish is None or not wish.begins or not is_new or activation.committed_message_ids:
+            return None
+        instance_id = self._core.new_id()
+        run = run.begun(run.dispatch_id or "", instance_id, now=self._core.now())
+        return Begun(run=run, messages=plan.messages, instance_id=instance_id)
 
     def dispatch_of(self, prepared: Prepared) -> RunDispatch:
         """Return the dispatch of a prepared request, to be enqueued."""

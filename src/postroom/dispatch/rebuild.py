@@ -35,9 +35,14 @@ async def load_run_of(threads: ThreadStore, dispatch: RunDispatch) -> RunRecord:
 
 
 async def rebuild(
-    threads: ThreadStore, dispatch: RunDispatch, run: RunRecord, *, instance_id: str
+    threads: ThreadStore,
+    dispatch: RunDispatch,
+    run: RunRecord,
+    *,
+    instance_id: str,
+    messages: tuple[Message, ...] | None = None,
 ) -> RunActivation:
-    """Return the request that the run was accepted with, its messages read from the thread.
+    """Return the request that the run was accepted with, its messages read from the thread if not given.
 
     Raises:
         InvalidActivation, UnknownMessage, ResolveFailed: the request cannot be put together.
@@ -48,9 +53,11 @@ async def rebuild(
     if run.resolution_id is None:
         raise ResolveFailed(f"run {run.run_id!r} is pinned to nothing", value=run.run_id)
     trace = replace(kept.trace, dispatch_id=dispatch.dispatch_id, session_id=instance_id)
+    if messages is None:
+        messages = await _triggers(threads, run, kept.trigger_message_ids)
     return RunActivation(
         thread_id=run.thread_id,
-        messages=await _triggers(threads, run, kept.trigger_message_ids),
+        messages=messages,
         agent_id=run.agent_id,
         continue_run_id=kept.continue_run_id,
         decisions=kept.seeded_decisions,

@@ -144,8 +144,13 @@ class Submissions:
         dispatcher, thread_id = self._dispatcher, request.thread_id
         worker = dispatcher.workers.get_or_create(thread_id)
         reserved = dispatcher.reserve(thread_id, worker, request.delivery.tenant)
+        begins = reserved and when_idle and not request.delivery.delay_ms
         wish = DeliveryWish(
-            claim=reserved, when_idle=when_idle, queue_cap=self._core.config.max_queued_per_thread
+            claim=reserved,
+            claim_needed=begins,
+            begins=begins,
+            when_idle=when_idle,
+            queue_cap=self._core.config.max_queued_per_thread,
         )
         claimed = None
         try:
@@ -162,7 +167,7 @@ class Submissions:
             await self._journal.dispatch_happened("RunQueued", queued)
         finally:  # what is claimed is begun, also when the caller has gone meanwhile
             if claimed is not None:
-                await dispatcher.begin_or_release(claimed)
+                await dispatcher.begin_or_release(claimed, prepared.begun)
         if not reserved:
             await dispatcher.try_dispatch_next(thread_id)  # it may have become free meanwhile
         return submitted(queued, self._status_of(queued))

@@ -84,7 +84,7 @@ class Handover:
         return admission
 
     async def _moved(self, event: MessageEvent, line_id: int, thread_id: str) -> None:
-        """Note that a line was handed over; what became of it in the chat meanwhile becomes of its message."""
+        """Note that a line was handed over; its message follows what became of it in the chat meanwhile."""
         handed = LineMove(status=LineStatus.HANDED_OVER, thread_id=thread_id)
         try:
             [line] = await self._journal.move([line_id], handed)

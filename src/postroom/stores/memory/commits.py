@@ -83,7 +83,7 @@ class MemoryCommitCoordinator:
             thread=thread,
             run=None if commit.run is None else own_copy(commit.run),
             owned=commit.moved(owned, now=now) if owned and commit.moves_owned else None,
-            delivery=self._delivery(commit.delivery, commit.thread_id, now) if commit.delivery else None,
+            delivery=self._delivery(commit, commit.delivery, now) if commit.delivery else None,
             events=self._events.plan(commit.events, now),
             outbox=self._outbox.plan(commit.outbox, now),
             thread_state=deepcopy(commit.thread_state),
@@ -180,7 +180,8 @@ class MemoryCommitCoordinator:
             thread = replace(thread, message_count=count, updated_at=max(now, thread.updated_at))
         return thread if run is None else thread.after(run)
 
-    def _delivery(self, delivery: Delivery, thread_id: str, now: int) -> _DecidedDelivery:
+    def _delivery(self, commit: ThreadCommit, delivery: Delivery, now: int) -> _DecidedDelivery:
+        thread_id = commit.thread_id
         busy = self._queue.table.claimed(thread_id)
         if delivery.when_idle and (busy is not None or self._queue.table.count_queued(thread_id)):
             raise ActiveRunConflict(f"thread {thread_id!r} is not idle", value=thread_id)
@@ -201,6 +202,8 @@ class MemoryCommitCoordinator:
         claim = delivery.claim if busy is None else None
         if claim is not None:
             owned = self._queue.owned_row(row, claim.consumer, lease_ms=claim.lease_ms, now=now)
+            if commit.begins_delivered:
+                owned = owned.record_dispatch_start(commit.begins or "", now=now)
             if delivery.claim_needed:
                 return _DecidedDelivery(interrupt=delivery.interrupt, dispatch=owned, claim=None)
         return _DecidedDelivery(interrupt=delivery.interrupt, dispatch=row, claim=claim)

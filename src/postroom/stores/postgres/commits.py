@@ -87,6 +87,7 @@ async def _commit(session: Connection, commit: ThreadCommit, now: int | None) ->
     )
     if delivery is not None:
         committed = await _deliver(session, delivery, committed, at, claim_at=now)
+        committed = await _begun(session, commit, committed, now)
     return replace(
         committed,
         events=await _appended(session, commit, at),
@@ -253,6 +254,19 @@ async def _deliver(
     if claimed is not None and claimed.dispatch_id == dispatch.dispatch_id:
         dispatch = claimed
     return replace(committed, interrupt=interrupt, dispatch=dispatch, claimed=claimed)
+
+
+async def _begun(
+    session: Connection, commit: ThreadCommit, committed: Committed, now: int | None
+) -> Committed:
+    """Begin the execution of what was just claimed, where that is wanted."""
+    owned = committed.claimed
+    if owned is None or not commit.begins_delivered:
+        return committed
+    proof = [owned.dispatch_id], [owned.claim_token], [now]
+    [row] = await session.rows(SQL["start"], *proof, [commit.begins])
+    begun = rows.dispatch(row)
+    return replace(committed, dispatch=begun, claimed=begun)
 
 
 async def _claimed(session: Connection, delivery: Delivery, now: int | None) -> RunDispatch | None:

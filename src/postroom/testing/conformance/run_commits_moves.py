@@ -4,14 +4,16 @@ from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.dispatch import STALE_EPOCH, RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import InvalidRecord, StaleClaim, VersionConflict
+from postroom.contracts.errors import ActiveRunConflict, InvalidRecord, StaleClaim, VersionConflict
 from postroom.contracts.messages import DeliveryMode, Message
-from postroom.contracts.run_stores import RunStores, ThreadCommit
+from postroom.contracts.run_stores import ClaimRequest, Delivery, RunStores, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused
 from postroom.testing.conformance.run_given import (
+    LEASE,
     Promise,
+    asked,
     claimed,
     enqueued,
     everything,
@@ -96,6 +98,34 @@ async def only_the_owner_begins_and_ends(stores: RunStores, clock: ManualClock) 
     assert await loaded(stores) == owned
 
 
+async def a_delivery_whose_claim_is_needed_may_begin_at_once(stores: RunStores, clock: ManualClock) -> None:
+    """The run is stored as it executes, its dispatch is owned and begun; the owner may end it."""
+    await furnished(stores)
+    claim = ClaimRequest(consumer="w", lease_ms=LEASE)
+    for name, interrupt in (("d1", False), ("d2", True)):
+        dispatch = asked(stores, name, run_id=f"new-{name}")
+        delivery = Delivery(
+            dispatch=dispatch, claim=claim, claim_needed=True, when_idle=not interrupt, interrupt=interrupt
+        )
+        executes = run(stores, dispatch.run_id, status=RunStatus.RUNNING, dispatch_id=name)
+        commit = ThreadCommit(thread_id="t", run=executes, begins="instance", delivery=delivery)
+        done = await stores.coordinator.commit(commit)
+        owned = await loaded(stores, name)
+        assert done.claimed == done.dispatch == owned
+        assert owned.status is RunDispatchStatus.CLAIMED
+        assert (owned.dispatch_instance_id, owned.run_status) == ("instance", RunStatus.RUNNING)
+        assert await stores.threads.load_run(dispatch.run_id) == executes
+        again = replace(delivery, dispatch=asked(stores, "again"))
+        await refused_whole(stores, replace(commit, run=None, delivery=again), ActiveRunConflict)
+        await stores.coordinator.commit(
+            ThreadCommit(thread_id="t", claim=owned.claim_proof, ends=result(owned))
+        )
+    unsure = Delivery(dispatch=asked(stores, "perhaps"), claim=claim)
+    for delivery in (unsure, replace(unsure, claim=None, claim_needed=True)):
+        commit = ThreadCommit(thread_id="t", begins="instance", delivery=delivery)
+        await refused_whole(stores, commit, InvalidRecord)
+
+
 async def an_end_after_an_interrupt_is_refused(stores: RunStores, clock: ManualClock) -> None:
     """Neither the run nor the dispatch ends as the late writer says; the dispatch becomes Superseded."""
     await furnished(stores)
@@ -152,6 +182,7 @@ PROMISES: tuple[Promise, ...] = (
     a_commit_may_begin_and_end_an_execution,
     a_refused_commit_moves_no_dispatch,
     only_the_owner_begins_and_ends,
+    a_delivery_whose_claim_is_needed_may_begin_at_once,
     an_end_after_an_interrupt_is_refused,
     an_end_is_written_once,
     an_end_tells_whether_messages_wait,

@@ -74,7 +74,7 @@ def write(db: sqlite3.Connection, written: Written, now: int) -> Committed | Sta
     waits = step.ends is not None and pending.is_any(db, thread.id)
     delivered = Committed(message_count=after.message_count, dispatch=moved, leaves_waiting=waits)
     if step.delivery is not None:
-        delivered = _delivered(db, step.delivery, thread.id, delivered, now)
+        delivered = _delivered(db, step, step.delivery, delivered, now)
     return replace(
         delivered,
         events=events.append(db, written.events, now),
@@ -129,8 +129,9 @@ def _thread_after(db: sqlite3.Connection, thread: Thread, written: Written, now:
 
 
 def _delivered(
-    db: sqlite3.Connection, delivery: Delivery, thread_id: str, committed: Committed, now: int
+    db: sqlite3.Connection, step: ThreadCommit, delivery: Delivery, committed: Committed, now: int
 ) -> Committed:
+    thread_id = step.thread_id
     busy = queue.claimed(db, thread_id)
     _refuse_busy(db, delivery, thread_id, busy)
     asked = delivery.dispatch
@@ -141,6 +142,8 @@ def _delivered(
     claimed: RunDispatch | None = None
     if delivery.claim is not None and busy is None:
         claimed = _claimed(db, delivery, delivery.claim, now)
+    if claimed is not None and step.begins_delivered:
+        claimed = queue.put(db, claimed.record_dispatch_start(step.begins or "", now=now))
     if claimed is not None and claimed.dispatch_id == stored.dispatch_id:
         stored = claimed
     return replace(committed, dispatch=stored, claimed=claimed, interrupt=interrupt)
