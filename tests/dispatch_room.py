@@ -1,6 +1,7 @@
 """Executors that play a part, and what tests of the mailbox do again and again. For tests only."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -26,6 +27,7 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.preparation import Prepared
 
 T = TypeVar("T")
+PATIENCE = float(os.environ.get("POSTROOM_PATIENCE", "30"))
 
 
 def done(activation: RunActivation, response: str = "ok") -> AgentRunResult:
@@ -192,7 +194,7 @@ class CoordinatorAware(Noop):
 
 async def eventually(look: Callable[[], Awaitable[T | None]]) -> T:
     """Look again and again, letting others run in between, until there is something."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while True:
             if found := await look():
                 return found

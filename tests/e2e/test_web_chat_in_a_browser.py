@@ -99,7 +99,6 @@ class Harbour:
         self.server = uvicorn.Server(config)
         self._ready.set()
         await self.server.serve(sockets=[self.listener])
-        await self.adapter.disconnect()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Do something on the page's loop."""
@@ -109,6 +108,7 @@ class Harbour:
         return self.run(self.adapter.send("Ada", text, to, {"answers": [to], "final": final})).message_id
 
     def close(self) -> None:
+        self.run(self.adapter.disconnect())
         self.server.should_exit = True
         self._thread.join(PATIENCE)
         self.listener.close()

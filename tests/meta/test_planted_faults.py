@@ -163,7 +163,7 @@ def run_tests(test: str, source: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *words, "-k", "not sqlite and not postgres"],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(source), "PYTEST_XDIST_WORKER": ""},
+        env=os.environ | {"PYTHONPATH": str(source), "PYTEST_XDIST_WORKER": "", "POSTROOM_PATIENCE": "5"},
         capture_output=True,
         text=True,
         timeout=120,
