@@ -234,6 +234,17 @@ CREATE TABLE file_reservations (
   release_reason TEXT NOT NULL DEFAULT ''
 );
 
+CREATE TABLE handlings (
+  message_id  INTEGER NOT NULL,
+  agent_id    INTEGER NOT NULL,
+  run_id      TEXT NOT NULL,
+  injected_at INTEGER NOT NULL,
+  ended_at    INTEGER,
+  failure     TEXT NOT NULL DEFAULT '',
+  PRIMARY KEY (message_id, agent_id),
+  FOREIGN KEY (message_id, agent_id) REFERENCES recipients (message_id, agent_id)
+) WITHOUT ROWID;
+
 CREATE TABLE idempotency (
   scope      TEXT NOT NULL,
   key        TEXT NOT NULL,
@@ -315,6 +326,11 @@ CREATE TABLE recipients (
   PRIMARY KEY (agent_id, seq),
   UNIQUE (message_id, agent_id)
 ) WITHOUT ROWID;
+
+CREATE TABLE run_answers (
+  message_id INTEGER PRIMARY KEY REFERENCES messages (id),
+  run_id     TEXT NOT NULL
+);
 
 CREATE TABLE run_dispatch_counts (
   status TEXT NOT NULL PRIMARY KEY,
@@ -458,6 +474,13 @@ CREATE TABLE run_threads (
   created_at            INTEGER NOT NULL,
   updated_at            INTEGER NOT NULL
 ) STRICT;
+
+CREATE TABLE runners (
+  agent_id    INTEGER PRIMARY KEY REFERENCES agents (id),
+  runner      TEXT NOT NULL,
+  declared_by TEXT NOT NULL CHECK (declared_by IN ('operator', 'file')),
+  updated_at  INTEGER NOT NULL
+);
 
 CREATE TABLE runs (
   run_id     TEXT NOT NULL PRIMARY KEY

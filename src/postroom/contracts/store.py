@@ -31,11 +31,12 @@ from postroom.contracts.mail import (
     StoredAnswer,
     ThreadHead,
 )
+from postroom.contracts.waking import WakingReads, WakingWrites
 
 T = TypeVar("T")
 
 
-class MailReads(Protocol):
+class MailReads(WakingReads, Protocol):
     """Look-ups within one consistent view. Absence is None or an empty list."""
 
     def project(self, key: str) -> Project | None:
@@ -211,7 +212,7 @@ class MailReads(Protocol):
         ...
 
 
-class MailWrites(MailReads, Protocol):
+class MailWrites(MailReads, WakingWrites, Protocol):
     """Look-ups and changes within one transaction."""
 
     def insert_project(

@@ -25,9 +25,10 @@ from postroom.contracts.mail import (
 )
 from postroom.stores.memory.search import hit
 from postroom.stores.memory.tables import Letter, R, Tables
+from postroom.stores.memory.waking import MemoryWakingReads
 
 
-class MemoryReads:
+class MemoryReads(MemoryWakingReads):
     """Look-ups over the tables as they are."""
 
     def __init__(self, tables: Tables) -> None:

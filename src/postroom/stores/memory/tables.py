@@ -17,6 +17,7 @@ from postroom.contracts.mail import (
     Reservation,
     StoredAnswer,
 )
+from postroom.contracts.waking import Handling, KeptRunner
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
@@ -187,6 +188,9 @@ class Tables:
         )
         self.answers: Table[tuple[str, str], KeptAnswer] = Table(journal)
         self.outbox: Table[int, OutboxRow] = Table(journal, topic=by("topic"))
+        self.runners: Table[int, KeptRunner] = Table(journal)
+        self.handlings: Table[tuple[int, int], Handling] = Table(journal, message=by("message_id"))
+        self.run_answers: Table[int, str] = Table(journal)
         self.probes: Table[int, int] = Table(journal)
         self._numbers: Table[str, int] = Table(journal)
 

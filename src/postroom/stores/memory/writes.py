@@ -30,11 +30,12 @@ from postroom.contracts.mail import (
 from postroom.stores.memory.reads import MemoryReads
 from postroom.stores.memory.restore import restore
 from postroom.stores.memory.tables import Enclosure, KeptAnswer, Letter, R
+from postroom.stores.memory.waking import MemoryWakingWrites
 
 _EXPIRED_AT_ONCE = 100
 
 
-class MemoryWrites(MemoryReads):
+class MemoryWrites(MemoryReads, MemoryWakingWrites):
     """Look-ups and changes within one transaction."""
 
     def insert_project(

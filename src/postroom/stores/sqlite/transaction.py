@@ -38,6 +38,7 @@ from postroom.contracts.mail import (
 from postroom.stores.sqlite import rows
 from postroom.stores.sqlite.match import fts5
 from postroom.stores.sqlite.statements import STATEMENTS as SQL
+from postroom.stores.sqlite.waking import SqliteWakingReads, SqliteWakingWrites
 
 _NO_LIMIT = -1
 FEW = 4
@@ -53,7 +54,7 @@ _INBOX = {
 _SEARCH: dict[SearchOrder, str] = {"newest": "search_newest", "best": "search_best"}
 
 
-class SqliteReads:
+class SqliteReads(SqliteWakingReads):
     """Look-ups over one connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -277,7 +278,7 @@ class SqliteReads:
         return dict(zip(names, self._execute(SQL["counts"]).fetchone(), strict=True))
 
 
-class SqliteWrites(SqliteReads):
+class SqliteWrites(SqliteReads, SqliteWakingWrites):
     """Look-ups and changes over the writer's connection; one object a change."""
 
     def __init__(self, connection: sqlite3.Connection, outbox_ids: Iterator[int]) -> None:

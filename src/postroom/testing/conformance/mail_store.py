@@ -11,6 +11,7 @@ from postroom.testing.conformance import (
     mail_reservations,
     mail_restoring,
     mail_search,
+    mail_waking,
 )
 
 Promise = Callable[[MailStore, ManualClock], Awaitable[None]]
@@ -22,4 +23,5 @@ PROMISES: tuple[Promise, ...] = (
     *mail_reservations.PROMISES,
     *mail_changes.PROMISES,
     *mail_restoring.PROMISES,
+    *mail_waking.PROMISES,
 )

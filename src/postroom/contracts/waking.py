@@ -1,0 +1,83 @@
+"""What is kept of agents that postroom runs itself, and of the letters that woke them.
+
+stored ─▶ announced ─▶ injected (a run has the letter in its hands) ─▶ handled: read, and answered
+                                                                   └─▶ failed, with the reason
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+RunnerSource = Literal["operator", "file"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRunner:
+    """How an agent is run when mail comes for it."""
+
+    agent_id: int
+    runner: str
+    """What it is, as JSON; `contracts.runners.Runner` reads it."""
+    declared_by: RunnerSource
+    updated_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handling:
+    """What a run makes, or made, of a letter that woke its reader. The newest run's is kept."""
+
+    message_id: int
+    agent_id: int
+    run_id: str
+    injected_at: int
+    ended_at: int | None = None
+    failure: str = ""
+    """Why it was not done, when it was not."""
+
+
+class WakingReads(Protocol):
+    """Look-ups about runners and what they made of letters."""
+
+    def runner(self, agent_id: int) -> KeptRunner | None:
+        """Return how an agent is run; None when it is not run by postroom."""
+        ...
+
+    def runners(self, *, limit: int, after: int = 0) -> list[KeptRunner]:
+        """Return runners by agent id, those after `after`."""
+        ...
+
+    def with_runner(self, agent_ids: Sequence[int]) -> set[int]:
+        """Return which of these agents have a runner."""
+        ...
+
+    def handlings(self, message_ids: Sequence[int]) -> dict[int, dict[int, Handling]]:
+        """Return what runs made of each message, by recipient; every message is there."""
+        ...
+
+    def answering_run(self, message_id: int) -> str | None:
+        """Return the run whose end a letter tells; None for one that somebody wrote."""
+        ...
+
+
+class WakingWrites(WakingReads, Protocol):
+    """Changes of them."""
+
+    def put_runner(self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int) -> None:
+        """Say, or say anew, how an agent is run."""
+        ...
+
+    def drop_runner(self, agent_id: int) -> bool:
+        """Have an agent run no more; False when it was not."""
+        ...
+
+    def put_handling(self, handling: Handling) -> None:
+        """Store or replace what a run makes of a letter.
+
+        Raises:
+            StoreError: the agent is no recipient of the message.
+        """
+        ...
+
+    def note_answer(self, message_id: int, run_id: str) -> None:
+        """Record that a letter tells the end of a run; the first record stands."""
+        ...

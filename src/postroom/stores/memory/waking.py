@@ -1,0 +1,69 @@
+"""Runners, and what they made of letters, over tables in memory."""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import get_args
+
+from postroom.contracts.errors import StoreError
+from postroom.contracts.waking import Handling, KeptRunner, RunnerSource
+from postroom.stores.memory.tables import Tables
+
+
+class MemoryWakingReads:
+    """Look-ups over the tables as they are."""
+
+    _tables: Tables
+
+    def runner(self, agent_id: int) -> KeptRunner | None:
+        """Return how an agent is run; None when it is not run by postroom."""
+        return self._tables.runners.get(agent_id)
+
+    def runners(self, *, limit: int, after: int = 0) -> list[KeptRunner]:
+        """Return runners by agent id, those after `after`."""
+        return list(islice((row for row in self._tables.runners if row.agent_id > after), limit))
+
+    def with_runner(self, agent_ids: Sequence[int]) -> set[int]:
+        """Return which of these agents have a runner."""
+        return {agent_id for agent_id in agent_ids if agent_id in self._tables.runners}
+
+    def handlings(self, message_ids: Sequence[int]) -> dict[int, dict[int, Handling]]:
+        """Return what runs made of each message, by recipient; every message is there."""
+        return {
+            message_id: {row.agent_id: row for row in self._tables.handlings.where("message", message_id)}
+            for message_id in message_ids
+        }
+
+    def answering_run(self, message_id: int) -> str | None:
+        """Return the run whose end a letter tells; None for one that somebody wrote."""
+        return self._tables.run_answers.get(message_id)
+
+
+class MemoryWakingWrites(MemoryWakingReads):
+    """Changes of the tables, undone when the transaction is."""
+
+    def put_runner(self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int) -> None:
+        """Say, or say anew, how an agent is run."""
+        if agent_id not in self._tables.agents or declared_by not in get_args(RunnerSource):
+            raise StoreError("the store refused: no such agent, or no such source", value=agent_id)
+        kept = KeptRunner(agent_id=agent_id, runner=runner, declared_by=declared_by, updated_at=now)
+        self._tables.runners.put(agent_id, kept)
+
+    def drop_runner(self, agent_id: int) -> bool:
+        """Have an agent run no more; False when it was not."""
+        known = agent_id in self._tables.runners
+        self._tables.runners.drop(agent_id)
+        return known
+
+    def put_handling(self, handling: Handling) -> None:
+        """Store or replace what a run makes of a letter."""
+        key = handling.message_id, handling.agent_id
+        if self._tables.letters.one("copy", key) is None:
+            raise StoreError("the store refused: the agent is no recipient", value=list(key))
+        self._tables.handlings.put(key, handling)
+
+    def note_answer(self, message_id: int, run_id: str) -> None:
+        """Record that a letter tells the end of a run; the first record stands."""
+        if message_id not in self._tables.messages:
+            raise StoreError("the store refused: there is no such message", value=message_id)
+        if self._tables.run_answers.get(message_id) is None:
+            self._tables.run_answers.put(message_id, run_id)

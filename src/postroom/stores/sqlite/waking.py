@@ -1,0 +1,71 @@
+"""Runners, and what they made of letters, on SQLite."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import fields
+
+from postroom.contracts.waking import Handling, KeptRunner, RunnerSource
+from postroom.stores.sqlite.statements import load_statements
+
+SQL = load_statements("waking")
+
+_COLUMNS = tuple(field.name for field in fields(Handling))
+
+
+class SqliteWakingReads:
+    """Look-ups over one connection."""
+
+    _connection: sqlite3.Connection
+
+    def runner(self, agent_id: int) -> KeptRunner | None:
+        """Return how an agent is run; None when it is not run by postroom."""
+        row = self._connection.execute(SQL["runner"], (agent_id,)).fetchone()
+        return _runner(row) if row else None
+
+    def runners(self, *, limit: int, after: int = 0) -> list[KeptRunner]:
+        """Return runners by agent id, those after `after`."""
+        return [_runner(row) for row in self._connection.execute(SQL["runners"], (after, limit))]
+
+    def with_runner(self, agent_ids: Sequence[int]) -> set[int]:
+        """Return which of these agents have a runner."""
+        return {
+            row[0] for row in self._connection.execute(SQL["with_runner"], (json.dumps(list(agent_ids)),))
+        }
+
+    def handlings(self, message_ids: Sequence[int]) -> dict[int, dict[int, Handling]]:
+        """Return what runs made of each message, by recipient; every message is there."""
+        found: dict[int, dict[int, Handling]] = {message_id: {} for message_id in message_ids}
+        for row in self._connection.execute(SQL["handlings"], (json.dumps(list(message_ids)),)):
+            one = Handling(**dict(zip(_COLUMNS, row, strict=True)))
+            found[one.message_id][one.agent_id] = one
+        return found
+
+    def answering_run(self, message_id: int) -> str | None:
+        """Return the run whose end a letter tells; None for one that somebody wrote."""
+        row = self._connection.execute(SQL["answering_run"], (message_id,)).fetchone()
+        return row[0] if row else None
+
+
+class SqliteWakingWrites(SqliteWakingReads):
+    """Changes over the writer's connection."""
+
+    def put_runner(self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int) -> None:
+        """Say, or say anew, how an agent is run."""
+        self._connection.execute(SQL["put_runner"], (agent_id, runner, declared_by, now))
+
+    def drop_runner(self, agent_id: int) -> bool:
+        """Have an agent run no more; False when it was not."""
+        return self._connection.execute(SQL["drop_runner"], (agent_id,)).rowcount > 0
+
+    def put_handling(self, handling: Handling) -> None:
+        """Store or replace what a run makes of a letter."""
+        self._connection.execute(SQL["put_handling"], {name: getattr(handling, name) for name in _COLUMNS})
+
+    def note_answer(self, message_id: int, run_id: str) -> None:
+        """Record that a letter tells the end of a run; the first record stands."""
+        self._connection.execute(SQL["note_answer"], (message_id, run_id))
+
+
+def _runner(row: tuple[int, str, RunnerSource, int]) -> KeptRunner:
+    return KeptRunner(agent_id=row[0], runner=row[1], declared_by=row[2], updated_at=row[3])

@@ -1,0 +1,76 @@
+"""Promises of a mail store about agents that postroom runs, and what their runs made of letters."""
+
+from dataclasses import replace
+
+from postroom.contracts.errors import StoreError
+from postroom.contracts.store import MailStore, MailWrites
+from postroom.contracts.waking import Handling, KeptRunner
+from postroom.testing.clock import ManualClock
+from postroom.testing.conformance.given import an_office, letter, refused
+
+
+async def a_runner_is_kept_replaced_and_dropped(store: MailStore, clock: ManualClock) -> None:
+    """One an agent; what is declared later stands, and an agent without one is told apart."""
+    here = await an_office(store)
+    ada, ben = here.ada.id, here.ben.id
+    await store.write(lambda tx: tx.put_runner(ada, "{}", declared_by="file", now=5))
+    assert await store.read(lambda tx: (tx.runner(ben), tx.with_runner([ada, ben, 99]))) == (None, {ada})
+    await store.write(lambda tx: tx.put_runner(ada, '{"é": 1}', declared_by="operator", now=6))
+    kept = KeptRunner(agent_id=ada, runner='{"é": 1}', declared_by="operator", updated_at=6)
+    assert await store.read(lambda tx: tx.runner(ada)) == kept
+    assert await store.write(lambda tx: (tx.drop_runner(ada), tx.drop_runner(ada))) == (True, False)
+    assert await store.read(lambda tx: (tx.runner(ada), tx.with_runner([]))) == (None, set())
+    with refused(StoreError):
+        await store.write(lambda tx: tx.put_runner(99, "{}", declared_by="file", now=5))
+
+
+async def runners_are_listed_by_agent(store: MailStore, clock: ManualClock) -> None:
+    """A page at a time, those behind the last one seen."""
+    here = await an_office(store)
+    ids = sorted([here.ada.id, here.ben.id])
+
+    def declare(tx: MailWrites) -> None:
+        for agent_id in reversed(ids):
+            tx.put_runner(agent_id, "{}", declared_by="file", now=5)
+
+    await store.write(declare)
+    listed = await store.read(lambda tx: [tx.runners(limit=1), tx.runners(limit=9, after=ids[0])])
+    assert [[one.agent_id for one in page] for page in listed] == [[ids[0]], [ids[1]]]
+
+
+async def what_a_run_makes_of_a_letter_is_kept_by_recipient(store: MailStore, clock: ManualClock) -> None:
+    """The newest run's is kept; nobody else's letter can be handled."""
+    here = await an_office(store)
+    sent = await store.write(lambda tx: letter(tx, here.ada, [here.ben, here.ada], now=5).id)
+    first = Handling(message_id=sent, agent_id=here.ben.id, run_id="r1", injected_at=6)
+    own = replace(first, agent_id=here.ada.id, failure="née", ended_at=9)
+    again = replace(first, run_id="r2", injected_at=7)
+    for one in (first, own, again):
+        await store.write(lambda tx, one=one: tx.put_handling(one))  # type: ignore[misc]
+    found = await store.read(lambda tx: tx.handlings([sent, 99]))
+    assert found == {sent: {here.ben.id: again, here.ada.id: own}, 99: {}}
+    other = await store.write(lambda tx: letter(tx, here.ada, [here.ben], now=5).id)
+    for stranger in (replace(own, message_id=other), replace(first, message_id=99)):
+        with refused(StoreError):
+            await store.write(lambda tx, one=stranger: tx.put_handling(one))  # type: ignore[misc]
+
+
+async def a_letter_that_tells_the_end_of_a_run_is_known(store: MailStore, clock: ManualClock) -> None:
+    """The first record stands; what somebody wrote has none."""
+    here = await an_office(store)
+    told, written = await store.write(
+        lambda tx: [letter(tx, here.ada, [here.ben], now=5).id for _ in range(2)]
+    )
+    await store.write(lambda tx: tx.note_answer(told, "r1"))
+    await store.write(lambda tx: tx.note_answer(told, "r2"))
+    assert await store.read(lambda tx: (tx.answering_run(told), tx.answering_run(written))) == ("r1", None)
+    with refused(StoreError):
+        await store.write(lambda tx: tx.note_answer(99, "r"))
+
+
+PROMISES = (
+    a_runner_is_kept_replaced_and_dropped,
+    runners_are_listed_by_agent,
+    what_a_run_makes_of_a_letter_is_kept_by_recipient,
+    a_letter_that_tells_the_end_of_a_run_is_known,
+)
