@@ -41,7 +41,14 @@ async def test_a_letter_arrives_as_it_was_sent(room: Room) -> None:
     payload = sent["deliveries"][0]["payload"]
     assert sent == {
         "count": 2,
-        "deliveries": [{"project": "projects-harbor", "recipients": ["Ben", "Cyd"], "payload": payload}],
+        "deliveries": [
+            {
+                "project": "projects-harbor",
+                "recipients": ["Ben", "Cyd"],
+                "payload": payload,
+                "seen": ["inbox only", "inbox only"],
+            }
+        ],
         "skipped": [],
     }
     arrived = (await room.inbox("Ben"))[0]

@@ -48,6 +48,9 @@ HOT = (
     "expired_reservations",
     "contacts",
     "answer",
+    "with_runner",
+    "handlings",
+    "answering_run",
     "finish_outbox",
     "fail_outbox",
 )

@@ -128,6 +128,10 @@ class RunDispatchExecutor(ABC):
         """Say whether its steps are committed through a coordinator at all."""
         return self.commit_coordinator() is not None
 
+    def commits_steps(self, thread_id: str) -> bool:
+        """Say whether the steps of this thread's runs, and their answers, are committed by the executor."""
+        return self.has_commit_coordinator()
+
     def stages_events(self) -> bool:
         """Say whether its commits go through the coordinator it is given, with the events of the step."""
         return self.commit_coordinator() is not None

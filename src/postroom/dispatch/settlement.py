@@ -41,7 +41,8 @@ async def settle_run(
         StaleClaim: the run is not the worker's any more; nothing was written.
     """
     dispatch, coordinator = attempt.dispatch, attempt.coordinator
-    known = None if core.executor.has_commit_coordinator() else coordinator.run
+    commits = core.executor.commits_steps(dispatch.thread_id)
+    known = None if commits else coordinator.run
     for _ in range(COMMIT_ATTEMPTS):
         run = known or await core.threads.load_run(dispatch.run_id)
         known = None
@@ -49,7 +50,7 @@ async def settle_run(
             return None
         commit = ThreadCommit(thread_id=dispatch.thread_id, spends=spends)
         if _is_left_open(run, dispatch):
-            answer = () if core.executor.has_commit_coordinator() else _answer(core, run, result)
+            answer = () if commits else _answer(core, run, result)
             run = _ended(run, dispatch, result, answer, now=core.now())
             commit = replace(commit, run=run, messages=answer)
         commit = replace(commit, outbox=core.effects_of(run))

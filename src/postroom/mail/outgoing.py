@@ -1,11 +1,14 @@
-"""Effects that follow a change: rows of the outbox, stored with it and performed by the relay."""
+"""Effects that follow a change: rows of the outbox, stored with it and performed by relays."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from postroom.mail.desk import Writing
 
 ARCHIVE = "archive"
 """The topic of what the archive must write; a key is `<kind>:<id>`."""
+WAKE = "wake"
+"""The topic of readers who are to be woken by a letter; a key is `<message>/<agent>`."""
 
 ArchiveKind = Literal["agent", "message", "reservation"]
 
@@ -13,3 +16,15 @@ ArchiveKind = Literal["agent", "message", "reservation"]
 def to_archive(desk: Writing, kind: ArchiveKind, record_id: int, project_id: int) -> None:
     """Let the archive write a record as it stands when its turn comes."""
     desk.tx.insert_outbox(ARCHIVE, f"{kind}:{record_id}", project_id, desk.now)
+
+
+def to_wake(desk: Writing, message_id: int, agent_ids: Sequence[int], project_id: int) -> None:
+    """Let readers be woken by a letter, if it is still unread when their turn comes."""
+    for agent_id in agent_ids:
+        desk.tx.insert_outbox(WAKE, f"{message_id}/{agent_id}", project_id, desk.now)
+
+
+def woken_by(key: str) -> tuple[int, int]:
+    """Return message and agent of a wake row."""
+    message_id, _, agent_id = key.partition("/")
+    return int(message_id), int(agent_id)

@@ -1,7 +1,7 @@
 """Operations that write letters: send, reply, recall. All recipients are valid, or nothing is sent."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -28,7 +28,7 @@ from postroom.mail.contacts import ContactFacts, refusal
 from postroom.mail.desk import Writing
 from postroom.mail.identity import acting_active, as_reason, find_address, unknown_agent
 from postroom.mail.inbox import visible_message
-from postroom.mail.outgoing import to_archive
+from postroom.mail.outgoing import to_archive, to_wake
 from postroom.mail.views import MessageView, address_of, message_view
 
 _REPLY_PREFIX = re.compile(r"^\s*(?:re\s*:\s*)+", re.IGNORECASE)
@@ -37,16 +37,19 @@ _ID_DIGITS = 15
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 MAX_BROADCAST = 10_000
 FEW = 4
+RUNNER = "wake by runner"
+INBOX = "inbox only"
 MAX_PROBLEMS = 20
 """Bad recipients after which no more are looked at: each is compared with every known name."""
 
 
 class Delivery(TypedDict):
-    """What went to the agents of one project."""
+    """What went to the agents of one project, and how each of them, in the same order, will see it."""
 
     project: str
     recipients: list[str]
     payload: MessageView
+    seen: list[str]
 
 
 class Sent(TypedDict):
@@ -152,12 +155,11 @@ def reply_message(desk: Writing, asked: ReplyMessage) -> Sent:
     """Answer a letter: to its sender, or to the first recipients when the sender answers itself."""
     project, sender = acting_active(desk, asked.project_key, asked.sender_name)
     original, recipients = visible_message(desk, project, sender, asked.message_id)
-    subject = _REPLY_PREFIX.sub("", original.subject)
     letter = Letter(
         project=project,
         sender=sender,
         addressees=_answered(desk, sender, original, recipients, everybody=asked.reply_all),
-        subject=f"Re: {subject}"[: desk.rules.max_subject_chars],
+        subject=reply_subject(original.subject, desk.rules.max_subject_chars),
         body_md=asked.body_md,
         importance=asked.importance,
         ack_required=asked.ack_required,
@@ -166,6 +168,11 @@ def reply_message(desk: Writing, asked: ReplyMessage) -> Sent:
         reply_to=original,
     )
     return post(desk, letter, bad=[], skipped=[])
+
+
+def reply_subject(subject: str, most: int) -> str:
+    """Return the subject of an answer, one `Re:` before it, in so many characters."""
+    return f"Re: {_REPLY_PREFIX.sub('', subject)}"[:most]
 
 
 def _answered(
@@ -220,7 +227,9 @@ def post(desk: Writing, letter: Letter, *, bad: list[PostroomError], skipped: li
             tx.insert_blob(loaded.attachment.preview_sha256, loaded.preview)
         tx.insert_attachment(message.id, loaded.attachment)
     to_archive(desk, "message", message.id, letter.project.id)
-    return _sent(desk, letter, message, recipients, skipped)
+    woken = tx.with_runner([one.agent_id for one in recipients])
+    to_wake(desk, message.id, sorted(woken), letter.project.id)
+    return _sent(desk, letter, message, recipients, skipped, woken)
 
 
 def _deliver(desk: Writing, message: Message, one: Addressee) -> Recipient:
@@ -236,7 +245,12 @@ def _deliver(desk: Writing, message: Message, one: Addressee) -> Recipient:
 
 
 def _sent(
-    desk: Writing, letter: Letter, message: Message, recipients: Sequence[Recipient], skipped: list[str]
+    desk: Writing,
+    letter: Letter,
+    message: Message,
+    recipients: Sequence[Recipient],
+    skipped: list[str],
+    woken: Collection[int],
 ) -> Sent:
     payload = message_view(
         message,
@@ -246,13 +260,19 @@ def _sent(
         home_slug=letter.project.slug,
         bodies=False,
     )
-    by_project: dict[str, list[str]] = {}
+    by_project: dict[str, list[Recipient]] = {}
     for one in recipients:
-        by_project.setdefault(one.project_slug, []).append(one.name)
+        by_project.setdefault(one.project_slug, []).append(one)
     return {
         "count": len(recipients),
         "deliveries": [
-            {"project": slug, "recipients": names, "payload": payload} for slug, names in by_project.items()
+            {
+                "project": slug,
+                "recipients": [one.name for one in readers],
+                "payload": payload,
+                "seen": [RUNNER if one.agent_id in woken else INBOX for one in readers],
+            }
+            for slug, readers in by_project.items()
         ],
         "skipped": skipped,
     }

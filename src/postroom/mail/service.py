@@ -133,6 +133,29 @@ class Mail:
         hashed = token_hash(token)
         return await self.store.read(lambda tx: tx.agent_by_token(hashed) is not None)
 
+    def desk(self, tx: MailWrites) -> Desk[MailWrites]:
+        """Return the house's own place of work over an open transaction, for what it does by itself."""
+        return self._desk(tx, Caller())
+
+    async def set_runner(self, project_key: str, agent_name: str, runner: str | None) -> bool:
+        """Say how an agent is run when mail comes for it, None for not at all; for the operator alone.
+
+        Return whether it had a runner before.
+
+        Raises:
+            UnknownProject, UnknownAgent: there is none of that name.
+        """
+
+        def change(tx: MailWrites) -> bool:
+            agent = find_agent(tx, find_project(tx, project_key), agent_name)
+            if runner is None:
+                return tx.drop_runner(agent.id)
+            known = tx.runner(agent.id) is not None
+            tx.put_runner(agent.id, runner, declared_by="operator", now=self.clock.now())
+            return known
+
+        return await self.store.write(change)
+
     def _desk(self, tx: Any, caller: Caller, loaded: Sequence[LoadedAttachment] = ()) -> Desk[Any]:
         return Desk(
             tx=tx, now=self.clock.now(), rules=self.rules, caller=caller, dice=self._dice, loaded=loaded

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from postroom.contracts.waking import Handling, KeptRunner, RunnerSource
-from postroom.stores.sqlite.statements import load_statements
-
-SQL = load_statements("waking")
+from postroom.stores.sqlite.statements import STATEMENTS as SQL
 
 _COLUMNS = tuple(field.name for field in fields(Handling))
 

@@ -1,0 +1,93 @@
+"""Which executor runs a thread: told by the beginning of the thread's name."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.agent_events import EventSink
+from postroom.contracts.effects import RunEffects
+from postroom.contracts.errors import AgentNotFound
+from postroom.contracts.executor import AgentRunResult, ResolvedRunPlan, RunDispatchExecutor
+from postroom.contracts.messages import Message
+from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.runs import RunRecord
+from postroom.contracts.tools import ToolCallResume
+
+
+class ExecutorsByThread(RunDispatchExecutor):
+    """Several executors behind one mailbox. What they commit, they commit through what a run is given."""
+
+    def __init__(self, routes: Mapping[str, RunDispatchExecutor]) -> None:
+        self._routes = dict(routes)
+
+    def add(self, prefix: str, executor: RunDispatchExecutor) -> None:
+        """Have threads whose names begin like this run by an executor."""
+        self._routes[prefix] = executor
+
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        """Execute a run.
+
+        Raises:
+            AgentNotFound: nothing here runs such threads.
+        """
+        return await self._of(activation.thread_id).run(activation, sink)
+
+    def recovery(self, activation: RunActivation) -> Recovery:
+        """Say how a run that was cut off is executed again."""
+        return self._of(activation.thread_id).recovery(activation)
+
+    def cancel(self, id: str) -> bool:
+        """Ask the run that has this dispatch, run or thread id to end."""
+        return any(one.cancel(id) for one in self._each())
+
+    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
+        """Ask the thread's run to end and wait until it has."""
+        return await self._of(thread_id).cancel_and_wait_by_thread(thread_id)
+
+    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
+        """Hand a decision to whichever runs it."""
+        return any(one.send_decision(id, tool_call_id, resume) for one in self._each())
+
+    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
+        """Hand messages to whichever runs it."""
+        return any(one.send_messages(id, messages) for one in self._each())
+
+    def wake_pending_boundary(self, id: str) -> bool:
+        """Tell whichever runs it that messages wait."""
+        return any(one.wake_pending_boundary(id) for one in self._each())
+
+    async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
+        """Return what the run is pinned to."""
+        return await self._of(activation.thread_id).resolve(activation, pinned=pinned)
+
+    def commits_steps(self, thread_id: str) -> bool:
+        """Say whether the steps of this thread's runs are committed by what executes them."""
+        return self._of(thread_id).commits_steps(thread_id)
+
+    def _of(self, thread_id: str) -> RunDispatchExecutor:
+        for prefix, executor in self._routes.items():
+            if thread_id.startswith(prefix):
+                return executor
+        raise AgentNotFound(f"nothing here runs thread {thread_id!r}", value=thread_id)
+
+    def _each(self) -> Iterator[RunDispatchExecutor]:
+        return iter(dict.fromkeys(self._routes.values()))
+
+
+class JoinedEffects:
+    """The effects of several rooms; each looks at its own threads only."""
+
+    def __init__(self, *parts: RunEffects) -> None:
+        self._parts = list(parts)
+
+    def add(self, part: RunEffects) -> None:
+        """Ask one more room what a run's end causes."""
+        self._parts.append(part)
+
+    def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
+        """Return the effects of a run that is done, or waits."""
+        return tuple(draft for part in self._parts for draft in part.of(run))
+
+    def stored(self, run: RunRecord) -> None:
+        """Tell each room that the effects of a run are stored."""
+        for part in self._parts:
+            part.stored(run)

@@ -1,0 +1,147 @@
+"""The end of an agent's run as the mail room hears of it, and what it does then."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import structlog
+
+from postroom.contracts.mail import Agent, Message, Project
+from postroom.contracts.outbox import OutboxMessage
+from postroom.contracts.store import MailWrites
+from postroom.contracts.waking import Handling
+from postroom.mail.desk import Writing
+from postroom.mail.sending import Addressee, Letter, post, refusals, reply_subject
+from postroom.mail.waking.words import NO_WORDS, agent_of, clipped, failure
+
+_LOG = structlog.get_logger(__name__)
+MOST_ANSWERS = 40
+"""So many answers of runs, one after another on a thread, are a conversation that nobody reads."""
+
+DeskOf = Callable[[MailWrites], Writing]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A run that began with letters and is done."""
+
+    run_id: str
+    slug: str
+    name: str
+    letters: tuple[int, ...]
+    text: str
+    failed: str | None
+    """Why it was not done, when it was not."""
+
+    @classmethod
+    def of(cls, row: OutboxMessage) -> "Ended":
+        """Return what a row of the outbox tells.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none of ours.
+        """
+        told = row.payload
+        whose = agent_of(told["thread_id"])
+        if whose is None:
+            raise ValueError(told["thread_id"])
+        return cls(
+            run_id=told["run_id"],
+            slug=whose[0],
+            name=whose[1],
+            letters=tuple(int(one) for one in told["letters"]),
+            text=told["text"],
+            failed=told["failed"],
+        )
+
+    def told(self, desk: Writing) -> None:
+        """Mark its letters as handled and answer whoever asked; nothing when that is done already."""
+        project = desk.tx.project(self.slug)
+        agent = None if project is None else desk.tx.agent(project.id, self.name)
+        if project is None or agent is None:
+            return
+        handled = self._handled(desk, agent)
+        if not handled:
+            return
+        asked = handled[-1]
+        asker = _asker(desk, agent, asked)
+        if asker is not None:
+            self._answer(desk, project, agent, asked, asker)
+
+    def _handled(self, desk: Writing, agent: Agent) -> list[Message]:
+        """Return the letters that this end is told of now, marked."""
+        tx, found = desk.tx, list[Message]()
+        messages, before = tx.messages(self.letters), tx.handlings(self.letters)
+        readers = tx.recipients(self.letters)
+        for message_id in self.letters:
+            mine = next((one for one in readers[message_id] if one.agent_id == agent.id), None)
+            known = before[message_id].get(agent.id)
+            if mine is None or message_id not in messages:
+                continue
+            if known is None or known.run_id != self.run_id:
+                if self.failed is None or mine.read_at is not None:
+                    continue  # it was read before this run came to it, and needs nothing more
+                known = Handling(
+                    message_id=message_id, agent_id=agent.id, run_id=self.run_id, injected_at=desk.now
+                )
+            if known.ended_at is None:
+                found.append(messages[message_id])
+                self._mark(desk, known)
+        return found
+
+    def _mark(self, desk: Writing, known: Handling) -> None:
+        desk.tx.put_handling(
+            Handling(
+                message_id=known.message_id,
+                agent_id=known.agent_id,
+                run_id=self.run_id,
+                injected_at=known.injected_at,
+                ended_at=desk.now,
+                failure=self.failed or "",
+            )
+        )
+        if self.failed is None:
+            desk.tx.mark_read(known.message_id, known.agent_id, desk.now)
+
+    def _answer(self, desk: Writing, project: Project, agent: Agent, asked: Message, asker: Agent) -> None:
+        home = desk.tx.project_by_id(asker.project_id)
+        if home is None:
+            return
+        addressee = Addressee(project=home, agent=asker, kind="to")
+        refused = refusals(desk, project, agent, [addressee], reply_to=asked)
+        if refused:
+            _LOG.warning("answer.refused", run_id=self.run_id, reason=refused[asker.id].describe())
+            return
+        body = failure(agent.name, self.failed) if self.failed is not None else self.text.strip() or NO_WORDS
+        letter = Letter(
+            project=project,
+            sender=agent,
+            addressees=[addressee],
+            subject=reply_subject(asked.subject, desk.rules.max_subject_chars),
+            body_md=clipped(body, desk.rules.max_body_bytes),
+            importance="normal" if self.failed is None else "high",
+            thread_id=asked.thread_id,
+            topic=asked.topic,
+            reply_to=asked,
+        )
+        sent = post(desk, letter, bad=[], skipped=[])
+        desk.tx.note_answer(sent["deliveries"][0]["payload"]["id"], self.run_id)
+
+
+def _asker(desk: Writing, agent: Agent, asked: Message) -> Agent | None:
+    """Return who is to have the answer, if anybody is.
+
+    That is who wrote the letter. What a run reads that is itself the answer of a run belongs to whoever
+    began the thread: two agents would else thank each other for ever.
+    """
+    tx, sender_id = desk.tx, asked.sender_id
+    if tx.answering_run(asked.id) is not None:
+        first = tx.thread(asked.project_id, asked.thread_id, limit=1)
+        sender_id = first[0].sender_id if first else agent.id
+        if sender_id == asked.sender_id or _nobody_reads(desk, asked):
+            return None
+    return None if sender_id == agent.id else tx.agents_by_id([sender_id]).get(sender_id)
+
+
+def _nobody_reads(desk: Writing, asked: Message) -> bool:
+    """Say whether the newest letters of a thread are all answers of runs."""
+    newest = desk.tx.thread_tail(asked.project_id, asked.thread_id, limit=MOST_ANSWERS)
+    return len(newest) == MOST_ANSWERS and all(desk.tx.answering_run(one.id) is not None for one in newest)

@@ -1,0 +1,114 @@
+"""The wake policy: gives letters to the runs of readers that have a runner, at least once, keyed by letter.
+
+wait for a hint or the poll ─▶ a batch of rows ─▶ revalidate ─┬─▶ unread: on the reader's thread, announced
+                                                              └─▶ read, recalled, retired, no runner: nothing
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from secrets import token_hex
+
+import structlog
+
+from postroom.contracts.clock import Clock
+from postroom.contracts.errors import PostroomError
+from postroom.contracts.mail import OutboxRow
+from postroom.contracts.mailroom import Mailroom
+from postroom.contracts.messages import Boundary, DeliveryMode, Message
+from postroom.contracts.store import MailReads, MailStore
+from postroom.mail.outgoing import WAKE, woken_by
+from postroom.mail.views import address_of
+from postroom.mail.waking.words import Origin, agent_thread, as_prompt, letter_name
+
+_LOG = structlog.get_logger(__name__)
+POLL = timedelta(seconds=5)
+_BATCH = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wake:
+    """A letter that its reader's thread is to have."""
+
+    thread_id: str
+    message: Message
+    mode: DeliveryMode
+
+
+class Waker:
+    """Performs the mail room's wake rows."""
+
+    def __init__(self, store: MailStore, mailroom: Mailroom, clock: Clock, *, verified: bool) -> None:
+        self._store = store
+        self._mailroom = mailroom
+        self._clock = clock
+        self._verified = verified
+        self._hint = asyncio.Event()
+
+    def wake(self) -> None:
+        """Hint that a letter was written."""
+        self._hint.set()
+
+    async def serve(self) -> None:
+        """Wake readers until cancelled."""
+        while True:
+            self._hint.clear()
+            done = 0
+            try:
+                done = await self.round()
+            except PostroomError as error:
+                _LOG.warning("wake.put_off", reason=error.describe())
+            if not done:
+                await self._wait()
+
+    async def round(self) -> int:
+        """Perform a batch of rows; return how many were finished.
+
+        Raises:
+            PostroomError: mail or runs could not be reached; what is not finished is done again.
+        """
+        rows = await self._store.read(lambda tx: tx.outbox(WAKE, limit=_BATCH))
+        for row in rows:
+            wake = await self._store.read(lambda tx, row=row: self._looked_up(tx, row))  # type: ignore[misc]
+            if wake is not None:
+                await self._mailroom.hand_in(wake.thread_id, [wake.message], wake.mode)
+            await self._finish([row.id])
+        return len(rows)
+
+    async def _finish(self, row_ids: Sequence[int]) -> None:
+        await self._store.write(lambda tx: tx.finish_outbox(row_ids))
+
+    def _looked_up(self, tx: MailReads, row: OutboxRow) -> Wake | None:
+        """Return what the reader is to have; None when it needs to be woken no more."""
+        message_id, agent_id = woken_by(row.key)
+        message, agent = tx.message(message_id), tx.agents_by_id([agent_id]).get(agent_id)
+        mine = next(
+            (one for one in tx.recipients([message_id])[message_id] if one.agent_id == agent_id), None
+        )
+        if message is None or agent is None or mine is None:
+            return None
+        is_over = mine.read_at is not None or message.recalled_at is not None
+        if is_over or agent.retired_at is not None or tx.runner(agent_id) is None:
+            return None
+        home = tx.project_by_id(message.project_id)
+        sender = tx.agents_by_id([message.sender_id]).get(message.sender_id)
+        origin = Origin(
+            address=address_of(message.sender_name, home.slug if home else "?", mine.project_slug),
+            program="somebody" if sender is None else sender.program,
+            verified=self._verified,
+            is_answer=tx.answering_run(message_id) is not None,
+        )
+        text = as_prompt(message, origin, reader=agent.name, nonce=token_hex(8))
+        return Wake(
+            thread_id=agent_thread(mine.project_slug, agent.name),
+            message=Message.user(text, id=letter_name(message_id)),
+            mode=DeliveryMode(boundary=Boundary.NEXT_STEP, group=message.thread_id, starts_run=True),
+        )
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(POLL.total_seconds()):
+                await self._hint.wait()
+        except TimeoutError:
+            return

@@ -1,0 +1,120 @@
+"""A mail room whose readers are woken: letters in, runs of a fake agent, answers out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from dispatch_room import Deaf, done
+from postroom.contracts.run_stores import RunStores
+from postroom.contracts.store import MailStore
+from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.mailbox import Mailbox
+from postroom.dispatch.routing import ExecutorsByThread
+from postroom.mail.desk import Rules
+from postroom.mail.service import Mail
+from postroom.mail.waking.answers import Answering, LetterEffects
+from postroom.mail.waking.turns import LetterTurns
+from postroom.mail.waking.waker import Waker
+from postroom.mail.waking.words import AGENT_THREAD
+from postroom.testing import ManualClock
+
+PROJECT = "/work/shop"
+
+
+class FakeAgents(Deaf):
+    """A fake for tests: every agent answers `<name> did it`, or what the test lets it do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prompts: list[tuple[str, list[str]]] = []
+        self.act: Callable[..., Any] | None = None
+
+    async def execute(self, activation, sink):
+        self.prompts.append((activation.agent_id, [message.text() for message in activation.messages]))
+        if self.act is not None:
+            acted = await self.act(activation)
+            if acted is not None:
+                return acted
+        return done(activation, f"{activation.agent_id.partition('@')[0]} did it")
+
+
+@dataclass
+class Room:
+    """Mail, a mailbox and what joins them."""
+
+    store: MailStore
+    runs: RunStores
+    clock: ManualClock
+    rules: Rules = field(default_factory=Rules)
+    agents: FakeAgents = field(default_factory=FakeAgents)
+
+    def __post_init__(self) -> None:
+        self.mail = Mail(self.store, self.clock, self.rules)
+        self.mailbox, self.waker, self.answering = self.opened("server")
+
+    def opened(self, consumer: str) -> tuple[Mailbox, Waker, Answering]:
+        """Return what a process has of its own."""
+        turns = LetterTurns(self.agents, self.store, self.clock)
+        mailbox = Mailbox(
+            ExecutorsByThread({AGENT_THREAD: turns}),
+            self.runs,
+            consumer_id=consumer,
+            effects=LetterEffects(),
+            timer=self.clock,
+            config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=1),
+        )
+        waker = Waker(self.store, mailbox, self.clock, verified=False)
+        return mailbox, waker, Answering(self.runs.outbox, self.store, self.mail.desk, self.clock)
+
+    async def people(self, *names: str, runners: tuple[str, ...] = ()) -> None:
+        """Register agents, some of them with a runner."""
+        await self.mail.call("ensure_project", {"human_key": PROJECT})
+        for name in names:
+            registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": name}
+            await self.mail.call("register_agent", registered)
+        for name in runners:
+            await self.mail.set_runner(PROJECT, name, "{}")
+
+    async def send(self, sender: str, *to: str, body: str = "please", **more: Any) -> Any:
+        """Send a letter and return the answer."""
+        asked = {"project_key": PROJECT, "sender_name": sender, "to": list(to), "body_md": body}
+        return await self.mail.call("send_message", {"subject": "Work", **asked, **more})
+
+    async def turn(self) -> None:
+        """Let everything happen that is due: wakes, runs, answers, until nothing is left."""
+        while await self.waker.round() + await self.answered():
+            continue
+
+    async def answered(self) -> int:
+        await self.mailbox.settled()
+        return await self.answering.round()
+
+    async def inbox(self, name: str) -> list[dict[str, Any]]:
+        """Return an agent's letters, oldest first."""
+        asked = {"project_key": PROJECT, "agent_name": name, "after": 0}
+        return await self.mail.call("fetch_inbox", asked)
+
+    async def texts(self, name: str) -> list[tuple[str, str]]:
+        """Return who wrote what to an agent."""
+        return [(one["from"], one["body_md"]) for one in await self.inbox(name)]
+
+    async def handled(self, message_id: int, name: str) -> Any:
+        """Return what a run made of a letter."""
+
+        def look(tx):
+            project = tx.project(PROJECT)
+            return tx.handlings([message_id])[message_id].get(tx.agent(project.id, name).id)
+
+        return await self.store.read(look)
+
+    async def close(self) -> None:
+        await self.mailbox.aclose(timedelta(0))
+
+
+def number(sent: Any) -> int:
+    """Return the id of a letter that was sent."""
+    return sent["deliveries"][0]["payload"]["id"]
+
+
+__all__ = ["PROJECT", "FakeAgents", "Room", "number"]
