@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 
 from postroom.contracts.errors import InvalidName, StoreUnavailable, UnknownMessage
 from postroom.contracts.mail import Attachment
+from postroom.contracts.waking import Handling
 from postroom.mail.query import parse_query
 from postroom.stores.memory import MemoryStore
 from postroom.stores.sqlite import SqliteStore
@@ -24,6 +25,8 @@ HTTP = "http://127.0.0.1:8765"
 PAGES = (
     "/",
     "/p/orchard",
+    "/p/orchard/timeline",
+    "/p/orchard/timeline?live=1",
     "/p/orchard/threads",
     "/p/orchard/t/claims",
     "/p/orchard/t/claims?newest=1",
@@ -36,6 +39,7 @@ PAGES = (
     "/p/orchard/search?q=claim",
     "/p/orchard/search?q=nothing-like-it",
     "/p/quiet",
+    "/p/quiet/timeline",
     "/p/quiet/threads",
     "/p/quiet/agents",
     "/p/quiet/reservations",
@@ -187,6 +191,52 @@ async def every_page(client):
             ]
         assert len(seen) < 200
     return seen
+
+
+async def test_the_timeline_tells_what_happened_the_newest_first(client, store, world):
+    def handled(writes):
+        orchard = writes.project("orchard").id
+        fox, bird = (writes.agent(orchard, name).id for name in ("BlueFox", "RedBird"))
+        ghost = writes.agent(orchard, "HiddenReader").id
+        began = NOW - 3 * MINUTE
+        for agent_id, ended, failure in (
+            (fox, NOW - 2 * MINUTE, ""),
+            (bird, NOW - MINUTE, "exit code 3: <script>alert(1)</script>"),
+            (ghost, NOW, ""),
+        ):
+            handling = Handling(
+                message_id=world.claim,
+                agent_id=agent_id,
+                run_id="r",
+                injected_at=began,
+                ended_at=ended,
+                failure=failure,
+            )
+            writes.put_handling(handling)
+        lake = writes.agent(orchard, "GreenLake").id
+        writes.put_handling(Handling(message_id=world.reply, agent_id=lake, run_id="r2", injected_at=NOW))
+        writes.note_answer(world.reply, "r")
+
+    await store.write(handled)
+    shown = await page(client, "/p/orchard/timeline")
+    at = [
+        shown.text.index(words)
+        for words in (
+            f"GreenLake was woken by letter #{world.reply}",
+            f"RedBird could not handle letter #{world.claim}: exit code 3: <script>alert(1)</script>",
+            f"BlueFox is done with letter #{world.claim}",
+            "GreenLake reserved it: <b>mending</b>",
+            "BlueFox answered GreenLake: I do.",
+        )
+    ]
+    assert at[:3] == sorted(at[:3])
+    assert shown.text.index("At work now") < shown.text.index(f"letter #{world.reply} since")
+    assert "HiddenReader" not in shown.text
+    assert GONE not in shown.text
+    assert shown.all("script") == []
+    assert not [one for one in shown.all("meta") if one.get("http-equiv")]
+    live = await page(client, "/p/orchard/timeline?live=1")
+    assert [one["content"] for one in live.all("meta") if one.get("http-equiv") == "refresh"] == ["2"]
 
 
 async def test_every_link_of_every_page_leads_somewhere(client, world):

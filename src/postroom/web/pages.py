@@ -32,6 +32,7 @@ from postroom.web import files, marks, reading
 from postroom.web.assets import asset_routes
 from postroom.web.markdown import Body, Markdown
 from postroom.web.templating import render
+from postroom.web.timeline import timeline
 from postroom.web.views import Letter
 
 T = TypeVar("T")
@@ -74,6 +75,7 @@ def page_routes(
         ("/p/{slug}", pages.project),
         ("/p/{slug}/agents", pages.agents),
         ("/p/{slug}/agents/{name:path}", pages.agent),
+        ("/p/{slug}/timeline", pages.timeline),
         ("/p/{slug}/threads", pages.threads),
         ("/p/{slug}/t/{thread_id:path}", pages.thread),
         ("/p/{slug}/m/{message_id}", pages.message),
@@ -125,6 +127,13 @@ class Pages:
         slug, now = request.path_params["slug"], self._clock.now()
         page = await self._settled(lambda reads: reading.overview(reads, slug, now=now))
         return self._html("project", page=page, project=page.project)
+
+    async def timeline(self, request: Request) -> Response:
+        """Show what happened in a project, the newest first; live, the page loads itself again."""
+        slug, now = request.path_params["slug"], self._clock.now()
+        live = _choice(request, "live", ("0", "1")) == "1"
+        page = await self._mail.read(lambda reads: timeline(reads, slug, now=now))
+        return self._html("timeline", page=page, project=page.project, live=live)
 
     async def threads(self, request: Request) -> Response:
         """Show a project's threads, the newest first."""

@@ -90,7 +90,7 @@ def projects(reads: MailReads, *, after: int) -> Page[ProjectRow]:
 def overview(reads: MailReads, slug: str, *, now: int) -> Overview:
     """Return a project's newest threads, latest active agents and live reservations."""
     project = known_project(reads, slug)
-    recent = _newest(
+    recent = newest_of(
         lambda after, limit: reads.agents(project.id, include_retired=False, limit=limit, after=after),
         RECENT_AGENTS,
     )
@@ -187,7 +187,7 @@ def reservations(reads: MailReads, slug: str, *, path: str, now: int) -> Reserva
     project = known_project(reads, slug)
     found = reads.live_reservations(project.id, now=now, near=_literal_part(path) or None, limit=LIVE + 1)
     live = _cut(found, LIVE, lambda one: one.id)
-    newest = _newest(lambda after, limit: reads.reservations(project.id, limit=limit, after=after), ENDED)
+    newest = newest_of(lambda after, limit: reads.reservations(project.id, limit=limit, after=after), ENDED)
     ended = [one for one in reversed(newest) if one.released_at is not None or one.expires_at <= now]
     return ReservationsPage(
         project=project,
@@ -237,7 +237,7 @@ def _cut(found: Sequence[T], limit: int, number: Callable[[T], int]) -> Page[T]:
     return Page(shown, number(shown[-1]) if len(found) > limit else None)
 
 
-def _newest(fetch: Callable[[int, int], list[N]], limit: int) -> list[N]:
+def newest_of(fetch: Callable[[int, int], list[N]], limit: int) -> list[N]:
     """Return the `limit` rows with the greatest ids, of a list that can only be read upwards from an id.
 
     One look-up while they fit; else about two for each binary digit of the greatest id.
