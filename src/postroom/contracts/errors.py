@@ -7,7 +7,8 @@
     │   ├── UnknownRun, UnknownDispatch
     │   ├── NameTaken
     │   ├── InvalidSubmission, InvalidRecord, ForeignThread
-    │   └── AgentNotFound, ResolveFailed, InvalidActivation, InvalidResume, InvalidToolArguments
+    │   ├── AgentNotFound, ResolveFailed, InvalidActivation, InvalidResume, InvalidToolArguments
+    │   └── InvalidRunner, RunnerNotFound
     ├── StateError            the caller, at another time or in another way
     │   ├── IdempotencyConflict, AgentRetired, ContactRequired, ContactBlocked
     │   ├── AlreadyRead, NotHolder, CursorExpired, CursorAhead
@@ -19,6 +20,10 @@
     ├── StaleClaim            the worker: it lost the dispatch, must stop and has written nothing
     ├── RunFailure            the run failed; whether it is tried again is said by `retryable`
     │   ├── ExecutorFailed, ExecutorMisbehaved, PhaseError
+    │   ├── CommandError      the program that runs the agent
+    │   │   ├── CommandBusy, CommandKilled                                  (tried again)
+    │   │   └── CommandNotStarted, PromptTooLong, CommandFailed, CommandSaidNothing,
+    │   │       CommandTimedOut, CommandFlooded, CommandNotEnded
     │   └── InferenceError    the model's side
     │       ├── InferenceFailed, ProviderFailed, RateLimited, Overloaded,   (tried again)
     │       │   InferenceTimeout, StreamInterrupted
@@ -229,6 +234,20 @@ class InvalidToolArguments(InputError):
     """A tool was called with arguments that its schema refuses."""
 
     code = "invalid_tool_arguments"
+
+
+class InvalidRunner(InputError):
+    """A runner cannot be run as it is declared."""
+
+    code = "invalid_runner"
+
+
+class RunnerNotFound(InputError):
+    """Nobody has said how this agent is run; a run that needs it cannot be tried again."""
+
+    code = "runner_not_found"
+    branch = "runtime error"
+    default_remedy = "declare a runner for this agent: its recipe, its command and its working folder"
 
 
 class StateError(PostroomError):
@@ -469,6 +488,75 @@ class PhaseError(RunFailure):
     """A phase of the agent loop failed on its own state; the run ends as it stands."""
 
     code = "phase_error"
+
+
+class CommandError(RunFailure):
+    """The program that runs the agent failed."""
+
+    code = "command_error"
+    branch = "command failed"
+
+
+class CommandNotStarted(CommandError):
+    """The program is not there, may not be executed, or has no working folder."""
+
+    code = "command_not_started"
+    default_remedy = "mend the agent's runner: its command and its working folder"
+
+
+class PromptTooLong(CommandError):
+    """The system takes no argument of this length, or none with such a character."""
+
+    code = "prompt_too_long"
+    default_remedy = "give the prompt by stdin or file: the field `prompt` of the agent's runner"
+
+
+class CommandFailed(CommandError):
+    """The program ended with an exit code that says it failed."""
+
+    code = "command_failed"
+
+
+class CommandSaidNothing(CommandError):
+    """The program ended well and put nothing out."""
+
+    code = "command_said_nothing"
+    default_remedy = "look at what the command prints; the recipe must be the one for the program"
+
+
+class CommandTimedOut(CommandError):
+    """The program took too long, or was silent for too long, and was ended."""
+
+    code = "command_timed_out"
+    default_remedy = "raise `timeout` or `idle_timeout` of the agent's runner, or ask for less"
+
+
+class CommandFlooded(CommandError):
+    """The program put out more than anybody reads, and was ended."""
+
+    code = "command_flooded"
+    default_remedy = "let the command write its output to a file"
+
+
+class CommandNotEnded(CommandError):
+    """Processes of the run could not be ended; they are named."""
+
+    code = "command_not_ended"
+    default_remedy = "end the processes that are named by hand"
+
+
+class CommandBusy(CommandError):
+    """The program asked to be tried later (exit code 75), or the system had no room to start it."""
+
+    code = "command_busy"
+    retryable = True
+
+
+class CommandKilled(CommandError):
+    """A signal that was not ours ended the program; the system does so when memory is short."""
+
+    code = "command_killed"
+    retryable = True
 
 
 class InferenceError(RunFailure):

@@ -1,0 +1,127 @@
+"""What a runner may be: refused by name with the remedy, and the same again from its plain form."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from postroom.contracts.errors import InvalidRunner
+from postroom.contracts.runners import PromptWay, Recipe, Runner, RunnerKind
+
+GOOD: dict[str, Any] = {"argv": ["agent", "-q"], "cwd": "/work"}
+
+
+def test_a_runner_has_defaults_and_a_plain_form() -> None:
+    runner = Runner.from_dict(GOOD)
+    assert runner == Runner(argv=("agent", "-q"), cwd="/work")
+    assert runner.to_dict() == {
+        "kind": "command",
+        "recipe": "shell",
+        "argv": ["agent", "-q"],
+        "prompt": "stdin",
+        "cwd": "/work",
+        "env": {},
+        "pass_env": [],
+        "timeout": 1800.0,
+        "idle_timeout": None,
+        "max_output_bytes": 1 << 20,
+        "resume": False,
+    }
+
+
+def test_every_field_comes_back_from_its_plain_form() -> None:
+    runner = Runner(
+        kind=RunnerKind.COMMAND,
+        recipe=Recipe.CODEX,
+        argv=("codex", "exec", "{prompt_file}"),
+        prompt=PromptWay.FILE,
+        cwd="/größer",
+        env={"A": "ü\n=", "API_KEY": "secret"},
+        pass_env=("TOKEN",),
+        timeout=timedelta(milliseconds=1500),
+        idle_timeout=timedelta(seconds=2),
+        max_output_bytes=1,
+        resume=True,
+    )
+    assert Runner.from_dict(json.loads(json.dumps(runner.to_dict()))) == runner
+    assert "secret" not in repr(runner)
+
+
+def test_its_environment_is_its_own() -> None:
+    given = {"A": "1"}
+    runner = Runner(argv=("x",), cwd="/", env=given)
+    given["A"] = "2"
+    runner.to_dict()["env"]["A"] = "3"
+    assert runner.env == {"A": "1"}
+
+
+def test_a_recipe_that_knows_its_command_does_without() -> None:
+    assert [Runner(recipe=one, cwd="/").argv for one in Recipe if one is not Recipe.SHELL] == [()] * 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"recipe": "emacs"}, "recipe is refused: 'emacs' is not known"),
+        ({"recipe": None}, "recipe"),
+        ({"kind": "http"}, "kind"),
+        ({"prompt": "telepathy"}, "prompt"),
+        ({"prompt": ["stdin"]}, "prompt"),
+        ({"argv": []}, "no command of its own"),
+        ({"argv": [""]}, "that is empty"),
+        ({"argv": [" ", "x"]}, "that is empty"),
+        ({"argv": "agent"}, "no list of texts"),
+        ({"argv": ["agent", 1]}, "no list of texts"),
+        ({"argv": ["agent", "a\0b"]}, "zero byte"),
+        ({"argv": ["agent", "\ud800"]}, "half a character"),
+        ({"argv": ["sh", "-c", "say {prompt}"], "prompt": "argument"}, "within a longer argument"),
+        ({"argv": ["say", "{prompt}"]}, "not given by argument"),
+        ({"argv": ["say", "{prompt_file}"]}, "need one another"),
+        ({"prompt": "file"}, "need one another"),
+        ({"resume": True}, "knows no sessions"),
+        ({"resume": "yes", "recipe": "claude"}, "neither true nor false"),
+        ({"cwd": "work"}, "no absolute path"),
+        ({"cwd": ""}, "no absolute path"),
+        ({"cwd": "/a\0"}, "no absolute path"),
+        ({"cwd": None}, "no absolute path"),
+        ({"env": {"A": 1}}, "env"),
+        ({"env": {"A": "x\0"}}, "env"),
+        ({"env": {"": "x"}}, "no such name"),
+        ({"env": {"A=B": "x"}}, "no such name"),
+        ({"env": {"POSTROOM_INSTANCE": "x"}}, "set by the house"),
+        ({"env": ["A"]}, "no table"),
+        ({"pass_env": ["POSTROOM_HOUSE"]}, "set by the house"),
+        ({"pass_env": ["A=B"]}, "no such name"),
+        ({"pass_env": "HOME"}, "no list of texts"),
+        ({"timeout": 0}, "timeout"),
+        ({"timeout": -1}, "timeout"),
+        ({"timeout": None}, "timeout"),
+        ({"timeout": "1"}, "no number of seconds"),
+        ({"timeout": True}, "no number of seconds"),
+        ({"timeout": float("nan")}, "no number of seconds"),
+        ({"timeout": 1e300}, "no number of seconds"),
+        ({"timeout": 8 * 24 * 3600}, "at most 7 days"),
+        ({"idle_timeout": 0}, "idle_timeout"),
+        ({"max_output_bytes": 0}, "max_output_bytes"),
+        ({"max_output_bytes": (16 << 20) + 1}, "max_output_bytes"),
+        ({"max_output_bytes": True}, "max_output_bytes"),
+        ({"max_output_bytes": 1.5}, "max_output_bytes"),
+        ({"colour": "red"}, "colour is refused: there is no such field"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRunner, match=words):
+        Runner.from_dict({**GOOD, **changes})
+
+
+@pytest.mark.parametrize("plain", [None, [], "x", {"argv": ["x"]}])
+def test_what_is_no_table_or_has_no_folder_is_refused(plain: Any) -> None:
+    with pytest.raises(InvalidRunner):
+        Runner.from_dict(plain)
+
+
+def test_a_refusal_never_shows_the_content_of_a_variable() -> None:
+    with pytest.raises(InvalidRunner) as refused:
+        Runner.from_dict({**GOOD, "env": {"API_KEY": "the-secret\0"}})
+    assert "the-secret" not in str(refused.value.as_dict())
