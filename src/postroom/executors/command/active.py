@@ -1,0 +1,70 @@
+"""Runs that execute here: one a thread, found by run, thread or dispatch id."""
+
+import asyncio
+
+from postroom.contracts.agent_events import RunIdentity
+from postroom.contracts.errors import ThreadAlreadyRunning
+from postroom.executors.command.stopping import Stop, StopReason
+
+
+class ActiveRun:
+    """One execution, seen from outside; `instance` marks its processes."""
+
+    def __init__(self, identity: RunIdentity, instance: str) -> None:
+        self.identity = identity
+        self.instance = instance
+        self.stop = Stop()
+        self.ended = asyncio.Event()
+
+    def answers_to(self, id: str) -> bool:
+        """Say whether this is the run's, its thread's or its dispatch's id."""
+        return id in (self.identity.run_id, self.identity.thread_id, self.identity.dispatch_id)
+
+    def cancel(self) -> bool:
+        """Ask it to end; False when it ends by itself already."""
+        return self.stop.ask(StopReason.CANCELLED)
+
+
+class ActiveRuns:
+    """The runs that execute in this process."""
+
+    def __init__(self) -> None:
+        self._by_thread: dict[str, ActiveRun] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_thread)
+
+    def instances(self) -> frozenset[str]:
+        """Return what marks the processes of these runs."""
+        return frozenset(active.instance for active in self._by_thread.values())
+
+    def all(self) -> tuple[ActiveRun, ...]:
+        """Return every run."""
+        return tuple(self._by_thread.values())
+
+    async def enter(self, active: ActiveRun) -> None:
+        """Let a run begin; one of the thread that is being ended is awaited first.
+
+        Raises:
+            ThreadAlreadyRunning: one runs on the thread, and nobody has asked it to end.
+        """
+        thread_id = active.identity.thread_id
+        while (former := self._by_thread.get(thread_id)) is not None:
+            if not former.stop.is_ending:
+                raise ThreadAlreadyRunning(f"thread {thread_id!r} runs already", value=thread_id)
+            await former.ended.wait()
+        self._by_thread[thread_id] = active
+
+    def leave(self, active: ActiveRun) -> None:
+        """Let go of a run of which nothing is left."""
+        del self._by_thread[active.identity.thread_id]
+        active.ended.set()
+
+    def on_thread(self, thread_id: str) -> ActiveRun | None:
+        """Return the thread's run."""
+        return self._by_thread.get(thread_id)
+
+    def find(self, id: str) -> ActiveRun | None:
+        """Return the run with this run, thread or dispatch id; None when two different ones have it."""
+        found = [active for active in self._by_thread.values() if active.answers_to(id)]
+        return found[0] if len(found) == 1 else None

@@ -1,0 +1,126 @@
+"""What a server that died has left running: found by its notes and by markers, never by a pid alone.
+
+A process is an orphan when it carries the house's name and an instance that nobody here runs, or when a note
+names its pid together with the instant it was started at. What another server that lives has started is left
+alone, but for a run that is about to be started here: that one has lost it.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import structlog
+
+from postroom.contracts.clock import Timer
+from postroom.executors.command.ending import end_all
+from postroom.executors.command.limits import CommandLimits
+from postroom.executors.command.processes import GroupOnly, Proc, Wanted
+from postroom.executors.command.records import Records
+from postroom.executors.command.surroundings import DISPATCH, HOUSE, INSTANCE, RUN
+
+_LOG = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orphan:
+    """A program that outlived its server: `ended` are its processes, `left` those that could not be ended."""
+
+    instance: str
+    run_id: str
+    dispatch_id: str
+    ended: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    instance: str
+    run_id: str
+    dispatch_id: str
+    leader: int | None = None
+
+
+class Orphans:
+    """Finds and ends them."""
+
+    def __init__(
+        self,
+        records: Records,
+        machine: Proc | GroupOnly,
+        house: str,
+        *,
+        limits: CommandLimits,
+        timer: Timer,
+    ) -> None:
+        self._records = records
+        self._machine = machine
+        self._house = house
+        self._limits = limits
+        self._timer = timer
+
+    async def end(
+        self, running: Callable[[], Collection[str]], *, run_id: str | None = None
+    ) -> tuple[Orphan, ...]:
+        """End every orphan, or those of one run, and return them; `running` are the instances of this server.
+
+        Where the system does not show other processes nothing can be proved, and nothing is ended.
+        """
+        machine = self._machine
+        if not isinstance(machine, Proc):
+            return ()
+        found = await asyncio.to_thread(self._find, machine, running, run_id)
+        ended = [await self._end(one) for one in found]
+        return tuple(one for one in ended if one is not None)
+
+    def _find(
+        self, machine: Proc, running: Callable[[], Collection[str]], run_id: str | None
+    ) -> tuple[_Found, ...]:
+        found: dict[str, _Found] = {}
+        spared: set[str] = set()
+        for record in self._records.all():
+            is_another_run = run_id is not None and record.run_id != run_id
+            is_anothers = run_id is None and record.is_owned_by_another(machine)
+            if record.house != self._house or is_another_run or is_anothers:
+                spared.add(record.instance)
+                continue
+            found[record.instance] = _Found(
+                instance=record.instance,
+                run_id=record.run_id,
+                dispatch_id=record.dispatch_id,
+                leader=record.leader(machine),
+            )
+        if run_id is None:  # a run that is about to begin has its note: it was written first
+            self._add_marked(machine, found, spared)
+        mine = running()  # asked last: what was started meanwhile is not an orphan
+        return tuple(one for one in found.values() if one.instance not in mine)
+
+    def _add_marked(self, machine: Proc, found: dict[str, _Found], spared: set[str]) -> None:
+        """Add what carries the house's name and has no note any more."""
+        for _, variables in machine.marked(INSTANCE):
+            instance = variables[INSTANCE]
+            if variables.get(HOUSE) == self._house and instance not in spared:
+                one = _Found(
+                    instance=instance, run_id=variables.get(RUN, ""), dispatch_id=variables.get(DISPATCH, "")
+                )
+                found.setdefault(instance, one)
+
+    async def _end(self, one: _Found) -> Orphan | None:
+        variables = ((HOUSE, self._house), (INSTANCE, one.instance))
+        wanted = Wanted(leader=one.leader, variables=variables)
+        seen, left = await end_all(self._machine, wanted, self._limits, self._timer)
+        alive = {process.pid for process in left}
+        orphan = Orphan(
+            instance=one.instance,
+            run_id=one.run_id,
+            dispatch_id=one.dispatch_id,
+            ended=tuple(process.pid for process in seen if process.pid not in alive),
+            left=tuple(sorted(alive)),
+        )
+        if not alive:
+            await asyncio.to_thread(self._records.remove, one.instance)
+        if not seen:
+            return None  # only its note was left
+        _LOG.warning(
+            "command.orphan", run_id=one.run_id, ended=len(orphan.ended), left=list(orphan.left) or None
+        )
+        return orphan

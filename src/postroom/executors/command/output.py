@@ -1,0 +1,137 @@
+"""What a program puts out, in bounded memory: the tail of it, its lines, and what is streamed of it."""
+
+import codecs
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from postroom.contracts.agent_events import EventSink, TextDelta
+from postroom.contracts.clock import Clock
+
+CUT_NOTE: Final = "[the beginning was cut off: {count} bytes]\n"
+STREAM_NOTE: Final = "\n[more was put out than is streamed]\n"
+LEAST_LINE_BYTES: Final = 4 << 20
+"""A line of JSON may be so long in any case: a program tells its tools' output in lines, too."""
+
+
+class Tail:
+    """The last bytes of a stream."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._chunks: deque[bytes] = deque()
+        self._kept = 0
+        self.total = 0
+
+    def add(self, chunk: bytes) -> None:
+        """Take more; what lies further back than the bound is forgotten."""
+        self.total += len(chunk)
+        self._chunks.append(chunk[-self._most :])
+        self._kept += len(self._chunks[-1])
+        while self._kept - len(self._chunks[0]) >= self._most:
+            self._kept -= len(self._chunks.popleft())
+        if len(self._chunks) > 2 * self._most // 4_096 + 64:  # many small ones cost more than their bytes
+            self._chunks = deque([b"".join(self._chunks)])
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether something was forgotten."""
+        return self.total > self._most
+
+    def bytes(self) -> bytes:
+        """Return what is kept."""
+        return b"".join(self._chunks)[-self._most :]
+
+    def text(self) -> str:
+        """Return it as text, with a note where its beginning is missing; broken UTF-8 is replaced."""
+        kept = self.plain()
+        if not self.is_cut:
+            return kept
+        return CUT_NOTE.format(count=self.total - self._most) + kept
+
+    def plain(self) -> str:
+        """Return it as text without a note."""
+        kept = self.bytes()
+        rest = 0
+        while self.is_cut and rest < min(3, len(kept)) and kept[rest] & 0xC0 == 0x80:
+            rest += 1  # of a character that began before the cut
+        return kept[rest:].decode("utf-8", "replace")
+
+
+class Lines:
+    """The lines of a stream; one that is longer than the bound is passed over."""
+
+    def __init__(self, most: int) -> None:
+        self._most = max(most, LEAST_LINE_BYTES)
+        self._begun: list[bytes] = []
+        self._length = 0
+        self._too_long = False
+
+    def add(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the lines that are complete with this."""
+        *ended, rest = chunk.split(b"\n")
+        for piece in ended:
+            self._begin(piece)
+            yield from self.end()
+        self._begin(rest)
+
+    def end(self) -> Iterator[bytes]:
+        """Yield the line that was begun, if any."""
+        line, is_kept = b"".join(self._begun), not self._too_long
+        self._begun, self._length, self._too_long = [], 0, False
+        if line.strip() and is_kept:
+            yield line
+
+    def _begin(self, piece: bytes) -> None:
+        self._length += len(piece)
+        if self._length > self._most:
+            self._begun, self._too_long = [], True
+        elif piece:
+            self._begun.append(piece)
+
+
+class Stream:
+    """Passes text on as it comes: so much a second, and so much in all; then it says that there was more."""
+
+    def __init__(self, sink: EventSink, clock: Clock, *, per_second: int, in_all: int) -> None:
+        self._sink = sink
+        self._clock = clock
+        self._per_second = per_second
+        self._left_in_all = in_all
+        self._since = clock.now()
+        self._left = per_second
+        self._is_noted = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is passed on any more."""
+        return self._left_in_all <= 0
+
+    async def pass_on(self, text: str) -> None:
+        """Pass text on, as much of it as may be."""
+        if self.is_over or not text:
+            return
+        now = self._clock.now()
+        if not self._since <= now < self._since + 1_000:
+            self._since, self._left = now, self._per_second
+            self._is_noted = False
+        most = min(self._left, self._left_in_all)
+        shown = text[:most]
+        self._left -= len(shown)
+        self._left_in_all -= len(shown)
+        if shown:
+            await self._sink.emit(TextDelta(delta=shown))
+        if len(shown) < len(text) and not self._is_noted:
+            self._is_noted = True
+            await self._sink.emit(TextDelta(delta=STREAM_NOTE))
+
+
+class Decoder:
+    """Text out of bytes, piece by piece; a character may lie in two of them, broken UTF-8 is replaced."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def text(self, chunk: bytes, *, final: bool = False) -> str:
+        """Return the characters that are complete with this."""
+        return self._decoder.decode(chunk, final)

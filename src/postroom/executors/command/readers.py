@@ -1,0 +1,165 @@
+"""What each program's output says: its text, its answer, its session, what it used up.
+
+The shapes of `claude`, `codex`, `gemini` and `opencode` were written from what their makers document and
+users show, and were not run. Every reader passes over what it does not know; when none of a program's lines
+says what the answer is, the answer is the plain text.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from postroom.contracts.runs import Usage
+
+
+@dataclass(slots=True)
+class Said:
+    """What was read so far."""
+
+    answer: str | None = None
+    error: str | None = None
+    session: str | None = None
+    usage: Usage = field(default_factory=Usage)
+    is_begun: bool = False
+    """Whether the model said or did something."""
+    is_ended: bool = False
+    """Whether the program told its end, so that no answer means that there is none."""
+    starts_anew: bool = False
+    """Whether the next text begins another answer."""
+
+
+class LineReader(Protocol):
+    """Reads one program's lines, each a JSON object."""
+
+    def __call__(self, said: Said, line: Mapping[str, Any]) -> str:
+        """Take a line into account and return the text in it that is streamed."""
+        ...
+
+
+def object_in(line: bytes) -> Mapping[str, Any] | None:
+    """Return the JSON object that a line is, or None."""
+    stripped = line.strip()
+    if not stripped.startswith(b"{"):
+        return None
+    try:
+        read = json.loads(stripped.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return read if isinstance(read, dict) else None
+
+
+def claude(said: Said, line: Mapping[str, Any]) -> str:
+    """Read `claude -p --output-format stream-json --verbose`: the line of type `result` has the answer."""
+    kind = line.get("type")
+    if kind == "system":
+        said.session = _text(line, "session_id") or said.session
+    if kind == "assistant":
+        said.is_begun = True
+        content = _table(line, "message").get("content")
+        blocks = [one for one in content if isinstance(one, dict)] if isinstance(content, list) else []
+        return "".join(_text(one, "text") or "" for one in blocks if one.get("type") == "text")
+    if kind == "result":
+        said.is_ended = True
+        result = _text(line, "result")
+        failed = line.get("is_error") is True or str(line.get("subtype", "")).startswith("error")
+        said.error = (result or _listed(line, "errors") or str(line.get("subtype"))) if failed else None
+        said.answer = None if failed else result
+        said.session = _text(line, "session_id") or said.session
+        used = _table(line, "usage")
+        cached = _number(used, "cache_creation_input_tokens") + _number(used, "cache_read_input_tokens")
+        said.usage = Usage(
+            input_tokens=int(_number(used, "input_tokens") + cached),
+            output_tokens=int(_number(used, "output_tokens")),
+            cost_micros=round(_number(line, "total_cost_usd") * 1_000_000),
+        )
+    return ""
+
+
+def codex(said: Said, line: Mapping[str, Any]) -> str:
+    """Read `codex exec --json`: the last completed item that is an agent's message is the answer."""
+    kind = line.get("type")
+    if kind == "thread.started":
+        said.session = _text(line, "thread_id") or said.session
+    if kind in ("turn.failed", "error"):
+        said.error = _text(_table(line, "error"), "message") or _text(line, "message") or kind
+    if kind == "turn.completed":
+        said.is_ended = True
+        used = _table(line, "usage")
+        said.usage += Usage(
+            input_tokens=int(_number(used, "input_tokens")), output_tokens=int(_number(used, "output_tokens"))
+        )
+        said.error = None  # what it told before was overcome
+    if kind == "item.completed":
+        said.is_begun = True
+        item = _table(line, "item")
+        if (item.get("type") or item.get("item_type")) in ("agent_message", "assistant_message"):
+            said.answer = _text(item, "text") or said.answer
+            return _text(item, "text") or ""
+    return ""
+
+
+def gemini(said: Said, line: Mapping[str, Any]) -> str:
+    """Read `gemini --output-format json`: one object for the whole, its `response` is the answer."""
+    answer = _text(line, "response")
+    error = line.get("error")
+    if answer is None and error is None:
+        return ""
+    said.is_begun, said.is_ended = answer is not None, True
+    said.answer = answer
+    said.error = _text(error, "message") or str(error) if isinstance(error, dict) else None
+    said.session = _text(line, "session_id") or _text(line, "sessionId") or said.session
+    for model in _table(_table(line, "stats"), "models").values():
+        tokens = _table(model, "tokens") if isinstance(model, dict) else {}
+        said.usage += Usage(
+            input_tokens=int(_number(tokens, "prompt")), output_tokens=int(_number(tokens, "candidates"))
+        )
+    return answer or ""
+
+
+def opencode(said: Said, line: Mapping[str, Any]) -> str:
+    """Read `opencode run --format json`: the texts of the last step that has any are the answer."""
+    kind, part = line.get("type"), _table(line, "part")
+    said.session = _text(line, "sessionID") or _text(part, "sessionID") or said.session
+    if kind == "error":
+        error = _table(line, "error")
+        said.error = _text(_table(error, "data"), "message") or _text(error, "name") or "error"
+    if kind == "step_start":
+        said.starts_anew = True
+    if kind in ("text", "tool_use"):
+        said.is_begun = True
+    if kind == "text":
+        before = "" if said.starts_anew else said.answer or ""
+        said.starts_anew = False
+        said.answer = before + (_text(part, "text") or "")
+        return _text(part, "text") or ""
+    if kind == "step_finish":
+        said.is_ended = True
+        tokens = _table(part, "tokens")
+        said.usage += Usage(
+            input_tokens=int(_number(tokens, "input")),
+            output_tokens=int(_number(tokens, "output")),
+            cost_micros=round(_number(part, "cost") * 1_000_000),
+        )
+    return ""
+
+
+def _text(table: object, name: str) -> str | None:
+    found = table.get(name) if isinstance(table, Mapping) else None
+    return found if isinstance(found, str) and found else None
+
+
+def _table(table: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = table.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _number(table: Mapping[str, Any], name: str) -> float:
+    found = table.get(name)
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return found if is_number and 0 <= found < 1e15 else 0  # type: ignore[operator,return-value]
+
+
+def _listed(table: Mapping[str, Any], name: str) -> str | None:
+    found = table.get(name)
+    return "; ".join(str(one) for one in found) if isinstance(found, list) and found else None

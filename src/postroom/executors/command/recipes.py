@@ -1,0 +1,153 @@
+"""What the house knows of each program: its command, how it goes on with a session, how its output is read.
+
+As `readers`, written from documentation and not run. What a program's newer release does otherwise is put
+right in its runner: `argv` there takes the place of the command here.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice
+from typing import Final
+
+from postroom.contracts import runners
+from postroom.contracts.messages import storable
+from postroom.executors.command import readers
+from postroom.executors.command.output import LEAST_LINE_BYTES, Decoder, Lines, Tail
+from postroom.executors.command.readers import LineReader, Said
+
+SESSION: Final = "{session}"
+_MOST_TRIES: Final = 20
+
+
+class Shape(StrEnum):
+    """How the output is cut into what is read: plain text, a JSON object a line, or one for the whole."""
+
+    TEXT = "text"
+    LINES = "lines"
+    WHOLE = "whole"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeRules:
+    """One program. The words stand behind the runner's command, in this order: resume, stdin or argument."""
+
+    shape: Shape = Shape.TEXT
+    command: tuple[str, ...] = ()
+    resume: tuple[str, ...] = ()
+    with_stdin: tuple[str, ...] = ()
+    with_argument: tuple[str, ...] = (runners.PROMPT,)
+    reader: LineReader | None = None
+    refusals: tuple[str, ...] = ()
+    """Words, in small letters, by which the program says that it does not know the session."""
+
+
+RECIPES: Final[dict[runners.Recipe, RecipeRules]] = {
+    runners.Recipe.SHELL: RecipeRules(),
+    runners.Recipe.CLAUDE: RecipeRules(
+        shape=Shape.LINES,
+        command=("claude", "-p", "--output-format", "stream-json", "--verbose"),
+        resume=("--resume", SESSION),
+        reader=readers.claude,
+        refusals=("no conversation found", "session not found", "invalid session"),
+    ),
+    runners.Recipe.CODEX: RecipeRules(
+        shape=Shape.LINES,
+        command=("codex", "exec", "--json"),
+        resume=("resume", SESSION),
+        with_stdin=("-",),
+        reader=readers.codex,
+        refusals=("no rollout found", "rollout not found", "missing rollout", "session not found"),
+    ),
+    runners.Recipe.GEMINI: RecipeRules(
+        shape=Shape.WHOLE,
+        command=("gemini", "--output-format", "json"),
+        resume=("--resume", SESSION),
+        with_argument=("--prompt", runners.PROMPT),
+        reader=readers.gemini,
+        refusals=("error resuming session", "invalid session", "no previous sessions"),
+    ),
+    runners.Recipe.OPENCODE: RecipeRules(
+        shape=Shape.LINES,
+        command=("opencode", "run", "--format", "json"),
+        resume=("--session", SESSION),
+        reader=readers.opencode,
+        refusals=("session not found", "notfounderror", "invalid session"),
+    ),
+}
+
+
+class Reading:
+    """Reads one execution's output by its recipe; what it keeps is bounded."""
+
+    def __init__(self, rules: RecipeRules, *, most: int) -> None:
+        self._rules = rules
+        self._most = most
+        self._decoder = Decoder()
+        self._lines = Lines(most)
+        self._raw = Tail(most if rules.shape is not Shape.WHOLE else max(most, LEAST_LINE_BYTES))
+        self._text = Tail(most)
+        self.said = Said()
+
+    @property
+    def taken(self) -> int:
+        """How many bytes have come in all."""
+        return self._raw.total
+
+    def take(self, chunk: bytes) -> str:
+        """Return the text in a piece of output that is streamed."""
+        self._raw.add(chunk)
+        if self._rules.shape is Shape.TEXT:
+            return self._decoder.text(chunk)
+        if self._rules.shape is Shape.WHOLE:
+            return ""
+        return "".join(self._read(line) for line in self._lines.add(chunk))
+
+    def end(self) -> str:
+        """Return what is streamed when the output is over."""
+        if self._rules.shape is Shape.TEXT:
+            return self._decoder.text(b"", final=True)
+        if self._rules.shape is Shape.LINES:
+            return "".join(self._read(line) for line in self._lines.end())
+        return next((text for one in _objects(self._raw.bytes()) if (text := self._read(one))), "")
+
+    def answer(self) -> str:
+        """Return the answer: what the program says it is, else its text, else its output as it came."""
+        if self.said.answer is not None:
+            told = Tail(self._most)
+            told.add(storable(self.said.answer).encode())
+            return told.text()
+        if self._text.total or self.said.is_ended:
+            return self._text.text()
+        return self.output()
+
+    def output(self) -> str:
+        """Return the last of the output, as it came."""
+        return self._raw.text()
+
+    @property
+    def raw(self) -> Tail:
+        """The last of the output."""
+        return self._raw
+
+    def _read(self, line: bytes) -> str:
+        found = readers.object_in(line)
+        if found is None or self._rules.reader is None:
+            return ""
+        text = self._rules.reader(self.said, found)
+        self._text.add(storable(text).encode())
+        return text
+
+
+def _objects(output: bytes) -> Iterator[bytes]:
+    """Yield what may be the one JSON object in an output that has other lines before it."""
+    end = output.rfind(b"}") + 1
+    begins = [at.start() for at in islice(re.finditer(rb"^\{", output, re.MULTILINE), _MOST_TRIES)]
+    yield from (output[begin:end] for begin in begins)
+
+
+def refuses_session(rules: RecipeRules, reading: Reading, words: str) -> bool:
+    """Say whether an execution failed because the program does not know the session it was to go on with."""
+    told = f"{words}\n{reading.said.error or ''}".lower()
+    return not reading.said.is_begun and any(refusal in told for refusal in rules.refusals)

@@ -1,0 +1,131 @@
+"""A private note beside every program that runs, so that a later server finds what this one left behind.
+
+Written before the program is started and removed when none of its processes is left. Blocks: call it outside
+of the event loop.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from postroom.executors.command.launching import write_private
+from postroom.executors.command.processes import Machine, boot_id
+
+_LOG = structlog.get_logger(__name__)
+_RECORD: Final = ".json"
+_PROMPT: Final = ".prompt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One program: who it is, who started it, and what for. Without a pid it was about to be started."""
+
+    instance: str
+    house: str
+    run_id: str
+    dispatch_id: str
+    boot: str
+    owner_pid: int
+    owner_started: int
+    pid: int | None = None
+    started: int = 0
+
+    def leader(self, machine: Machine) -> int | None:
+        """Return the program's pid while it is that program's, and None once it may be another's."""
+        return self.pid if self._is(machine, self.pid, self.started) else None
+
+    def is_owned_by_another(self, machine: Machine) -> bool:
+        """Say whether another server started it that lives."""
+        return self.owner_pid != os.getpid() and self._is(machine, self.owner_pid, self.owner_started)
+
+    def _is(self, machine: Machine, pid: int | None, started: int) -> bool:
+        seen = machine.look(pid) if pid is not None and started else None
+        return seen is not None and seen.started == started and self.boot == boot_id()
+
+
+class Records:
+    """The notes of one house in its folder."""
+
+    def __init__(self, folder: Path, machine: Machine) -> None:
+        self._folder = folder
+        self._machine = machine
+
+    def prepare(self) -> None:
+        """Make the folder, and keep others out of it."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.chmod(0o700)
+
+    def prompt_file(self, instance: str) -> Path:
+        """Return where the program's prompt is put, when it is given by file."""
+        return self._path(instance, _PROMPT)
+
+    def begin(self, *, instance: str, house: str, run_id: str, dispatch_id: str) -> Record:
+        """Note that a program is about to be started."""
+        self.prepare()
+        here = self._machine.look(os.getpid())
+        record = Record(
+            instance=instance,
+            house=house,
+            run_id=run_id,
+            dispatch_id=dispatch_id,
+            boot=boot_id(),
+            owner_pid=os.getpid(),
+            owner_started=here.started if here else 0,
+        )
+        self._write(record)
+        return record
+
+    def has_started(self, record: Record, pid: int) -> None:
+        """Note which process it is."""
+        seen = self._machine.look(pid, even_ended=True)
+        self._write(replace(record, pid=pid, started=seen.started if seen else 0))
+
+    def remove(self, instance: str) -> None:
+        """Forget a program, its prompt included; harmless when repeated.
+
+        A note that cannot be removed is told of in the log; it is of no process then, and the next server
+        removes it.
+        """
+        try:
+            self._path(instance, _PROMPT).unlink(missing_ok=True)
+            self._path(instance, _RECORD).unlink(missing_ok=True)
+        except OSError as error:
+            _LOG.warning("command.record_not_removed", reason=str(error))
+
+    def all(self) -> tuple[Record, ...]:
+        """Return every note; one that cannot be read is passed over and told of."""
+        found = []
+        for path in sorted(self._folder.glob(f"*{_RECORD}")):
+            try:
+                found.append(_read(path))
+            except FileNotFoundError:
+                continue  # removed meanwhile
+            except (OSError, ValueError, TypeError) as error:
+                _LOG.warning("command.record_unreadable", file=path.name, reason=str(error))
+        return tuple(found)
+
+    def _write(self, record: Record) -> None:
+        write_private(self._path(record.instance, _RECORD), json.dumps(asdict(record)).encode())
+
+    def _path(self, instance: str, ending: str) -> Path:
+        name = hashlib.sha256(instance.encode("utf-8", "replace")).hexdigest()[:32]
+        return self._folder / f"{name}{ending}"
+
+
+def _read(path: Path) -> Record:
+    plain = json.loads(path.read_bytes())
+    if not isinstance(plain, dict) or plain.keys() != {one.name for one in fields(Record)}:
+        raise ValueError("it is no note of a program")
+    numbers = (plain["owner_pid"], plain["owner_started"], plain["started"])
+    if not all(isinstance(one, int) for one in numbers) or not isinstance(plain["pid"], int | None):
+        raise ValueError("a number in it is none")
+    if not all(
+        isinstance(plain[name], str) for name in ("instance", "house", "run_id", "dispatch_id", "boot")
+    ):
+        raise ValueError("a text in it is none")
+    return Record(**plain)

@@ -1,0 +1,224 @@
+"""One program from its start to the end of its last process: read all the while, ended when asked.
+
+    reads output ─▶ exits by itself, or is to stop ─▶ all its processes are ended ─▶ rest of output ─▶ reaped
+
+Whatever ends the wait, no process of its group outlives it and no descriptor stays open.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import IO
+
+from postroom.concurrency import Tasks
+from postroom.contracts.clock import Clock, Timer, milliseconds
+from postroom.contracts.runners import Runner
+from postroom.executors.command.ending import end_all, told_by
+from postroom.executors.command.limits import READ_BYTES, CommandLimits
+from postroom.executors.command.output import Stream, Tail
+from postroom.executors.command.processes import Machine, Seen, Wanted
+from postroom.executors.command.recipes import Reading
+from postroom.executors.command.stopping import Stop, StopReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a program ended: its exit code, negative for a signal, None when it could not be ended."""
+
+    code: int | None
+    stopped: StopReason | None
+    left: tuple[Seen, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What a program is watched with."""
+
+    runner: Runner
+    limits: CommandLimits
+    clock: Clock
+    timer: Timer
+    machine: Machine
+    marks: tuple[tuple[str, str], ...]
+
+
+class Supervision:
+    """Watches one program that was started."""
+
+    def __init__(
+        self,
+        process: "subprocess.Popen[bytes]",
+        watch: Watch,
+        stop: Stop,
+        *,
+        reading: Reading,
+        errors: Tail,
+        stream: Stream,
+    ) -> None:
+        self._process = process
+        self._watch = watch
+        self._stop = stop
+        self._reading = reading
+        self._errors = errors
+        self._stream = stream
+        self._heard_at = watch.clock.now()
+
+    async def end(self) -> Ended:
+        """Return when none of its processes is left, or those that are could not be ended."""
+        tasks = Tasks("command")
+        with ExitStack() as opened:
+            opened.callback(self._kill_at_last)
+            try:
+                return await self._watched(tasks, opened)
+            finally:
+                await tasks.close()
+
+    async def _watched(self, tasks: Tasks, opened: ExitStack) -> Ended:
+        exited = _exit_of(self._process, opened)
+        output, errors = await _pipe(self._process.stdout), await _pipe(self._process.stderr)
+        readers = (
+            tasks.start(self._read_output(output), name="output"),
+            tasks.start(self._read_errors(errors), name="errors"),
+        )
+        self._begin_limits(tasks)
+        gone = tasks.start(_wait(exited), name="exit")
+        asked = tasks.start(self._stop.asked(), name="stop")
+        await asyncio.wait((gone, asked), return_when=asyncio.FIRST_COMPLETED)
+        stopped = None if exited.is_set() else self._stop.reason
+        self._stop.settle()  # from here on it ends by itself, or for the reason that was first
+        watch = self._watch
+        leader = await asyncio.to_thread(watch.machine.look, self._process.pid, even_ended=True)
+        since = leader.started if leader else 0
+        wanted = Wanted(leader=self._process.pid, variables=watch.marks, since=since)
+        _, left = await end_all(watch.machine, wanted, watch.limits, watch.timer)
+        if not left:
+            await exited.wait()
+        await self._drain(tasks, readers, (output, errors))
+        if _has_failed(readers[0]):
+            stopped = StopReason.BROKEN
+        return Ended(code=self._process.poll(), stopped=stopped, left=left)
+
+    async def _drain(
+        self,
+        tasks: Tasks,
+        readers: "tuple[asyncio.Task[None], asyncio.Task[None]]",
+        pipes: "tuple[_Pipe, _Pipe]",
+    ) -> None:
+        """Read what still is in the pipes; a process that nobody could end may hold them open for ever."""
+        alarm = tasks.start(self._watch.timer.sleep(milliseconds(self._watch.limits.drain)), name="drain")
+        both = tasks.start(_both(readers), name="end of output")
+        await asyncio.wait((alarm, both), return_when=asyncio.FIRST_COMPLETED)
+        for reader in readers:
+            reader.cancel()
+        for pipe in pipes:
+            await pipe.close()
+        await self._stream.pass_on(self._reading.end())
+
+    def _begin_limits(self, tasks: Tasks) -> None:
+        runner = self._watch.runner
+        tasks.start(self._time_out(milliseconds(runner.timeout)), name="time-out")
+        if runner.idle_timeout is not None:
+            tasks.start(self._idle_out(max(milliseconds(runner.idle_timeout), 1)), name="idle time-out")
+
+    async def _time_out(self, most_ms: int) -> None:
+        await self._watch.timer.sleep(most_ms)
+        self._stop.ask(StopReason.TIMED_OUT)
+
+    async def _idle_out(self, most_ms: int) -> None:
+        while (left := self._heard_at + most_ms - self._watch.clock.now()) > 0:
+            await self._watch.timer.sleep(min(left, most_ms))  # a clock that is turned back adds nothing
+        self._stop.ask(StopReason.IDLE)
+
+    async def _read_output(self, pipe: "_Pipe") -> None:
+        is_whole = False
+        try:
+            while chunk := await pipe.reader.read(READ_BYTES):
+                self._heard_at = self._watch.clock.now()
+                await self._stream.pass_on(self._reading.take(chunk))
+                if self._reading.taken > self._watch.limits.most_output_bytes:
+                    self._stop.ask(StopReason.FLOODED)
+            is_whole = True
+        finally:
+            if not is_whole:  # nobody reads any more: it would wait for ever
+                self._stop.ask(StopReason.BROKEN)
+
+    async def _read_errors(self, pipe: "_Pipe") -> None:
+        while chunk := await pipe.reader.read(READ_BYTES):
+            self._heard_at = self._watch.clock.now()
+            self._errors.add(chunk)
+
+    def _kill_at_last(self) -> None:
+        """Leave nothing running when the wait itself was broken off, as by the end of the event loop."""
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+class _Pipe(asyncio.StreamReaderProtocol):
+    """One end of a pipe that is being read."""
+
+    def __init__(self) -> None:
+        self.reader = asyncio.StreamReader(limit=READ_BYTES)
+        super().__init__(self.reader)
+        self._let_go = asyncio.Event()
+        self.transport: asyncio.ReadTransport | None = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note that the descriptor is closed."""
+        super().connection_lost(exc)
+        self._let_go.set()
+
+    async def close(self) -> None:
+        """Return when the descriptor is closed."""
+        if self.transport is not None:
+            self.transport.close()
+            await self._let_go.wait()
+
+
+async def _pipe(end: IO[bytes] | None) -> _Pipe:
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.connect_read_pipe(_Pipe, end)
+    protocol.transport = transport
+    return protocol
+
+
+def _exit_of(process: "subprocess.Popen[bytes]", opened: ExitStack) -> asyncio.Event:
+    """Return what is set when the process has ended; its number is its own until it is reaped."""
+    loop = asyncio.get_running_loop()
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except (OSError, AttributeError):  # another system, an old one, or no descriptor is left
+        return _exit_by_thread(process, loop)
+    opened.callback(os.close, descriptor)
+    return told_by(loop, descriptor, opened)
+
+
+def _exit_by_thread(process: "subprocess.Popen[bytes]", loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+    event = asyncio.Event()
+
+    def wait() -> None:
+        process.wait()
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(event.set)
+
+    threading.Thread(target=wait, name=f"exit of {process.pid}", daemon=True).start()
+    return event
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _has_failed(task: "asyncio.Task[None]") -> bool:
+    return task.done() and not task.cancelled() and task.exception() is not None
+
+
+async def _both(tasks: "tuple[asyncio.Task[None], ...]") -> None:
+    await asyncio.wait(tasks)

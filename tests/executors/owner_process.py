@@ -1,0 +1,23 @@
+"""A server of its own that runs one program until it is killed: `owner_process.py FOLDER HOUSE TEXT`."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from executors.room import Room, script
+
+
+async def main(folder: str, house: str, text: str) -> None:
+    room = Room(Path(folder), script(text), house=house)
+    print("owner", flush=True)
+    run = asyncio.ensure_future(room.run())
+    while not run.done():
+        said = room.sink.text
+        room.sink.events.clear()
+        print(said, end="", flush=True)
+        room.sink._more.clear()
+        await room.sink._more.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,331 @@
+"""Programs that do not end: asked, killed, found in whatever session they hide, by whatever way it ends."""
+
+import asyncio
+import os
+import signal
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from dispatch_room import PATIENCE
+from executors.room import DEAF, FORKING, HANG, PYTHON, Room, Sink, descriptors, lives, script, zombies
+from postroom.contracts.errors import CommandNotEnded, CommandTimedOut, ThreadAlreadyRunning
+from postroom.contracts.runners import Runner
+from postroom.contracts.runs import TerminationReason
+from postroom.executors.command import CommandLimits
+from postroom.executors.command import processes as seen_processes
+from postroom.executors.command.processes import GroupOnly, Proc, Seen, Wanted
+from postroom.testing import ManualClock
+
+QUICK = CommandLimits(grace=timedelta(milliseconds=100))
+READY = "tell('pid', os.getpid())\n"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(tmp_path: Path):  # type: ignore[no-untyped-def]
+    """No zombie, no descriptor, no note is left by any test here."""
+    before = descriptors()
+    yield
+    assert zombies() == []
+    assert descriptors() <= before + 4, "the loop's own are closed later"
+    assert list((tmp_path / "private").glob("*")) == []
+
+
+async def test_a_cancelled_program_is_asked_to_end(tmp_path: Path) -> None:
+    text = "import signal\ndef bye(*_): os.write(1, b'bye\\n'); os._exit(0)\nsignal.signal(signal.SIGTERM, bye)\n"
+    room = Room(tmp_path, script(text + READY + HANG))
+    async with asyncio.TaskGroup() as group:
+        run = group.create_task(room.executor.run(await room.activation(), room.sink))
+        pid = await room.sink.number("pid")
+        assert room.executor.cancel("dispatch-of-r")
+        await room.sink.tells("bye")
+    assert run.result().termination == TerminationReason.cancelled()
+    assert run.result().response == ""
+    assert not lives(pid)
+
+
+@pytest.mark.parametrize("id", ["r", "t", "dispatch-of-r"])
+async def test_one_that_ignores_the_wish_is_killed_after_the_grace(tmp_path: Path, id: str) -> None:
+    """Time stands still: it is not killed before the grace is over, and then at once."""
+    clock = ManualClock()
+    room = Room(tmp_path, script(DEAF + READY + HANG), timer=clock, clock=clock)
+    async with asyncio.TaskGroup() as group:
+        run = group.create_task(room.executor.run(await room.activation(), room.sink))
+        pid = await room.sink.number("pid")
+        limits = clock.sleeping
+        assert room.executor.cancel(id)
+        while clock.sleeping == limits:
+            await asyncio.sleep(0)
+        clock.advance(timedelta(milliseconds=4_999))
+        assert lives(pid)
+        clock.advance(timedelta(milliseconds=1))
+    assert run.result().termination == TerminationReason.cancelled()
+    assert not lives(pid)
+
+
+@pytest.mark.parametrize("how", ["cancel", "task", "wait", "time-out", "exit", "close"])
+async def test_children_that_hide_in_sessions_of_their_own_are_ended(tmp_path: Path, how: str) -> None:
+    """Forked twice, in a session of its own, deaf to the wish; the leader is deaf as well or has exited."""
+    text = (
+        DEAF
+        + FORKING
+        + "tell('child', leave(lambda: None))\ntell('same', leave(lambda: None, setsid=False))\n"
+    )
+    end = "" if how == "exit" else HANG
+    timeout = timedelta(seconds=1) if how == "time-out" else timedelta(minutes=5)
+    room = Room(tmp_path, script(text + READY + end, timeout=timeout), limits=QUICK)
+    run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
+    pids = [await room.sink.number(name) for name in ("child", "same", "pid")]
+    assert how in ("exit", "time-out") or all(map(lives, pids))
+    if how == "cancel":
+        assert room.executor.cancel("r")
+    if how == "task":
+        run.cancel()
+    if how == "wait":
+        assert await room.executor.cancel_and_wait_by_thread("t")
+        assert not any(map(lives, pids))
+    if how == "close":
+        await room.executor.close()
+        assert not any(map(lives, pids))
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.wait((run,))
+    assert not any(map(lives, pids))
+    if how == "exit":
+        assert run.result().termination == TerminationReason.natural_end()
+    if how == "task":
+        assert run.cancelled()
+    if how == "time-out":
+        assert isinstance(run.exception(), CommandTimedOut)
+    assert room.executor.executing == 0
+
+
+async def test_a_child_that_wiped_its_environment_is_found_by_its_parents(tmp_path: Path) -> None:
+    """It has neither our group nor our marker, and its parent, which has, still lives."""
+    text = (
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    os.setsid(); os.execve(sys.argv[1], [sys.argv[1], '-I', '-S', '-c', sys.argv[2]], {})\n"
+        "tell('child', child)\n"
+    )
+    inner = DEAF + "import time\nprint('wiped 1', flush=True)\n" + HANG
+    room = Room(tmp_path, script(text + HANG, PYTHON[0], inner), limits=QUICK)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(room.executor.run(await room.activation(), room.sink))
+        pid = await room.sink.number("child")
+        await room.sink.tells("wiped")
+        assert room.executor.cancel("t")
+    assert not lives(pid)
+
+
+async def test_a_program_that_forks_while_it_is_killed_is_ended(tmp_path: Path) -> None:
+    text = (
+        "import signal\n"
+        "signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "for _ in range(3):\n    if os.fork() == 0: os.setsid()\n"
+        "tell('pid', os.getpid())\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "for _ in range(20_000):\n    if os.fork() == 0: os._exit(0)\n"
+    )
+    room = Room(tmp_path, script(text + HANG), limits=CommandLimits(grace=timedelta(0)))
+    async with asyncio.TaskGroup() as group:
+        run = group.create_task(room.executor.run(await room.activation(), room.sink))
+        await room.sink.tells("pid")
+        assert room.executor.cancel("t")
+    assert run.result().termination == TerminationReason.cancelled()
+    house = room.executor._with.house
+    assert await asyncio.to_thread(Proc().find, Wanted(variables=(("POSTROOM_HOUSE", house),))) == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "words"), [("timeout", "its time-out of 60 s"), ("idle_timeout", "idle time-out of 60 s")]
+)
+async def test_a_program_that_hangs_is_ended_when_its_time_is_up(
+    tmp_path: Path, field: str, words: str
+) -> None:
+    clock = ManualClock()
+    room = Room(tmp_path, script(READY + HANG, **{field: timedelta(minutes=1)}), clock=clock, timer=clock)
+    run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
+    pid = await room.sink.number("pid")
+    clock.advance(timedelta(milliseconds=59_999))
+    assert not run.done()
+    assert lives(pid)
+    clock.advance(timedelta(milliseconds=1))
+    with pytest.raises(CommandTimedOut, match=words) as failed:
+        await run
+    assert not failed.value.retryable
+    assert not lives(pid)
+
+
+async def test_output_of_any_kind_puts_the_idle_time_out_off(tmp_path: Path) -> None:
+    clock = ManualClock()
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    text = "tell('one x'); gate = open(sys.argv[1])\ngate.readline(); tell('two x')\ngate.readline(); print('three', file=sys.stderr); tell('four x')\ngate.readline()"
+    room = Room(
+        tmp_path, script(text, str(gate), idle_timeout=timedelta(minutes=1)), clock=clock, timer=clock
+    )
+    run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
+    await room.sink.tells("one")
+    with await asyncio.to_thread(gate.open, "w") as opened:
+        for words in ("two", "four"):
+            clock.advance(timedelta(seconds=45))
+            opened.write("go\n")
+            opened.flush()
+            await room.sink.tells(words)
+        assert not run.done()
+    assert (await run).response == "one x\ntwo x\nfour x\n"
+
+
+async def test_what_is_cancelled_before_it_starts_is_not_started(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    room = Room(tmp_path, script("open(sys.argv[1], 'w')", str(mark)))
+
+    class Cancelling:
+        async def runner_of(self, agent_id: str) -> Runner | None:
+            assert room.executor.cancel("r")
+            return room.runners.runner
+
+    room.executor._runners = Cancelling()
+    result = await room.executor.run(await room.activation(), room.sink)
+    assert result.termination == TerminationReason.cancelled()
+    assert not mark.exists()
+    assert not room.executor.cancel("r")
+    assert not await room.executor.cancel_and_wait_by_thread("t")
+
+
+@pytest.mark.parametrize("how", ["cancel", "task"])
+async def test_what_is_cancelled_while_it_starts_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """The cancel comes in the moment in which the process is there and nobody watches it yet."""
+    from postroom.executors.command import execution
+
+    room = Room(tmp_path, script(DEAF + HANG), limits=QUICK)
+    loop, pids, plain = asyncio.get_running_loop(), [], execution.started
+
+    def started(launch):  # type: ignore[no-untyped-def]
+        process = plain(launch)
+        pids.append(process.pid)
+        act = run.cancel if how == "task" else lambda: room.executor.cancel("t")
+        asyncio.run_coroutine_threadsafe(asyncio.to_thread(lambda: None), loop).result()
+        loop.call_soon_threadsafe(act)
+        return process
+
+    monkeypatch.setattr(execution, "started", started)
+    run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.wait((run,))
+    assert run.cancelled() or run.result().termination == TerminationReason.cancelled()
+    assert [pid for pid in pids if lives(pid)] == []
+    assert len(pids) == 1
+
+
+async def test_a_cancel_at_the_end_comes_too_late(tmp_path: Path) -> None:
+    """The program has exited; a child of it is being ended. Its answer stands, and the wait is not cut short."""
+    text = DEAF + FORKING + "tell('child', leave(lambda: None)); tell('pid', os.getpid())"
+    clock = ManualClock()
+    room = Room(tmp_path, script(text), timer=clock, clock=clock)
+    async with asyncio.TaskGroup() as group:
+        run = group.create_task(room.executor.run(await room.activation(), room.sink))
+        child = await room.sink.number("child")
+        active = room.executor._runs.on_thread("t")
+        while not active.stop.is_ending:
+            await asyncio.sleep(0)
+        assert not room.executor.cancel("t")
+        while clock.sleeping < 2:
+            await asyncio.sleep(0)
+        assert lives(child)
+        clock.advance(timedelta(seconds=5))
+    assert run.result().termination == TerminationReason.natural_end()
+    assert not lives(child)
+
+
+async def test_however_often_it_is_cancelled_it_returns_when_nothing_is_left(tmp_path: Path) -> None:
+    clock = ManualClock()
+    room = Room(tmp_path, script(DEAF + READY + HANG), timer=clock, clock=clock)
+    run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
+    pid = await room.sink.number("pid")
+    limits = clock.sleeping
+    for _ in range(3):
+        run.cancel()
+        for _ in range(20):
+            await asyncio.sleep(0)
+    while clock.sleeping == limits:
+        await asyncio.sleep(0)
+    assert not run.done()
+    assert lives(pid)
+    clock.advance(timedelta(seconds=5))
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert not lives(pid)
+
+
+async def test_a_thread_runs_once_and_one_that_is_being_ended_is_awaited(tmp_path: Path) -> None:
+    room = Room(tmp_path, script(DEAF + READY + HANG), limits=QUICK)
+    first = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
+    pid = await room.sink.number("pid")
+    with pytest.raises(ThreadAlreadyRunning):
+        await room.run(run="another")
+    first.cancel()
+    await asyncio.sleep(0)
+    room.runners.runner = script("tell(os.path.exists('/proc/' + sys.argv[1]))", str(pid))
+    again = Sink()
+    assert (await room.executor.run(await room.activation(run="r2"), again)).response == "False\n"
+    assert first.cancelled()
+
+
+async def test_what_could_not_be_ended_is_named(tmp_path: Path) -> None:
+    """A machine that signals nobody: as a process that waits for a disk that does not answer."""
+
+    class Powerless(Proc):
+        def send(self, process: Seen, wish: signal.Signals) -> int | None:
+            return None
+
+    clock = ManualClock()
+    room = Room(tmp_path, script(FORKING + "tell('child', leave(lambda: None))"), timer=clock, clock=clock)
+    from dataclasses import replace
+
+    room.executor._with = replace(room.executor._with, machine=Powerless())
+    run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
+    child = await room.sink.number("child")
+    while not run.done():
+        clock.advance(timedelta(seconds=1))
+        await asyncio.sleep(0)
+    with pytest.raises(CommandNotEnded, match=rf"\[{child}\]") as failed:
+        await run
+    assert failed.value.value == [child]
+    assert len(room.files()) == 1, "its note stays, for the next start"
+    ended = await room.executor.find_and_end_orphans()
+    assert [one.ended for one in ended] == [(child,)]
+
+
+@pytest.mark.parametrize("how", ["cancel", "exit"])
+async def test_without_proc_the_group_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(seen_processes, "_SHOWS_PROCESSES", False)
+    monkeypatch.delattr(os, "pidfd_open")
+    text = DEAF + FORKING + "tell('child', leave(lambda: None, setsid=False))\n" + READY
+    room = Room(tmp_path, script(text + (HANG if how == "cancel" else "")), limits=QUICK)
+    assert isinstance(room.executor._with.machine, GroupOnly)
+    async with asyncio.TaskGroup() as group:
+        run = group.create_task(room.executor.run(await room.activation(), room.sink))
+        pids = [await room.sink.number(name) for name in ("child", "pid")]
+        assert how == "exit" or room.executor.cancel("t")
+    assert not any(map(lives, pids))
+    assert (run.result().response == "") is (how == "cancel")
+    assert await room.executor.find_and_end_orphans() == ()
+
+
+def test_a_process_is_told_from_a_later_one_with_its_number() -> None:
+    machine = Proc()
+    me = machine.look(os.getpid())
+    assert me is not None
+    later = Seen(pid=me.pid, started=me.started + 1)
+    with pytest.raises(ProcessLookupError):
+        machine.send(later, signal.SIGKILL)
+    assert machine.find(Wanted(leader=os.getpgid(0))) == () or os.getpid() not in {
+        one.pid for one in machine.find(Wanted(leader=os.getpgid(0)))
+    }
+    assert machine.find(Wanted()) == ()

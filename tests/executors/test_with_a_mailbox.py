@@ -1,0 +1,276 @@
+"""Programs behind a real mailbox, over every store: what becomes of an answer, a failure and a lost lease."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from conformance import run_backends
+from dispatch_room import dispatch_that
+from executors.room import DEAF, FORKING, HANG, SERVER, OneRunner, lives, script, shown
+from postroom.contracts.activation import RunActivation, Strategy
+from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.errors import StaleClaim, StoreUnavailable
+from postroom.contracts.run_stores import RunStores
+from postroom.contracts.runners import Recipe, Runner
+from postroom.contracts.runs import RunStatus, TerminationReason
+from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.mailbox import Mailbox
+from postroom.executors.command import CommandExecutor, CommandLimits
+from postroom.executors.command.sessions import KEY
+from postroom.testing import ManualClock
+
+prepared_stores = run_backends.prepared_stores
+run_stores = run_backends.run_stores
+
+QUICK = CommandLimits(grace=timedelta(milliseconds=100))
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def run_place(request: pytest.FixtureRequest, tmp_path: Path) -> run_backends.Place:
+    return run_backends.Place(request.param, tmp_path)
+
+
+class House:
+    """Stores, a command executor and a mailbox over both; the mailbox goes by a clock that a test moves."""
+
+    def __init__(self, folder: Path, stores: RunStores, clock: ManualClock) -> None:
+        self.folder, self.stores, self.clock = folder, stores, clock
+        self.runners = OneRunner(None)
+        self.opened: list[tuple[Mailbox, CommandExecutor]] = []
+
+    def open(self, runner: Runner | None, config: MailboxConfig | None = None, stores: Any = None) -> Mailbox:
+        self.runners.runner = runner
+        self.executor = CommandExecutor(
+            self.runners, folder=self.folder / "private", house=uuid4().hex, environment=SERVER, limits=QUICK
+        )
+        mailbox = Mailbox(
+            self.executor,
+            stores or self.stores,
+            consumer_id="c",
+            timer=self.clock,
+            random=Random(len(self.opened)),
+            config=config,
+        )
+        self.opened.append((mailbox, self.executor))
+        return mailbox
+
+    async def texts(self) -> list[str]:
+        return [message.text() for message in await self.stores.threads.load_messages("t") or ()]
+
+    async def settled(
+        self, mailbox: Mailbox, text: str = "go", *, as_: RunDispatchStatus = RunDispatchStatus.ACKED
+    ) -> Any:
+        submitted = await mailbox.submit_background(RunActivation.new("t", [text], agent_id="Ada"))
+
+        async def look() -> Any:
+            row = await self.stores.dispatches.load_dispatch(submitted.dispatch_id)
+            return row if row and row.status is as_ else None
+
+        return await shown(look)
+
+
+@pytest_asyncio.fixture
+async def house(tmp_path: Path, run_stores: RunStores, clock: ManualClock) -> AsyncIterator[House]:
+    made = House(tmp_path, run_stores, clock)
+    yield made
+    for mailbox, executor in made.opened:
+        await mailbox.aclose(timedelta(0))
+        await executor.close()
+
+
+def pid_in(path: Path) -> str:
+    return f"open({str(path)!r} + '.new', 'w').write(str(os.getpid())); os.rename({str(path)!r} + '.new', {str(path)!r})\n"
+
+
+async def number_in(path: Path) -> int:
+    async def look() -> int | None:
+        return int(path.read_text()) if path.exists() else None
+
+    return await shown(look)
+
+
+async def test_an_answer_is_the_threads_next_message(house: House) -> None:
+    row = await house.settled(house.open(script("sys.stdout.write(sys.stdin.read().upper())")), "hello")
+    assert await house.texts() == ["hello", "HELLO"]
+    run = await house.stores.threads.load_run(row.run_id)
+    assert run is not None
+    assert (run.status, run.final_output, run.termination) == (
+        RunStatus.DONE,
+        "HELLO",
+        TerminationReason.natural_end(),
+    )
+    assert row.run_response == "HELLO"
+
+
+async def test_a_failure_for_good_is_a_dead_letter_with_its_reason(house: House) -> None:
+    row = await house.settled(
+        house.open(script("print('broken', file=sys.stderr); sys.exit(3)")), as_=RunDispatchStatus.DEAD_LETTER
+    )
+    assert "exit code 3: broken" in row.last_error
+    assert await house.texts() == ["go"]
+    row = await house.settled(house.open(None), as_=RunDispatchStatus.DEAD_LETTER)
+    assert "agent 'Ada' has no runner" in row.last_error
+
+
+async def test_a_failure_that_may_pass_is_tried_again(house: House, tmp_path: Path) -> None:
+    mark = tmp_path / "tried"
+    text = "path = sys.argv[1]\nif os.path.exists(path): tell('done')\nelse: open(path, 'w'); sys.exit(75)"
+    mailbox = house.open(script(text, str(mark)))
+    submitted = await mailbox.submit_background(RunActivation.new("t", ["go"], agent_id="Ada"))
+    row = await dispatch_that(house.stores, submitted.dispatch_id, lambda row: row.attempt_count == 1)
+    assert "exit code 75" in (row.last_error or "")
+
+    async def passing() -> Any:
+        house.clock.advance(timedelta(seconds=1))
+        row = await house.stores.dispatches.load_dispatch(submitted.dispatch_id)
+        return row if row and row.status is RunDispatchStatus.ACKED else None
+
+    async with mailbox:
+        await mailbox.start_lifecycle_ready()
+        assert (await shown(passing)).run_response == "done\n"
+    assert await house.texts() == ["go", "done\n"]
+
+
+async def test_a_lost_lease_ends_the_program_and_writes_nothing(house: House, tmp_path: Path) -> None:
+    leader, child = tmp_path / "leader", tmp_path / "child"
+    text = DEAF + FORKING + f"leave(lambda: exec({pid_in(child)!r}))\n" + pid_in(leader) + HANG
+    mailbox = house.open(script(text))
+    submitted = await mailbox.submit_background(RunActivation.new("t", ["go"], agent_id="Ada"))
+    pids = [await number_in(leader), await number_in(child)]
+    row = await house.stores.dispatches.load_dispatch(submitted.dispatch_id)
+    assert row is not None
+    await house.stores.dispatches.interrupt("t")
+    active = house.executor._runs.on_thread("t")
+    assert active is not None
+    house.clock.advance(timedelta(seconds=10))
+    await active.ended.wait()
+    assert not any(map(lives, pids))
+    assert await house.texts() == ["go"]
+    row = await dispatch_that(house.stores, submitted.dispatch_id, lambda row: row.status.is_terminal)
+    assert row.status is RunDispatchStatus.SUPERSEDED
+
+
+async def test_an_interrupt_ends_the_program_and_the_next_run_begins(house: House, tmp_path: Path) -> None:
+    leader = tmp_path / "leader"
+    mailbox = house.open(script(DEAF + pid_in(leader) + HANG))
+    await mailbox.submit_background(RunActivation.new("t", ["go"], agent_id="Ada"))
+    pid = await number_in(leader)
+    house.runners.runner = script("tell('next', os.path.exists('/proc/' + sys.argv[1]))", str(pid))
+    request = RunActivation.new("t", ["stop that"], agent_id="Ada")
+    submitting = asyncio.ensure_future(mailbox.submit(request, strategy=Strategy.INTERRUPT))
+
+    async def passing() -> Any:
+        house.clock.advance(timedelta(milliseconds=10))
+        texts = await house.texts()
+        return texts if "next False\n" in texts else None
+
+    assert await shown(passing) == ["go", "stop that", "next False\n"]
+    await submitting
+    assert not lives(pid)
+
+
+CLIENT = """
+import json
+def say(**line): print(json.dumps(line), flush=True)
+words, asked = sys.argv[1:], sys.stdin.read()
+known = sys.argv[1]
+session = words[words.index('--resume') + 1] if '--resume' in words else None
+if session and not os.path.exists(known + session):
+    print('No conversation found with session ID: ' + session, file=sys.stderr); sys.exit(1)
+new = 's%d' % (len(os.listdir(os.path.dirname(known))) + 1)
+open(known + new, 'w')
+say(type='system', subtype='init', session_id=new)
+say(type='assistant', message={'content': [{'type': 'text', 'text': 'thinking'}]})
+say(type='result', subtype='success', is_error=False, result='%s after %s' % (asked, session), session_id=new)
+"""
+
+
+def client(folder: Path, **fields: Any) -> Runner:
+    folder.mkdir(exist_ok=True)
+    return script(CLIENT, f"{folder}/", **{"recipe": Recipe.CLAUDE, "resume": True, **fields})
+
+
+async def test_a_thread_goes_on_with_the_clients_session(house: House, tmp_path: Path) -> None:
+    runner = client(tmp_path / "known")
+    mailbox = house.open(runner)
+    assert (await house.settled(mailbox, "a")).run_response == "a after None"
+    assert (await house.settled(mailbox, "b")).run_response == "b after s1"
+    assert (await house.settled(mailbox, "c")).run_response == "c after s2"
+    state = await house.stores.threads.load_thread_state("t")
+    assert state == {KEY: {"Ada": {"made_with": ["claude", "/"], "session": "s3"}}}
+    house.runners.runner = replace(runner, cwd=str(tmp_path))
+    assert (await house.settled(mailbox, "d")).run_response == "d after None"
+    house.runners.runner = replace(runner, resume=False)
+    assert (await house.settled(mailbox, "e")).run_response == "e after None"
+
+
+async def test_a_session_that_the_client_has_lost_is_begun_anew(house: House, tmp_path: Path) -> None:
+    mailbox = house.open(client(tmp_path / "known"))
+    await house.settled(mailbox, "a")
+    (tmp_path / "known/s1").rename(tmp_path / "known/lost")
+    row = await house.settled(mailbox, "b")
+    assert (row.run_response, row.attempt_count) == ("b after None", 0)
+    assert (await house.settled(mailbox, "c")).run_response == "c after s2"
+
+
+async def test_what_others_keep_for_the_thread_stays(house: House, tmp_path: Path) -> None:
+    from postroom.contracts.run_stores import ThreadCommit
+
+    await house.stores.coordinator.commit(ThreadCommit(thread_id="t", thread_state={"other": 1}))
+    await house.settled(house.open(client(tmp_path / "known")), "a")
+    state = await house.stores.threads.load_thread_state("t")
+    assert state is not None
+    assert (state["other"], state[KEY]["Ada"]["session"]) == (1, "s1")
+
+
+class Refusing:
+    """A coordinator that refuses thread states; everything else it passes on."""
+
+    def __init__(self, inner: Any, error: Exception) -> None:
+        self.inner, self.error, self.refused = inner, error, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def commit(self, commit: Any, *, now: int | None = None) -> Any:
+        if commit.thread_state is not None:
+            assert commit.claim is not None, "every write proves its claim"
+            self.refused += 1
+            raise self.error
+        return await self.inner.commit(commit, now=now)
+
+
+class Wrapped:
+    def __init__(self, inner: RunStores, coordinator: Refusing) -> None:
+        self._inner, self.coordinator = inner, coordinator
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+async def test_an_answer_outlives_a_session_that_cannot_be_written(house: House, tmp_path: Path) -> None:
+    coordinator = Refusing(house.stores.coordinator, StoreUnavailable("out of order"))
+    mailbox = house.open(client(tmp_path / "known"), stores=Wrapped(house.stores, coordinator))
+    assert (await house.settled(mailbox, "a")).run_response == "a after None"
+    assert coordinator.refused == 3
+    assert (await house.settled(mailbox, "b")).run_response == "b after None"
+
+
+async def test_a_claim_that_was_lost_at_the_end_writes_no_answer(house: House, tmp_path: Path) -> None:
+    coordinator = Refusing(house.stores.coordinator, StaleClaim("lost"))
+    mailbox = house.open(client(tmp_path / "known"), stores=Wrapped(house.stores, coordinator))
+    await mailbox.submit_background(RunActivation.new("t", ["a"], agent_id="Ada"))
+
+    async def look() -> Any:
+        return (coordinator.refused and not house.executor.executing) or None
+
+    await shown(look)
+    assert await house.texts() == ["a"]
