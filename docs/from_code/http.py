@@ -27,6 +27,9 @@ ROUTE_WORDS: Final = {
     "/admin/backup": 'Writes a backup. Body: `{"target": "/absolute/path"}`, or `{}` for the usual place.',
     "/admin/agent-token": 'Makes (`POST`) or ends (`DELETE`) an agent\'s token. Body: `{"project": "...", '
     '"agent": "..."}`.',
+    "/admin/runners": "Which agents are run when mail comes (`GET`, `?project=` for one project); says how "
+    'one is run (`PUT`), body: `{"project": "...", "agent": "...", "runner": {"argv": ["..."]}}`; ends that '
+    '(`DELETE`), body: `{"project": "...", "agent": "..."}`.',
     "/admin/login-code": "Makes a link that opens the pages once, within ten minutes.",
     "/admin/rebuild-archive": "Writes the archive anew from the database. Body: "
     '`{"project": "..."}`, or `{}` for every project.',
@@ -43,6 +46,8 @@ ROUTE_WORDS: Final = {
     '`{"outbox_id": "..."}`.',
     "/": "Projects.",
     "/p/{slug}": "A project: newest threads, agents, reservations.",
+    "/p/{slug}/timeline": "What happened in it lately: letters, the runs they began, files held. `?live=1` "
+    "loads itself again.",
     "/p/{slug}/agents": "Its agents.",
     "/p/{slug}/agents/{name}": "An agent, its letters, what it holds. `?box=sent` for what it sent.",
     "/p/{slug}/threads": "Its threads, newest first.",
@@ -94,7 +99,7 @@ def page() -> str:
     sessions = Sessions(b"", clock)
     desk = LoginDesk(sessions, LoginCodes(clock), clock, is_operator=lambda _: False)
     nobody: Any = _Absent()
-    machine = routes(nobody, desk, registry=nobody, clock=clock)
+    machine = routes(nobody, desk, registry=nobody, clock=clock, runners=nobody)
     people = page_routes(nobody, clock=clock, parse_query=lambda _: None)
     rows = [
         MCP,

@@ -10,6 +10,7 @@ from dispatch_room import (
     AgentUnknown,
     Blocking,
     Counting,
+    Noop,
     dispatch_in,
     enqueue_prepared_dispatch,
     make_run,
@@ -34,6 +35,7 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.recovery import OWNER_GONE
 
 NATURAL = TerminationReason.natural_end()
 
@@ -423,3 +425,27 @@ async def test_a_run_that_is_being_woken_is_not_woken_by_the_recovery_of_another
     await mailbox.settled()
     assert (await rows_of(room.stores, "thread-woken")).keys() == {result.dispatch_id}
     assert (executor.run_count, other.run_count) == (1, 0)
+
+
+async def test_who_is_alone_takes_back_what_processes_hold_that_are_gone(room):
+    """At once and not when their leases end; an attempt counts, and the last one ends in the tray."""
+    executor = Counting()
+    for name, attempts in (("a", 2), ("b", 1)):
+        gone = room.mailbox(Noop(), consumer_id=f"gone-{name}")
+        asked = [Message.user("x", id="m")]
+        request = RunActivation.new(name, asked).delivered(max_attempts=attempts)
+        prepared = await gone.prepare_run_for_dispatch(request)
+        await room.stores.dispatches.enqueue(gone.build_dispatch(prepared.activation))
+        assert await room.stores.dispatches.claim(name, gone.consumer_id, lease_ms=600_000) is not None
+    others = room.mailbox(executor, consumer_id="others")
+    await others.recover()
+    assert executor.run_count == 0
+    heir = room.mailbox(executor, consumer_id="heir", config=MailboxConfig(is_alone=True))
+    await heir.recover()
+    await heir.settled()
+    assert [one.thread_id for one in executor.activations] == ["a"]
+    assert executor.activations[0].attempt == 2
+    [dead] = await heir.dead_letters()
+    assert (dead.thread_id, dead.last_error) == ("b", OWNER_GONE)
+    run = await room.stores.threads.load_run(dead.run_id)
+    assert (run.status, run.termination.type) == (RunStatus.DONE, TerminationKind.ERROR)

@@ -5,6 +5,7 @@ import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from postroom.app.config import Settings
 from postroom.app.gateway_config import load_gateway
 from postroom.app.gateway_operator import GatewayOperator
 from postroom.app.gateway_wiring import HouseGateway, open_paths
+from postroom.app.house_runs import HouseRuns
 from postroom.contracts.chat import LineStatus
 from postroom.contracts.errors import (
     ConfigError,
@@ -58,9 +60,10 @@ def house(tmp_path: Path, channels: str, clock: ManualClock) -> HouseGateway:
     given = {"SECRET": SECRET, "BOT": "4711:abc", "SLACK": "xoxb-1", "HOME": str(tmp_path)}
     told = load_gateway(Settings(data_dir=tmp_path), environment=given)
     assert told is not None
-    runs = MemoryRunStores(clock)
+    registry = CollectorRegistry()
+    runs = HouseRuns(MemoryRunStores(clock), registry=registry, timer=clock)
     chat = MemoryChatStores(clock)
-    return HouseGateway(told, runs=runs, chat=chat, clock=clock, registry=CollectorRegistry(), timer=clock)
+    return HouseGateway(told, runs=runs, chat=chat, clock=clock, registry=registry, timer=clock)
 
 
 def test_each_channel_answers_below_its_own_address_and_no_other(tmp_path: Path, clock: ManualClock) -> None:
@@ -121,7 +124,7 @@ async def desk(clock: ManualClock) -> AsyncIterator[Desk]:
     room = Room(stores=runs.chat, runs=runs, clock=clock)
     agent = Agent()
     gateway, channel = await room.open(agent, config=replace(CONFIG, unauthorized_dm_behavior="pair"))
-    stand = Stand(gateway, (channel,), runs, room.opened[0][1])
+    stand = Stand(gateway, (channel,), SimpleNamespace(stores=runs), room.opened[0][1])
     yield Desk(GatewayOperator(stand), stand, gateway, channel, room, agent)  # type: ignore[arg-type]  # its parts
     await room.close()
 
@@ -187,7 +190,7 @@ async def test_the_files_home_counts_where_nobody_made_another(clock: ManualCloc
     told = replace(CONFIG.platforms[Platform.TELEGRAM], home_channel=home)
     config = replace(CONFIG, platforms={Platform.TELEGRAM: told})
     gateway, channel = await room.open(Agent(), config=config)
-    operator = GatewayOperator(Stand(gateway, (channel,), runs, None))  # type: ignore[arg-type]  # its parts
+    operator = GatewayOperator(Stand(gateway, (channel,), SimpleNamespace(stores=runs), None))  # type: ignore[arg-type]  # its parts
     await operator.send(Notice(platform="telegram", text="The lights go out."))
     await settled(lambda: channel.said, room.hurry(gateway))
     assert (channel.said[0].chat_id, channel.said[0].metadata["thread_id"]) == ("team", "7")

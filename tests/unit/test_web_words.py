@@ -11,7 +11,7 @@ from postroom.contracts.mail import All, AnyOf, Not, Phrase, Term
 from postroom.web import links
 from postroom.web.files import picture_type
 from postroom.web.marks import pieces, wanted
-from postroom.web.reading import _literal_part, _newest
+from postroom.web.reading import _literal_part, newest_of
 from postroom.web.wording import (
     TONES,
     UNKNOWN_TIME,
@@ -208,7 +208,7 @@ def test_the_newest_rows_are_found_in_a_list_that_is_read_upwards(ids, limit):
         used = next(calls)
         return [row for row in rows if row.id > after][:wanted_rows]
 
-    assert _newest(fetch, limit) == rows[-limit:]
+    assert newest_of(fetch, limit) == rows[-limit:]
     assert used <= 2 * 41 + 3
 
 

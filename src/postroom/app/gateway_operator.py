@@ -37,7 +37,7 @@ class GatewayOperator:
     async def health(self) -> Mapping[str, object]:
         """Return its state, its channels, where the lines are that were accepted, and what is queued."""
         lines = await self._house.gateway.counts()
-        dispatches = await self._house.runs.dispatches.count_by_status()
+        dispatches = await self._house.runs.stores.dispatches.count_by_status()
         dead = await self._services.outbox.dead_letters(lane=CHAT_LANE, limit=_MOST_DEAD)
         return {
             "state": self._house.state,
@@ -58,7 +58,7 @@ class GatewayOperator:
 
     async def refresh_metrics(self) -> None:
         """Read what the gauges show."""
-        self._house.mailbox.metrics.show_depths(await self._house.runs.dispatches.count_by_status())
+        self._house.mailbox.metrics.show_depths(await self._house.runs.stores.dispatches.count_by_status())
 
     async def pair(self, platform: str, code: str, role: str) -> Mapping[str, object]:
         """Let in who was given this code."""

@@ -1,7 +1,7 @@
-"""The gateway of a house: its channels, its mailbox and who answers, made from what `gateway.toml` says.
+"""The gateway of a house: its channels and who answers, made from what `gateway.toml` says.
 
-start: the mailbox takes up what was left, then channels are connected
-stop: nothing new is taken, turns and answers get their time, then the mailbox is closed
+start: the house's mailbox takes up what was left, then channels are connected
+stop: nothing new is taken, turns and answers get their time
 """
 
 import asyncio
@@ -19,15 +19,12 @@ from postroom.app import places
 from postroom.app.config import Settings
 from postroom.app.gateway_config import AgentConfig, GatewayFile
 from postroom.app.gateway_platforms import PLATFORMS
+from postroom.app.house_runs import HouseRuns
 from postroom.concurrency import SystemTimer
-from postroom.contracts.chat import ChatStores
+from postroom.contracts.chat import CHAT_THREAD, ChatStores
 from postroom.contracts.clock import Clock, SystemClock, Timer
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
-from postroom.contracts.run_stores import RunStores
-from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.mailbox import Mailbox
-from postroom.dispatch.metrics import MailboxMetrics
 from postroom.gateway.config import Platform, PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.metrics import GatewayMetrics
@@ -51,7 +48,7 @@ class HouseGateway:
         self,
         told: GatewayFile,
         *,
-        runs: RunStores,
+        runs: HouseRuns,
         chat: ChatStores,
         clock: Clock,
         registry: CollectorRegistry,
@@ -72,23 +69,18 @@ class HouseGateway:
         self.open_paths = open_paths(self.adapters)
         """The addresses that its channels guard themselves."""
         self.runs = runs
+        self.mailbox = runs.mailbox
         self.state = "stopped"
         """stopped, starting, running or stopping."""
         presence, effects = Presence(config.streaming, clock, timer), ChatEffects()
         self._model = make_model(told.agent, clock=clock)
-        self.mailbox = Mailbox(
-            ChatExecutor(_runtime(told.agent, self._model, clock, timer), presence),
-            runs,
-            effects=effects,
-            timer=timer,
-            config=MailboxConfig(drain_grace=config.drain),
-            metrics=MailboxMetrics(registry),
-        )
+        agent = _runtime(told.agent, self._model, clock, timer)
+        runs.serve(CHAT_THREAD, ChatExecutor(agent, presence), effects)
         parts = services(
             config,
             stores=chat,
-            outbox=runs.outbox,
-            threads=runs.threads,
+            outbox=runs.stores.outbox,
+            threads=runs.stores.threads,
             mailroom=self.mailbox,
             presence=presence,
             clock=clock,
@@ -110,7 +102,7 @@ class HouseGateway:
         """
         self.state = "starting"
         await asyncio.to_thread(self._take_tokens)
-        await self.mailbox.start_lifecycle_ready()
+        await self.runs.start()
         await self.gateway.start()
         self.state = "running"
         _LOG.info("gateway.running", channels=[one.platform.value for one in self.adapters])
@@ -122,7 +114,6 @@ class HouseGateway:
         self.state = "stopping"
         try:
             await self.gateway.stop()
-            await self.mailbox.aclose(timedelta(0))  # the gateway gave turns their time
         finally:
             await self._model.close()
             await asyncio.to_thread(self._locks.release_all)
@@ -159,7 +150,7 @@ def open_gateway(
     told: GatewayFile,
     settings: Settings,
     *,
-    runs: RunStores,
+    runs: HouseRuns,
     chat: ChatStores,
     clock: Clock,
     registry: CollectorRegistry,

@@ -26,6 +26,7 @@ from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.gateway_config import load_gateway
 from postroom.app.logs import configure_logs
 from postroom.app.operator import Operator
+from postroom.app.runner_operator import RunnerOperator
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.wiring import House
 from postroom.contracts.clock import SystemClock
@@ -93,6 +94,7 @@ class Site:
                 mcp_path=settings.mcp_path,
                 refresh=self.operator.refresh_metrics,
                 chats=self.operator.chats,
+                runners=RunnerOperator(house.mail),
             ),
             *([] if house.gateway is None else house.gateway.routes()),
             *page_routes(house.store, clock=house.clock, parse_query=parse_query),
@@ -164,6 +166,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             return
+        await self._house.agents.start()
         if self._chats is not None:
             await self._chats.start(patience=CHANNELS_SECONDS, told_to_stop=lambda: self.should_exit)
             if self.should_exit:
@@ -198,6 +201,7 @@ class _Server(uvicorn.Server):
         """
         if self._chats is not None:
             await self._chats.stop()
+        await self._house.agents.stop()
         self._site.end_listening()
         await super().shutdown(sockets)
 

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from postroom.app.config import Settings
+from postroom.app.house_agents import HouseAgents
+from postroom.app.house_runs import HouseRuns
 from postroom.app.metrics import Metrics
 from postroom.app.places import agent_token_dir, write_private
 from postroom.app.tokens import new_agent_token
@@ -43,6 +45,9 @@ class House:
             clock,
             Author(name=settings.git_author_name, email=settings.git_author_email),
         )
+        self.runs = HouseRuns(store.runs, registry=self.metrics.registry)
+        self.agents = HouseAgents(settings, self.mail, self.runs, clock)
+        self.mail.on_change = self._changed
         self.gateway: HouseGateway | None = None
         """Its chats, where they are configured; run by whoever serves."""
         self._turn = asyncio.Lock()
@@ -71,7 +76,7 @@ class House:
         self.gateway = open_gateway(
             told,
             self.settings,
-            runs=self.store.runs,
+            runs=self.runs,
             chat=self.store.chat,
             clock=self.clock,
             registry=self.metrics.registry,
@@ -115,12 +120,16 @@ class House:
     async def _relay_in_turn(self, relay: ArchiveRelay) -> None:
         async with self._turn:
             self._relay = relay
-            self.mail.on_change = relay.wake
             try:
                 await relay.serve()
             finally:
                 self._relay = None
-                self.mail.on_change = None
+
+    def _changed(self) -> None:
+        """Hint to whoever performs effects of mail that there may be some."""
+        self.agents.wake()
+        if self._relay is not None:
+            self._relay.wake()
 
     def _keep_token(self, slug: str, name: str) -> tuple[str, str]:
         """Make a token and keep it in a file of this user alone."""

@@ -6,13 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from postroom.cli import show
+from postroom.cli import runners, show
 from postroom.cli.client import Server
 from postroom.cli.options import HERE, AsJson, Key, Project, project_key
 
 app = typer.Typer(help="See, register and retire agents.", no_args_is_help=True, rich_markup_mode=None)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The agent.")]
+app.command("set-runner")(runners.set_runner)
+app.command("unset-runner")(runners.unset_runner)
+app.command("runners")(runners.runners)
+
+Name = runners.Name
 
 
 @app.command("list")

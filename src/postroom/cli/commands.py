@@ -3,6 +3,7 @@
 import typer
 
 from postroom.cli import agents, backup, gateway, mail, rebuild, reservations, server, settings
+from postroom.cli.demo.command import demo
 
 app = typer.Typer(
     name="postroom",
@@ -21,3 +22,4 @@ app.add_typer(gateway.app, name="gateway")
 app.add_typer(backup.app)
 app.add_typer(rebuild.app, name="rebuild")
 app.add_typer(settings.app, name="config")
+app.command("demo")(demo)

@@ -12,7 +12,7 @@ import structlog
 
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import DuplicateRecord, PostroomError, RunNotOpen
+from postroom.contracts.errors import DuplicateRecord, PostroomError, RunNotOpen, StaleClaim
 from postroom.contracts.messages import TASKS_UPDATED, Message
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
@@ -26,6 +26,7 @@ from postroom.dispatch.run_ends import RunEnds
 from postroom.dispatch.submissions import Submissions
 
 _LOG = structlog.get_logger(__name__)
+OWNER_GONE = "the process that executed it is gone"
 _OPEN_RUNS = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 
 
@@ -54,6 +55,8 @@ class Recovery:
         Raises:
             StoreError: the store could not be looked through; what was taken up already stays so.
         """
+        if self._core.config.is_alone:
+            await self._take_over()
         taken_up = len(await self.reclaim())
         await self._ends.tell_all()
         if self._journal.is_on:
@@ -63,6 +66,22 @@ class Recovery:
         taken_up += await self.dispatch_prepared_runs(queued)
         taken_up += await self._wake_waiting_runs(set(queued))
         return taken_up + await self.take_up_left_over()
+
+    async def _take_over(self) -> None:
+        """Take back what processes hold that are gone; an attempt counts, as when a lease ends."""
+        after: tuple[int, str] | None = None
+        while rows := await self._core.dispatches.list_by_status(RunDispatchStatus.CLAIMED, after=after):
+            after = (rows[-1].updated_at, rows[-1].dispatch_id)
+            for row in rows:
+                if row.claimed_by != self._core.consumer_id:
+                    await self._taken_back(row)
+
+    async def _taken_back(self, row: RunDispatch) -> None:
+        try:
+            given_up = await self._core.dispatches.nack(row.claim_proof, error=OWNER_GONE)
+        except StaleClaim:
+            return  # it was superseded, and is that now
+        await self._journal.dispatch_happened("RunRescheduled", given_up, reason="owner_gone")
 
     async def reclaim(self) -> list[RunDispatch]:
         """Take back expired leases, tell of them and of the runs that are thereby given up."""

@@ -20,6 +20,7 @@ from postroom.http_api.errors import Problem, internal_error, reported
 from postroom.http_api.operations import Operations
 from postroom.http_api.operators import operators, read_body
 from postroom.http_api.readiness import FreshReadiness
+from postroom.http_api.runner_routes import RunnerDesk, runner_routes
 from postroom.http_api.sessions import LoginDesk
 from postroom.version import __version__
 
@@ -51,17 +52,20 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     mcp_path: str = "/mcp",
     refresh: Callable[[], Awaitable[None]] | None = None,
     chats: ChatOperations | None = None,
+    runners: RunnerDesk | None = None,
 ) -> list[Route]:
     """Return every route of this room: health, metrics, log-in, administration, and OAuth's clean refusals.
 
     They stand behind `Guard`; the operator's routes refuse everybody where it is missing. `refresh` brings
-    the registry's gauges up to date before they are shown. `chats` answers for the gateway, if there is one.
+    the registry's gauges up to date before they are shown. `chats` answers for the gateway, if there is one,
+    and `runners` for the agents that are run here.
     """
     return [
         *_health_routes(operations, registry, clock, refresh),
         *desk.routes(),
         *_admin_routes(operations, desk),
         *chat_routes(operations, chats),
+        *([] if runners is None else runner_routes(runners)),
         *_no_oauth(mcp_path),
     ]
 

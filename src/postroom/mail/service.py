@@ -84,9 +84,13 @@ class Mail:
         if not operation.changes:
             return await self.store.read(lambda tx: self._run(operation, tx, command, caller))
         answer = await self._changed(operation, command, caller)
+        self.changed()
+        return answer
+
+    def changed(self) -> None:
+        """Hint that mail was changed, to whoever performs the effects."""
         if self.on_change is not None:
             self.on_change()
-        return answer
 
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:
         """Replace an agent's token by its hash, or revoke it with None; for the operator alone.

@@ -1,0 +1,64 @@
+"""Runners as the operator sees them: declared, shown without their secrets, withdrawn."""
+
+from collections.abc import Mapping, Sequence
+
+from postroom.contracts.errors import InvalidRunner
+from postroom.contracts.messages import Json
+from postroom.contracts.runners import Runner
+from postroom.contracts.store import MailReads
+from postroom.mail.projects import find_project
+from postroom.mail.service import Mail
+from postroom.mail.waking.runners import read_runner, written_runner
+
+_PAGE = 500
+_HIDDEN = "(hidden)"
+
+
+class RunnerOperator:
+    """Answers the operator's routes to runners."""
+
+    def __init__(self, mail: Mail) -> None:
+        self._mail = mail
+
+    async def declare(self, project: str, agent: str, runner: Mapping[str, Json]) -> Mapping[str, object]:
+        """Say how an agent is run; what was said before is replaced. It works in its project, unless told."""
+        home = await self._mail.store.read(lambda tx: find_project(tx, project).human_key)
+        checked = Runner.from_dict({"cwd": home, **runner})
+        replaced = await self._mail.set_runner(project, agent, written_runner(checked))
+        return {"agent": agent, "replaced": replaced, "runner": _shown(checked)}
+
+    async def withdraw(self, project: str, agent: str) -> bool:
+        """Have an agent run no more; False when it was not."""
+        return await self._mail.set_runner(project, agent, None)
+
+    async def declared(self, project: str | None) -> Sequence[Mapping[str, object]]:
+        """Return the runners of a project, or of all."""
+        return await self._mail.store.read(lambda tx: _declared(tx, project))
+
+
+def _declared(tx: MailReads, project: str | None) -> list[dict[str, object]]:
+    only = None if project is None else find_project(tx, project).id
+    found: list[dict[str, object]] = []
+    after = 0
+    while page := tx.runners(limit=_PAGE, after=after):
+        after = page[-1].agent_id
+        agents = tx.agents_by_id([one.agent_id for one in page])
+        for one in page:
+            agent = agents[one.agent_id]
+            home = tx.project_by_id(agent.project_id)
+            if only in (None, agent.project_id) and home is not None:
+                told = {"agent": agent.name, "project": home.slug, "declared_by": one.declared_by}
+                found.append({**told, "runner": _read(one.runner)})
+    return found
+
+
+def _read(kept: str) -> dict[str, object]:
+    try:
+        return _shown(read_runner(kept))
+    except InvalidRunner as error:
+        return {"error": error.describe()}
+
+
+def _shown(runner: Runner) -> dict[str, object]:
+    """Return a runner without what it gives its program in secret."""
+    return {**runner.to_dict(), "env": dict.fromkeys(runner.env, _HIDDEN)}

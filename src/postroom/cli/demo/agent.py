@@ -1,0 +1,112 @@
+"""The two agents of the demonstration: each start of this program is one run, its standard input is its mail.
+
+They are scripts and no models: what they do stands below. Everything else is as with any agent: they are
+started when mail comes for them, call the server's tools over MCP, and what they print is mailed back.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from postroom.app import places
+from postroom.cli import show
+from postroom.cli.client import Server
+from postroom.cli.demo import repository
+from postroom.cli.exit_codes import exit_code
+from postroom.contracts.errors import PostroomError
+
+BUILDER: Final = "Ada"
+REVIEWER: Final = "Bo"
+MAY_I: Final = "May I commit it? Please answer yes or no."
+COMMITTED: Final = "Committed as"
+TAKEN_BACK: Final = "I have taken it back."
+_FROM = re.compile(r"^From: (\S+) \((.*)\)$", re.MULTILINE)
+_THREAD = re.compile(r"mailed back to \S+ on thread (\S+)\.")
+
+
+class Desk:
+    """What an agent of the demonstration works with."""
+
+    def __init__(self, mail: str) -> None:
+        environment = places.environment()
+        self.name = environment["POSTROOM_AGENT"]
+        self.run = environment["POSTROOM_RUN"]
+        self.folder = Path.cwd()
+        self.word = mail.rstrip().splitlines()[-2].strip().lower()
+        """The last line that was written."""
+        self.thread = found[1] if (found := _THREAD.search(mail)) else None
+        self.sender, self.kind = (found[1], found[2]) if (found := _FROM.search(mail)) else ("", "")
+        self._server = Server.find()
+
+    @property
+    def is_answer(self) -> bool:
+        """Whether the mail tells the end of somebody's run."""
+        return self.kind.startswith("the answer of a run")
+
+    def call(self, tool: str, **arguments: object) -> object:
+        """Call a tool as this agent, in this project."""
+        named = "sender_name" if tool == "send_message" else "agent_name"
+        return self._server.call_tool(tool, {"project_key": str(self.folder), named: self.name, **arguments})
+
+
+def build(desk: Desk) -> str:
+    """Mend the bug, have it reviewed, ask, and commit it when that is allowed; may be done again."""
+    if desk.is_answer and "do not agree" in desk.word:
+        return f"{desk.sender} and I do not agree: {desk.word}"
+    if desk.is_answer:
+        return f"{desk.sender} has looked at it and agrees: one line, and the test passes. {MAY_I}"
+    if desk.word.startswith("yes"):
+        name = repository.commit(desk.folder, "Count the first price as well")
+        desk.call("release_file_reservations")
+        return f"{COMMITTED} {name}. {repository.PROGRAM} is free again."
+    if desk.word.startswith("no"):
+        repository.git(desk.folder, "checkout", "--quiet", "--", repository.PROGRAM)
+        desk.call("release_file_reservations")
+        return f"{TAKEN_BACK} {repository.PROGRAM} is as it was, and free."
+    desk.call("file_reservation_paths", paths=[repository.PROGRAM], reason="the first price is not counted")
+    repository.mend(desk.folder)
+    if not repository.test_passes(desk.folder):
+        raise SystemExit("the test still fails")
+    desk.call(
+        "send_message",
+        to=[REVIEWER],
+        subject="Please review",
+        body_md=f"I have mended `total`:\n\n```diff\n{repository.difference(desk.folder)}```",
+        thread_id=desk.thread,
+        idempotency_key=f"review/{desk.run}",
+    )
+    return f"The first price was not counted. It is mended and the test passes; {REVIEWER} reviews it now."
+
+
+def review(desk: Desk) -> str:
+    """Look at a change: it is reserved by whoever made it, it is small, and the test passes."""
+    if BUILDER not in _holders(desk.call("check_file_reservations", paths=[repository.PROGRAM])):
+        return f"I do not agree: {repository.PROGRAM} was changed and nobody had reserved it."
+    if not repository.test_passes(desk.folder):
+        return "I do not agree: the test fails."
+    return f"I agree. {BUILDER} holds {repository.PROGRAM}, one line is changed, and the test passes."
+
+
+def _holders(answer: object) -> list[str]:
+    conflicts = show.items(show.fields(answer).get("conflicts"))
+    return [holder["agent"] for one in conflicts for holder in show.items(one.get("holders"))]
+
+
+ROLES: Final[dict[str, Callable[[Desk], str]]] = {BUILDER: build, REVIEWER: review}
+
+
+def main() -> int:
+    """Do what the mail asks for, once, and print the answer."""
+    desk = Desk(sys.stdin.read())
+    try:
+        print(ROLES[desk.name](desk))
+    except PostroomError as error:
+        print(error.describe(), file=sys.stderr)
+        return exit_code(error)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""The demonstration as a command: it makes a scratch repository, writes a letter, and tells what happens."""
+
+import secrets
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import typer
+
+from postroom.app import places
+from postroom.cli import show
+from postroom.cli.client import Server
+from postroom.cli.demo import agent, repository
+from postroom.cli.options import AsJson
+from postroom.contracts.errors import ConfigError, ServerUnavailable
+
+YOU: Final = "You"
+PATIENCE: Final = timedelta(minutes=2)
+_POLL_SECONDS: Final = 0.1
+_ASKED: Final = "The total of a basket is too low, and `test_basket.py` fails. Please mend it."
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+
+
+class Play:
+    """One run of the demonstration."""
+
+    def __init__(self, server: Server, folder: Path) -> None:
+        self.server = server
+        self.folder = folder
+        self.thread = self.slug = ""
+        self._after = 0
+
+    def call(self, tool: str, **arguments: object) -> Any:
+        """Call a tool in the scratch project."""
+        return self.server.call_tool(tool, {"project_key": str(self.folder), **arguments})
+
+    @property
+    def timeline(self) -> str:
+        """The address of the page that shows it."""
+        return f"{self.server.endpoint.url}/p/{self.slug}/timeline"
+
+    def prepare(self) -> None:
+        """Make repository, project and agents, and say how the agents are run."""
+        repository.make(self.folder)
+        made = self.server.call_tool("ensure_project", {"human_key": str(self.folder)})
+        self.slug = show.fields(made)["slug"]
+        for name, program in ((YOU, "person"), (agent.BUILDER, "script"), (agent.REVIEWER, "script")):
+            self.call("register_agent", name=name, program=program, model="none")
+        environment = {"POSTROOM_DATA_DIR": str(places.data_dir(places.environment()))}
+        runner = {"argv": [sys.executable, "-m", agent.__name__], "env": environment, "timeout": 60}
+        for name in (agent.BUILDER, agent.REVIEWER):
+            asked = {"project": str(self.folder), "agent": name, "runner": runner}
+            self.server.admin("PUT", "/admin/runners", asked)
+
+    def begin(self) -> None:
+        """Write the letter that begins everything."""
+        sent = self.call(
+            "send_message",
+            sender_name=YOU,
+            to=[agent.BUILDER],
+            subject="The total is wrong",
+            body_md=_ASKED,
+        )
+        self.thread = show.items(sent.get("deliveries"))[0]["payload"]["thread_id"]
+
+    def letters(self) -> Iterator[dict[str, Any]]:
+        """Give the letters that come for the person, each once, as they come.
+
+        Raises:
+            ServerUnavailable: none came for a long time.
+        """
+        waiting, waited = threading.Event(), 0.0
+        while waited < PATIENCE.total_seconds():
+            found = show.items(self.call("fetch_inbox", agent_name=YOU, after=self._after))
+            for one in found:
+                self._after, waited = one["seq"], 0.0
+                self.call("mark_message_read", agent_name=YOU, message_id=one["id"])
+                yield one
+            if not found:
+                waiting.wait(_POLL_SECONDS)
+                waited += _POLL_SECONDS
+        raise ServerUnavailable("no letter came for two minutes", remedy="see the server's log")
+
+    def answer(self, letter: dict[str, Any], word: str) -> None:
+        """Answer a letter as the person."""
+        self.call("reply_message", sender_name=YOU, message_id=letter["id"], body_md=word)
+
+    def end(self) -> None:
+        """Have the agents run no more."""
+        for name in (agent.BUILDER, agent.REVIEWER):
+            self.server.admin("DELETE", "/admin/runners", {"project": str(self.folder), "agent": name})
+
+
+def demo(
+    yes: Annotated[bool, typer.Option("--yes", help="Answer the question of the agents with yes.")] = False,
+    no: Annotated[bool, typer.Option("--no", help="Answer it with no.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """See two programs mend a bug: woken by mail, they reserve, edit, review, ask you, and finish.
+
+    No model and no key is needed. It works in a scratch repository, which stays to be looked at.
+    """
+    server = Server.find()
+    if urlsplit(server.endpoint.url).hostname not in _LOOPBACK:
+        raise ConfigError("the demonstration needs a server on this machine", value=server.endpoint.url)
+    folder = places.data_dir(places.environment()) / "demo" / f"basket-{secrets.token_hex(3)}"
+    play = Play(server, folder)
+    told: list[dict[str, str]] = []
+    play.prepare()
+    try:
+        if not as_json:
+            print(f"A repository with a bug is in {folder}\nIts timeline: {_page(play)}\n")
+            print(f"{YOU} to {agent.BUILDER}: {_ASKED}")
+        play.begin()
+        outcome = _played(play, told, as_json=as_json, word="yes" if yes else "no" if no else None)
+    finally:
+        play.end()
+    answer = {
+        "folder": str(folder),
+        "timeline": play.timeline,
+        "thread": play.thread,
+        "outcome": outcome,
+        "letters": told,
+    }
+    show.answer(answer, as_json=as_json, text=lambda: _closing(play))
+    if outcome == "failed":
+        raise typer.Exit(1)
+
+
+def _played(play: Play, told: list[dict[str, str]], *, as_json: bool, word: str | None) -> str:
+    """Follow the letters until the end, answering the one question, and say how it ended."""
+    for letter in play.letters():
+        text = letter["body_md"].strip()
+        told.append({"from": letter["from"], "text": text})
+        if not as_json:
+            print(f"{show.line(letter['from'])} to {YOU}: {show.line(text)}")
+        if text.startswith(agent.COMMITTED):
+            return "committed"
+        if text.startswith(agent.TAKEN_BACK):
+            return "taken back"
+        if letter["importance"] == "high" or "do not agree" in text:
+            return "failed"
+        if agent.MAY_I in text:
+            said = word or _asked(as_json=as_json)
+            if not as_json:
+                print(f"{YOU} to {agent.BUILDER}: {said}")
+            play.answer(letter, said)
+    return "failed"
+
+
+def _asked(*, as_json: bool) -> str:
+    """Ask the person at the terminal; without one the answer is yes, for this is a scratch repository."""
+    if as_json or not sys.stdin.isatty():
+        return "yes"
+    return "yes" if typer.confirm("  What do you say?", default=True) else "no"
+
+
+def _page(play: Play) -> str:
+    return f"{play.timeline}?live=1  (`postroom open` logs in)"
+
+
+def _closing(play: Play) -> str:
+    return (
+        f"\nTo look at:\n  the timeline   {_page(play)}\n"
+        f"  the letters    postroom mail thread {play.thread} --project {play.folder}\n"
+        f"  the change     git -C {play.folder} log --patch\n"
+        "The agents are run no more; the folder may be removed."
+    )

@@ -1,0 +1,24 @@
+"""How a runner is kept with its agent: as JSON, which says everything and is checked each time it is read."""
+
+import msgspec
+
+from postroom.contracts.errors import InvalidRunner
+from postroom.contracts.runners import Runner
+
+
+def read_runner(kept: str) -> Runner:
+    """Return the runner that was kept.
+
+    Raises:
+        InvalidRunner: it does not read back, or breaks a rule.
+    """
+    try:
+        plain = msgspec.json.decode(kept)
+    except msgspec.MsgspecError as error:
+        raise InvalidRunner("the runner that is kept does not read back", value=kept[:80]) from error
+    return Runner.from_dict(plain)
+
+
+def written_runner(runner: Runner) -> str:
+    """Return a runner as it is kept."""
+    return msgspec.json.encode(runner.to_dict()).decode()

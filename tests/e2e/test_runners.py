@@ -1,0 +1,221 @@
+"""Agents that a real server runs: woken by letters, one process an agent, answered once, also through kill -9.
+
+`POSTROOM_RUNNER_LETTERS` letters go to ten agents at once (30 by default, the full test is 100), and the server is
+killed `POSTROOM_RUNNER_ROUNDS` times while its agents work (3 by default, the full test is 30).
+"""
+
+import json
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.running import Answer, Cut, Line, RunningServer
+
+LETTERS = int(os.environ.get("POSTROOM_RUNNER_LETTERS", "30"))
+ROUNDS = int(os.environ.get("POSTROOM_RUNNER_ROUNDS", "3"))
+SEED = os.environ.get("POSTROOM_RUNNER_SEED", "postroom")
+CREW = tuple(f"Mate{number}" for number in range(10))
+PATIENCE = 60 + 3 * ROUNDS + LETTERS
+AGENT = """
+exec 9>"$LOCKS/$POSTROOM_AGENT"
+flock --nonblock 9 || echo "two $POSTROOM_AGENT" >> "$JOURNAL"
+cat > /dev/null
+echo "begin $POSTROOM_AGENT $POSTROOM_INSTANCE" >> "$JOURNAL"
+sleep "$SLOW"
+echo "end $POSTROOM_AGENT $POSTROOM_INSTANCE" >> "$JOURNAL"
+echo "done by $POSTROOM_AGENT"
+"""
+pytestmark = pytest.mark.timeout(PATIENCE + 60)
+
+
+class Crew:
+    """Ten agents with runners, in a project of a real server, and what they wrote down."""
+
+    def __init__(self, server: RunningServer, folder: Path, *, slow: str) -> None:
+        self.server = server
+        self.folder = folder
+        self._journal = folder / "journal"
+        (folder / "locks").mkdir(parents=True)
+        (folder / "agent.sh").write_text(AGENT)
+        environment = {"JOURNAL": str(self._journal), "LOCKS": str(folder / "locks"), "SLOW": slow}
+        runner = {"argv": ["sh", str(folder / "agent.sh")], "env": environment}
+        with server.line() as line:
+            line.tool("ensure_project", human_key=str(folder))
+            for name in ("Hal", *CREW):
+                line.tool("register_agent", project_key=str(folder), program="p", model="m", name=name)
+            for name in CREW:
+                asked = {"project": str(folder), "agent": name, "runner": runner}
+                assert declared(line, asked).status == 200
+
+    def journal(self, word: str) -> list[list[str]]:
+        """Return what the agents wrote down with this word."""
+        rows = self._journal.read_text().splitlines() if self._journal.exists() else []
+        return [row.split()[1:] for row in rows if row.split()[0] == word]
+
+    def call(self, tool: str, **arguments: Any) -> Any:
+        with self.server.line() as line:
+            return line.tool(tool, project_key=str(self.folder), **arguments)
+
+    def answers(self) -> list[dict[str, Any]]:
+        """Return what came back for whoever wrote."""
+        return self.call("fetch_inbox", agent_name="Hal", after=0, limit=1000)
+
+    def unread(self) -> list[dict[str, Any]]:
+        """Return what some agent has not read."""
+        return [
+            letter
+            for name in CREW
+            for letter in self.call("fetch_inbox", agent_name=name, unread_only=True, limit=1000)
+        ]
+
+    def await_answers(self, threads: set[str]) -> None:
+        """Wait until each thread has its answer and nothing is unread."""
+        pause, until = threading.Event(), time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            if threads <= {one["thread_id"] for one in self.answers()} and not self.unread():
+                return
+            pause.wait(0.1)
+        missing = threads - {one["thread_id"] for one in self.answers()}
+        raise AssertionError(
+            f"{len(missing)} of {len(threads)} threads have no answer; unread: {self.unread()[:3]}"
+        )
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    with RunningServer(tmp_path / "data") as running:
+        yield running
+    assert processes_of(tmp_path / "data") == []
+
+
+def processes_of(house: Path) -> list[str]:
+    """Return the programs that this server has left running."""
+    mark, found = f"POSTROOM_HOUSE={house}\0".encode(), []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (folder / "environ").read_bytes() + b"\0":
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+def declared(line: Line, asked: dict[str, Any]) -> Answer:
+    return line.request(
+        "PUT",
+        "/admin/runners",
+        body=json.dumps(asked).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+
+
+def send(line: Line, folder: Path, to: str, key: str) -> str:
+    sent = line.tool(
+        "send_message",
+        project_key=str(folder),
+        sender_name="Hal",
+        to=[to],
+        subject="Work",
+        body_md=key,
+        idempotency_key=key,
+    )
+    assert sent["deliveries"][0]["seen"] == ["wake by runner"]
+    return str(sent["deliveries"][0]["payload"]["thread_id"])
+
+
+def test_many_letters_at_once_have_one_process_an_agent_and_an_answer_each(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    crew = Crew(server, tmp_path / "yard", slow="0.05")
+    with server.line() as line:
+        threads = {send(line, crew.folder, CREW[number % 10], f"k{number}") for number in range(LETTERS)}
+    assert len(threads) == LETTERS
+    crew.await_answers(threads)
+    answers = crew.answers()
+    assert Counter(one["thread_id"] for one in answers) == Counter(threads)
+    assert {one["body_md"] for one in answers} == {f"done by {name}" for name in CREW}
+    assert crew.journal("two") == []
+    begun = crew.journal("begin")
+    assert len(begun) == len({instance for _, instance in begun}) == LETTERS
+
+
+def test_killed_again_and_again_each_letter_is_answered_once_and_no_program_is_left(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    crew, dice = Crew(server, tmp_path / "yard", slow="0.2"), random.Random(SEED)
+    threads: set[str] = set()
+    keys = iter(f"key-{number}" for number in range(1_000_000))
+    for _ in range(ROUNDS):
+        killer = threading.Timer(dice.uniform(0.1, 1.0), server.kill)
+        killer.start()
+        threads |= set(written(server, crew.folder, keys, dice))
+        killer.join()
+        server.start()
+    threads |= set(written(server, crew.folder, keys, dice, most=5))
+    crew.await_answers(threads)
+    answered = Counter(one["thread_id"] for one in crew.answers())
+    assert {thread: times for thread, times in answered.items() if times != 1} == {}
+    assert crew.journal("two") == []
+    begun = Counter(instance for _, instance in crew.journal("begin"))
+    assert max(begun.values()) == 1
+    print(f"\n{ROUNDS} kills, {len(answered)} letters answered once each, {len(begun)} programs started")
+    assert "Traceback" not in server.log()
+
+
+def written(
+    server: RunningServer, folder: Path, keys: Iterator[str], dice: random.Random, *, most: int = 1_000
+) -> Iterator[str]:
+    """Write letters until the server is gone; one without an answer may or may not be there."""
+    pause = threading.Event()
+    try:
+        with server.line() as line:
+            for _ in range(most):
+                yield send(line, folder, dice.choice(CREW), next(keys))
+                pause.wait(dice.uniform(0, 0.1))
+    except (Cut, OSError):
+        return
+
+
+def test_a_server_that_is_told_to_stop_waits_for_no_program_and_begins_it_again(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    crew = Crew(server, tmp_path / "yard", slow="0.1")
+    stubborn = (
+        'trap \'\' TERM\necho "begin stubborn $POSTROOM_INSTANCE" >> "$JOURNAL"\nsleep 60 & wait\nsleep 60'
+    )
+    (crew.folder / "agent.sh").write_text(stubborn)
+    with server.line() as line:
+        thread = send(line, crew.folder, CREW[0], "k")
+    pause, until = threading.Event(), time.monotonic() + 20
+    while not crew.journal("begin") and time.monotonic() < until:
+        pause.wait(0.02)
+    assert server.stop() == 0
+    assert processes_of(server.data_dir) == []
+    (crew.folder / "agent.sh").write_text(AGENT)
+    server.start()
+    crew.await_answers({thread})
+    assert [one["body_md"] for one in crew.answers()] == [f"done by {CREW[0]}"]
+
+
+def test_a_runner_that_cannot_be_is_refused_and_nothing_is_changed(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    crew = Crew(server, tmp_path / "yard", slow="0")
+    with server.line() as line:
+        before = line.request("GET", "/admin/runners").json()
+        for runner in ({"argv": []}, {"argv": ["x"], "cwd": "here"}, {"argv": ["x"], "more": 1}, {}):
+            asked = {"project": str(crew.folder), "agent": CREW[0], "runner": runner}
+            answer = declared(line, asked)
+            assert (answer.status, answer.json()["code"]) == (400, "invalid_runner")
+        assert line.request("GET", "/admin/runners").json() == before
+        assert len(before["runners"]) == 10
+        assert str(crew.folder) not in str([one["runner"]["env"] for one in before["runners"]])
+        listed = line.rpc({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).json()["result"]["tools"]
+    assert [one["name"] for one in listed if "runner" in one["name"]] == []
