@@ -160,7 +160,8 @@ async def test_a_lost_lease_ends_the_program_and_writes_nothing(house: House, tm
 
 async def test_an_interrupt_ends_the_program_and_the_next_run_begins(house: House, tmp_path: Path) -> None:
     leader = tmp_path / "leader"
-    mailbox = house.open(script(DEAF + pid_in(leader) + HANG))
+    patient = MailboxConfig(cancel_wait_ms=3_600_000)  # the clock of the test outruns the program's end
+    mailbox = house.open(script(DEAF + pid_in(leader) + HANG), patient)
     await mailbox.submit_background(RunActivation.new("t", ["go"], agent_id="Ada"))
     pid = await number_in(leader)
     house.runners.runner = script("tell('next', os.path.exists('/proc/' + sys.argv[1]))", str(pid))

@@ -30,7 +30,12 @@ class HouseRuns:
             stores,
             effects=self._effects,
             timer=timer or SystemTimer(),
-            config=MailboxConfig(drain_grace=timedelta(0), stop_wait_ms=STOP_WAIT_MS, is_alone=True),
+            config=MailboxConfig(
+                drain_grace=timedelta(0),
+                stop_wait_ms=STOP_WAIT_MS,
+                cancel_wait_ms=STOP_WAIT_MS,
+                is_alone=True,
+            ),
             metrics=MailboxMetrics(registry),
         )
 
