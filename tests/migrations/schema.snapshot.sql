@@ -314,6 +314,14 @@ CREATE TABLE projects (
   owner        TEXT NOT NULL DEFAULT ''
 );
 
+CREATE TABLE questions (
+  run_id      TEXT NOT NULL REFERENCES sittings (run_id) ON DELETE CASCADE,
+  question_id TEXT NOT NULL,
+  text        TEXT NOT NULL,
+  asked_at    INTEGER NOT NULL,
+  PRIMARY KEY (run_id, question_id)
+) WITHOUT ROWID;
+
 CREATE TABLE recipients (
   message_id INTEGER NOT NULL REFERENCES messages (id),
   agent_id   INTEGER NOT NULL REFERENCES agents (id),
@@ -502,6 +510,12 @@ CREATE TABLE schema_migrations (
 CREATE TABLE settled (
   id         INTEGER PRIMARY KEY CHECK (id = 1),
   settled_to INTEGER NOT NULL
+);
+
+CREATE TABLE sittings (
+  run_id   TEXT PRIMARY KEY,
+  agent_id INTEGER NOT NULL REFERENCES agents (id),
+  began_at INTEGER NOT NULL
 );
 
 CREATE TABLE sqlite_sequence(name,seq);

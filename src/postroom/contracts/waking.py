@@ -35,6 +35,14 @@ class Handling:
     """Why it was not done, when it was not."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedQuestion:
+    """What a run at work asks a person; it waits for the answer when it has ended its turn."""
+
+    id: str
+    text: str
+
+
 class WakingReads(Protocol):
     """Look-ups about runners and what they made of letters."""
 
@@ -76,6 +84,21 @@ class WakingWrites(WakingReads, Protocol):
         Raises:
             StoreError: the agent is no recipient of the message.
         """
+        ...
+
+    def begin_sitting(self, run_id: str, agent_id: int, now: int) -> None:
+        """Record that a run of an agent is at work; begun anew, it has asked nothing."""
+        ...
+
+    def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
+        """Keep a question of a run at work; the same one again changes nothing.
+
+        False when the agent has no such run at work.
+        """
+        ...
+
+    def end_sitting(self, run_id: str) -> list[AskedQuestion]:
+        """Record that a run is not at work any more and return what it asked, in the order of asking."""
         ...
 
     def note_answer(self, message_id: int, run_id: str) -> None:

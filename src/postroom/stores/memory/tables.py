@@ -17,7 +17,7 @@ from postroom.contracts.mail import (
     Reservation,
     StoredAnswer,
 )
-from postroom.contracts.waking import Handling, KeptRunner
+from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
@@ -149,6 +149,14 @@ class KeptAnswer:
     """Counts answers, so that the first of equal age goes first."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sitting:
+    """A run of an agent that is at work, and what it asks, with the instants."""
+
+    agent_id: int
+    asked: tuple[tuple[int, AskedQuestion], ...] = ()
+
+
 class Tables:
     """Everything a memory store holds."""
 
@@ -191,6 +199,7 @@ class Tables:
         self.runners: Table[int, KeptRunner] = Table(journal)
         self.handlings: Table[tuple[int, int], Handling] = Table(journal, message=by("message_id"))
         self.run_answers: Table[int, str] = Table(journal)
+        self.sittings: Table[str, Sitting] = Table(journal)
         self.probes: Table[int, int] = Table(journal)
         self._numbers: Table[str, int] = Table(journal)
 

@@ -5,8 +5,8 @@ from itertools import islice
 from typing import get_args
 
 from postroom.contracts.errors import StoreError
-from postroom.contracts.waking import Handling, KeptRunner, RunnerSource
-from postroom.stores.memory.tables import Tables
+from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner, RunnerSource
+from postroom.stores.memory.tables import Sitting, Tables
 
 
 class MemoryWakingReads:
@@ -60,6 +60,28 @@ class MemoryWakingWrites(MemoryWakingReads):
         if self._tables.letters.one("copy", key) is None:
             raise StoreError("the store refused: the agent is no recipient", value=list(key))
         self._tables.handlings.put(key, handling)
+
+    def begin_sitting(self, run_id: str, agent_id: int, now: int) -> None:
+        """Record that a run of an agent is at work; begun anew, it has asked nothing."""
+        if agent_id not in self._tables.agents:
+            raise StoreError("the store refused: no such agent", value=agent_id)
+        self._tables.sittings.put(run_id, Sitting(agent_id=agent_id))
+
+    def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
+        """Keep a question of a run at work; False when the agent has no such run at work."""
+        sitting = self._tables.sittings.get(run_id)
+        if sitting is None or sitting.agent_id != agent_id:
+            return False
+        if question.id not in {one.id for _, one in sitting.asked}:
+            asked = tuple(sorted((*sitting.asked, (now, question)), key=lambda one: (one[0], one[1].id)))
+            self._tables.sittings.put(run_id, Sitting(agent_id=agent_id, asked=asked))
+        return True
+
+    def end_sitting(self, run_id: str) -> list[AskedQuestion]:
+        """Record that a run is not at work any more and return what it asked, in the order of asking."""
+        sitting = self._tables.sittings.get(run_id)
+        self._tables.sittings.drop(run_id)
+        return [] if sitting is None else [question for _, question in sitting.asked]
 
     def note_answer(self, message_id: int, run_id: str) -> None:
         """Record that a letter tells the end of a run; the first record stands."""

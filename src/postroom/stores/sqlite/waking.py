@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import fields
 
-from postroom.contracts.waking import Handling, KeptRunner, RunnerSource
+from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner, RunnerSource
 from postroom.stores.sqlite.statements import STATEMENTS as SQL
 
 _COLUMNS = tuple(field.name for field in fields(Handling))
@@ -59,6 +59,22 @@ class SqliteWakingWrites(SqliteWakingReads):
     def put_handling(self, handling: Handling) -> None:
         """Store or replace what a run makes of a letter."""
         self._connection.execute(SQL["put_handling"], {name: getattr(handling, name) for name in _COLUMNS})
+
+    def begin_sitting(self, run_id: str, agent_id: int, now: int) -> None:
+        """Record that a run of an agent is at work; begun anew, it has asked nothing."""
+        self._connection.execute(SQL["begin_sitting"], (run_id, agent_id, now))
+        self._connection.execute(SQL["drop_questions"], (run_id,))
+
+    def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
+        """Keep a question of a run at work; False when the agent has no such run at work."""
+        self._connection.execute(SQL["ask"], (run_id, agent_id, question.id, question.text, now))
+        return self._connection.execute(SQL["sits"], (run_id, agent_id)).fetchone() is not None
+
+    def end_sitting(self, run_id: str) -> list[AskedQuestion]:
+        """Record that a run is not at work any more and return what it asked, in the order of asking."""
+        rows = self._connection.execute(SQL["questions"], (run_id,)).fetchall()
+        self._connection.execute(SQL["end_sitting"], (run_id,))
+        return [AskedQuestion(id=row[0], text=row[1]) for row in rows]
 
     def note_answer(self, message_id: int, run_id: str) -> None:
         """Record that a letter tells the end of a run; the first record stands."""

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from postroom.contracts.errors import StoreError
 from postroom.contracts.store import MailStore, MailWrites
-from postroom.contracts.waking import Handling, KeptRunner
+from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import an_office, letter, refused
 
@@ -68,9 +68,29 @@ async def a_letter_that_tells_the_end_of_a_run_is_known(store: MailStore, clock:
         await store.write(lambda tx: tx.note_answer(99, "r"))
 
 
+async def what_a_run_at_work_asks_is_told_when_it_ends(store: MailStore, clock: ManualClock) -> None:
+    """In the order of asking, each once, and nobody else can ask in its name; begun anew it asked nothing."""
+    here = await an_office(store)
+    ada, ben = here.ada.id, here.ben.id
+    first, second = AskedQuestion(id="b", text="May I? é"), AskedQuestion(id="a", text="And this?")
+    assert not await store.write(lambda tx: tx.ask("r", ada, first, 1))
+    await store.write(lambda tx: tx.begin_sitting("r", ada, 1))
+    assert not await store.write(lambda tx: tx.ask("r", ben, first, 1))
+    for question, at in ((first, 2), (second, 3), (first, 4)):
+        assert await store.write(lambda tx, one=question, now=at: tx.ask("r", ada, one, now))  # type: ignore[misc]
+    await store.write(lambda tx: tx.begin_sitting("other", ada, 1))
+    assert await store.write(lambda tx: tx.end_sitting("r")) == [first, second]
+    assert await store.write(lambda tx: (tx.end_sitting("r"), tx.end_sitting("other"))) == ([], [])
+    await store.write(lambda tx: tx.begin_sitting("r", ada, 5))
+    assert await store.write(lambda tx: tx.ask("r", ada, first, 5))
+    await store.write(lambda tx: tx.begin_sitting("r", ada, 6))
+    assert await store.write(lambda tx: tx.end_sitting("r")) == []
+
+
 PROMISES = (
     a_runner_is_kept_replaced_and_dropped,
     runners_are_listed_by_agent,
     what_a_run_makes_of_a_letter_is_kept_by_recipient,
     a_letter_that_tells_the_end_of_a_run_is_known,
+    what_a_run_at_work_asks_is_told_when_it_ends,
 )

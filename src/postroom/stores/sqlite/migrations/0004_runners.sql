@@ -23,3 +23,18 @@ CREATE TABLE run_answers (
   message_id INTEGER PRIMARY KEY REFERENCES messages (id),
   run_id     TEXT NOT NULL
 );
+
+-- Runs of agents that have begun and not ended, and what they ask a person before they can go on.
+CREATE TABLE sittings (
+  run_id   TEXT PRIMARY KEY,
+  agent_id INTEGER NOT NULL REFERENCES agents (id),
+  began_at INTEGER NOT NULL
+);
+
+CREATE TABLE questions (
+  run_id      TEXT NOT NULL REFERENCES sittings (run_id) ON DELETE CASCADE,
+  question_id TEXT NOT NULL,
+  text        TEXT NOT NULL,
+  asked_at    INTEGER NOT NULL,
+  PRIMARY KEY (run_id, question_id)
+) WITHOUT ROWID;

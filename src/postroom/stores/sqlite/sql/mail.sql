@@ -422,6 +422,27 @@ VALUES (:message_id, :agent_id, :run_id, :injected_at, :ended_at, :failure)
 ON CONFLICT (message_id, agent_id) DO UPDATE
    SET run_id = :run_id, injected_at = :injected_at, ended_at = :ended_at, failure = :failure;
 
+-- begin_sitting
+INSERT INTO sittings (run_id, agent_id, began_at) VALUES (?1, ?2, ?3)
+ON CONFLICT (run_id) DO UPDATE SET agent_id = ?2, began_at = ?3;
+
+-- drop_questions
+DELETE FROM questions WHERE run_id = ?;
+
+-- ask
+INSERT INTO questions (run_id, question_id, text, asked_at)
+SELECT run_id, ?3, ?4, ?5 FROM sittings WHERE run_id = ?1 AND agent_id = ?2
+ON CONFLICT (run_id, question_id) DO NOTHING;
+
+-- sits
+SELECT 1 FROM sittings WHERE run_id = ? AND agent_id = ?;
+
+-- questions
+SELECT question_id, text FROM questions WHERE run_id = ? ORDER BY asked_at, question_id;
+
+-- end_sitting
+DELETE FROM sittings WHERE run_id = ?;
+
 -- answering_run
 SELECT run_id FROM run_answers WHERE message_id = ?;
 
