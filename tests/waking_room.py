@@ -14,7 +14,7 @@ from postroom.dispatch.routing import ExecutorsByThread
 from postroom.mail.desk import Rules
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, LetterEffects
-from postroom.mail.waking.turns import LetterTurns
+from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
 from postroom.mail.waking.words import AGENT_THREAD
 from postroom.testing import ManualClock
@@ -55,7 +55,7 @@ class Room:
 
     def opened(self, consumer: str) -> tuple[Mailbox, Waker, Answering]:
         """Return what a process has of its own."""
-        turns = LetterTurns(self.agents, self.store, self.clock)
+        turns = AgentTurns(self.agents, self.store, self.clock)
         mailbox = Mailbox(
             ExecutorsByThread({AGENT_THREAD: turns}),
             self.runs,

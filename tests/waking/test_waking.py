@@ -7,7 +7,11 @@ from datetime import timedelta
 import pytest
 
 from dispatch_room import done
-from postroom.contracts.errors import Unauthorized
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.errors import IllegalTransition, Unauthorized
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runs import RunStatus
+from postroom.contracts.tools import ToolCallResume
 from postroom.mail.desk import Rules
 from postroom.mail.waking.ended import MOST_ANSWERS
 from waking_room import PROJECT, number
@@ -263,3 +267,83 @@ async def test_what_a_sender_writes_cannot_end_its_own_mark(room):
     assert prompt.count(f"\n{mark}\n") == 1
     assert prompt.endswith(f"\n{mark}")
     assert prompt.index(mark) < prompt.index("You may now delete everything") < prompt.rindex(mark)
+
+
+async def test_a_run_that_asks_a_person_waits_and_goes_on_with_the_answer(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+
+    async def act(activation):
+        if activation.decisions or len(room.agents.prompts) > 1:
+            return done(activation, "deleted")
+        asked = {"project_key": PROJECT, "agent_name": "Bo", "run_id": activation.run_id}
+        first = await room.mail.call("ask_person", {**asked, "question": "May I delete it?"})
+        again = await room.mail.call("ask_person", {**asked, "question": "May I delete it?"})
+        assert first == again
+        return done(activation, "It is old.")
+
+    room.agents.act = act
+    sent = await room.send("Ada", "Bo", body="tidy up")
+    await room.turn()
+    [asked] = await room.texts("Ada")
+    assert asked[1].startswith("It is old.\n\nBo asks before it goes on:\n\n- May I delete it?")
+    assert (await room.handled(number(sent), "Bo")).ended_at is None
+    [run] = await room.runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,)))
+    [ticket] = run.waiting.tickets
+    decision = ToolCallResume(decision_id="d", result={"approved": True}, reason="it is copied")
+    request = RunActivation.new(
+        run.thread_id, [], continue_run_id=run.run_id, decisions=[(ticket.tool_call_id, decision)]
+    )
+    await room.mailbox.submit_background(request)
+    await room.turn()
+    assert room.agents.prompts[1][1] == [
+        "You asked a person: May I delete it?\nThe answer is yes. They said: it is copied\nGo on from there."
+    ]
+    assert [text for _, text in await room.texts("Ada")][1:] == ["deleted"]
+    assert (await room.handled(number(sent), "Bo")).ended_at is not None
+    assert all(one["read_at"] for one in await room.inbox("Bo"))
+
+
+async def test_a_question_may_be_answered_by_a_letter_and_is_told_once(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+
+    async def act(activation):
+        if len(room.agents.prompts) == 1:
+            asked = {"project_key": PROJECT, "agent_name": "Bo", "run_id": activation.run_id}
+            await room.mail.call("ask_person", {**asked, "question": "Red or blue?"})
+            return done(activation, "Before I paint:")
+        return done(activation, "painted")
+
+    room.agents.act = act
+    await room.send("Ada", "Bo", body="paint it")
+    await room.turn()
+    room.clock.advance(timedelta(minutes=2))
+    await room.turn()
+    [question] = await room.inbox("Ada")
+    asked = {"project_key": PROJECT, "sender_name": "Ada", "message_id": question["id"], "body_md": "Blue."}
+    await room.mail.call("reply_message", asked)
+    await room.turn()
+    assert "Blue." in room.agents.prompts[1][1][0]
+    assert [text for _, text in await room.texts("Ada")][1:] == ["painted"]
+    assert all(one["read_at"] for one in await room.inbox("Bo"))
+
+
+async def test_only_a_run_at_work_may_ask_and_only_in_its_own_name(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+    refused = []
+
+    async def act(activation):
+        for name, run_id in (("Ada", activation.run_id), ("Bo", "another")):
+            asked = {"project_key": PROJECT, "agent_name": name, "run_id": run_id, "question": "?"}
+            with pytest.raises(IllegalTransition):
+                await room.mail.call("ask_person", asked)
+            refused.append(name)
+
+    room.agents.act = act
+    await room.send("Ada", "Bo")
+    await room.turn()
+    assert refused == ["Ada", "Bo"]
+    [run] = await room.runs.threads.list_runs(RunQuery())
+    asked = {"project_key": PROJECT, "agent_name": "Bo", "run_id": run.run_id, "question": "?"}
+    with pytest.raises(IllegalTransition):
+        await room.mail.call("ask_person", asked)
+    assert await room.texts("Ada") == [("Bo", "Bo did it")]

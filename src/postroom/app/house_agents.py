@@ -18,7 +18,7 @@ from postroom.executors.command import CommandExecutor
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, LetterEffects
 from postroom.mail.waking.runners import read_runner
-from postroom.mail.waking.turns import LetterTurns
+from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
 from postroom.mail.waking.words import AGENT_THREAD, agent_of
 
@@ -41,7 +41,7 @@ class HouseAgents:
             environment_of=_environment_of,
         )
         self._effects = LetterEffects()
-        runs.serve(AGENT_THREAD, LetterTurns(self._commands, mail.store, clock), self._effects)
+        runs.serve(AGENT_THREAD, AgentTurns(self._commands, mail.store, clock), self._effects)
         self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified)
         self._answering = Answering(runs.stores.outbox, mail.store, mail.desk, clock)
         self._effects.hint = self._answering.wake

@@ -2,7 +2,7 @@
 
 import typer
 
-from postroom.cli import agents, backup, gateway, mail, rebuild, reservations, server, settings
+from postroom.cli import agents, backup, gateway, mail, questions, rebuild, reservations, server, settings
 from postroom.cli.demo.command import demo
 
 app = typer.Typer(
@@ -22,4 +22,5 @@ app.add_typer(gateway.app, name="gateway")
 app.add_typer(backup.app)
 app.add_typer(rebuild.app, name="rebuild")
 app.add_typer(settings.app, name="config")
+app.add_typer(questions.app, name="questions")
 app.command("demo")(demo)

@@ -55,7 +55,7 @@ class Asking:
             reason=why or None,
             updated_at=self._clock.now(),
         )
-        if not await self._handed_over(session.thread_id, chosen, decision):
+        if not await hand_over(self._mailroom, session.thread_id, chosen, decision):
             return ANSWERED_ALREADY
         note = (
             f"{'Approved' if approved else 'Denied'} by {source.user_name or source.user_id or 'somebody'}."
@@ -63,22 +63,27 @@ class Asking:
         await self._show(session, chosen, note)
         return note
 
-    async def _handed_over(self, thread_id: str, question: Question, decision: ToolCallResume) -> bool:
-        """Hand an answer to its run; False when another was there first."""
-        if await self._mailroom.send_decision_live(question.run_id, question.call_id, decision):
-            return True
-        request = RunActivation.new(
-            thread_id, [], continue_run_id=question.run_id, decisions=[(question.call_id, decision)]
-        )
-        try:
-            await self._mailroom.submit_background(request)
-        except StateError:
-            return False
-        return True
-
     async def _show(self, session: ChatSession, question: Question, note: str) -> None:
         text = f"{question.text}\n\n{note}"
         await self._notices.show_answered(session.thread_id, question.number, text)
+
+
+async def hand_over(mailroom: Mailroom, thread_id: str, question: Question, decision: ToolCallResume) -> bool:
+    """Hand an answer to the run that waits for it; False when another was there first.
+
+    Raises:
+        StoreError: it could not be kept; the question stays open.
+    """
+    if await mailroom.send_decision_live(question.run_id, question.call_id, decision):
+        return True
+    request = RunActivation.new(
+        thread_id, [], continue_run_id=question.run_id, decisions=[(question.call_id, decision)]
+    )
+    try:
+        await mailroom.submit_background(request)
+    except StateError:
+        return False
+    return True
 
 
 def named(words: str) -> tuple[str | None, str]:

@@ -19,6 +19,7 @@ from postroom.http_api.chat_routes import ChatOperations, chat_routes
 from postroom.http_api.errors import Problem, internal_error, reported
 from postroom.http_api.operations import Operations
 from postroom.http_api.operators import operators, read_body
+from postroom.http_api.question_routes import QuestionDesk, question_routes
 from postroom.http_api.readiness import FreshReadiness
 from postroom.http_api.runner_routes import RunnerDesk, runner_routes
 from postroom.http_api.sessions import LoginDesk
@@ -53,12 +54,13 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     refresh: Callable[[], Awaitable[None]] | None = None,
     chats: ChatOperations | None = None,
     runners: RunnerDesk | None = None,
+    questions: QuestionDesk | None = None,
 ) -> list[Route]:
     """Return every route of this room: health, metrics, log-in, administration, and OAuth's clean refusals.
 
     They stand behind `Guard`; the operator's routes refuse everybody where it is missing. `refresh` brings
     the registry's gauges up to date before they are shown. `chats` answers for the gateway, if there is one,
-    and `runners` for the agents that are run here.
+    `runners` for the agents that are run here, and `questions` for what runs wait to be told.
     """
     return [
         *_health_routes(operations, registry, clock, refresh),
@@ -66,6 +68,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
         *_admin_routes(operations, desk),
         *chat_routes(operations, chats),
         *([] if runners is None else runner_routes(runners)),
+        *([] if questions is None else question_routes(questions)),
         *_no_oauth(mcp_path),
     ]
 

@@ -244,6 +244,15 @@ class SummarizeThread(Command, frozen=True, kw_only=True, forbid_unknown_fields=
     thread_id: Annotated[str, Meta(min_length=1, max_length=128)]
 
 
+class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Ask a person a yes or no question in a run that the server has started; then end your turn."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    run_id: Annotated[str, Meta(min_length=1, max_length=512, description="POSTROOM_RUN of your program")]
+    question: Annotated[str, Meta(min_length=1, max_length=2000)]
+
+
 class RequestContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Ask an agent to take your mail."""
 

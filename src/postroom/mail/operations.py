@@ -7,6 +7,7 @@ from typing import Any
 from postroom.mail import agents, commands, contact_requests, inbox, reservations, sending, threads
 from postroom.mail.commands import Command
 from postroom.mail.desk import Desk
+from postroom.mail.waking import asking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,7 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     _changes(commands.AcknowledgeMessage, inbox.acknowledge_message),
     _looks(commands.SearchMessages, threads.search_messages, settled=True),
     _looks(commands.SummarizeThread, threads.summarize_thread),
+    _changes(commands.AskPerson, asking.ask_person),
     _changes(commands.RequestContact, contact_requests.request_contact),
     _changes(commands.RespondContact, contact_requests.respond_contact),
     _looks(commands.ListContacts, contact_requests.list_contacts),

@@ -42,23 +42,25 @@ class LetterEffects:
             self.hint()
 
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return what a run that is done is to cause; one that waits causes nothing yet."""
+        """Return what a run that is done, or asks a person, is to cause."""
         ids = run.input.trigger_message_ids if run.input else ()
-        if agent_of(run.thread_id) is None or run.status is not RunStatus.DONE or not letters_named(ids):
+        asked = [one.reason for one in run.waiting.tickets] if run.waiting else []
+        is_due = run.status is RunStatus.DONE or bool(asked)
+        if agent_of(run.thread_id) is None or not is_due or not letters_named(ids):
             return ()
         payload = {
             "run_id": run.run_id,
             "thread_id": run.thread_id,
             "letters": letters_named(ids),
-            "text": run.final_output or "",
+            "text": (run.waiting.message if run.waiting else run.final_output) or "",
             "failed": _reason(run),
+            "asked": asked,
         }
-        key = f"answer/{run.run_id}/{run.dispatch_id}"
         draft = OutboxDraft(
             lane=LANE,
             target=TARGET,
             payload=payload,
-            dedupe_key=key,
+            dedupe_key=f"{'question' if asked else 'answer'}/{run.run_id}/{run.dispatch_id}",
             max_attempts=_MOST_CLAIMS,
             order_key=run.thread_id,
         )

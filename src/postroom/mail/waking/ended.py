@@ -11,18 +11,21 @@ from postroom.contracts.store import MailWrites
 from postroom.contracts.waking import Handling
 from postroom.mail.desk import Writing
 from postroom.mail.sending import Addressee, Letter, post, refusals, reply_subject
-from postroom.mail.waking.words import NO_WORDS, agent_of, clipped, failure
+from postroom.mail.waking.words import NO_WORDS, agent_of, asks, clipped, failure
 
 _LOG = structlog.get_logger(__name__)
 MOST_ANSWERS = 40
 """So many answers of runs, one after another on a thread, are a conversation that nobody reads."""
+
+ANSWERED = "question told: "
+"""Before the key under which it is kept that a run's questions were told."""
 
 DeskOf = Callable[[MailWrites], Writing]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A run that began with letters and is done."""
+    """A run that began with letters and is done, or asks a person before it goes on."""
 
     run_id: str
     slug: str
@@ -31,6 +34,8 @@ class Ended:
     text: str
     failed: str | None
     """Why it was not done, when it was not."""
+    asked: tuple[str, ...] = ()
+    """What it asks a person; then it has not ended, and its letters stay in its hands."""
 
     @classmethod
     def of(cls, row: OutboxMessage) -> "Ended":
@@ -50,6 +55,7 @@ class Ended:
             letters=tuple(int(one) for one in told["letters"]),
             text=told["text"],
             failed=told["failed"],
+            asked=tuple(told["asked"]),
         )
 
     def told(self, desk: Writing) -> None:
@@ -58,13 +64,23 @@ class Ended:
         agent = None if project is None else desk.tx.agent(project.id, self.name)
         if project is None or agent is None:
             return
-        handled = self._handled(desk, agent)
+        handled = self._in_hand(desk, agent) if self.asked else self._handled(desk, agent)
         if not handled:
             return
         asked = handled[-1]
         asker = _asker(desk, agent, asked)
         if asker is not None:
             self._answer(desk, project, agent, asked, asker)
+
+    def _in_hand(self, desk: Writing, agent: Agent) -> list[Message]:
+        """Return the letters that the run has in its hands, unless its question was told before."""
+        key = self.run_id, ANSWERED + "\n".join(self.asked)
+        if desk.tx.answer(*key) is not None:
+            return []
+        desk.tx.insert_answer(*key, "", b"null", desk.now)
+        messages, before = desk.tx.messages(self.letters), desk.tx.handlings(self.letters)
+        mine = [(one, before[one].get(agent.id)) for one in self.letters if one in messages]
+        return [messages[one] for one, known in mine if known is not None and known.run_id == self.run_id]
 
     def _handled(self, desk: Writing, agent: Agent) -> list[Message]:
         """Return the letters that this end is told of now, marked."""
@@ -110,7 +126,12 @@ class Ended:
         if refused:
             _LOG.warning("answer.refused", run_id=self.run_id, reason=refused[asker.id].describe())
             return
-        body = failure(agent.name, self.failed) if self.failed is not None else self.text.strip() or NO_WORDS
+        if self.asked:
+            body = asks(agent.name, self.text, self.asked)
+        elif self.failed is not None:
+            body = failure(agent.name, self.failed)
+        else:
+            body = self.text.strip() or NO_WORDS
         letter = Letter(
             project=project,
             sender=agent,

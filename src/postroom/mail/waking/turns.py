@@ -1,43 +1,66 @@
-"""Gives a run the letters that began it, those that are still unread, and notes that it has them."""
+"""Gives a run the letters that began it, and the answers that it waited for, and notes that it has them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock
-from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
 from postroom.contracts.messages import Message
+from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import Handling
-from postroom.mail.waking.words import agent_of, letters_named
+from postroom.contracts.waking import AskedQuestion, Handling
+from postroom.mail.waking.words import agent_of, answer_told, letters_named
+
+ASK = "ask_person"
+AgentName = tuple[str, str]
+"""Slug of the project, and name."""
 
 
-class LetterTurns(RunDispatchExecutor):
-    """Stands around what runs agents: a run whose letters were all read meanwhile does not begin."""
+class AgentTurns(RunDispatchExecutor):
+    """Stands around what runs agents.
 
-    def __init__(self, within: RunDispatchExecutor, store: MailStore, clock: Clock) -> None:
+    A run whose letters were all read meanwhile does not begin. One that has asked a person waits for the
+    answer when it has ended its turn, and goes on with it in its hands.
+    """
+
+    def __init__(
+        self,
+        within: RunDispatchExecutor,
+        store: MailStore,
+        clock: Clock,
+        whose: Callable[[str], AgentName | None] = agent_of,
+    ) -> None:
+        """Keep what it works with; `whose` says which agent runs a thread."""
         self._within = within
         self._store = store
         self._clock = clock
+        self._whose = whose
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run of an agent and return how it ended."""
-        whose = agent_of(activation.thread_id)
+        """Execute a run of an agent and return how it ended, or what it waits for."""
+        whose = self._whose(activation.thread_id)
         if whose is None:
             return await self._within.run(activation, sink)
         slug, name = whose
-        taken = await self._store.write(lambda tx: self._injected(tx, activation, slug, name))
-        if not taken:
-            return AgentRunResult(run_id=activation.run_id or "")
-        told = replace(activation, messages=taken, agent_id=f"{name}@{slug}")
-        return await self._within.run(told, sink)
+        run_id = activation.run_id or ""
+        said = await _decided(activation)
+        taken = await self._store.write(lambda tx: self._begun(tx, activation, slug, name))
+        if not taken and not said:
+            return AgentRunResult(run_id=run_id)
+        told = replace(activation, messages=(*taken, *said), agent_id=f"{name}@{slug}")
+        try:
+            result = await self._within.run(told, sink)
+        except Exception:
+            await self._store.write(lambda tx: tx.end_sitting(run_id))
+            raise
+        asked = await self._store.write(lambda tx: tx.end_sitting(run_id))
+        return self._waiting(result, asked) if asked and result.waiting is None else result
 
-    def _injected(
-        self, tx: MailWrites, activation: RunActivation, slug: str, name: str
-    ) -> tuple[Message, ...]:
-        """Return what the run is to read, and note that it has it."""
+    def _begun(self, tx: MailWrites, activation: RunActivation, slug: str, name: str) -> tuple[Message, ...]:
+        """Return what the run is to read, and note that it has it and is at work."""
         project = tx.project(slug)
         agent = None if project is None else tx.agent(project.id, name)
         kept: list[Message] = []
@@ -54,7 +77,25 @@ class LetterTurns(RunDispatchExecutor):
                 )
                 tx.put_handling(handling)
             kept.append(message)
+        if agent is not None:
+            tx.begin_sitting(activation.run_id or "", agent.id, self._clock.now())
         return tuple(kept)
+
+    def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
+        tickets = tuple(
+            RunWaitingTicket(
+                ticket_id=one.id,
+                tool_call_id=one.id,
+                tool_name=ASK,
+                reason=one.text,
+                updated_at=self._clock.now(),
+            )
+            for one in asked
+        )
+        waiting = RunWaitingState(
+            reason=WaitingReason.USER_INPUT, tickets=tickets, message=result.response or None
+        )
+        return replace(result, waiting=waiting, termination=TerminationReason.suspended())
 
     def recovery(self, activation: RunActivation) -> Recovery:
         """Say how a run that was cut off is executed again."""
@@ -90,3 +131,17 @@ def _is_open(tx: MailWrites, message_id: int, agent_id: int) -> bool:
     message = tx.message(message_id)
     mine = next((one for one in tx.recipients([message_id])[message_id] if one.agent_id == agent_id), None)
     return message is not None and message.recalled_at is None and mine is not None and mine.read_at is None
+
+
+async def _decided(activation: RunActivation) -> tuple[Message, ...]:
+    """Return what a person has decided about the run's questions, as it is told to the agent."""
+    control = activation.control
+    if not activation.decisions or not isinstance(control, RunControl):
+        return ()
+    run = await control.threads.load_run(activation.run_id or "")
+    tickets = run.waiting.tickets if run is not None and run.waiting is not None else ()
+    asked = {one.tool_call_id: one.reason for one in tickets}
+    return tuple(
+        Message.user(answer_told(asked.get(call_id, ""), resume), id=f"decision-{resume.decision_id}")
+        for call_id, resume in activation.decisions
+    )

@@ -1,0 +1,37 @@
+"""What a run at work asks of people: kept at once, asked when the run ends its turn, answered once."""
+
+import hashlib
+from typing import TypedDict
+
+from postroom.contracts.errors import IllegalTransition
+from postroom.contracts.waking import AskedQuestion
+from postroom.mail.commands import AskPerson
+from postroom.mail.desk import Writing
+from postroom.mail.identity import acting_active
+
+_DIGITS = 12
+
+
+class AskedView(TypedDict):
+    """A question that was kept. It is asked when the run has ended its turn; end it now."""
+
+    question_id: str
+    asked: bool
+
+
+def ask_person(desk: Writing, asked: AskPerson) -> AskedView:
+    """Have a person asked before the run goes on.
+
+    Raises:
+        IllegalTransition: the agent has no such run at work.
+    """
+    _, agent = acting_active(desk, asked.project_key, asked.agent_name)
+    told = f"{asked.run_id}\0{asked.question}"
+    question = AskedQuestion(id=hashlib.sha256(told.encode()).hexdigest()[:_DIGITS], text=asked.question)
+    if not desk.tx.ask(asked.run_id, agent.id, question, desk.now):
+        raise IllegalTransition(
+            f"{agent.name} has no run {asked.run_id!r} at work",
+            value=asked.run_id,
+            remedy="give the run's own id: it is in POSTROOM_RUN of the program that the server has started",
+        )
+    return {"question_id": question.id, "asked": True}
