@@ -41,10 +41,12 @@ T = TypeVar("T", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
-    """Who answers. The key is never shown."""
+    """Who answers: a model, or an agent of the mail room. The key is never shown."""
 
     base_url: str
     model: str
+    run: tuple[str, str] | None
+    """Project and name of the agent that is run; None for a model."""
     agent_id: str
     instructions: str
     max_rounds: int
@@ -136,20 +138,41 @@ def _agent(source: _Source, told: dict[str, Any] | None) -> AgentConfig:
         source.table("").refuse(
             "there is no [agent], so that nobody would answer",
             value="agent",
-            remedy="add [agent] with base_url and model",
+            remedy="add [agent] with base_url and model, or with run",
         )
     rest = dict(told)
     key = take_secret(table, rest, "api_key", source.environment)
     read = _checked(table, AgentTable, rest, also=secret_names(["api_key"]))
+    run = _run(table, read)
     return AgentConfig(
-        base_url=read.base_url,
-        model=read.model,
+        base_url=read.base_url or "",
+        model=read.model or "",
+        run=run,
         agent_id=read.id,
         instructions=read.instructions,
         max_rounds=read.max_rounds,
         silence=read.silence,
         api_key=key,
     )
+
+
+def _run(table: Table, read: AgentTable) -> tuple[str, str] | None:
+    """Return project and name of the agent that answers; None when that is a model."""
+    told = {"base_url": read.base_url, "model": read.model}
+    if read.run is None:
+        for missing in (name for name, value in told.items() if value is None):
+            table.refuse(f"{missing} is missing", value=missing, remedy=f"add {missing}, or run alone")
+        return None
+    if any(value is not None for value in told.values()):
+        table.refuse("names a model and an agent", value=read.run, remedy="leave one of them out")
+    name, at, project = read.run.partition("@")
+    if not (name.strip() and at and project.strip()):
+        table.refuse(
+            "run names no agent",
+            value=read.run,
+            remedy='write run = "name@project", the project by slug or path',
+        )
+    return project, name
 
 
 def _gateway(

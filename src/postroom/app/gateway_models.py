@@ -57,10 +57,12 @@ class _Table(BaseModel):
 
 
 class AgentTable(_Table):
-    """Who answers: a model behind an endpoint that speaks the OpenAI chat protocol."""
+    """Who answers: a model behind an endpoint that speaks the OpenAI chat protocol, or an agent of ours."""
 
-    base_url: Annotated[str, AfterValidator(_address)]
-    model: Line
+    base_url: Annotated[str, AfterValidator(_address)] | None = None
+    model: Line | None = None
+    run: Line | None = None
+    """An agent of the mail room that has a runner, as `name@project`."""
     id: Line = "default"
     instructions: Annotated[str, Field(max_length=100_000)] = ""
     max_rounds: Annotated[Count, Field(ge=1, le=1_000)] = 32

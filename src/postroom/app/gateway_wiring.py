@@ -6,7 +6,7 @@ stop: nothing new is taken, turns and answers get their time
 
 import asyncio
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -24,6 +24,7 @@ from postroom.concurrency import SystemTimer
 from postroom.contracts.chat import CHAT_THREAD, ChatStores
 from postroom.contracts.clock import Clock, SystemClock, Timer
 from postroom.contracts.errors import ConfigError
+from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.messages import Json
 from postroom.gateway.config import Platform, PlatformConfig
 from postroom.gateway.gateway import Gateway
@@ -37,6 +38,8 @@ from postroom.http_api.guard import OpenPath
 from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, OpenAICompatibleModel, ResolvedAgent
 
 _LOG = structlog.get_logger(__name__)
+RunsAgents = Callable[[str, str], RunDispatchExecutor]
+"""Gives what runs an agent of the mail room, by project and name."""
 CHANNELS: Final = "/channels"
 """Below this are the routes of channels that have no address of their own at the root."""
 
@@ -52,11 +55,13 @@ class HouseGateway:
         chat: ChatStores,
         clock: Clock,
         registry: CollectorRegistry,
+        agents: RunsAgents | None = None,
         locks_dir: Path | None = None,
         timer: Timer | None = None,
     ) -> None:
         """Make everything; nothing runs yet.
 
+        `agents` gives what runs an agent of the mail room, where one of them answers.
         `locks_dir` is where servers of this machine's user see which bot tokens are taken.
 
         Raises:
@@ -73,8 +78,8 @@ class HouseGateway:
         self.state = "stopped"
         """stopped, starting, running or stopping."""
         presence, effects = Presence(config.streaming, clock, timer), ChatEffects()
-        self._model = make_model(told.agent, clock=clock)
-        agent = _runtime(told.agent, self._model, clock, timer)
+        self._model: OpenAICompatibleModel | None = None
+        agent = self._answering(told.agent, agents, clock, timer)
         runs.serve(CHAT_THREAD, ChatExecutor(agent, presence), effects)
         parts = services(
             config,
@@ -90,6 +95,17 @@ class HouseGateway:
         self.gateway = Gateway(parts, self.adapters, effects)
         self._locks_dir = locks_dir
         self._locks = ScopedLocks(locks_dir)
+
+    def _answering(
+        self, agent: AgentConfig, agents: RunsAgents | None, clock: Clock, timer: Timer
+    ) -> RunDispatchExecutor:
+        """Make what answers."""
+        if agent.run is None:
+            self._model = make_model(agent, clock=clock)
+            return _runtime(agent, self._model, clock, timer)
+        if agents is None:
+            raise ConfigError("agents of the mail room are not run here", value="@".join(agent.run[::-1]))
+        return agents(*agent.run)
 
     # Its life.
 
@@ -115,7 +131,8 @@ class HouseGateway:
         try:
             await self.gateway.stop()
         finally:
-            await self._model.close()
+            if self._model is not None:
+                await self._model.close()
             await asyncio.to_thread(self._locks.release_all)
             self.state = "stopped"
 
@@ -146,7 +163,7 @@ class HouseGateway:
         return [*at_root, *([Mount(CHANNELS, routes=below)] if below else [])]
 
 
-def open_gateway(
+def open_gateway(  # noqa: PLR0913 - every port by name
     told: GatewayFile,
     settings: Settings,
     *,
@@ -154,6 +171,7 @@ def open_gateway(
     chat: ChatStores,
     clock: Clock,
     registry: CollectorRegistry,
+    agents: RunsAgents,
 ) -> HouseGateway:
     """Make the gateway of a server with these settings.
 
@@ -167,6 +185,7 @@ def open_gateway(
         chat=chat,
         clock=clock,
         registry=registry,
+        agents=agents,
         locks_dir=places.machine_dir(places.environment()),
     )
     _check_paths(told.path, made.open_paths, settings.mcp_path)
@@ -184,7 +203,8 @@ def examine(told: GatewayFile, settings: Settings) -> None:
     """
     clock = SystemClock()
     adapters = _adapters(told, clock, SystemTimer())
-    make_model(told.agent, clock=clock)
+    if told.agent.run is None:
+        make_model(told.agent, clock=clock)
     _check_paths(told.path, open_paths(adapters), settings.mcp_path)
 
 
@@ -244,6 +264,7 @@ def outline(told: GatewayFile) -> dict[str, Json]:
         "agent": {
             "base_url": told.agent.base_url,
             "model": told.agent.model,
+            "run": None if told.agent.run is None else "@".join(told.agent.run[::-1]),
             "id": told.agent.agent_id,
             "has_key": told.agent.api_key is not None,
         },

@@ -12,6 +12,7 @@ from postroom.app.house_runs import HouseRuns
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
+from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.runners import Runner
 from postroom.contracts.store import MailReads
 from postroom.executors.command import CommandExecutor
@@ -30,6 +31,7 @@ class HouseAgents:
 
     def __init__(self, settings: Settings, mail: Mail, runs: HouseRuns, clock: Clock) -> None:
         self._mail = mail
+        self._clock = clock
         self._runs = runs
         self._commands = CommandExecutor(
             self,
@@ -50,6 +52,10 @@ class HouseAgents:
     def wake(self) -> None:
         """Hint that a letter was written."""
         self._waker.wake()
+
+    def as_agent(self, project: str, name: str) -> RunDispatchExecutor:
+        """Return what runs this agent on any thread, such as a chat's."""
+        return AgentTurns(self._commands, self._mail.store, self._clock, whose=lambda _: (project, name))
 
     async def runner_of(self, agent_id: str) -> Runner | None:
         """Return how an agent (`name@project`) is run; None when it is not run here.

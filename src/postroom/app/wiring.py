@@ -80,6 +80,7 @@ class House:
             chat=self.store.chat,
             clock=self.clock,
             registry=self.metrics.registry,
+            agents=self.agents.as_agent,
         )
 
     def mcp_server(self) -> PostroomMcpServer:

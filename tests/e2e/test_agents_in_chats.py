@@ -1,0 +1,141 @@
+"""A chat's line reaches an agent that the server runs; it asks, the server is started anew, a button lets it go on."""
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from channels.fake_telegram import TOKEN, FakeTelegram, update
+from e2e.running import RunningServer
+from e2e.test_gateway_server import on_a_loop_of_its_own, secret
+
+PATIENCE = 20.0
+AGENT = """
+import os, sys
+from pathlib import Path
+from postroom.cli.client import Server
+
+said = sys.stdin.read()
+with Path("journal").open("a") as journal:
+    journal.write(said.replace("\\n", " / ") + "\\n")
+if "You asked a person" in said:
+    print("Deleted." if "The answer is yes" in said else "Left alone.")
+else:
+    asked = {"project_key": os.getcwd(), "agent_name": "Ada", "run_id": os.environ["POSTROOM_RUN"]}
+    Server.find().call_tool("ask_person", {**asked, "question": "May I delete the branch?"})
+    print("It is merged.")
+"""
+
+
+def soon(look: Callable[[], Any]) -> Any:
+    pause, until = threading.Event(), time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        if found := look():
+            return found
+        pause.wait(0.05)
+    raise AssertionError("it did not happen in time")
+
+
+def agent_of(server: RunningServer, yard: Path) -> None:
+    """Have an agent run by the server."""
+    yard.mkdir()
+    (yard / "agent.py").write_text(AGENT)
+    runner = {
+        "argv": [sys.executable, str(yard / "agent.py")],
+        "env": {"POSTROOM_DATA_DIR": str(server.data_dir)},
+    }
+    with server.line() as line:
+        line.tool("ensure_project", human_key=str(yard))
+        line.tool("register_agent", project_key=str(yard), program="p", model="m", name="Ada")
+        body = json.dumps({"project": str(yard), "agent": "Ada", "runner": runner}).encode()
+        headers = {"Content-Type": "application/json"}
+        assert line.request("PUT", "/admin/runners", body=body, headers=headers).status == 200
+
+
+def feed(fake: FakeTelegram, loop: asyncio.AbstractEventLoop, told: dict[str, Any]) -> None:
+    loop.call_soon_threadsafe(fake.feed, told)
+
+
+def test_an_agent_that_asks_goes_on_when_a_button_is_pressed_after_a_restart(tmp_path: Path) -> None:
+    data, yard = tmp_path / "data", tmp_path / "yard"
+    data.mkdir(mode=0o700)
+    secret(data, "bot.token", TOKEN)
+    person = {"id": 1, "is_bot": False, "first_name": "Hal"}
+    chat = {"id": 1, "type": "private", "first_name": "Hal"}
+    with on_a_loop_of_its_own(lambda: FakeTelegram().serving()) as (fake, loop):
+        (data / "gateway.toml").write_text(
+            f'[agent]\nrun = "Ada@{yard}"\n[platforms.telegram]\ntoken_file = "bot.token"\n'
+            f'base_url = "{fake.url}"\nallow = {{ "1" = "owner" }}\n'
+        )
+        server = RunningServer(data)
+        with server:
+            agent_of(server, yard)
+            line = {"message_id": 7, "date": 1, "text": "tidy up", "from": person, "chat": chat}
+            feed(fake, loop, update(1, message=line))
+            card = soon(lambda: [one for one in fake.sent("sendMessage") if "reply_markup" in one])[0]
+            assert "May I delete the branch?" in card["text"]
+            yes = next(
+                button["callback_data"]
+                for row in card["reply_markup"]["inline_keyboard"]
+                for button in row
+                if button["callback_data"].startswith("approve")
+            )
+            assert server.stop() == 0
+            server.start()
+            pressed = {
+                "id": "p1",
+                "from": person,
+                "chat_instance": "c",
+                "data": yes,
+                "message": {"message_id": 8, "date": 1, "chat": chat, "text": card["text"]},
+            }
+            feed(fake, loop, update(2, callback_query=pressed))
+            soon(lambda: [one for one in fake.sent("sendMessage") if one["text"] == "Deleted\\."])
+            feed(fake, loop, update(3, callback_query={**pressed, "id": "p2"}))
+            soon(lambda: len(fake.sent("answerCallbackQuery")) == 2)
+            server.stop()
+        said = [one["text"] for one in fake.sent("sendMessage")]
+        assert said.count("Deleted\\.") == 1
+        journal = (yard / "journal").read_text().splitlines()
+        assert journal[0] == "tidy up"
+        assert journal[1:] == [
+            "You asked a person: May I delete the branch? / The answer is yes. / Go on from there."
+        ]
+        assert "Traceback" not in server.log()
+
+
+def test_a_question_is_listed_and_answered_from_the_command_line_once(tmp_path: Path) -> None:
+    with RunningServer(tmp_path / "data") as server:
+        agent_of(server, tmp_path / "yard")
+        with server.line() as line:
+            line.tool(
+                "register_agent", project_key=str(tmp_path / "yard"), program="p", model="m", name="Hal"
+            )
+            letter = {"sender_name": "Hal", "to": ["Ada"], "subject": "s", "body_md": "tidy up"}
+            line.tool("send_message", project_key=str(tmp_path / "yard"), **letter)
+            [asked] = soon(lambda: line.request("GET", "/admin/questions").json()["questions"])
+            assert asked["question"] == "May I delete the branch?"
+            headers = {"Content-Type": "application/json"}
+            answers = [
+                line.request(
+                    "POST",
+                    "/admin/questions",
+                    body=json.dumps({"number": asked["number"], "answer": word}).encode(),
+                    headers=headers,
+                )
+                for word in ("no", "yes")
+            ]
+            assert [one.status for one in answers] == [200, 409]
+
+            def told() -> list[str]:
+                found = line.tool(
+                    "fetch_inbox", project_key=str(tmp_path / "yard"), agent_name="Hal", after=0
+                )
+                return [one["body_md"] for one in found]
+
+            assert soon(lambda: told() if len(told()) == 2 else None)[1] == "Left alone."
+            assert told()[0].startswith("It is merged.\n\nAda asks before it goes on:")
