@@ -27,8 +27,8 @@ HANG = "while True: time.sleep(3600)\n"
 FORKING = """
 def leave(work, setsid=True):
     reader, writer = os.pipe()
-    if os.fork():
-        os.close(writer)
+    if between := os.fork():
+        os.close(writer); os.waitpid(between, 0)
         return int(os.read(reader, 20))
     if setsid: os.setsid()
     if os.fork(): os._exit(0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.command import CommandLimits
+from postroom.executors.command.surroundings import masked, secrets_in
 
 ODD = 'it\'s "quoted" $(id) `id` \\ ; & | * \n second line\t– größer 日本語 🙂 {prompt} {prompt_file}'
 ECHO = "sys.stdout.write(%s)"
@@ -166,8 +168,6 @@ async def test_an_agent_without_a_runner_is_refused_for_good(tmp_path: Path) -> 
 
 
 async def test_what_is_handed_over_by_no_mailbox_is_refused(tmp_path: Path) -> None:
-    from dataclasses import replace
-
     room = Room(tmp_path, echo("stdin"))
     with pytest.raises(InvalidActivation, match="coordinator"):
         await room.executor.run(replace(await room.activation(), control=None), room.sink)
@@ -361,3 +361,25 @@ async def test_it_takes_nothing_while_it_runs_and_begins_again_after_a_crash(tmp
     assert not room.executor.has_commit_coordinator()
     assert isinstance(Sink().text, str)
     assert CommandLimits().grace == timedelta(seconds=5)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_cut", "shown"),
+    [
+        ("a SECRET-VALUE b SECRET-VALUE", False, "a [masked] b [masked]"),
+        ("T-VALUE b", True, "[masked] b"),
+        ("T-VALUE b", False, "T-VALUE b"),
+        ("ET-VAL", True, "[masked]"),
+        ("a SECR", False, "a [masked]"),
+        ("a SEC", False, "a SEC"),
+        ("the second line here", False, "the [masked] here"),
+        ("", True, "[masked]"),
+    ],
+)
+def test_a_part_of_a_secret_is_masked_as_well(text: str, is_cut: bool, shown: str) -> None:
+    secrets = secrets_in({"A_KEY": "SECRET-VALUE", "CERT_SECRET": "x\nsecond line\n", "OTHER": "here"})
+    assert masked(text, secrets, is_cut=is_cut) == shown
+
+
+def test_a_secret_of_great_length_costs_little() -> None:
+    assert masked("ab" * 4_000, ("a" * 130_000, "ab" * 60_000), is_cut=True) == "[masked]"

@@ -1,8 +1,12 @@
 """Programs that do not end: asked, killed, found in whatever session they hide, by whatever way it ends."""
 
 import asyncio
+import ctypes
 import os
+import resource
 import signal
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -284,8 +288,6 @@ async def test_what_could_not_be_ended_is_named(tmp_path: Path) -> None:
 
     clock = ManualClock()
     room = Room(tmp_path, script(FORKING + "tell('child', leave(lambda: None))"), timer=clock, clock=clock)
-    from dataclasses import replace
-
     room.executor._with = replace(room.executor._with, machine=Powerless())
     run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
     child = await room.sink.number("child")
@@ -298,6 +300,67 @@ async def test_what_could_not_be_ended_is_named(tmp_path: Path) -> None:
     assert len(room.files()) == 1, "its note stays, for the next start"
     ended = await room.executor.find_and_end_orphans()
     assert [one.ended for one in ended] == [(child,)]
+
+
+async def test_without_a_descriptor_left_a_program_is_ended_and_nobody_is_taken_for_ended(
+    tmp_path: Path,
+) -> None:
+    """No process can be looked at; the leader is ended all the same, and its child as soon as one can look."""
+    text = DEAF + FORKING + "tell('child', leave(lambda: None)); tell('pid', os.getpid())\n" + HANG
+    room = Room(tmp_path, script(text), limits=QUICK)
+    run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
+    child, pid = await room.sink.number("child"), await room.sink.number("pid")
+    ended, descriptor = asyncio.Event(), os.pidfd_open(pid)
+    asyncio.get_running_loop().add_reader(descriptor, ended.set)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(one.name) for one in Path("/proc/self/fd").iterdir())
+    held = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, before[1]))
+        with suppress(OSError):
+            while True:
+                held.append(os.dup(0))
+        assert room.executor.cancel("t")
+        async with asyncio.timeout(PATIENCE):
+            await ended.wait()
+        assert not run.done()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        asyncio.get_running_loop().remove_reader(descriptor)
+        for one in (*held, descriptor):
+            os.close(one)
+    assert (await run).termination == TerminationReason.cancelled()
+    assert not lives(pid)
+    assert not lives(child)
+
+
+async def test_a_leader_that_is_not_shown_is_ended_by_its_group(tmp_path: Path) -> None:
+    """A system may hide processes of other users, as that of a program that changes its user."""
+
+    class Blind(Proc):
+        def find(self, wanted: Wanted) -> tuple[Seen, ...]:
+            return ()
+
+    room = Room(tmp_path, script(DEAF + READY + HANG), limits=QUICK)
+    room.executor._with = replace(room.executor._with, machine=Blind())
+    async with asyncio.TaskGroup() as group:
+        run = group.create_task(room.executor.run(await room.activation(), room.sink))
+        pid = await room.sink.number("pid")
+        assert room.executor.cancel("t")
+    assert run.result().termination == TerminationReason.cancelled()
+    assert not lives(pid)
+
+
+async def test_the_first_process_of_a_container_reaps_what_it_inherits(tmp_path: Path) -> None:
+    set_child_subreaper, libc = 36, ctypes.CDLL(None)
+    assert libc.prctl(set_child_subreaper, 1, 0, 0, 0) == 0
+    try:
+        room = Room(tmp_path, script(FORKING + "tell('child', leave(lambda: None))"))
+        answer = await room.run()
+        assert not lives(int(answer.split()[1]))
+        assert zombies() == []
+    finally:
+        libc.prctl(set_child_subreaper, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("how", ["cancel", "exit"])

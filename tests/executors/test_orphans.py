@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -18,6 +19,7 @@ from postroom.executors.command import CommandLimits
 from postroom.executors.command.processes import boot_id
 from postroom.executors.command.records import Record, Records
 
+HOUSE = uuid4().hex
 QUICK = CommandLimits(grace=timedelta(milliseconds=50))
 HIDING = DEAF + FORKING + "tell('child', leave(lambda: None)); tell('pid', os.getpid())\n" + HANG
 TESTS = Path(__file__).resolve().parents[1]
@@ -61,10 +63,10 @@ def owner(folder: Path, house: str, text: str = HIDING) -> Iterator[Owner]:
 
 
 async def test_what_a_killed_server_left_is_ended_by_the_next(tmp_path: Path) -> None:
-    with owner(tmp_path, "h") as former:
+    with owner(tmp_path, HOUSE) as former:
         pids = await asyncio.to_thread(former.numbers, "child", "pid")
     assert all(map(lives, pids))
-    next_one = Room(tmp_path, None, house="h", limits=QUICK)
+    next_one = Room(tmp_path, None, house=HOUSE, limits=QUICK)
     assert len(next_one.files()) == 1
     [orphan] = await next_one.executor.find_and_end_orphans()
     assert (orphan.run_id, orphan.dispatch_id, orphan.left) == ("r", "dispatch-of-r", ())
@@ -75,28 +77,28 @@ async def test_what_a_killed_server_left_is_ended_by_the_next(tmp_path: Path) ->
 
 
 async def test_without_its_note_it_is_found_by_its_marker(tmp_path: Path) -> None:
-    with owner(tmp_path / "former", "h") as former:
+    with owner(tmp_path / "former", HOUSE) as former:
         pids = await asyncio.to_thread(former.numbers, "child", "pid")
-    elsewhere = Room(tmp_path / "elsewhere", None, house="h", limits=QUICK)
+    elsewhere = Room(tmp_path / "elsewhere", None, house=HOUSE, limits=QUICK)
     [orphan] = await elsewhere.executor.find_and_end_orphans()
     assert set(orphan.ended) == set(pids)
 
 
 async def test_without_its_marker_it_is_found_by_its_pid_and_start(tmp_path: Path) -> None:
     text = f"os.execve(sys.executable, [sys.executable, '-I', '-S', '-c', {TELL + 'tell(chr(112) + chr(105) + chr(100), os.getpid())' + chr(10) + HANG!r}], {{}})"
-    with owner(tmp_path, "h", text) as former:
+    with owner(tmp_path, HOUSE, text) as former:
         [pid] = await asyncio.to_thread(former.numbers, "pid")
-    [orphan] = await Room(tmp_path, None, house="h", limits=QUICK).executor.find_and_end_orphans()
+    [orphan] = await Room(tmp_path, None, house=HOUSE, limits=QUICK).executor.find_and_end_orphans()
     assert orphan.ended == (pid,)
 
 
 async def test_what_a_living_server_runs_and_what_is_anothers_is_left_alone(tmp_path: Path) -> None:
-    with owner(tmp_path, "h") as living:
+    with owner(tmp_path, HOUSE) as living:
         pids = await asyncio.to_thread(living.numbers, "child", "pid")
-        assert await Room(tmp_path, None, house="h", limits=QUICK).executor.find_and_end_orphans() == ()
+        assert await Room(tmp_path, None, house=HOUSE, limits=QUICK).executor.find_and_end_orphans() == ()
         assert await Room(tmp_path, None, house="other", limits=QUICK).executor.find_and_end_orphans() == ()
         assert all(map(lives, pids))
-    await Room(tmp_path, None, house="h", limits=QUICK).executor.find_and_end_orphans()
+    await Room(tmp_path, None, house=HOUSE, limits=QUICK).executor.find_and_end_orphans()
     assert not any(map(lives, pids))
 
 
@@ -118,7 +120,9 @@ def note_wrongly(room: Room, pid: int) -> None:
     known = workshop.machine.look(pid)
     assert known is not None
     for started, boot in [(known.started + 1, boot_id()), (known.started, "another"), (0, boot_id())]:
-        record = workshop.records.begin(instance=f"{started} {boot}", house="h", run_id="r", dispatch_id="d")
+        record = workshop.records.begin(
+            instance=f"{started} {boot}", house=HOUSE, run_id="r", dispatch_id="d"
+        )
         changed = {"pid": pid, "started": started, "boot": boot, "owner_pid": 1 << 22}
         path = workshop.records._path(record.instance, ".json")
         path.write_text(json.dumps(json.loads(path.read_text()) | changed))
@@ -127,7 +131,7 @@ def note_wrongly(room: Room, pid: int) -> None:
 async def test_a_pid_that_is_anothers_by_now_is_left_alone(tmp_path: Path) -> None:
     child = subprocess.Popen([*PYTHON, "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, env={})
     try:
-        room = Room(tmp_path, None, house="h", limits=QUICK)
+        room = Room(tmp_path, None, house=HOUSE, limits=QUICK)
         await asyncio.to_thread(note_wrongly, room, child.pid)
         assert len(room.files()) == 3
         assert await room.executor.find_and_end_orphans() == ()
@@ -140,10 +144,10 @@ async def test_a_pid_that_is_anothers_by_now_is_left_alone(tmp_path: Path) -> No
 
 async def test_a_run_that_still_lives_is_ended_before_it_is_started_again(tmp_path: Path) -> None:
     """The former server lives but has lost the run: this one was handed it."""
-    with owner(tmp_path, "h") as former:
+    with owner(tmp_path, HOUSE) as former:
         pids = await asyncio.to_thread(former.numbers, "child", "pid")
         text = "tell(*[os.path.exists('/proc/' + pid) and 'Z' not in open('/proc/' + pid + '/stat').read().split()[2] for pid in sys.argv[1:]])"
-        room = Room(tmp_path, script(text, *map(str, pids)), house="h", limits=QUICK)
+        room = Room(tmp_path, script(text, *map(str, pids)), house=HOUSE, limits=QUICK)
         other_run = await room.run(thread="other", run="another")
         assert other_run == "True True\n"
         assert await room.run() == "False False\n"
@@ -152,7 +156,7 @@ async def test_a_run_that_still_lives_is_ended_before_it_is_started_again(tmp_pa
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b'{"instance": 1}', b"\xff", b"null"])
 async def test_a_note_that_cannot_be_read_is_passed_over(tmp_path: Path, content: bytes) -> None:
-    room = Room(tmp_path, script("tell('ok')"), house="h", limits=QUICK)
+    room = Room(tmp_path, script("tell('ok')"), house=HOUSE, limits=QUICK)
     assert await room.run() == "ok\n"
     (room.folder / "broken.json").write_bytes(content)
     assert await room.executor.find_and_end_orphans() == ()
@@ -162,7 +166,7 @@ async def test_a_note_that_cannot_be_read_is_passed_over(tmp_path: Path, content
 def test_a_note_reads_back_as_it_was_written(tmp_path: Path) -> None:
     room = Room(tmp_path, None)
     records: Records = room.executor._with.records
-    record = records.begin(instance="../odd/\n", house="h", run_id="r", dispatch_id="d")
+    record = records.begin(instance="../odd/\n", house=HOUSE, run_id="r", dispatch_id="d")
     records.has_started(record, os.getpid())
     [kept] = records.all()
     assert isinstance(kept, Record)

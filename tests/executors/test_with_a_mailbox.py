@@ -18,7 +18,7 @@ from executors.room import DEAF, FORKING, HANG, SERVER, OneRunner, lives, script
 from postroom.contracts.activation import RunActivation, Strategy
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import StaleClaim, StoreUnavailable
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.run_stores import RunStores, ThreadCommit
 from postroom.contracts.runners import Recipe, Runner
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.dispatch.config import MailboxConfig
@@ -222,9 +222,28 @@ async def test_a_session_that_the_client_has_lost_is_begun_anew(house: House, tm
     assert (await house.settled(mailbox, "c")).run_response == "c after s2"
 
 
-async def test_what_others_keep_for_the_thread_stays(house: House, tmp_path: Path) -> None:
-    from postroom.contracts.run_stores import ThreadCommit
+async def test_a_rollback_begins_a_new_session(house: House, tmp_path: Path) -> None:
+    """The client cannot forget what was said in its session; the next run goes on with the new one."""
+    known, leader = tmp_path / "known", tmp_path / "leader"
+    mailbox = house.open(client(known))
+    await house.settled(mailbox, "a")
+    house.runners.runner = script(pid_in(leader) + HANG)
+    await mailbox.submit_background(RunActivation.new("t", ["b"], agent_id="Ada"))
+    await number_in(leader)
+    house.runners.runner = client(known)
+    request = RunActivation.new("t", ["c"], agent_id="Ada")
+    submitting = asyncio.ensure_future(mailbox.submit(request, strategy=Strategy.ROLLBACK))
 
+    async def passing() -> Any:
+        house.clock.advance(timedelta(milliseconds=10))
+        return True if "c after None" in await house.texts() else None
+
+    await shown(passing)
+    await submitting
+    assert (await house.settled(mailbox, "d")).run_response == "d after s2"
+
+
+async def test_what_others_keep_for_the_thread_stays(house: House, tmp_path: Path) -> None:
     await house.stores.coordinator.commit(ThreadCommit(thread_id="t", thread_state={"other": 1}))
     await house.settled(house.open(client(tmp_path / "known")), "a")
     state = await house.stores.threads.load_thread_state("t")

@@ -10,11 +10,14 @@ import signal
 from contextlib import ExitStack
 from dataclasses import replace
 
+import structlog
+
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Timer, milliseconds
 from postroom.executors.command.limits import CommandLimits
-from postroom.executors.command.processes import Machine, Seen, Wanted
+from postroom.executors.command.processes import GroupOnly, Machine, Seen, Wanted
 
+_LOG = structlog.get_logger(__name__)
 POLL_MS = 50
 """After which is looked again where the system does not tell of an end."""
 
@@ -29,38 +32,75 @@ async def end_all(
         (signal.SIGTERM, milliseconds(limits.grace)),
         (signal.SIGKILL, milliseconds(limits.kill_wait)),
     ):
-        left = await _end_by(machine, wanted, wish, patience, timer, found)
+        tasks = Tasks("end of a run")
+        try:
+            alarm = tasks.start(timer.sleep(patience), name=f"patience after {wish.name}")
+            left = await _Round(machine, wanted, wish, timer, found).end(tasks, alarm)
+        finally:
+            await tasks.close()
         if not left:
             break
+    await asyncio.to_thread(machine.reap, tuple(found.values()))
     return tuple(found.values()), left
 
 
-async def _end_by(
-    machine: Machine,
-    wanted: Wanted,
-    wish: signal.Signals,
-    patience: int,
-    timer: Timer,
-    found: dict[tuple[int, int], Seen],
-) -> tuple[Seen, ...]:
-    tasks = Tasks("end of a run")
-    asked: set[tuple[int, int]] = set()
-    alarm = tasks.start(timer.sleep(patience), name=f"patience after {wish.name}")
-    try:
-        while left := await asyncio.to_thread(machine.find, replace(wanted, known=frozenset(found))):
-            found.update({one.key: one for one in left})
-            new = [one for one in left if one.key not in asked or wish is signal.SIGKILL]
-            asked.update(one.key for one in new)
+class _Round:
+    """Signals what is wanted with one wish, until none is left or the patience is over."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        wanted: Wanted,
+        wish: signal.Signals,
+        timer: Timer,
+        found: dict[tuple[int, int], Seen],
+    ) -> None:
+        self._machine = machine
+        self._wanted = wanted
+        self._wish = wish
+        self._timer = timer
+        self._found = found
+        self._asked: set[tuple[int, int]] = set()
+
+    async def end(self, tasks: Tasks, alarm: "asyncio.Task[None]") -> tuple[Seen, ...]:
+        """Return what is left."""
+        while True:
+            left = await self._look()
+            if left == () or alarm.done():
+                return self._known() if left is None else left
             with ExitStack() as opened:
-                told = await asyncio.to_thread(_sent, machine, new, wish, opened)
-                wait = _all_ended(told, opened) if told is not None else timer.sleep(POLL_MS)
+                told = await asyncio.to_thread(self._sent, left, opened)
+                wait = self._timer.sleep(POLL_MS) if told is None else _all_ended(told, opened)
                 ended = tasks.start(wait, name="their end")
                 await asyncio.wait((alarm, ended), return_when=asyncio.FIRST_COMPLETED)
-            if alarm.done():
-                return await asyncio.to_thread(machine.find, replace(wanted, known=frozenset(found)))
-        return ()
-    finally:
-        await tasks.close()
+
+    async def _look(self) -> tuple[Seen, ...] | None:
+        """Return what is wanted; None when the system does not let us look, as without a descriptor left."""
+        wanted = replace(self._wanted, known=frozenset(self._found))
+        try:
+            left = await asyncio.to_thread(self._machine.find, wanted)
+        except OSError as error:
+            _LOG.warning("command.processes_not_seen", reason=str(error))
+            return None
+        self._found.update({one.key: one for one in left})
+        return left
+
+    def _known(self) -> tuple[Seen, ...]:
+        """Return what may be left when nobody could look: all that was seen before."""
+        return tuple(self._found.values()) or (Seen(pid=self._wanted.leader or 0),)
+
+    def _sent(self, left: tuple[Seen, ...] | None, opened: ExitStack) -> list[int] | None:
+        """Signal each; return what tells of their ends, None where that is not told of all.
+
+        Where nobody could look, the group is signalled: that takes no descriptor.
+        """
+        if left is None:
+            if self._wanted.leader is not None:
+                GroupOnly().send(Seen(pid=self._wanted.leader), self._wish)
+            return None
+        new = [one for one in left if one.key not in self._asked or self._wish is signal.SIGKILL]
+        self._asked.update(one.key for one in new)
+        return _sent(self._machine, new, self._wish, opened)
 
 
 def _sent(
@@ -74,6 +114,9 @@ def _sent(
             descriptor = machine.send(one, wish)
         except ProcessLookupError:
             continue
+        except OSError as error:
+            _LOG.warning("command.not_signalled", pid=one.pid, reason=str(error))
+            descriptor = None
         if descriptor is None:
             is_whole = False
         else:

@@ -11,7 +11,7 @@ import structlog
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import CommandBusy, CommandNotStarted, InvalidActivation
+from postroom.contracts.errors import CommandBusy, CommandNotStarted, InvalidActivation, PostroomError
 from postroom.contracts.messages import storable
 from postroom.contracts.runners import Runner
 from postroom.executors.command.active import ActiveRun
@@ -74,14 +74,19 @@ class Execution:
         if stop.is_ending:
             return None
         launch = self._launch(session)
-        outcome: Outcome | None = None
         try:
-            process = await asyncio.to_thread(self._started, launch)
-            outcome = await self._watched(launch, process)
-        finally:
-            if outcome is None or not outcome.ended.left:
-                await asyncio.to_thread(self._with.records.remove, self._active.instance)
+            process, since = await asyncio.to_thread(self._started, launch)
+        except PostroomError:
+            await self._forget()
+            raise
+        outcome = await self._watched(launch, process, since)
+        if not outcome.ended.left:
+            await self._forget()
         return outcome
+
+    async def _forget(self) -> None:
+        """Remove the note of the program: none of its processes is left."""
+        await asyncio.to_thread(self._with.records.remove, self._active.instance)
 
     def _launch(self, session: str | None) -> Launch:
         prompt_file = self._with.records.prompt_file(self._active.instance)
@@ -96,7 +101,7 @@ class Execution:
             prompt_file=prompt_file,
         )
 
-    def _started(self, launch: Launch) -> "subprocess.Popen[bytes]":
+    def _started(self, launch: Launch) -> "tuple[subprocess.Popen[bytes], int]":
         identity, records = self._active.identity, self._with.records
         with notes_kept():
             record = records.begin(
@@ -107,12 +112,12 @@ class Execution:
             )
         process = started(launch)
         try:
-            records.has_started(record, process.pid)
+            return process, records.has_started(record, process.pid)
         except OSError as error:  # it runs: its marker alone tells it then
             _LOG.warning("command.pid_not_noted", run_id=identity.run_id, reason=str(error))
-        return process
+            return process, 0
 
-    async def _watched(self, launch: Launch, process: "subprocess.Popen[bytes]") -> Outcome:
+    async def _watched(self, launch: Launch, process: "subprocess.Popen[bytes]", since: int) -> Outcome:
         workshop, runner = self._with, self._runner
         limits, secrets = workshop.limits, secrets_in(self._environment)
         reading = Reading(RECIPES[runner.recipe], most=runner.max_output_bytes)
@@ -124,6 +129,7 @@ class Execution:
             timer=workshop.timer,
             machine=workshop.machine,
             marks=tuple((name, self._marks[name]) for name in (HOUSE, INSTANCE)),
+            since=since,
         )
         stream = Stream(
             self._sink,

@@ -18,7 +18,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason
-from postroom.executors.command.limits import ERRORS_SHOWN
+from postroom.executors.command.limits import ERRORS_KEPT, ERRORS_SHOWN
 from postroom.executors.command.output import Tail
 from postroom.executors.command.recipes import RECIPES, Reading, refuses_session
 from postroom.executors.command.stopping import StopReason
@@ -92,9 +92,8 @@ class Outcome:
                 CommandTimedOut, f"put nothing out for its idle time-out of {limit} and was ended{words}"
             )
         if reason is StopReason.FLOODED:
-            return self._failure(
-                CommandFlooded, f"put out {self.reading.taken} bytes and was ended", value=self.reading.taken
-            )
+            taken = self.reading.taken + self.errors.total
+            return self._failure(CommandFlooded, f"put out {taken} bytes and was ended", value=taken)
         return self._failure(CommandFailed, f"was ended, for its output could not be read{words}")
 
     def _exited(self, code: int | None) -> CommandError:
@@ -112,7 +111,9 @@ class Outcome:
             shown = masked(self.reading.said.error, self.secrets)
         else:
             tail = self.errors if self.errors.plain().strip() else self.reading.raw
-            shown = masked(tail.plain(), self.secrets, is_cut=tail.is_cut)
+            whole = tail.plain()
+            is_cut = tail.is_cut or len(whole) > ERRORS_KEPT
+            shown = masked(whole[-ERRORS_KEPT:], self.secrets, is_cut=is_cut)
         shown = shown.strip()
         cut = "…" if len(shown) > ERRORS_SHOWN else ""
         return f": {cut}{shown[-ERRORS_SHOWN:]}" if shown else ""

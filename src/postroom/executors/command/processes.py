@@ -10,6 +10,7 @@ Everything here blocks for some milliseconds: call it outside of the event loop.
 import os
 import signal
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -80,6 +81,10 @@ class Machine(Protocol):
         """
         ...
 
+    def reap(self, processes: Iterable[Seen]) -> None:
+        """Let go of those that have ended and that the system made children of this process."""
+        ...
+
 
 class Proc:
     """A machine with /proc."""
@@ -134,6 +139,14 @@ class Proc:
             raise
         return descriptor
 
+    def reap(self, processes: Iterable[Seen]) -> None:
+        """Let go of ended processes that became children of this one: it is the first of its container."""
+        for one in processes:
+            ended = _look(one.pid, even_ended=True)
+            if ended is not None and ended.key == one.key and ended.parent == os.getpid():
+                with suppress(ChildProcessError):
+                    os.waitpid(one.pid, os.WNOHANG)
+
     def marked(self, name: str) -> Iterable[tuple[Seen, dict[str, str]]]:
         """Yield every process whose environment has this variable, with its environment."""
         prefix = os.fsencode(f"{name}=")
@@ -160,6 +173,9 @@ class GroupOnly:
         """Nothing is known of a process that this one did not start."""
         return None
 
+    def reap(self, processes: Iterable[Seen]) -> None:
+        """Nothing is known of other processes than the leader, whom its starter reaps."""
+
     def send(self, process: Seen, wish: signal.Signals) -> int | None:
         """Signal the group."""
         _quietly(lambda: os.killpg(process.pid, wish))
@@ -183,7 +199,7 @@ def environment_of(pid: int) -> frozenset[bytes]:
     """Return a process's variables as it was started with them; none where they cannot be read."""
     try:
         return frozenset(_read(f"{PROC}/{pid}/environ").split(b"\0"))
-    except OSError:  # it has ended, or is another user's
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # it has ended, or is another user's
         return frozenset()
 
 
@@ -197,8 +213,8 @@ def _look(pid: int, *, even_ended: bool = False) -> Seen | None:
     """Read a process's line; its name may hold anything, brackets and blanks included."""
     try:
         line = _read(f"{PROC}/{pid}/stat")
-    except OSError:
-        return None
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None  # it has ended; what else fails is told, for nobody may be taken to have ended by it
     words = line[line.rfind(b")") + 1 :].split()
     if len(words) < 20 or (words[0].decode() in _DEAD and not even_ended):
         return None

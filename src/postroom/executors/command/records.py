@@ -80,10 +80,12 @@ class Records:
         self._write(record)
         return record
 
-    def has_started(self, record: Record, pid: int) -> None:
-        """Note which process it is."""
+    def has_started(self, record: Record, pid: int) -> int:
+        """Note which process it is, and return when it was started, as its system counts; 0 is not known."""
         seen = self._machine.look(pid, even_ended=True)
-        self._write(replace(record, pid=pid, started=seen.started if seen else 0))
+        started = seen.started if seen else 0
+        self._write(replace(record, pid=pid, started=started))
+        return started
 
     def remove(self, instance: str) -> None:
         """Forget a program, its prompt included; harmless when repeated.

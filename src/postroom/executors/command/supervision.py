@@ -44,6 +44,8 @@ class Watch:
     timer: Timer
     machine: Machine
     marks: tuple[tuple[str, str], ...]
+    since: int
+    """When the program was started; 0 is not known."""
 
 
 class Supervision:
@@ -91,16 +93,23 @@ class Supervision:
         stopped = None if exited.is_set() else self._stop.reason
         self._stop.settle()  # from here on it ends by itself, or for the reason that was first
         watch = self._watch
-        leader = await asyncio.to_thread(watch.machine.look, self._process.pid, even_ended=True)
-        since = leader.started if leader else 0
-        wanted = Wanted(leader=self._process.pid, variables=watch.marks, since=since)
+        wanted = Wanted(leader=self._process.pid, variables=watch.marks, since=watch.since)
         _, left = await end_all(watch.machine, wanted, watch.limits, watch.timer)
-        if not left:
-            await exited.wait()
+        if not left and not await self._has_exited(tasks, gone):
+            left = (Seen(pid=self._process.pid),)
         await self._drain(tasks, readers, (output, errors))
         if _has_failed(readers[0]):
             stopped = StopReason.BROKEN
         return Ended(code=self._process.poll(), stopped=stopped, left=left)
+
+    async def _has_exited(self, tasks: Tasks, gone: "asyncio.Task[None]") -> bool:
+        """Await the program itself; one that is not seen among the processes is killed by its group."""
+        if gone.done():
+            return True
+        alarm = tasks.start(self._watch.timer.sleep(milliseconds(self._watch.limits.kill_wait)), name="exit")
+        self._kill_group()
+        await asyncio.wait((gone, alarm), return_when=asyncio.FIRST_COMPLETED)
+        return gone.done()
 
     async def _drain(
         self,
@@ -139,8 +148,7 @@ class Supervision:
             while chunk := await pipe.reader.read(READ_BYTES):
                 self._heard_at = self._watch.clock.now()
                 await self._stream.pass_on(self._reading.take(chunk))
-                if self._reading.taken > self._watch.limits.most_output_bytes:
-                    self._stop.ask(StopReason.FLOODED)
+                self._refuse_flood()
             is_whole = True
         finally:
             if not is_whole:  # nobody reads any more: it would wait for ever
@@ -150,12 +158,20 @@ class Supervision:
         while chunk := await pipe.reader.read(READ_BYTES):
             self._heard_at = self._watch.clock.now()
             self._errors.add(chunk)
+            self._refuse_flood()
+
+    def _refuse_flood(self) -> None:
+        if self._reading.taken + self._errors.total > self._watch.limits.most_output_bytes:
+            self._stop.ask(StopReason.FLOODED)
+
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _kill_at_last(self) -> None:
         """Leave nothing running when the wait itself was broken off, as by the end of the event loop."""
         if self._process.poll() is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._kill_group()
         for pipe in (self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()

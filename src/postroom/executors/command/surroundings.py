@@ -18,6 +18,7 @@ RUN: Final = "POSTROOM_RUN"
 DISPATCH: Final = "POSTROOM_DISPATCH"
 _SECRET: Final = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 _SHORTEST_LINE: Final = 8
+_SHORTEST_BEGIN: Final = 4
 
 
 def environment(
@@ -63,13 +64,21 @@ def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
 def masked(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
     """Return the text with every secret in it masked.
 
-    Of a text whose beginning was cut off, the end of a secret that it may begin with is masked as well.
+    Of a text whose beginning was cut off, what it begins with may be a part of a secret, and it may be
+    nothing else; a text may end within a secret, when its writer was ended. These parts are masked as well.
     """
     known = tuple(secrets)
-    if is_cut:
-        ends = (secret[-length:] for secret in known for length in range(1, len(secret)))
-        if begun := max((end for end in ends if text.startswith(end)), key=len, default=""):
-            text = MASK + text[len(begun) :]
+    if is_cut and any(text in secret for secret in known):
+        return MASK
+    if is_cut and (length := max((_overlap(secret, text) for secret in known), default=0)):
+        text = MASK + text[length:]
     for secret in known:
         text = text.replace(secret, MASK)
-    return text
+    length = max((_overlap(text, secret) for secret in known), default=0)
+    return text[:-length] + MASK if length >= _SHORTEST_BEGIN else text
+
+
+def _overlap(left: str, right: str) -> int:
+    """Return how many characters the one ends with that the other begins with."""
+    most = min(len(left), len(right))
+    return next((length for length in range(most, 0, -1) if right.startswith(left[-length:])), 0)
