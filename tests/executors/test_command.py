@@ -332,8 +332,13 @@ async def test_who_puts_out_more_than_anybody_reads_is_ended(tmp_path: Path) -> 
     assert room.files() == []
 
 
-async def test_a_flood_of_complaints_is_drained(tmp_path: Path) -> None:
-    assert await Room(tmp_path, script("sys.stderr.write('x' * 50_000_000); tell('done')")).run() == "done\n"
+async def test_a_flood_of_complaints_is_drained_in_bounded_memory(tmp_path: Path) -> None:
+    text = "block = 'x' * 1_000_000\nfor _ in range(100): sys.stderr.write(block)\ntell('done')"
+    room = Room(tmp_path, script(text))
+    await asyncio.to_thread(Path("/proc/self/clear_refs").write_text, "5")
+    before = await asyncio.to_thread(peak_kib)
+    assert await room.run() == "done\n"
+    assert await asyncio.to_thread(peak_kib) - before < 24 << 10
 
 
 async def test_a_program_that_closes_its_output_is_awaited(tmp_path: Path) -> None:
