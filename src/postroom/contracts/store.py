@@ -9,6 +9,7 @@ mail room in one place and gives every store the same atomicity.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from postroom.contracts.announcing import AnnouncingReads, AnnouncingWrites
 from postroom.contracts.mail import (
     Agent,
     Attachment,
@@ -35,7 +36,7 @@ from postroom.contracts.mail import (
 T = TypeVar("T")
 
 
-class MailReads(Protocol):
+class MailReads(AnnouncingReads, Protocol):
     """Look-ups within one consistent view. Absence is None or an empty list."""
 
     def project(self, key: str) -> Project | None:
@@ -211,7 +212,7 @@ class MailReads(Protocol):
         ...
 
 
-class MailWrites(MailReads, Protocol):
+class MailWrites(MailReads, AnnouncingWrites, Protocol):
     """Look-ups and changes within one transaction."""
 
     def insert_project(

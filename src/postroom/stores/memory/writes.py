@@ -27,6 +27,7 @@ from postroom.contracts.mail import (
     Reservation,
     StoredAnswer,
 )
+from postroom.stores.memory.announcing import MemoryAnnouncingWrites
 from postroom.stores.memory.reads import MemoryReads
 from postroom.stores.memory.restore import restore
 from postroom.stores.memory.tables import Enclosure, KeptAnswer, Letter, R
@@ -34,7 +35,7 @@ from postroom.stores.memory.tables import Enclosure, KeptAnswer, Letter, R
 _EXPIRED_AT_ONCE = 100
 
 
-class MemoryWrites(MemoryReads):
+class MemoryWrites(MemoryReads, MemoryAnnouncingWrites):
     """Look-ups and changes within one transaction."""
 
     def insert_project(

@@ -36,6 +36,7 @@ from postroom.contracts.mail import (
     ThreadHead,
 )
 from postroom.stores.sqlite import rows
+from postroom.stores.sqlite.announcing import SqliteAnnouncingReads, SqliteAnnouncingWrites
 from postroom.stores.sqlite.match import fts5
 from postroom.stores.sqlite.statements import STATEMENTS as SQL
 
@@ -53,12 +54,8 @@ _INBOX = {
 _SEARCH: dict[SearchOrder, str] = {"newest": "search_newest", "best": "search_best"}
 
 
-class SqliteReads:
+class SqliteReads(SqliteAnnouncingReads):
     """Look-ups over one connection."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._execute = connection.execute
 
     def project(self, key: str) -> Project | None:
         """Return the project with this path, alias or slug."""
@@ -277,7 +274,7 @@ class SqliteReads:
         return dict(zip(names, self._execute(SQL["counts"]).fetchone(), strict=True))
 
 
-class SqliteWrites(SqliteReads):
+class SqliteWrites(SqliteReads, SqliteAnnouncingWrites):
     """Look-ups and changes over the writer's connection; one object a change."""
 
     def __init__(self, connection: sqlite3.Connection, outbox_ids: Iterator[int]) -> None:
