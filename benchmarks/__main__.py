@@ -18,6 +18,7 @@ ALL = (
     "dispatch_postgres",
     "dispatch_mailbox",
     "gateway",
+    "hooks",
 )
 
 
