@@ -518,8 +518,20 @@ def test_a_file_of_ten_megabytes_is_written_and_only_its_name_goes_on(tmp_path: 
     assert len(json.dumps(fake.seen[0].body)) < 200
 
 
-@pytest.mark.parametrize("words", [("claude", "NoSuch"), ("emacs", "Stop"), ("", ""), ("claude", "stop")])
-def test_an_unknown_event_is_met_with_silence(tmp_path: Path, words: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("claude", "NoSuch"),
+        ("emacs", "Stop"),
+        ("", ""),
+        ("claude", "stop"),
+        ("claude",),
+        (),
+        tuple("abc"),
+        ("-x",),
+    ],
+)
+def test_an_unknown_event_is_met_with_silence(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert process({"HOME": str(tmp_path)}, b"{}", *words) == (0, b"", b"")
 
 

@@ -237,6 +237,21 @@ def test_every_changed_file_is_seen_under_each_name(repo: Path, monkeypatch: pyt
     assert set(guard_check.committed()) == {"gone", "moved", "there", "mode"}
 
 
+def test_what_a_user_has_configured_hides_no_file(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting in ("diff.relative", "diff.renames", "diff.noprefix", "color.ui=always", "core.quotePath"):
+        name, _, value = setting.partition("=")
+        git(repo, "config", name, value or "true")
+    write(repo, "in/a", "b", text="moved later" * 20)
+    git(repo, "add", ".")
+    monkeypatch.chdir(repo / "in")
+    assert set(guard_check.committed()) == {"in/a", "b"}
+    git(repo, "commit", "-q", "-m", "x")
+    git(repo, "mv", "b", "in/c")
+    git(repo, "commit", "-q", "-m", "y")
+    line = f"refs/heads/main {head(repo)} refs/heads/main {ZERO}\n"
+    assert set(guard_check.pushed(line, ["origin"])) == {"in/a", "b", "in/c"}
+
+
 def test_the_first_commit_is_seen_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git(tmp_path, "init", "-q")
     write(tmp_path, "a")

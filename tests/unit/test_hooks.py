@@ -1,5 +1,6 @@
 """What hooks are answered: who is meant, what is said once, what is refused, what is noted."""
 
+import asyncio
 import subprocess
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from postroom.mail.hooks import Hooks
 from postroom.mail.service import Mail
 from postroom.stores.memory import MemoryStore
 from postroom.testing import ManualClock
+from postroom.testing.faults import LosingStore, RefusingStore, writes
 
 FILE = f"{HARBOR}/piers/north.py"
 
@@ -76,6 +78,37 @@ async def test_what_was_read_before_is_not_announced(room: Room) -> None:
     before = await everything(room.store)
     assert await ask(room, "UserPromptSubmit", agent="Ben") == ("silent", "")
     assert await everything(room.store) == before
+
+
+@pytest.mark.parametrize("event", ["UserPromptSubmit", "PostToolUse", "Stop"])
+async def test_of_many_hooks_at_once_one_is_given_the_line(room: Room, event: str) -> None:
+    await room.open()
+    await room.send("Ada", "Ben")
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+        asked = [group.create_task(ask(room, event, agent="Ben")) for _ in range(12)]
+    outcomes = sorted(task.result()[0] for task in asked)
+    assert outcomes == sorted(["hold" if event == "Stop" else "tell", *["silent"] * 11])
+
+
+async def test_a_line_that_could_not_be_noted_is_not_given_and_comes_again(room: Room) -> None:
+    await room.open()
+    sent = await room.send("Ada", "Ben")
+    hooks = Hooks(Mail(RefusingStore(room.store, writes(1)), room.clock))
+    with pytest.raises(StoreUnavailable):
+        await hooks.answer("claude", "UserPromptSubmit", {"cwd": HARBOR, "agent": "Ben"})
+    assert (await status(room, sent))["state"] == "stored"
+    assert (await ask(room, "UserPromptSubmit", agent="Ben"))[0] == "tell"
+
+
+async def test_an_edit_whose_note_is_lost_is_an_error_and_loses_nothing(room: Room) -> None:
+    await room.open()
+    room.clock.advance(ms(60_000))
+    for kind in (RefusingStore, LosingStore):
+        answer = await Hooks(Mail(kind(room.store, writes(1)), room.clock)).answer(
+            "claude", "PreToolUse", {"cwd": HARBOR, "agent": "Ben", "paths": ["x"]}
+        )
+        assert answer["outcome"] == "error"
+    assert await ask(room, "PreToolUse", agent="Ben", paths=["x"]) == ("allow", "")
 
 
 async def test_lines_in_the_middle_of_a_turn_come_at_most_every_thirty_seconds(room: Room) -> None:

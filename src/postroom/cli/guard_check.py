@@ -29,6 +29,9 @@ ASKED_AT_ONCE = 5_000
 MOST_COMMITS = 2_000
 """Commits of one push that are looked at, the newest ones."""
 
+_NAMES = ("-z", "--name-only", "--no-renames", "--no-relative")
+"""Every file, under both names if it was renamed, whatever this user has configured."""
+
 
 def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -> int:
     """Return 0 when what Git is about to do may be done, else 1 and the reason on standard error.
@@ -93,7 +96,7 @@ def _unchecked(why: str) -> str:
 
 def committed() -> Iterator[str]:
     """Yield the files that the index changes against the last commit: both names of a renamed one."""
-    return _names(_git("diff", "--cached", "--name-only", "-z", "--no-renames", "--no-ext-diff"))
+    return _names(_git("diff", "--cached", *_NAMES, "--no-ext-diff", "--ignore-submodules=none"))
 
 
 def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
@@ -107,8 +110,8 @@ def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
         new = _git("rev-list", f"--max-count={MOST_COMMITS}", local, *known, "--not", _remotes(arguments))
         commits.update(dict.fromkeys(new.decode("ascii").split()))
     listed = "".join(f"{commit}\n" for commit in commits).encode()
-    options = ("--stdin", "-r", "-c", "-z", "--name-only", "--no-commit-id", "--no-renames", "--root")
-    return _names(_git("diff-tree", *options, given=listed) if commits else b"")
+    options = ("--stdin", "-r", "-c", "--no-commit-id", "--root")
+    return _names(_git("diff-tree", *options, *_NAMES, given=listed) if commits else b"")
 
 
 def _remotes(arguments: Sequence[str]) -> str:

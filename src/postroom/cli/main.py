@@ -15,18 +15,20 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments` name (this process's own unless given) and return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["hook"] and len(given) == 3 and not given[2].startswith("-"):
-        from postroom.cli.hook import run
-
-        return run(given[1], given[2])
-    from postroom.cli.exit_codes import INTERRUPTED, READER_GONE
-
     try:
+        if given[:1] == ["hook"] and "--help" not in given:
+            from postroom.cli.hook import run
+
+            return run(*[*given[1:3], "", ""][:2])  # with words missing too: a client takes a 2 for a refusal
         way = _short_way(given)
         return _run(given) if way is None else way()
     except KeyboardInterrupt:
+        from postroom.cli.exit_codes import INTERRUPTED
+
         return INTERRUPTED
     except BrokenPipeError:
+        from postroom.cli.exit_codes import READER_GONE
+
         return READER_GONE
 
 

@@ -127,7 +127,7 @@ class Hooks:
             return decided.answer
 
         answer = await self._mail.store.write(change)
-        self._mail.changed()
+        self._mail.tell_of_change()
         return answer
 
     def _decide(self, tx: MailReads, event: _Event) -> _Decision:

@@ -87,10 +87,10 @@ class Mail:
         if not operation.changes:
             return await self.store.read(lambda tx: self._run(operation, tx, command, caller))
         answer = await self._changed(operation, command, caller)
-        self.changed()
+        self.tell_of_change()
         return answer
 
-    def changed(self) -> None:
+    def tell_of_change(self) -> None:
         """Let those who perform effects, and those who wait for letters, look again."""
         if self.on_change is not None:
             self.on_change()
