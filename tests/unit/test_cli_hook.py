@@ -183,6 +183,14 @@ def test_a_client_is_asked_and_answered_in_its_own_words(
     assert fake.seen[0].headers["Authorization"] == "Bearer t"
 
 
+def test_the_agent_s_token_goes_along(tmp_path: Path) -> None:
+    with FakePostroom(admin={("POST", "/hooks/claude/Stop"): says("silent")}) as fake:
+        answer(fake, tmp_path, "claude", "Stop", SESSION, POSTROOM_AGENT_TOKEN="at")
+        answer(fake, tmp_path, "claude", "Stop", SESSION)
+        assert answer(fake, tmp_path, "claude", "Stop", SESSION, POSTROOM_AGENT_TOKEN="a\r\nX: y") is None
+    assert [one.headers.get("Postroom-Agent-Token") for one in fake.seen] == ["at", None]
+
+
 def test_every_event_has_a_golden_case() -> None:
     wanted = {(client, event) for client, events in EVENTS.items() if client != "git" for event in events}
     assert {case[:2] for case in GOLDEN} == wanted

@@ -12,7 +12,7 @@ from mail_room import HARBOR, SHORE, Room, everything, room_in_memory, room_over
 from postroom.contracts.announcing import Nudges
 from postroom.contracts.errors import InvalidArgument, StoreUnavailable
 from postroom.contracts.store import MailWrites
-from postroom.mail.desk import Rules
+from postroom.mail.desk import Rules, token_hash
 from postroom.mail.hooks import Hooks
 from postroom.mail.service import Mail
 from postroom.stores.memory import MemoryStore
@@ -375,6 +375,35 @@ async def test_a_store_that_fails_is_an_answer_of_the_checks(clock: ManualClock,
     assert "POSTROOM_GUARD=off" in answer["text"]
     with pytest.raises(StoreUnavailable):
         await ask(room, "Stop")
+
+
+async def test_where_agents_prove_who_they_are_a_hook_does_too(clock: ManualClock) -> None:
+    store = MemoryStore()
+    lenient, strict = (Room(Mail(store, clock, Rules(verified=one)), clock) for one in (False, True))
+    await lenient.open()
+    await lenient.mail.issue_token(HARBOR, "Ben", token_hash("bens"))
+    await lenient.mail.issue_token(HARBOR, "Cyd", token_hash("cyds"))
+    await bind(lenient, "Cyd")
+    await lenient.send("Ada", "Ben", "Cyd")
+    await lenient.call("file_reservation_paths", agent_name="Ben", paths=["x"])
+
+    async def told(event: str, token: str | None, room: Room = strict, **body: Any) -> str:
+        answer = await Hooks(room.mail).answer("claude", event, {"cwd": HARBOR, **body}, agent_token=token)
+        return answer["outcome"]
+
+    before = await everything(store)
+    for token in (None, "cyds", "wrong"):
+        assert await told("UserPromptSubmit", token, agent="Ben") == "silent"
+        assert await told("SessionEnd", token, agent="Ben") == "silent"
+        assert await told("PreToolUse", token, agent="Ben", paths=["x"]) == "unknown"
+        assert await told("PostToolUse", token, session_id="t", acts_as="Ben", acts_in=HARBOR) == "silent"
+    assert await told("UserPromptSubmit", "bens", session_id="s") == "silent"
+    assert await told("UserPromptSubmit", "cyds", lenient, agent="Ben") == "silent"
+    assert await everything(store) == before
+    assert await store.read(lambda tx: tx.client_session("claude", "t")) is None
+    assert await told("UserPromptSubmit", "bens", agent="Ben") == "tell"
+    assert await told("UserPromptSubmit", "cyds", session_id="s") == "tell"
+    store.close()
 
 
 async def test_a_guard_that_is_off_looks_at_nothing(clock: ManualClock) -> None:

@@ -38,11 +38,11 @@ def surroundings() -> Mapping[str, str]:
 class Endpoint:
     """Where the server is, and what proves who asks."""
 
-    def __init__(self, host: str, port: int, prefix: str, token: str) -> None:
+    def __init__(self, host: str, port: int, prefix: str, tokens: tuple[str, str]) -> None:
         self.host = host
         self.port = port
         self.prefix = prefix
-        self.token = token
+        self.token, self.agent_token = tokens
 
 
 def endpoint_of(environment: Mapping[str, str]) -> Endpoint | None:
@@ -64,7 +64,7 @@ def endpoint_of(environment: Mapping[str, str]) -> Endpoint | None:
     token = environment.get("POSTROOM_TOKEN", "")
     if not token:
         token = _read(os.path.join(folder, "token")).decode("ascii").strip()  # noqa: PTH118 - as above
-    return _endpoint(url, token)
+    return _endpoint(url, (token, environment.get("POSTROOM_AGENT_TOKEN", "")))
 
 
 def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> str:
@@ -92,10 +92,11 @@ def ask(endpoint: Endpoint | None, path: str, body: bytes, *, budget: float = BU
     if endpoint is None:
         raise Unreachable
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    agent = f"Postroom-Agent-Token: {endpoint.agent_token}\r\n" if endpoint.agent_token else ""
     head = (
         f"POST {endpoint.prefix}{path} HTTP/1.1\r\nHost: {host}:{endpoint.port}\r\nConnection: close\r\n"
         f"Authorization: Bearer {endpoint.token}\r\nUser-Agent: postroom-hook\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"{agent}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     try:
         return _parsed(_exchanged(endpoint, head.encode("ascii") + body, monotonic() + budget))
@@ -157,14 +158,14 @@ def _parsed(found: bytes) -> tuple[int, bytes]:
     return int(words[1]), body[:length]
 
 
-def _endpoint(url: str, token: str) -> Endpoint | None:
+def _endpoint(url: str, tokens: tuple[str, str]) -> Endpoint | None:
     scheme, _, rest = url.partition("://")
     place, _, prefix = rest.rstrip("/").partition("/")
     name, _, port = place.rpartition(":") if ":" in place and place[-1] != "]" else (place, "", "")
     host = _LOOPBACK.get(name.strip("[]").lower())
-    if scheme != "http" or host is None or not (token.isascii() and token.isprintable()):
+    if scheme != "http" or host is None or not all(one.isascii() and one.isprintable() for one in tokens):
         return None
-    return Endpoint(host, int(port or 80), f"/{prefix}" if prefix else "", token)
+    return Endpoint(host, int(port or 80), f"/{prefix}" if prefix else "", tokens)
 
 
 def _read(path: str) -> bytes:

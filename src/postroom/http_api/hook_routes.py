@@ -17,7 +17,9 @@ _AGENT_TOKEN: Final = "postroom-agent-token"  # noqa: S105 - the name of a heade
 class HookOperations(Protocol):
     """What a mail room answers to hooks."""
 
-    async def answer(self, client: str, event: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def answer(
+        self, client: str, event: str, body: Mapping[str, Any], *, agent_token: str | None = None
+    ) -> Mapping[str, Any]:
         """Decide about one event of a client.
 
         Raises:
@@ -39,7 +41,10 @@ def hook_routes(hooks: HookOperations, following: LetterOperations) -> list[Rout
 
     async def hook(request: Request) -> Response:
         client, event = request.path_params["client"], request.path_params["event"]
-        return JSONResponse(dict(await hooks.answer(client, event, await _object(request))))
+        token = request.headers.get(_AGENT_TOKEN)
+        return JSONResponse(
+            dict(await hooks.answer(client, event, await _object(request), agent_token=token))
+        )
 
     async def watch(request: Request) -> Response:
         token = request.headers.get(_AGENT_TOKEN)

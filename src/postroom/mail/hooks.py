@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict
 import structlog
 
 from postroom.contracts.clients import COMMIT_BYPASS, EDIT_BYPASS, EVENTS, unchecked
-from postroom.contracts.errors import InvalidArgument, InvalidPath, StoreError
+from postroom.contracts.errors import AccessError, InvalidArgument, InvalidPath, StoreError
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail import notices
@@ -22,7 +22,7 @@ from postroom.mail.desk import Caller, Reading, Writing
 from postroom.mail.folders import Spot, locate, spots_of
 from postroom.mail.guarding import held_by_others
 from postroom.mail.hook_commands import HookCall
-from postroom.mail.identity import ACTIVITY_INTERVAL
+from postroom.mail.identity import ACTIVITY_INTERVAL, check_token
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import checked_path
 from postroom.mail.service import Mail
@@ -35,7 +35,6 @@ SESSIONS_KEPT = 30 * 24 * 3_600_000
 """Milliseconds after which a session that never ended is forgotten."""
 PURGED_AT_ONCE = 100
 BY = "hook"
-_OPERATOR = Caller(operator=True)
 
 Outcome = Literal["silent", "tell", "hold", "allow", "deny", "error", "unknown"]
 
@@ -85,10 +84,13 @@ class Hooks:
     def __init__(self, mail: Mail) -> None:
         self._mail = mail
 
-    async def answer(self, client: str, event: str, body: Mapping[str, Any]) -> HookAnswer:
+    async def answer(
+        self, client: str, event: str, body: Mapping[str, Any], *, agent_token: str | None = None
+    ) -> HookAnswer:
         """Decide about one event of a client.
 
-        A store that fails is an answer too, for hooks that check: what it means is a setting.
+        Who is not shown to be the agent, where that must be shown, is nobody. A store that fails is an answer
+        too, for hooks that check: what it means is a setting.
 
         Raises:
             InvalidArgument: there is no such client or event, or the body does not fit.
@@ -103,7 +105,7 @@ class Hooks:
             )
         call = read_command(HookCall, dict(body))
         try:
-            return await self._decided(kind, client, call)
+            return await self._decided(kind, client, call, agent_token)
         except StoreError as error:
             if kind not in _CHECKS:
                 raise
@@ -111,17 +113,18 @@ class Hooks:
             text = unchecked("the server's store failed", bypass=_CHECKS[kind])
             return _answer("error", text, mode=self._mode(call))
 
-    async def _decided(self, kind: str, client: str, call: HookCall) -> HookAnswer:
+    async def _decided(self, kind: str, client: str, call: HookCall, agent_token: str | None) -> HookAnswer:
         if kind in _CHECKS and self._mode(call) == "off":
             return _answer("allow")
         event = await asyncio.to_thread(_prepared, kind, client, call)
-        found = await self._mail.store.read(lambda tx: self._decide(tx, event))
+        caller = Caller(agent_token=agent_token, operator=True)
+        found = await self._mail.store.read(lambda tx: self._decide(tx, event, caller))
         if not found.notes:
             return found.answer
 
         def change(tx: MailWrites) -> HookAnswer:
-            decided = self._decide(tx, event)
-            desk: Writing = self._mail.desk(tx, _OPERATOR)
+            decided = self._decide(tx, event, caller)
+            desk: Writing = self._mail.desk(tx, caller)
             for note in decided.notes:
                 note(desk)
             return decided.answer
@@ -130,8 +133,8 @@ class Hooks:
         self._mail.tell_of_change()
         return answer
 
-    def _decide(self, tx: MailReads, event: _Event) -> _Decision:
-        desk: Reading = self._mail.desk(tx, _OPERATOR)
+    def _decide(self, tx: MailReads, event: _Event, caller: Caller) -> _Decision:
+        desk: Reading = self._mail.desk(tx, caller)
         actor, binding = _who(desk, event)
         decided = _DECIDE[event.kind](desk, event, actor)
         answer: HookAnswer = {**decided.answer, "mode": self._mode(event.call)}
@@ -166,16 +169,26 @@ def _who(
     """Return who is meant, the agent that is named or the session's; and the session's new agent."""
     call = event.call
     bound = desk.tx.client_session(event.client, call.session_id) if call.session_id else None
-    acting = _acted_as(desk.tx, event) if event.kind == "tool" and call.acts_as else None
+    acting = _proved(desk, _acted_as(desk.tx, event)) if event.kind == "tool" and call.acts_as else None
     binding: list[Callable[[Writing], object]] = []
     if acting and call.session_id and (bound is None or bound.agent_id != acting.agent.id):
         new = acting.agent.id
         binding.append(lambda writing: _bind(writing, event, new))
     if call.agent:
-        return _named(desk.tx, event), binding
+        return _proved(desk, _named(desk.tx, event)), binding
     if acting:
         return acting, binding
-    return (_actor(desk.tx, bound.agent_id) if bound else None), binding
+    return _proved(desk, _actor(desk.tx, bound.agent_id) if bound else None), binding
+
+
+def _proved(desk: Reading | Writing, actor: _Actor | None) -> _Actor | None:
+    """Return the actor unless the caller is not shown to be it, by the rule for every call."""
+    if actor is not None:
+        try:
+            check_token(desk, actor.agent)
+        except AccessError:
+            return None
+    return actor
 
 
 def _bind(desk: Writing, event: _Event, agent_id: int) -> None:

@@ -259,9 +259,8 @@ SELECT count(*), coalesce(max(r.seq), 0)
  WHERE r.agent_id = ? AND r.read_at IS NULL AND r.kind = 'to' AND NOT m.broadcast AND m.recalled_at IS NULL;
 
 -- mark_announced
-UPDATE recipients SET announced_at = :now, announced_by = :by
- WHERE agent_id = :agent_id AND announced_at IS NULL
-   AND message_id IN (SELECT value FROM json_each(:message_ids));
+UPDATE recipients SET announced_at = ?3, announced_by = ?4
+ WHERE message_id = ?1 AND agent_id = ?2 AND announced_at IS NULL;
 
 -- client_session
 SELECT client, session_id, agent_id, bound_at FROM client_sessions WHERE client = ? AND session_id = ?;
