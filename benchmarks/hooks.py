@@ -22,15 +22,21 @@ EDIT = {
 }
 
 
-def _timed(command: list[str], given: bytes, environment: Mapping[str, str]) -> list[float]:
-    taken = []
+BARE = [sys.executable, "-c", "pass"]
+LEAST = [sys.executable, "-I", "-S", "-c", "pass"]
+
+
+def _timed(commands: list[list[str]], given: bytes, environment: Mapping[str, str]) -> list[list[float]]:
+    """Run the commands in turns, so that whatever else the machine does slows all of them alike."""
+    taken: list[list[float]] = [[] for _ in commands]
     for _ in range(WARM + ROUNDS):
-        began = time.perf_counter()
-        done = subprocess.run(command, input=given, capture_output=True, env=environment, check=True)
-        taken.append(time.perf_counter() - began)
-        if done.stderr:
-            raise SystemExit(f"{command} said {done.stderr!r}")
-    return taken[WARM:]
+        for command, times in zip(commands, taken, strict=True):
+            began = time.perf_counter()
+            done = subprocess.run(command, input=given, capture_output=True, env=environment, check=True)
+            times.append(time.perf_counter() - began)
+            if done.stderr:
+                raise SystemExit(f"{command} said {done.stderr!r}")
+    return [times[WARM:] for times in taken]
 
 
 def _both(taken: list[float]) -> str:
@@ -38,13 +44,12 @@ def _both(taken: list[float]) -> str:
 
 
 def _rows(table: Table, folder: Path, given: bytes, state: str, aim: str) -> None:
-    """Measure each kind of call next to an empty Python, in turns as near as may be."""
+    """Measure each kind of call in turns with an empty Python."""
     environment = {**os.environ, "POSTROOM_DATA_DIR": str(folder / "data"), "POSTROOM_AGENT": "Ben"}
-    bare = _timed([sys.executable, "-c", "pass"], b"", environment)
     for event in ("PreToolUse", "PostToolUse", "Stop"):
-        taken = _timed([str(SCRIPT), "hook", "claude", event], given, environment)
-        against = f"python -c pass {_both(bare)}"
-        table.add(f"{event}, server {state}", _both(taken), against, p95(taken) / p95(bare), aim)
+        bare, taken = _timed([BARE, [str(SCRIPT), "hook", "claude", event]], given, environment)
+        ratio = median(taken) / median(bare)
+        table.add(f"{event}, server {state}", _both(taken), f"python -c pass: {_both(bare)}", ratio, aim)
 
 
 def _start(folder: Path) -> subprocess.Popen[bytes]:
@@ -76,10 +81,9 @@ def _furnish(folder: Path) -> None:
 def main() -> None:
     """Print the table."""
     table = Table("Hooks: the whole process of one call")
-    plain = _timed([sys.executable, "-c", "pass"], b"", os.environ)
-    least = _timed([sys.executable, "-I", "-S", "-c", "pass"], b"", os.environ)
-    table.add("python -c pass", _both(plain))
-    table.add("python -I -S -c pass", _both(least), "python -c pass", p95(least) / p95(plain))
+    bare, least = _timed([BARE, LEAST], b"", os.environ)
+    ratio = median(least) / median(bare)
+    table.add("python -I -S -c pass", _both(least), f"python -c pass: {_both(bare)}", ratio)
     with tempfile.TemporaryDirectory(prefix="postroom-bench-") as name:
         folder = Path(name)
         given = json.dumps({**EDIT, "cwd": name}).encode()

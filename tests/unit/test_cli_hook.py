@@ -16,7 +16,7 @@ import pytest
 
 from fake_postroom import FakePostroom, Raw, Short
 from postroom.app import places
-from postroom.cli import hook, hook_wire
+from postroom.cli import hook, hook_json, hook_wire
 from postroom.cli.client import locate
 from postroom.cli.hook_input import EDIT_TOOLS, call_of, read_input
 from postroom.cli.main import main
@@ -594,39 +594,84 @@ def test_an_endless_input_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     os.close(reader)
 
 
-def test_the_hook_is_reached_before_anything_heavy_is_loaded() -> None:
-    script = (
-        "import sys; sys.stdin = open('/dev/null'); from postroom.cli.main import main; "
-        "code = main(['hook', 'claude', 'Stop']); print(code, *sorted(sys.modules))"
-    )
-    environ = {"PATH": os.environ["PATH"], "HOME": "/nowhere"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env=environ, timeout=20, check=True
-    )
-    code, *loaded = done.stdout.split()
-    heavy = {"asyncio", "dataclasses", "http.client", "json", "pathlib", "re", "socket", "typer", "typing"}
-    before = set(
-        subprocess.run(
-            [sys.executable, "-c", "import sys; print(*sys.modules)"],
+SCRIPT = """
+import os, sys
+before = set(sys.modules)
+reader, writer = os.pipe()
+os.write(writer, %r)
+os.close(writer)
+os.dup2(reader, 0)
+from postroom.cli.main import main
+code = main(["hook", "claude", "PreToolUse"])
+print("", code, *sorted(set(sys.modules) - before))
+"""
+
+
+@pytest.mark.parametrize("state", ["away", "answers"])
+def test_the_hook_loads_hardly_anything(tmp_path: Path, state: str) -> None:
+    raw = json.dumps({**EDIT, "tool_input": {"file_path": "/w/ä", "content": "x"}}).encode()
+    with FakePostroom(admin={PRE: says("deny")}) as fake:
+        surroundings = environment(fake.port, tmp_path) if state == "answers" else {"HOME": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT % raw],
             capture_output=True,
             text=True,
+            env={"PATH": os.environ["PATH"], **surroundings},
+            timeout=20,
             check=True,
-        ).stdout.split()
-    )
-    assert code == "0"
-    assert heavy & (set(loaded) - before) == set()
-    ours = {name for name in loaded if name.startswith("postroom")}
+        )
+    said, _, loaded = done.stdout.partition(" 0 ")
+    assert (state == "answers") == ('"deny"' in said)
+    names = set(loaded.split())
+    heavy = {"asyncio", "dataclasses", "http.client", "json", "pathlib", "re", "socket", "typer", "typing"}
+    assert heavy & names == set()
+    ours = {name for name in names if name.startswith("postroom")}
     assert ours == {
         "postroom",
         "postroom.cli",
         "postroom.cli.hook",
         "postroom.cli.hook_input",
+        "postroom.cli.hook_json",
         "postroom.cli.hook_wire",
         "postroom.cli.main",
         "postroom.contracts",
         "postroom.contracts.clients",
         "postroom.version",
     }
+
+
+DOCUMENTS = [
+    {"a": [True, False, 'é\u2028\x00"\\', {"b": ["c"]}], "": {}},
+    [],
+    "text",
+    {"number": 1, "half": 0.5, "nothing": None, "many": [[[]]]},
+]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("parts", [True, False])
+def test_json_is_read_and_written_as_json(
+    document: object, parts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not parts:
+        monkeypatch.setitem(sys.modules, "_json", None)
+    assert hook_json.read(f" {json.dumps(document)}\n".encode()) == document
+    assert hook_json.read(json.dumps(document, ensure_ascii=False).encode()) == document
+    if document in DOCUMENTS[:3]:
+        assert json.loads(hook_json.written(document)) == document
+        assert hook_json.written(document).isascii()
+    else:
+        with pytest.raises(TypeError):
+            hook_json.written(document)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [b"", b" ", b"{", b"[1,]", b"{} {}", b"nul", b'{"a" 1}', b"\xff", b"\xef\xbb\xbf{}", b"'a'", b"[" * 100],
+)
+def test_what_is_no_json_is_refused(raw: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - of any of its kinds
+        hook_json.read(raw)
 
 
 def test_the_hook_has_a_help_page(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import os
 import sys
 
 from postroom.cli.hook_input import call_of, read_input
+from postroom.cli.hook_json import read, written
 from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, surroundings
 from postroom.contracts.clients import EDIT_BYPASS, EVENTS, MODES, unchecked
 
@@ -46,19 +47,17 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
     endpoint = endpoint_of(environment)
     if endpoint is None and not (kind == "edit" and mode == "block"):
         return b""
-    import json
-
-    call = call_of(client, kind, json.loads(raw))
+    call = call_of(client, kind, read(raw))
     if call is None:
         return b""
     call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], guard=mode)
     try:
-        status, found = ask(endpoint, f"/hooks/{client}/{event}", json.dumps(call).encode())
-        outcome, text = _understood(kind, status, json.loads(found), mode)
+        status, found = ask(endpoint, f"/hooks/{client}/{event}", written(call).encode())
+        outcome, text = _understood(kind, status, read(found), mode)
     except Unreachable:
         outcome, text = _failed(kind, "the server does not answer", mode if mode == "block" else "off")
     shaped = _shaped(client, event, kind, outcome, text[:LONGEST_TEXT])
-    return json.dumps(shaped).encode() if shaped else b""
+    return written(shaped).encode() if shaped else b""
 
 
 def _understood(kind: str, status: int, found: object, mode: str) -> tuple[str, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from postroom.cli.hook_json import read
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -175,10 +177,8 @@ def _name_in(answer: object, depth: int = 0) -> str:
 def _values(given: object) -> Values:
     """Return a tool's arguments; some clients send them as JSON text."""
     if isinstance(given, str):
-        import json
-
         try:
-            given = json.loads(given)
+            given = read(given.encode("utf-8", "replace"))
         except ValueError:
             given = None
     return given if isinstance(given, dict) else {}

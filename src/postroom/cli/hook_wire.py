@@ -9,6 +9,8 @@ import os
 import sys
 from time import monotonic
 
+from postroom.cli.hook_json import read
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,9 +59,8 @@ def endpoint_of(environment: Mapping[str, str]) -> Endpoint | None:
         note = _read(os.path.join(folder, "server.json"))  # noqa: PTH118 - no pathlib here
         if not note:
             return None
-        import json
-
-        url = str(json.loads(note)["url"])
+        found = read(note)
+        url = str(found["url"]) if isinstance(found, dict) else ""
     url = url.rstrip("/").removesuffix("/" + mcp_path.strip("/"))
     token = environment.get("POSTROOM_TOKEN", "")
     if not token:
