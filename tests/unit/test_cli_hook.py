@@ -357,6 +357,16 @@ def test_an_answer_that_makes_no_sense_is_none(tmp_path: Path, garbage: Raw) -> 
         assert silent(environment(fake.port, tmp_path), json.dumps(EDIT).encode())
 
 
+@pytest.mark.parametrize("garbage", GARBAGE[:6] + GARBAGE[8:])
+def test_an_answer_that_makes_no_sense_refuses_edits_when_the_environment_asks_for_it(
+    tmp_path: Path, garbage: Raw
+) -> None:
+    with FakePostroom(admin={PRE: lambda _: garbage}) as fake:
+        found = answer(fake, tmp_path, "claude", "PreToolUse", EDIT, POSTROOM_GUARD="block")
+    assert "does not answer" in json.dumps(found)
+    assert '"deny"' in json.dumps(found)
+
+
 def silent(surroundings: Mapping[str, str], raw: bytes) -> bool:
     """Whether nothing is answered; what is raised becomes nothing in `run`."""
     try:

@@ -54,23 +54,28 @@ def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]
     try:
         status, found = ask(endpoint, f"/hooks/{client}/{event}", written(call).encode())
         outcome, text = _understood(kind, status, read(found), mode)
-    except Unreachable:
+    except (Unreachable, ValueError):
         outcome, text = _failed(kind, "the server does not answer", mode if mode == "block" else "off")
     shaped = _shaped(client, event, kind, outcome, text[:LONGEST_TEXT])
     return written(shaped).encode() if shaped else b""
 
 
 def _understood(kind: str, status: int, found: object, mode: str) -> tuple[str, str]:
-    """Return outcome and text of the server's answer; anything it did not say means nothing is to be done."""
+    """Return outcome and text of the server's answer.
+
+    Raises:
+        Unreachable: it makes no sense; whoever gave it is no server of ours.
+    """
     if not isinstance(found, dict):
-        return "", ""
+        raise Unreachable
     if status != 200:
         code = str(found.get("code", ""))
-        named = code if code.isascii() and code.isidentifier() else ""
-        return _failed(kind, f"the server answered with {named}", mode or "warn") if named else ("", "")
+        if not (code.isascii() and code.isidentifier()):
+            raise Unreachable
+        return _failed(kind, f"the server answered with {code}", mode or "warn")
     outcome, text = found.get("outcome"), found.get("text")
     if not (isinstance(outcome, str) and isinstance(text, str)):
-        return "", ""
+        raise Unreachable
     if outcome == "error":
         return {"block": "deny", "warn": "note"}.get(str(found.get("mode")), ""), text
     return outcome, text
