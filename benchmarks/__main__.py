@@ -19,6 +19,7 @@ ALL = (
     "dispatch_mailbox",
     "gateway",
     "waking",
+    "hooks",
 )
 
 

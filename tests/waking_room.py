@@ -65,7 +65,7 @@ class Room:
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=1),
         )
         waker = Waker(self.store, mailbox, self.clock, verified=False)
-        return mailbox, waker, Answering(self.runs.outbox, self.store, self.mail.desk, self.clock)
+        return mailbox, waker, Answering(self.runs.outbox, self.store, self.mail.own_desk, self.clock)
 
     async def people(self, *names: str, runners: tuple[str, ...] = ()) -> None:
         """Register agents, some of them with a runner."""

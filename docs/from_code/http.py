@@ -11,6 +11,7 @@ from postroom.app.gateway_platforms import PLATFORMS
 from postroom.contracts.clock import SystemClock
 from postroom.gateway.config import Platform
 from postroom.http_api import guard
+from postroom.http_api.hook_routes import hook_routes
 from postroom.http_api.routes import routes
 from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
 from postroom.web import page_routes
@@ -33,6 +34,8 @@ ROUTE_WORDS: Final = {
     "/admin/questions": "What runs wait to be told (`GET`); answers one (`POST`), body: "
     '`{"number": "...", "answer": "yes", "why": "..."}`.',
     "/admin/login-code": "Makes a link that opens the pages once, within ten minutes.",
+    "/hooks/{client}/{event}": "What a hook of a client or of Git asks. See [hooks](../hooks.md).",
+    "/watch": "Waits up to 30 s for letters after a cursor; behind `postroom watch`.",
     "/admin/rebuild-archive": "Writes the archive anew from the database. Body: "
     '`{"project": "..."}`, or `{}` for every project.',
     "/health/detailed": "Readiness, and the gateway: its channels, where the lines are that were accepted, "
@@ -101,7 +104,8 @@ def page() -> str:
     sessions = Sessions(b"", clock)
     desk = LoginDesk(sessions, LoginCodes(clock), clock, is_operator=lambda _: False)
     nobody: Any = _Absent()
-    machine = routes(nobody, desk, registry=nobody, clock=clock, runners=nobody, questions=nobody)
+    given = {"runners": nobody, "questions": nobody}
+    machine = [*routes(nobody, desk, registry=nobody, clock=clock, **given), *hook_routes(nobody, nobody)]
     people = page_routes(nobody, clock=clock, parse_query=lambda _: None)
     rows = [
         MCP,

@@ -3,11 +3,9 @@
 The names below load what they need when they are first used: a program that only sends mail loads no queue.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
 from postroom.version import __version__
 
+TYPE_CHECKING = False  # not from `typing`: a hook runs at every tool call and must not wait for that import
 if TYPE_CHECKING:
     from postroom.contracts.activation import Recovery, RunActivation, Strategy
     from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
@@ -52,4 +50,6 @@ def __getattr__(name: str) -> object:
     """Load a name from its home."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(_HOMES[name]), name)

@@ -18,6 +18,8 @@ CREATE INDEX chat_lines_open ON chat_lines (line_id, status) WHERE is_open = 1;
 
 CREATE INDEX chat_lines_open_of_session ON chat_lines (session_key, line_id, status) WHERE is_open = 1;
 
+CREATE INDEX client_sessions_bound ON client_sessions (bound_at);
+
 CREATE INDEX contacts_to ON contacts (to_id);
 
 CREATE INDEX file_reservations_ending ON file_reservations (project_id, expires_at) WHERE released_at IS NULL;
@@ -96,6 +98,12 @@ CREATE INDEX runs_open_of_thread ON runs (thread_id, run_id) WHERE status <> 'do
 CREATE INDEX runs_thread ON runs (thread_id, run_id);
 
 CREATE INDEX threads_newest ON threads (project_id, last_id);
+
+CREATE TABLE agent_nudges (
+  agent_id INTEGER PRIMARY KEY REFERENCES agents (id),
+  held_seq INTEGER NOT NULL,
+  told_at  INTEGER NOT NULL
+) STRICT;
 
 CREATE TABLE agents (
   id               INTEGER PRIMARY KEY,
@@ -202,6 +210,14 @@ CREATE TABLE chat_sessions (
   active_at   INTEGER NOT NULL,
   revision    INTEGER NOT NULL CHECK (revision > 0)
 ) STRICT;
+
+CREATE TABLE client_sessions (
+  client     TEXT NOT NULL,
+  session_id TEXT NOT NULL,
+  agent_id   INTEGER NOT NULL REFERENCES agents (id),
+  bound_at   INTEGER NOT NULL,
+  PRIMARY KEY (client, session_id)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE contacts (
   from_id    INTEGER NOT NULL REFERENCES agents (id),
@@ -329,7 +345,7 @@ CREATE TABLE recipients (
   seq        INTEGER NOT NULL CHECK (seq > 0),
   read_at    INTEGER,
   acked_at   INTEGER,
-  position   INTEGER NOT NULL DEFAULT 0,
+  position   INTEGER NOT NULL DEFAULT 0, announced_at INTEGER, announced_by TEXT CHECK ((announced_by IS NULL) = (announced_at IS NULL)),
   CHECK (acked_at IS NULL OR read_at IS NOT NULL),
   PRIMARY KEY (agent_id, seq),
   UNIQUE (message_id, agent_id)

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from postroom.contracts.announcing import Nudges
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import (
     SEARCH_FIELDS,
@@ -170,6 +171,8 @@ def choice(kind: Any) -> st.SearchStrategy[Any]:
     return st.sampled_from(get_args(kind))
 
 
+words = st.sampled_from(["hook", "watch"])
+nudges = st.builds(Nudges, held_seq=st.integers(0, 4), told_at=st.integers(0, 4))
 attachments = st.builds(
     Attachment,
     sha256=hashes,
@@ -238,6 +241,11 @@ letters = (
     | step("mark_read", message_id=ids, agent_id=ids, now=instants)
     | step("mark_acked", message_id=ids, agent_id=ids, now=instants)
     | step("mark_recalled", message_id=ids, now=instants)
+    | step("mark_announced", agent_id=ids, message_ids=st.lists(ids, max_size=4), by=words, now=instants)
+    | step("bind_client_session", client=words, session_id=words, agent_id=ids, now=instants)
+    | step("end_client_session", client=words, session_id=words)
+    | step("purge_client_sessions", before=instants, limit=limits)
+    | step("set_nudges", agent_id=ids, nudges=nudges)
     | step("insert_blob", sha256=hashes, content=st.binary(max_size=4))
     | step("insert_attachment", message_id=ids, attachment=attachments)
 )
@@ -311,6 +319,10 @@ looks = (
     | step("project_messages", project_id=st.integers(1, 2), limit=limits, after=places)
     | step("messages", message_ids=some)
     | step("recipients", message_ids=some)
+    | step("unannounced", agent_id=ids, limit=limits)
+    | step("directed_unread", agent_id=ids)
+    | step("client_session", client=words, session_id=words)
+    | step("nudges", agent_id=ids)
     | step("attachments", message_ids=some)
     | step("thread", project_id=st.integers(1, 2), thread_id=thread_names, limit=limits, after=places)
     | step("thread_tail", project_id=st.integers(1, 2), thread_id=thread_names, limit=limits)

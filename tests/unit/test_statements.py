@@ -39,6 +39,14 @@ HOT = (
     "mark_read",
     "mark_acked",
     "mark_recalled",
+    "unannounced",
+    "directed_unread",
+    "mark_announced",
+    "client_session",
+    "bind_client_session",
+    "end_client_session",
+    "nudges",
+    "set_nudges",
     "drop_attachments",
     "drop_orphan_blobs",
     "attachments",
@@ -117,3 +125,8 @@ def test_a_frequent_statement_reads_no_table_from_end_to_end(empty: sqlite3.Conn
 )
 def test_a_page_is_read_in_its_order(empty: sqlite3.Connection, name: str) -> None:
     assert not [step for step in plan(empty, name) if "ORDER BY" in step]
+
+
+def test_a_letter_is_marked_without_going_through_its_inbox(empty: sqlite3.Connection) -> None:
+    for name in ("mark_read", "mark_acked", "mark_announced"):
+        assert any("message_id=? AND agent_id=?" in step for step in plan(empty, name)), name

@@ -39,8 +39,8 @@ _DURATION: Final = re.compile(r"([0-9]{1,12})\s*(ms|s|m|h|d|w)")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,62})?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,62})?)*")
 _MCP_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _TAKEN_PATH: Final = re.compile(
-    r"/(\.well-known|admin|attachments|authorize|health|healthz|log(in|out)|metrics|oauth|p|previews|readyz|register"
-    r"|static|token)(/.*)?"
+    r"/(\.well-known|admin|attachments|authorize|health|healthz|hooks|log(in|out)|metrics|oauth|p|previews|readyz|register"
+    r"|static|token|watch)(/.*)?"
 )
 """Where pages and other routes begin."""
 
@@ -182,6 +182,10 @@ class Settings(BaseSettings):
     case_sensitive_paths: bool = Field(
         default=sys.platform not in ("win32", "darwin"),
         description="Whether paths that differ by case are two; by default as on this system.",
+    )
+    guard_mode: Annotated[Literal["warn", "block", "off"], BeforeValidator(_lower)] = Field(
+        default="warn",
+        description="What hooks do when reservations cannot be checked: go on, or hold; off: no check.",
     )
     git_author_name: Annotated[str, _word(of=r"[^<>\r\n]{1,200}")] = Field(
         default="postroom", description="Author of the archive's commits."

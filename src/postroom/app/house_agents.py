@@ -45,7 +45,7 @@ class HouseAgents:
         self._effects = LetterEffects()
         runs.serve(AGENT_THREAD, AgentTurns(self._commands, mail.store, clock), self._effects)
         self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified)
-        self._answering = Answering(runs.stores.outbox, mail.store, mail.desk, clock)
+        self._answering = Answering(runs.stores.outbox, mail.store, mail.own_desk, clock)
         self._effects.hint = self._answering.wake
         self._tasks = Tasks("agents")
 
@@ -84,7 +84,7 @@ class HouseAgents:
         if ended:
             _LOG.warning("agents.orphans_ended", processes=len(ended))
         await self._runs.start()
-        self._answering.on_change = self._mail.changed
+        self._answering.on_change = self._mail.tell_of_change
         self._tasks.start(self._waker.serve(), name="waker")
         self._tasks.start(self._answering.serve(), name="answers")
 

@@ -17,7 +17,14 @@ from postroom.contracts.errors import ConfigError
 PREFIX: Final = "POSTROOM_"
 CONFIG_NAME: Final = "POSTROOM_CONFIG"
 DATA_DIR_NAME: Final = "POSTROOM_DATA_DIR"
-CLIENT_NAMES: Final = ("POSTROOM_AGENT_TOKEN", "POSTROOM_CONFIG", "POSTROOM_TOKEN", "POSTROOM_URL")
+CLIENT_NAMES: Final = (
+    "POSTROOM_AGENT",
+    "POSTROOM_AGENT_TOKEN",
+    "POSTROOM_CONFIG",
+    "POSTROOM_GUARD",
+    "POSTROOM_TOKEN",
+    "POSTROOM_URL",
+)
 """Names with our prefix that are no settings of the server."""
 
 _LARGEST_NOTE: Final = 16 * 1024

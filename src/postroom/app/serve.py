@@ -33,9 +33,12 @@ from postroom.app.wiring import House
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
+from postroom.http_api.hook_routes import hook_routes
 from postroom.http_api.lag import LagMeter, measure_lag
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
+from postroom.mail.following import Following
+from postroom.mail.hooks import Hooks
 from postroom.mail.query import parse_query
 from postroom.mcp_server.endpoint import Endpoint
 from postroom.version import __version__
@@ -98,6 +101,7 @@ class Site:
                 runners=RunnerOperator(house.mail),
                 questions=QuestionOperator(house.runs, house.clock),
             ),
+            *hook_routes(Hooks(house.mail), Following(house.mail)),
             *([] if house.gateway is None else house.gateway.routes()),
             *page_routes(house.store, clock=house.clock, parse_query=parse_query),
         ]
@@ -105,6 +109,7 @@ class Site:
     def end_listening(self) -> None:
         """End the streams of those who listen; whatever else they asked is still answered."""
         self._server.end_listening()
+        self._house.mail.bell.stop()
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:

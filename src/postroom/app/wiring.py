@@ -161,4 +161,5 @@ def rules_of(settings: Settings) -> Rules:
         default_reservation_ttl=settings.default_reservation_ttl,
         answer_retention=settings.answer_retention,
         case_sensitive_paths=settings.case_sensitive_paths,
+        guard_mode=settings.guard_mode,
     )

@@ -2,7 +2,20 @@
 
 import typer
 
-from postroom.cli import agents, backup, gateway, mail, questions, rebuild, reservations, server, settings
+from postroom.cli import (
+    agents,
+    backup,
+    gateway,
+    guard,
+    hook_command,
+    mail,
+    questions,
+    rebuild,
+    reservations,
+    server,
+    settings,
+    watch,
+)
 from postroom.cli.demo.command import demo
 
 app = typer.Typer(
@@ -18,6 +31,9 @@ app.add_typer(server.app)
 app.add_typer(mail.app, name="mail")
 app.add_typer(agents.app, name="agents")
 app.add_typer(reservations.app, name="reservations")
+app.add_typer(watch.app)
+app.add_typer(guard.app, name="guard")
+app.add_typer(hook_command.app)
 app.add_typer(gateway.app, name="gateway")
 app.add_typer(backup.app)
 app.add_typer(rebuild.app, name="rebuild")

@@ -7,7 +7,7 @@
 | 2 | usage, or the server refused the call as it stands |
 | 75 | temporary: the same command may succeed later |
 | 78 | configuration: a supervisor that starts it again changes nothing |
-| 130, 141 | ended by Ctrl-C; the reader of the output went away |
+| 130, 141, 143 | ended by Ctrl-C; the reader of the output went away; ended by SIGTERM |
 """
 
 from typing import Final
@@ -21,6 +21,7 @@ TEMPORARY: Final = 75
 CONFIGURATION: Final = 78
 INTERRUPTED: Final = 130
 READER_GONE: Final = 141
+TERMINATED: Final = 143
 
 CODES: Final[dict[type[errors.PostroomError], int]] = {
     errors.PostroomError: FAILED,

@@ -1,26 +1,47 @@
-"""The `postroom` command: runs one command, tells failures in one form, and ends with the code that fits."""
+"""The `postroom` command: runs one command, tells failures in one form, and ends with the code that fits.
+
+Nothing is imported before it is needed: hooks run at every tool call of a client.
+"""
+
+from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from postroom.cli.exit_codes import DONE, INTERRUPTED, READER_GONE
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments` name (this process's own unless given) and return the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        if given[:1] == ["hook"] and "--help" not in given:
+            from postroom.cli.hook import run
+
+            return run(*[*given[1:3], "", ""][:2])  # with words missing too: a client takes a 2 for a refusal
         way = _short_way(given)
         return _run(given) if way is None else way()
     except KeyboardInterrupt:
+        from postroom.cli.exit_codes import INTERRUPTED
+
         return INTERRUPTED
     except BrokenPipeError:
+        from postroom.cli.exit_codes import READER_GONE
+
         return READER_GONE
 
 
 def _short_way(given: list[str]) -> Callable[[], int] | None:
-    """Return the stdio entry if its arguments are plain ones: it runs for hours, with little loaded."""
+    """Return the entry for commands that run for hours, or often, with little loaded; None for all others."""
+    if given[:2] == ["guard", "check"] and len(given) > 2 and not given[2].startswith("-"):
+        from postroom.cli.guard_check import run_check
+
+        return lambda: run_check(given[2], given[3:])
+    return _stdio_entry(given)
+
+
+def _stdio_entry(given: list[str]) -> Callable[[], int] | None:
     if not given or given[0] != "mcp":
         return None
     rest = given[1:]
@@ -31,6 +52,8 @@ def _short_way(given: list[str]) -> Callable[[], int] | None:
         return None
 
     def serve() -> int:
+        from pathlib import Path
+
         from postroom.cli.stdio import serve_stdio
 
         return serve_stdio(start=start, data_dir=Path(rest[1]) if named else None)
@@ -43,7 +66,7 @@ def _run(given: list[str]) -> int:
 
     from postroom.cli import show
     from postroom.cli.commands import app
-    from postroom.cli.exit_codes import exit_code
+    from postroom.cli.exit_codes import DONE, exit_code
     from postroom.contracts.errors import InvalidArgument, PostroomError
 
     as_json = "--json" in (given[: given.index("--")] if "--" in given else given)

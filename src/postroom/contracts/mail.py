@@ -83,6 +83,9 @@ class Recipient:
     seq: int
     read_at: int | None = None
     acked_at: int | None = None
+    announced_at: int | None = None
+    announced_by: str | None = None
+    """Who told the recipient that the letter is there: hook, watch, runner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ mail room in one place and gives every store the same atomicity.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from postroom.contracts.announcing import AnnouncingReads, AnnouncingWrites
 from postroom.contracts.mail import (
     Agent,
     Attachment,
@@ -36,7 +37,7 @@ from postroom.contracts.waking import WakingReads, WakingWrites
 T = TypeVar("T")
 
 
-class MailReads(WakingReads, Protocol):
+class MailReads(AnnouncingReads, WakingReads, Protocol):
     """Look-ups within one consistent view. Absence is None or an empty list."""
 
     def project(self, key: str) -> Project | None:
@@ -212,7 +213,7 @@ class MailReads(WakingReads, Protocol):
         ...
 
 
-class MailWrites(MailReads, WakingWrites, Protocol):
+class MailWrites(MailReads, AnnouncingWrites, WakingWrites, Protocol):
     """Look-ups and changes within one transaction."""
 
     def insert_project(

@@ -47,6 +47,7 @@ _HEADERS: Final = {
 _PUBLIC: Final = frozenset(
     {"/authorize", "/healthz", "/login", "/oauth/token", "/readyz", "/register", "/token"}
 )
+_INTERFACES: Final = ("/admin", "/health", "/hooks", "/metrics", "/watch")
 _DISCOVERY: Final = (
     "/.well-known/oauth-authorization-server",
     "/.well-known/oauth-protected-resource",
@@ -266,7 +267,7 @@ def _is_public(path: str, mcp_path: str) -> bool:
 
 def _is_interface(path: str, mcp_path: str) -> bool:
     """Return whether programs call this path: a session of the pages does not open it."""
-    return any(_within(path, known) for known in (mcp_path, "/admin", "/health", "/metrics"))
+    return any(_within(path, known) for known in (mcp_path, *_INTERFACES))
 
 
 def _within(path: str, known: str) -> bool:

@@ -196,7 +196,7 @@ class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class DeliveryStatus(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say for each recipient whether a letter is stored, read or acknowledged."""
+    """Say for each recipient whether a letter is stored, announced, read or acknowledged, and since when."""
 
     project_key: ProjectKey
     agent_name: AgentName

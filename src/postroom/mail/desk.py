@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from postroom.contracts.mail import Attachment
 from postroom.contracts.store import MailReads, MailWrites
@@ -33,7 +33,9 @@ class Rules:
     answer_retention: timedelta = timedelta(days=7)
     case_sensitive_paths: bool = True
     enforced_by: tuple[str, ...] = ()
-    """The hooks that make a reservation more than advice; none are shipped yet."""
+    """The hooks that make a reservation more than advice. The server does not see who has them installed."""
+    guard_mode: Literal["warn", "block", "off"] = "warn"
+    """What it means for an edit or a commit when reservations cannot be looked at; `off` looks at none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

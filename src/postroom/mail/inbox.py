@@ -63,12 +63,14 @@ class RecipientStatus(TypedDict):
     name: str
     kind: str
     state: str
+    announced_at: str | None
+    announced_by: str | None
     read_at: str | None
     acked_at: str | None
 
 
 class DeliveryView(TypedDict):
-    """How far a letter came: stored is not read, and neither is acknowledged."""
+    """How far a letter came: stored is not announced, announced not read, and read not acknowledged."""
 
     message_id: int
     subject: str
@@ -244,12 +246,16 @@ def _status(one: Recipient, home: Project, *, recalled: bool) -> RecipientStatus
         state = "recalled"
     elif one.acked_at is not None:
         state = "acknowledged"
+    elif one.read_at is not None:
+        state = "read"
     else:
-        state = "stored" if one.read_at is None else "read"
+        state = "stored" if one.announced_at is None else "announced"
     return {
         "name": address_of(one.name, one.project_slug, home.slug),
         "kind": one.kind,
         "state": state,
+        "announced_at": maybe_iso(one.announced_at),
+        "announced_by": one.announced_by,
         "read_at": maybe_iso(one.read_at),
         "acked_at": maybe_iso(one.acked_at),
     }

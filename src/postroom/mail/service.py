@@ -14,6 +14,7 @@ from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRe
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.mail.attachments import load_attachments
+from postroom.mail.bell import Bell
 from postroom.mail.commands import (
     Change,
     Command,
@@ -58,6 +59,8 @@ class Mail:
         self._dice = dice or random.SystemRandom()
         self.on_change: Callable[[], None] | None = None
         """Called after each change, as a hint to whoever performs its effects."""
+        self.bell = Bell()
+        """Rings after each change, for those who wait for letters."""
         self.keep_token: Callable[[str, str], tuple[str, str]] | None = None
         """Makes a token for the agent of a project, keeps it in a private file, returns token and path."""
         self._changes = 0
@@ -84,13 +87,14 @@ class Mail:
         if not operation.changes:
             return await self.store.read(lambda tx: self._run(operation, tx, command, caller))
         answer = await self._changed(operation, command, caller)
-        self.changed()
+        self.tell_of_change()
         return answer
 
-    def changed(self) -> None:
-        """Hint that mail was changed, to whoever performs the effects."""
+    def tell_of_change(self) -> None:
+        """Let those who perform effects, and those who wait for letters, look again."""
         if self.on_change is not None:
             self.on_change()
+        self.bell.ring()
 
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:
         """Replace an agent's token by its hash, or revoke it with None; for the operator alone.
@@ -113,7 +117,7 @@ class Mail:
             )
 
         def look(tx: MailReads) -> tuple[str, str, bool]:
-            project, agent = acting(self._desk(tx, caller), command.project_key, command.agent_name)
+            project, agent = acting(self.desk(tx, caller), command.project_key, command.agent_name)
             return project.slug, agent.name, agent.token_hash is not None
 
         async with self._rotating:  # the file and the database must end with the same one of two tokens
@@ -137,9 +141,9 @@ class Mail:
         hashed = token_hash(token)
         return await self.store.read(lambda tx: tx.agent_by_token(hashed) is not None)
 
-    def desk(self, tx: MailWrites) -> Desk[MailWrites]:
+    def own_desk(self, tx: MailWrites) -> Desk[MailWrites]:
         """Return the house's own place of work over an open transaction, for what it does by itself."""
-        return self._desk(tx, Caller())
+        return self.desk(tx, Caller())
 
     async def set_runner(self, project_key: str, agent_name: str, runner: str | None) -> bool:
         """Say how an agent is run when mail comes for it, None for not at all; for the operator alone.
@@ -160,7 +164,8 @@ class Mail:
 
         return await self.store.write(change)
 
-    def _desk(self, tx: Any, caller: Caller, loaded: Sequence[LoadedAttachment] = ()) -> Desk[Any]:
+    def desk(self, tx: Any, caller: Caller, loaded: Sequence[LoadedAttachment] = ()) -> Desk[Any]:
+        """Return the place of work for a caller over an open transaction."""
         return Desk(
             tx=tx, now=self.clock.now(), rules=self.rules, caller=caller, dice=self._dice, loaded=loaded
         )
@@ -173,7 +178,7 @@ class Mail:
         caller: Caller,
         loaded: Sequence[LoadedAttachment] = (),
     ) -> Any:
-        desk = self._desk(tx, caller, loaded)
+        desk = self.desk(tx, caller, loaded)
         refuse_unknown_token(desk)
         return operation.run(desk, command)
 
@@ -218,7 +223,7 @@ class Mail:
         return msgspec.json.decode(stored.answer)
 
     def _refuse_others(self, tx: MailReads, command: Command, caller: Caller) -> None:
-        desk = self._desk(tx, caller)
+        desk = self.desk(tx, caller)
         refuse_unknown_token(desk)
         project, actor = _named(command)
         if isinstance(command, RegisterAgent | CreateAgentIdentity | StartSession):
@@ -244,7 +249,7 @@ class Mail:
         """Return the project's folder, to a caller who may act there: files are read for nobody else."""
 
         def look(tx: MailReads) -> str:
-            project, _ = acting(self._desk(tx, caller), command.project_key, command.sender_name)
+            project, _ = acting(self.desk(tx, caller), command.project_key, command.sender_name)
             return project.human_key
 
         return await self.store.read(look)

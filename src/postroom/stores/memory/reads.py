@@ -23,16 +23,14 @@ from postroom.contracts.mail import (
     StoredAnswer,
     ThreadHead,
 )
+from postroom.stores.memory.announcing import MemoryAnnouncingReads
 from postroom.stores.memory.search import hit
-from postroom.stores.memory.tables import Letter, R, Tables
+from postroom.stores.memory.tables import Letter, R
 from postroom.stores.memory.waking import MemoryWakingReads
 
 
-class MemoryReads(MemoryWakingReads):
+class MemoryReads(MemoryAnnouncingReads, MemoryWakingReads):
     """Look-ups over the tables as they are."""
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
 
     def project(self, key: str) -> Project | None:
         """Return the project with this path, alias or slug."""
@@ -290,6 +288,8 @@ class MemoryReads(MemoryWakingReads):
             seq=letter.seq,
             read_at=letter.read_at,
             acked_at=letter.acked_at,
+            announced_at=letter.announced_at,
+            announced_by=letter.announced_by,
         )
 
 

@@ -118,6 +118,8 @@ def _put_letter(tables: Tables, row: _Columns) -> None:
         position=row.may("position", 0),
         read_at=row.may("read_at"),
         acked_at=row.may("acked_at"),
+        announced_at=row.may("announced_at"),
+        announced_by=row.may("announced_by"),
     )
     _referred(tables.messages, letter.message_id)
     _referred(tables.agents, letter.agent_id)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from operator import attrgetter as by
 from typing import Generic, TypeVar
 
+from postroom.contracts.announcing import ClientSession, Nudges
 from postroom.contracts.errors import StoreError
 from postroom.contracts.mail import (
     Agent,
@@ -126,6 +127,8 @@ class Letter:
     position: int = 0
     read_at: int | None = None
     acked_at: int | None = None
+    announced_at: int | None = None
+    announced_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +203,8 @@ class Tables:
         self.handlings: Table[tuple[int, int], Handling] = Table(journal, message=by("message_id"))
         self.run_answers: Table[int, str] = Table(journal)
         self.sittings: Table[str, Sitting] = Table(journal)
+        self.client_sessions: Table[tuple[str, str], ClientSession] = Table(journal)
+        self.nudges: Table[int, Nudges] = Table(journal)
         self.probes: Table[int, int] = Table(journal)
         self._numbers: Table[str, int] = Table(journal)
 

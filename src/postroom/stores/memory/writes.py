@@ -27,6 +27,7 @@ from postroom.contracts.mail import (
     Reservation,
     StoredAnswer,
 )
+from postroom.stores.memory.announcing import MemoryAnnouncingWrites
 from postroom.stores.memory.reads import MemoryReads
 from postroom.stores.memory.restore import restore
 from postroom.stores.memory.tables import Enclosure, KeptAnswer, Letter, R
@@ -35,7 +36,7 @@ from postroom.stores.memory.waking import MemoryWakingWrites
 _EXPIRED_AT_ONCE = 100
 
 
-class MemoryWrites(MemoryReads, MemoryWakingWrites):
+class MemoryWrites(MemoryReads, MemoryAnnouncingWrites, MemoryWakingWrites):
     """Look-ups and changes within one transaction."""
 
     def insert_project(

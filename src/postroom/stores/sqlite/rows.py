@@ -94,6 +94,8 @@ def recipient(row: Row) -> Recipient:
         seq=row[5],
         read_at=row[6],
         acked_at=row[7],
+        announced_at=row[8],
+        announced_by=row[9],
     )
 
 

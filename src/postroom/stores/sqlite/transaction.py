@@ -36,6 +36,7 @@ from postroom.contracts.mail import (
     ThreadHead,
 )
 from postroom.stores.sqlite import rows
+from postroom.stores.sqlite.announcing import SqliteAnnouncingReads, SqliteAnnouncingWrites
 from postroom.stores.sqlite.match import fts5
 from postroom.stores.sqlite.statements import STATEMENTS as SQL
 from postroom.stores.sqlite.waking import SqliteWakingReads, SqliteWakingWrites
@@ -54,12 +55,8 @@ _INBOX = {
 _SEARCH: dict[SearchOrder, str] = {"newest": "search_newest", "best": "search_best"}
 
 
-class SqliteReads(SqliteWakingReads):
+class SqliteReads(SqliteAnnouncingReads, SqliteWakingReads):
     """Look-ups over one connection."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._execute = connection.execute
 
     def project(self, key: str) -> Project | None:
         """Return the project with this path, alias or slug."""
@@ -278,7 +275,7 @@ class SqliteReads(SqliteWakingReads):
         return dict(zip(names, self._execute(SQL["counts"]).fetchone(), strict=True))
 
 
-class SqliteWrites(SqliteReads, SqliteWakingWrites):
+class SqliteWrites(SqliteReads, SqliteAnnouncingWrites, SqliteWakingWrites):
     """Look-ups and changes over the writer's connection; one object a change."""
 
     def __init__(self, connection: sqlite3.Connection, outbox_ids: Iterator[int]) -> None:

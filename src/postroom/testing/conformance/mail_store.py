@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from postroom.contracts.store import MailStore
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance import (
+    mail_announcing,
     mail_changes,
     mail_letters,
     mail_people,
@@ -19,6 +20,7 @@ Promise = Callable[[MailStore, ManualClock], Awaitable[None]]
 PROMISES: tuple[Promise, ...] = (
     *mail_people.PROMISES,
     *mail_letters.PROMISES,
+    *mail_announcing.PROMISES,
     *mail_search.PROMISES,
     *mail_reservations.PROMISES,
     *mail_changes.PROMISES,

@@ -136,7 +136,8 @@ INSERT INTO recipients (message_id, agent_id, kind, seq, position) VALUES (?, ?,
 SELECT count(*) FROM recipients WHERE message_id = ?;
 
 -- recipients
-SELECT r.message_id, r.agent_id, a.name, p.slug, r.kind, r.seq, r.read_at, r.acked_at
+SELECT r.message_id, r.agent_id, a.name, p.slug, r.kind, r.seq, r.read_at, r.acked_at,
+       r.announced_at, r.announced_by
   FROM recipients r JOIN agents a ON a.id = r.agent_id JOIN projects p ON p.id = a.project_id
  WHERE r.message_id IN (SELECT value FROM json_each(?))
  ORDER BY r.message_id, r.position, r.agent_id;
@@ -245,6 +246,43 @@ UPDATE recipients SET read_at = coalesce(read_at, ?3) WHERE message_id = ?1 AND 
 -- mark_acked
 UPDATE recipients SET read_at = coalesce(read_at, ?3), acked_at = coalesce(acked_at, ?3)
  WHERE message_id = ?1 AND agent_id = ?2 RETURNING acked_at;
+
+-- unannounced
+SELECT m.id, r.seq, r.kind, m.sender_id, m.sender_name, m.importance, m.broadcast, m.created_ts
+  FROM recipients r INDEXED BY recipients_unread JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = ? AND r.read_at IS NULL AND r.announced_at IS NULL AND m.recalled_at IS NULL
+ ORDER BY r.seq LIMIT ?;
+
+-- directed_unread
+SELECT count(*), coalesce(max(r.seq), 0)
+  FROM recipients r INDEXED BY recipients_unread JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = ? AND r.read_at IS NULL AND r.kind = 'to' AND NOT m.broadcast AND m.recalled_at IS NULL;
+
+-- mark_announced
+UPDATE recipients SET announced_at = ?3, announced_by = ?4
+ WHERE message_id = ?1 AND agent_id = ?2 AND announced_at IS NULL;
+
+-- client_session
+SELECT client, session_id, agent_id, bound_at FROM client_sessions WHERE client = ? AND session_id = ?;
+
+-- bind_client_session
+INSERT INTO client_sessions (client, session_id, agent_id, bound_at) VALUES (?, ?, ?, ?)
+ON CONFLICT (client, session_id) DO UPDATE SET agent_id = excluded.agent_id, bound_at = excluded.bound_at;
+
+-- end_client_session
+DELETE FROM client_sessions WHERE client = ? AND session_id = ?;
+
+-- purge_client_sessions
+DELETE FROM client_sessions WHERE (client, session_id) IN
+  (SELECT client, session_id FROM client_sessions WHERE bound_at < ?
+    ORDER BY bound_at, client, session_id LIMIT ?);
+
+-- nudges
+SELECT held_seq, told_at FROM agent_nudges WHERE agent_id = ?;
+
+-- set_nudges
+INSERT INTO agent_nudges (agent_id, held_seq, told_at) VALUES (?, ?, ?)
+ON CONFLICT (agent_id) DO UPDATE SET held_seq = excluded.held_seq, told_at = excluded.told_at;
 
 -- mark_recalled
 UPDATE messages SET recalled_at = coalesce(recalled_at, ?2), subject = '', body_md = '', topic = '' WHERE id = ?1;

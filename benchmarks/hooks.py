@@ -1,0 +1,102 @@
+"""What a hook costs its client: the whole process, with the server up and down, beside an empty Python."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from benchmarks.figures import Table, median, ms, p95
+from benchmarks.starting import _postroom, _ready
+
+ROUNDS = 60
+WARM = 5
+SCRIPT = Path(sys.executable).with_name("postroom")
+EDIT = {
+    "session_id": "s",
+    "tool_name": "Write",
+    "tool_input": {"file_path": "src/app.py", "content": "x" * 4000},
+}
+
+
+BARE = [sys.executable, "-c", "pass"]
+LEAST = [sys.executable, "-I", "-S", "-c", "pass"]
+
+
+def _timed(commands: list[list[str]], given: bytes, environment: Mapping[str, str]) -> list[list[float]]:
+    """Run the commands in turns, so that whatever else the machine does slows all of them alike."""
+    taken: list[list[float]] = [[] for _ in commands]
+    for _ in range(WARM + ROUNDS):
+        for command, times in zip(commands, taken, strict=True):
+            began = time.perf_counter()
+            done = subprocess.run(command, input=given, capture_output=True, env=environment, check=True)
+            times.append(time.perf_counter() - began)
+            if done.stderr:
+                raise SystemExit(f"{command} said {done.stderr!r}")
+    return [times[WARM:] for times in taken]
+
+
+def _both(taken: list[float]) -> str:
+    return f"p50 {ms(median(taken))}, p95 {ms(p95(taken))}"
+
+
+def _rows(table: Table, folder: Path, given: bytes, state: str, aim: str) -> None:
+    """Measure each kind of call in turns with an empty Python."""
+    environment = {**os.environ, "POSTROOM_DATA_DIR": str(folder / "data"), "POSTROOM_AGENT": "Ben"}
+    for event in ("PreToolUse", "PostToolUse", "Stop"):
+        bare, taken = _timed([BARE, [str(SCRIPT), "hook", "claude", event]], given, environment)
+        ratio = median(taken) / median(bare)
+        table.add(f"{event}, server {state}", _both(taken), f"python -c pass: {_both(bare)}", ratio, aim)
+
+
+def _start(folder: Path) -> subprocess.Popen[bytes]:
+    server = subprocess.Popen(
+        _postroom("up", "--port", "0", "--data-dir", str(folder / "data")),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until = time.perf_counter() + 20
+    while not _ready(folder / "data"):
+        if time.perf_counter() > until or server.poll() is not None:
+            server.kill()
+            raise SystemExit("the server did not become ready")
+        time.sleep(0.02)
+    return server
+
+
+def _furnish(folder: Path) -> None:
+    environment = {**os.environ, "POSTROOM_DATA_DIR": str(folder / "data")}
+    for words in (
+        ("agents", "register", "Ada"),
+        ("agents", "register", "Ben"),
+        ("reservations", "reserve", "docs/**", "--as", "Ada"),
+        ("mail", "send", "--as", "Ada", "--to", "Ben", "-s", "s", "b"),
+    ):
+        subprocess.run(_postroom(*words), check=True, capture_output=True, env=environment, cwd=folder)
+
+
+def main() -> None:
+    """Print the table."""
+    table = Table("Hooks: the whole process of one call")
+    bare, least = _timed([BARE, LEAST], b"", os.environ)
+    ratio = median(least) / median(bare)
+    table.add("python -I -S -c pass", _both(least), f"python -c pass: {_both(bare)}", ratio)
+    with tempfile.TemporaryDirectory(prefix="postroom-bench-") as name:
+        folder = Path(name)
+        given = json.dumps({**EDIT, "cwd": name}).encode()
+        _rows(table, folder, given, "never started", "p95 under 50 ms")
+        server = _start(folder)
+        try:
+            _furnish(folder)
+            _rows(table, folder, given, "up", "p95 under 100 ms")
+        finally:
+            server.kill()  # so that its note stays, as after a crash
+            server.wait(10)
+        _rows(table, folder, given, "killed", "p95 under 50 ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""`postroom guard`: Git hooks that hold commits and pushes which touch what others have reserved."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from postroom.cli import guard_check, guard_hooks, show
+from postroom.cli.options import AsJson
+
+app = typer.Typer(
+    help="Hold commits and pushes which touch what others have reserved.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+Repo = Annotated[
+    Path,
+    typer.Option(
+        "--repo", metavar="PATH", help="A folder of the repository.", show_default="the current folder"
+    ),
+]
+HERE = Path()
+
+
+@app.command()
+def install(repo: Repo = HERE, as_json: AsJson = False) -> None:
+    """Put the hooks pre-commit and pre-push in place. A hook that is there is kept, and called first."""
+    _show(guard_hooks.install(repo), as_json=as_json)
+
+
+@app.command()
+def remove(repo: Repo = HERE, as_json: AsJson = False) -> None:
+    """Take the hooks away, and bring back what was there before, byte for byte."""
+    _show(guard_hooks.remove(repo), as_json=as_json)
+
+
+@app.command()
+def status(repo: Repo = HERE, as_json: AsJson = False) -> None:
+    """Say which hooks are in place: absent, installed, foreign (another program's) or overwritten."""
+    _show(guard_hooks.hooks_of(repo), as_json=as_json)
+
+
+@app.command()
+def check(
+    hook: Annotated[str, typer.Argument(metavar="HOOK", help="pre-commit or pre-push.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORD]...", help="What Git gave it.")
+    ] = None,
+) -> None:
+    """Do what the hook does: exit code 1 when others hold a file, with the reason on standard error."""
+    raise typer.Exit(guard_check.run_check(hook, arguments or []))
+
+
+def _show(hooks: list[guard_hooks.Hook], *, as_json: bool) -> None:
+    folder = str(hooks[0].path.parent)
+    rows = [{"name": one.name, "state": one.state, "chained": one.chained} for one in hooks]
+    lines = [(one.name, one.state, "calls the hook that was there" if one.chained else "") for one in hooks]
+    show.answer(
+        {"folder": folder, "hooks": rows},
+        as_json=as_json,
+        text=lambda: f"{show.line(folder)}\n" + show.table(("HOOK", "STATE", "BESIDE"), lines, none=""),
+    )

@@ -1,0 +1,154 @@
+"""What the Git hooks of `postroom guard` run: may these files be committed, or pushed? The server decides.
+
+Standard library only, for it runs at every commit.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from shutil import which
+
+from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, surroundings
+from postroom.contracts.clients import COMMIT_BYPASS, MODES, unchecked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+HOOKS = ("pre-commit", "pre-push")
+MAY_PASS = 0
+HELD = 1
+USAGE = 2
+BUDGET = 5.0
+"""Seconds for one question to the server."""
+GIT_PATIENCE = 60
+"""Seconds for one question to Git."""
+ASKED_AT_ONCE = 5_000
+MOST_COMMITS = 2_000
+"""Commits of one push that are looked at, the newest ones."""
+
+_NAMES = ("-z", "--name-only", "--no-renames", "--no-relative")
+"""Every file, under both names if it was renamed, whatever this user has configured."""
+
+
+def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -> int:
+    """Return 0 when what Git is about to do may be done, else 1 and the reason on standard error.
+
+    `sent` is what Git tells a hook on its standard input; it is read there unless given.
+    """
+    if hook not in HOOKS:
+        print(f"postroom: there is no check for {hook!r}; there are: {', '.join(HOOKS)}", file=sys.stderr)
+        return USAGE
+    environment = surroundings()
+    mode = environment.get("POSTROOM_GUARD", "").lower()
+    mode = mode if mode in MODES else ""
+    if mode == "off":
+        return MAY_PASS
+    try:
+        outcome, text, meaning = _decided(hook, arguments, sent, environment, mode)
+    except Unreachable:
+        outcome, text, meaning = "error", _unchecked("the server does not answer"), mode
+    except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
+        outcome, text, meaning = "error", _unchecked(f"{type(error).__name__} on the way"), mode
+    if text:
+        print(text, file=sys.stderr)
+    held = outcome == "deny" or (outcome in ("error", "unknown") and (meaning or mode) == "block")
+    return HELD if held else MAY_PASS
+
+
+def _decided(
+    hook: str, arguments: Sequence[str], sent: str | None, environment: Mapping[str, str], mode: str
+) -> tuple[str, str, str]:
+    """Return the server's outcome, text and mode; the first refusal counts.
+
+    Raises:
+        Unreachable, OSError, SubprocessError, ValueError: nobody could decide.
+    """
+    if hook == "pre-commit":
+        paths = list(committed())
+    else:
+        paths = list(pushed(sys.stdin.read() if sent is None else sent, arguments))
+    top = _git("rev-parse", "--show-toplevel").decode("utf-8", "replace").rstrip("\r\n")
+    agent = environment.get("POSTROOM_AGENT") or _configured("postroom.agent")
+    call = {"cwd": top, "agent": agent[:400], "guard": mode}
+    endpoint = endpoint_of(environment) if paths else None
+    answer = ("allow", "", mode)
+    for start in range(0, len(paths), ASKED_AT_ONCE):
+        body = json.dumps({**call, "paths": paths[start : start + ASKED_AT_ONCE]}).encode()
+        answer = _read(*ask(endpoint, f"/hooks/git/{hook}", body, budget=BUDGET))
+        if answer[0] != "allow":
+            break
+    return answer
+
+
+def _read(status: int, body: bytes) -> tuple[str, str, str]:
+    found = json.loads(body)
+    if status != 200:
+        return "error", _unchecked(f"the server answered with HTTP status {status}"), ""
+    return str(found["outcome"]), str(found["text"]), str(found["mode"])
+
+
+def _unchecked(why: str) -> str:
+    return unchecked(why, bypass=COMMIT_BYPASS)
+
+
+def committed() -> Iterator[str]:
+    """Yield the files that the index changes against the last commit: both names of a renamed one."""
+    return _names(_git("diff", "--cached", *_NAMES, "--no-ext-diff", "--ignore-submodules=none"))
+
+
+def pushed(sent: str, arguments: Sequence[str]) -> Iterator[str]:
+    """Yield the files that the commits about to be pushed change; merges only where they add something."""
+    commits: dict[str, None] = {}
+    for line in sent.splitlines():
+        _, local, _, remote = (*line.split(" "), "", "", "", "")[:4]
+        if not local.strip("0"):
+            continue  # a branch is deleted: no file changes
+        known = [f"^{remote}"] if remote.strip("0") and _has(remote) else []
+        new = _git("rev-list", f"--max-count={MOST_COMMITS}", local, *known, "--not", _remotes(arguments))
+        commits.update(dict.fromkeys(new.decode("ascii").split()))
+    listed = "".join(f"{commit}\n" for commit in commits).encode()
+    options = ("--stdin", "-r", "-c", "--no-commit-id", "--root")
+    return _names(_git("diff-tree", *options, *_NAMES, given=listed) if commits else b"")
+
+
+def _remotes(arguments: Sequence[str]) -> str:
+    """Return the option for what the remote has already; Git names an unknown one by its address."""
+    name = arguments[0] if arguments else ""
+    configured = _git("remote").decode("utf-8", "replace").split()
+    return f"--remotes={name}" if name in configured else "--remotes"
+
+
+def _has(commit: str) -> bool:
+    return _ask_git("cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
+
+
+def _configured(name: str) -> str:
+    return _ask_git("config", "--get", name).stdout.decode("utf-8", "replace").strip()
+
+
+def _names(found: bytes) -> Iterator[str]:
+    names = (name.decode("utf-8", "replace") for name in found.split(b"\0") if name)
+    return iter(dict.fromkeys(names))
+
+
+def _git(*words: str, given: bytes = b"") -> bytes:
+    done = _ask_git(*words, given=given)
+    done.check_returncode()
+    return done.stdout
+
+
+def _ask_git(*words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Ask Git in the environment that it gave its hook: the index may be one of its own.
+
+    Raises:
+        FileNotFoundError: there is no Git.
+    """
+    git = which("git")
+    if git is None:
+        raise FileNotFoundError("git")
+    return subprocess.run(  # noqa: S603 - fixed words, and names that Git itself gave
+        [git, *words], input=given, capture_output=True, timeout=GIT_PATIENCE, check=False
+    )

@@ -1,0 +1,117 @@
+"""`postroom hook <client> <event>`: what a client's hook runs. The server decides; this asks and translates.
+
+It runs at every tool call, so it imports next to nothing and speaks HTTP over a plain socket, to this machine
+alone. Whatever goes wrong, it prints nothing and ends with 0: a client is never held up by its mail. What it
+reads (prompts, files, tool calls) stays here; the server gets names of files and of agents only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from postroom.cli.hook_input import call_of, read_input
+from postroom.cli.hook_json import read, written
+from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, surroundings
+from postroom.contracts.clients import EDIT_BYPASS, EVENTS, MODES, unchecked
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LONGEST_TEXT = 4_000
+
+
+def run(client: str, event: str) -> int:
+    """Answer one event of a client on standard output, or say nothing; return the exit code, always 0."""
+    try:
+        raw = read_input(sys.stdin.fileno())
+        if answer := answered(client, event, raw, surroundings()):
+            os.write(sys.stdout.fileno(), answer)
+    except Exception:  # noqa: S110 - the edge around one event: a hook that fails must not stop its client
+        pass
+    return 0
+
+
+def answered(client: str, event: str, raw: bytes, environment: Mapping[str, str]) -> bytes:
+    """Return what the client's contract wants as an answer to what it sent; nothing when all is well.
+
+    Raises:
+        Exception: what it sent cannot be read, or the server's answer cannot.
+    """
+    kind = EVENTS.get(client, {}).get(event, "")
+    mode = environment.get("POSTROOM_GUARD", "").lower()
+    mode = mode if mode in MODES else ""
+    if not kind or client == "git" or (kind == "edit" and mode == "off"):
+        return b""
+    endpoint = endpoint_of(environment)
+    if endpoint is None and not (kind == "edit" and mode == "block"):
+        return b""
+    call = call_of(client, kind, read(raw))
+    if call is None:
+        return b""
+    call.update(agent=environment.get("POSTROOM_AGENT", "")[:400], guard=mode)
+    try:
+        status, found = ask(endpoint, f"/hooks/{client}/{event}", written(call).encode())
+        outcome, text = _understood(kind, status, read(found), mode)
+    except (Unreachable, ValueError):
+        outcome, text = _failed(kind, "the server does not answer", mode if mode == "block" else "off")
+    shaped = _shaped(client, event, kind, outcome, text[:LONGEST_TEXT])
+    return written(shaped).encode() if shaped else b""
+
+
+def _understood(kind: str, status: int, found: object, mode: str) -> tuple[str, str]:
+    """Return outcome and text of the server's answer.
+
+    Raises:
+        Unreachable: it makes no sense; whoever gave it is no server of ours.
+    """
+    if not isinstance(found, dict):
+        raise Unreachable
+    if status != 200:
+        code = str(found.get("code", ""))
+        if not (code.isascii() and code.isidentifier()):
+            raise Unreachable
+        return _failed(kind, f"the server answered with {code}", mode or "warn")
+    outcome, text = found.get("outcome"), found.get("text")
+    if not (isinstance(outcome, str) and isinstance(text, str)):
+        raise Unreachable
+    if outcome == "error":
+        return {"block": "deny", "warn": "note"}.get(str(found.get("mode")), ""), text
+    return outcome, text
+
+
+def _failed(kind: str, why: str, mode: str) -> tuple[str, str]:
+    outcome = {"block": "deny", "warn": "note"}.get(mode, "") if kind == "edit" else ""
+    return outcome, unchecked(why, bypass=EDIT_BYPASS)
+
+
+def _shaped(client: str, event: str, kind: str, outcome: str, text: str) -> dict[str, object] | None:
+    """Return an answer in the client's own words; None when it needs none."""
+    fits = {"start": "tell", "prompt": "tell", "tool": "tell", "stop": "hold"}.get(kind)
+    if not text or (outcome != fits if fits else outcome not in ("deny", "note")):
+        return None
+    if client == "cursor":
+        return _for_cursor(kind, outcome, text)
+    if outcome == "note":
+        return {"systemMessage": text}
+    if outcome == "tell":
+        return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": text}}
+    if client == "gemini":
+        return {"decision": "deny", "reason": text}
+    if outcome == "hold":
+        return {"decision": "block", "reason": text}
+    decision = {"permissionDecision": "deny", "permissionDecisionReason": text}
+    return {"hookSpecificOutput": {"hookEventName": event, **decision}}
+
+
+def _for_cursor(kind: str, outcome: str, text: str) -> dict[str, object]:
+    if outcome == "hold":
+        return {"followup_message": text}
+    if outcome == "deny":
+        return {"permission": "deny", "user_message": text, "agent_message": text}
+    if outcome == "note":
+        return {"agent_message": text}
+    if kind == "prompt":
+        return {"continue": True, "user_message": text, "additional_context": text}
+    return {"additional_context": text}

@@ -1,0 +1,24 @@
+"""`postroom hook` in the tree of commands; `main` goes to `postroom.cli.hook` without loading the tree."""
+
+from typing import Annotated
+
+import typer
+
+from postroom.cli import hook as quick
+from postroom.contracts.clients import EVENTS
+
+app = typer.Typer()
+
+_CLIENTS = [client for client in EVENTS if client != "git"]
+
+
+@app.command()
+def hook(
+    client: Annotated[str, typer.Argument(metavar="CLIENT", help=f"{', '.join(_CLIENTS)}.")],
+    event: Annotated[str, typer.Argument(metavar="EVENT", help="The client's own name of the event.")],
+) -> None:
+    """Answer one event of a client: reads the client's JSON on standard input, answers in the client's form.
+
+    Prints nothing when there is nothing to say or anything is wrong; the exit code is always 0.
+    """
+    quick.run(client, event)

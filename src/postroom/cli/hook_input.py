@@ -1,0 +1,191 @@
+"""What clients send to their hooks, and how little of it goes on to the server. Imports next to nothing."""
+
+from __future__ import annotations
+
+import os
+
+from postroom.cli.hook_json import read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    Values = Mapping[str, object]
+
+LARGEST_INPUT = 64 * 1024 * 1024
+PATIENCE = 2.0
+"""Seconds in which the client must have sent everything; some leave the pipe open behind it."""
+MOST_PATHS = 1_000
+LONGEST_PATH = 4_096
+DEEPEST = 6
+"""Levels of a tool's answer that are looked through for an agent's name."""
+
+EDIT_TOOLS = {
+    "claude": ("Edit", "Write", "MultiEdit", "NotebookEdit"),
+    "codex": ("apply_patch", "Edit", "Write"),
+    "gemini": ("write_file", "replace", "edit"),
+    "cursor": (
+        "Write",
+        "Edit",
+        "MultiEdit",
+        "StrReplace",
+        "Delete",
+        "edit_file",
+        "search_replace",
+        "delete_file",
+    ),
+}
+_PATH_KEYS = ("file_path", "notebook_path", "path", "filePath", "target_file", "target_notebook")
+_PATCH_KEYS = ("command", "input", "patch")
+_PATCHED = ("*** Add File: ", "*** Update File: ", "*** Delete File: ", "*** Move to: ")
+_SENDING = ("send_message", "reply_message", "recall_message")
+_REGISTERING = ("start_session", "register_agent", "create_agent_identity")
+_ACTING = (
+    "fetch_inbox",
+    "fetch_inbox_events",
+    "get_message",
+    "delivery_status",
+    "mark_message_read",
+    "acknowledge_message",
+    "request_contact",
+    "respond_contact",
+    "list_contacts",
+    "set_contact_policy",
+    "file_reservation_paths",
+    "check_file_reservations",
+    "release_file_reservations",
+    "renew_file_reservations",
+    "force_release_file_reservation",
+)
+_ANSWERS = ("tool_response", "tool_output", "tool_result", "result_json")
+_WRAPPINGS = (
+    "structuredContent",
+    "structured_content",
+    "content",
+    "text",
+    "llmContent",
+    "functionResponse",
+    "response",
+    "output",
+    "result",
+)
+
+
+def read_input(descriptor: int) -> bytes:
+    """Return what the client wrote until it closed the pipe, or until the patience ended.
+
+    Raises:
+        ValueError: it is over `LARGEST_INPUT`.
+    """
+    import select
+    import time
+
+    pieces, size, until = [], 0, time.monotonic() + PATIENCE
+    waits = os.name == "posix"  # elsewhere pipes cannot be waited for
+    while not waits or select.select([descriptor], [], [], max(0.0, until - time.monotonic()))[0]:
+        piece = os.read(descriptor, 1 << 20)
+        if not piece:
+            break
+        size += len(piece)
+        if size > LARGEST_INPUT:
+            raise ValueError("the input is too large")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def call_of(client: str, kind: str, sent: object) -> dict[str, object] | None:
+    """Return what the server is asked about an event, or None when it need not be asked."""
+    if not isinstance(sent, dict):
+        return None
+    call: dict[str, object] = {"session_id": _session(sent), "cwd": _folder(sent)}
+    tool = _text(sent.get("tool_name"))
+    given = _values(sent.get("tool_input"))
+    if kind == "edit":
+        paths = list(_paths(given)) if tool in EDIT_TOOLS[client] else []
+        return {**call, "paths": paths[:MOST_PATHS]} if paths else None
+    if kind == "tool":
+        return {**call, **_acted(tool, given, sent)}
+    if kind == "stop":
+        if client == "cursor" and sent.get("status", "completed") != "completed":
+            return None
+        return {**call, "stop_active": bool(sent.get("stop_hook_active") or sent.get("loop_count"))}
+    return call
+
+
+def _session(sent: Values) -> str:
+    """Return the session; what works within it under an id of its own is a session of its own."""
+    session = _text(sent.get("session_id")) or _text(sent.get("conversation_id"))
+    inner = _text(sent.get("agent_id"))
+    return (f"{session}/{inner}" if session and inner else session)[:400]
+
+
+def _folder(sent: Values) -> str:
+    roots = sent.get("workspace_roots")
+    first = roots[0] if isinstance(roots, list) and roots else ""
+    return (_text(sent.get("cwd")) or _text(first) or os.getcwd())[:LONGEST_PATH]  # noqa: PTH109 - no pathlib here
+
+
+def _paths(given: Values) -> Iterator[str]:
+    """Yield the files that an edit is about."""
+    for key in _PATH_KEYS:
+        if path := _text(given.get(key)):
+            yield path
+    for key in _PATCH_KEYS:
+        for line in _patch(given.get(key)).splitlines():
+            for lead in _PATCHED:
+                if line.startswith(lead):
+                    yield line[len(lead) :].strip()
+
+
+def _patch(value: object) -> str:
+    """Return a patch as one text; a client may send a command's words."""
+    if isinstance(value, list):
+        return "\n".join(word for word in value if isinstance(word, str))
+    return _text(value)
+
+
+def _acted(tool: str, given: Values, sent: Values) -> dict[str, object]:
+    """Return as whom, and in which project, a tool of ours was called; nothing for all other tools."""
+    for names, key in ((_SENDING, "sender_name"), (_ACTING, "agent_name"), (_REGISTERING, "name")):
+        if any(
+            tool == name or tool.endswith(("_" + name, ":" + name, "." + name, "/" + name)) for name in names
+        ):
+            name = _text(given.get(key))
+            if names is _REGISTERING:
+                name = next((found for one in _ANSWERS if (found := _name_in(sent.get(one)))), name)
+            if name:
+                return {"acts_as": name[:400], "acts_in": _text(given.get("project_key"))[:LONGEST_PATH]}
+    return {}
+
+
+def _name_in(answer: object, depth: int = 0) -> str:
+    """Return the agent's name from the answer of a tool that registers, however it is wrapped."""
+    if depth > DEEPEST:
+        return ""
+    if isinstance(answer, str):
+        return _name_in(_values(answer), depth + 1) if answer.lstrip()[:1] == "{" else ""
+    if isinstance(answer, list):
+        return next((name for one in answer[:20] if (name := _name_in(one, depth + 1))), "")
+    if not isinstance(answer, dict):
+        return ""
+    agent = answer.get("agent", answer)
+    if isinstance(agent, dict) and "program" in agent and (name := _text(agent.get("name"))):
+        return name
+    return next((name for key in _WRAPPINGS if (name := _name_in(answer.get(key), depth + 1))), "")
+
+
+def _values(given: object) -> Values:
+    """Return a tool's arguments; some clients send them as JSON text."""
+    if isinstance(given, str):
+        try:
+            given = read(given.encode("utf-8", "replace"))
+        except ValueError:
+            given = None
+    return given if isinstance(given, dict) else {}
+
+
+def _text(value: object) -> str:
+    """Return a text that can be sent on; what is none, or holds half a character or NUL, counts as empty."""
+    if not isinstance(value, str) or "\0" in value or value.encode("utf-8", "ignore").decode() != value:
+        return ""
+    return value

@@ -1,0 +1,181 @@
+"""One question to the server of this machine within a fixed time, on a plain socket. Imports next to nothing.
+
+Where the server is follows from the environment as it does for every command; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import monotonic
+
+from postroom.cli.hook_json import read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+BUDGET = 0.3
+"""Seconds for the whole call."""
+LARGEST_ANSWER = 64 * 1024
+_LARGEST_FILE = 16 * 1024
+_LOOPBACK = {
+    "127.0.0.1": "127.0.0.1",
+    "localhost": "127.0.0.1",
+    "0.0.0.0": "127.0.0.1",  # noqa: S104 - where a server may listen
+    "::1": "::1",
+    "::": "::1",
+}
+
+
+class Unreachable(Exception):
+    """Nobody answers, not in time, or not in HTTP."""
+
+
+def surroundings() -> Mapping[str, str]:
+    """Return the environment of this process; `places` would load too much."""
+    return os.environ  # noqa: TID251 - as above
+
+
+class Endpoint:
+    """Where the server is, and what proves who asks."""
+
+    def __init__(self, host: str, port: int, prefix: str, tokens: tuple[str, str]) -> None:
+        self.host = host
+        self.port = port
+        self.prefix = prefix
+        self.token, self.agent_token = tokens
+
+
+def endpoint_of(environment: Mapping[str, str]) -> Endpoint | None:
+    """Return where the server of this machine is, or None: none has left a note, or it is on another machine.
+
+    Raises:
+        OSError, ValueError, KeyError, TypeError: note or token cannot be read.
+    """
+    folder = data_dir(environment)
+    url, mcp_path = environment.get("POSTROOM_URL", ""), environment.get("POSTROOM_MCP_PATH", "") or "mcp"
+    if not url:
+        note = _read(os.path.join(folder, "server.json"))  # noqa: PTH118 - no pathlib here
+        if not note:
+            return None
+        found = read(note)
+        url = str(found["url"]) if isinstance(found, dict) else ""
+    url = url.rstrip("/").removesuffix("/" + mcp_path.strip("/"))
+    token = environment.get("POSTROOM_TOKEN", "")
+    if not token:
+        token = _read(os.path.join(folder, "token")).decode("ascii").strip()  # noqa: PTH118 - as above
+    return _endpoint(url, (token, environment.get("POSTROOM_AGENT_TOKEN", "")))
+
+
+def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> str:
+    """Return the folder of the note and of the token."""
+    home = environment.get("HOME") or environment.get("USERPROFILE") or os.path.expanduser("~")  # noqa: PTH111
+    if chosen := environment.get("POSTROOM_DATA_DIR"):
+        if chosen == "~" or chosen.startswith(("~/", "~\\")):
+            return os.path.join(home, chosen[2:])  # noqa: PTH118 - no pathlib here
+        return os.path.abspath(chosen)  # noqa: PTH100 - links stay as they are
+    if platform == "darwin":
+        return f"{home}/Library/Application Support/postroom"
+    name, default = (
+        ("LOCALAPPDATA", "AppData/Local") if platform == "win32" else ("XDG_DATA_HOME", ".local/share")
+    )
+    base = environment.get(name, "")
+    return os.path.join(base if os.path.isabs(base) else f"{home}/{default}", "postroom")  # noqa: PTH117, PTH118
+
+
+def ask(endpoint: Endpoint | None, path: str, body: bytes, *, budget: float = BUDGET) -> tuple[int, bytes]:
+    """Post a JSON document and return status and body of the answer.
+
+    Raises:
+        Unreachable: there is no answer in time.
+    """
+    if endpoint is None:
+        raise Unreachable
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+    agent = f"Postroom-Agent-Token: {endpoint.agent_token}\r\n" if endpoint.agent_token else ""
+    head = (
+        f"POST {endpoint.prefix}{path} HTTP/1.1\r\nHost: {host}:{endpoint.port}\r\nConnection: close\r\n"
+        f"Authorization: Bearer {endpoint.token}\r\nUser-Agent: postroom-hook\r\n"
+        f"{agent}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    try:
+        return _parsed(_exchanged(endpoint, head.encode("ascii") + body, monotonic() + budget))
+    except (OSError, ValueError) as error:
+        raise Unreachable from error
+
+
+def _exchanged(endpoint: Endpoint, request: bytes, until: float) -> bytes:
+    """Return everything that the server answers until it closes or its answer is whole."""
+    import _socket  # a third of what `socket` takes to import, and all that is needed
+
+    family = _socket.AF_INET6 if ":" in endpoint.host else _socket.AF_INET
+    line = _socket.socket(family, _socket.SOCK_STREAM)
+    try:
+        line.settimeout(_left(until))
+        line.connect((endpoint.host, endpoint.port))
+        line.settimeout(_left(until))
+        line.sendall(request)
+        found = b""
+        while not _is_whole(found):
+            line.settimeout(_left(until))
+            piece = line.recv(65_536)
+            if not piece:
+                break
+            found += piece
+            if len(found) > LARGEST_ANSWER:
+                raise ValueError("the answer is too large")
+        return found
+    finally:
+        line.close()
+
+
+def _left(until: float) -> float:
+    left = until - monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left
+
+
+def _is_whole(found: bytes) -> bool:
+    head, mark, body = found.partition(b"\r\n\r\n")
+    return bool(mark) and len(body) >= _length(head)
+
+
+def _length(head: bytes) -> int:
+    for row in head.split(b"\r\n")[1:]:
+        name, _, value = row.partition(b":")
+        if name.strip().lower() == b"content-length":
+            return int(value)
+    raise ValueError("the answer has no length")
+
+
+def _parsed(found: bytes) -> tuple[int, bytes]:
+    head, _, body = found.partition(b"\r\n\r\n")
+    length = _length(head)
+    words = head.split(b"\r\n", 1)[0].split(b" ")
+    if not words[0].startswith(b"HTTP/1.") or len(words) < 2 or len(body) < length:
+        raise ValueError("that is no whole answer")
+    return int(words[1]), body[:length]
+
+
+def _endpoint(url: str, tokens: tuple[str, str]) -> Endpoint | None:
+    scheme, _, rest = url.partition("://")
+    place, _, prefix = rest.rstrip("/").partition("/")
+    name, _, port = place.rpartition(":") if ":" in place and place[-1] != "]" else (place, "", "")
+    host = _LOOPBACK.get(name.strip("[]").lower())
+    if scheme != "http" or host is None or not all(one.isascii() and one.isprintable() for one in tokens):
+        return None
+    return Endpoint(host, int(port or 80), f"/{prefix}" if prefix else "", tokens)
+
+
+def _read(path: str) -> bytes:
+    """Return a small file, or nothing when it is not there."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return b""
+    try:
+        return os.read(descriptor, _LARGEST_FILE)
+    finally:
+        os.close(descriptor)

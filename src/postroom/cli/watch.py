@@ -1,0 +1,122 @@
+"""`postroom watch`: one line for each letter as it comes, each once, also across absences of the server.
+
+A letter counts as announced when its line is written: the next question to the server says so.
+"""
+
+import json
+import os
+import random
+import select
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from types import FrameType
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+
+from postroom.app import places
+from postroom.cli import show
+from postroom.cli.client import Server
+from postroom.cli.exit_codes import READER_GONE, TERMINATED
+from postroom.cli.options import HERE, AsJson, Project, project_key
+from postroom.contracts.errors import InvalidArgument, PostroomError
+
+WAIT_SECONDS: Final = 25
+SHORTEST_PAUSE: Final = 0.2
+LONGEST_PAUSE: Final = 10.0
+"""Seconds between two tries to reach a server that is away."""
+
+app = typer.Typer()
+
+
+@app.command()
+def watch(
+    acting: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="The agent.", show_default="POSTROOM_AGENT")
+    ] = None,
+    after: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="SEQ", help="The last number seen.", show_default="the newest letter"),
+    ] = None,
+    project: Project = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Print a line for each letter as it comes: its number in the inbox, its id, importance and sender.
+
+    With --json each line is a JSON object. Ends at Ctrl-C (130), SIGTERM (143) or when nobody reads (141).
+    """
+    name = acting or places.environment().get("POSTROOM_AGENT", "")
+    if not name:
+        raise InvalidArgument("no agent is named", remedy="name one with --as, or set POSTROOM_AGENT")
+    signal.signal(signal.SIGTERM, _terminate)
+    for letter in letters({"project_key": project_key(project), "agent_name": name}, after):
+        _print(_as_json(letter) if as_json else _as_line(letter))
+
+
+def letters(who: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
+    """Yield letters as they come, each once; a letter is announced when the next one is asked for.
+
+    Raises:
+        PostroomError: the inbox cannot be followed, for a reason that will not pass.
+    """
+    pause = SHORTEST_PAUSE
+    shown: list[int] = []
+    while True:
+        _leave_when_unread()
+        asked = {**who, "after": after, "shown": shown, "wait_seconds": WAIT_SECONDS}
+        try:
+            server = Server.find(timeout=timedelta(seconds=WAIT_SECONDS + 15))
+            found = server.admin(
+                "POST", "/watch", {name: one for name, one in asked.items() if one is not None}
+            )
+        except PostroomError as error:
+            if not error.retryable:
+                raise
+            # A chance in it, so that a crowd of watchers does not come back at one instant.
+            threading.Event().wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+            pause = min(LONGEST_PAUSE, pause * 2)
+            continue
+        pause, shown = SHORTEST_PAUSE, []
+        for letter in show.items(found.get("events")):
+            if letter.get("recalled_at") is None:
+                yield letter
+            shown.append(int(letter["id"]))
+            after = int(letter["seq"])
+        if after is None:
+            after = int(str(found["next"]))
+
+
+def _as_line(letter: Mapping[str, Any]) -> str:
+    words = (letter["seq"], letter["id"], letter["importance"], letter["from"])
+    return "\t".join(show.line(word) for word in words)
+
+
+def _as_json(letter: Mapping[str, Any]) -> str:
+    names = ("seq", "id", "from", "kind", "importance", "ack_required", "thread_id", "created_ts")
+    return json.dumps({name: letter[name] for name in names})
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except BrokenPipeError as error:
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, sys.stdout.fileno())  # else the interpreter complains when it flushes at its end
+        os.close(sink)
+        raise SystemExit(READER_GONE) from error
+
+
+def _leave_when_unread() -> None:
+    """End when the reader of a pipe has gone: the next letter, which would say so, may be days away."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), select.POLLERR)
+        if any(event & select.POLLERR for _, event in poll.poll(0)):
+            raise SystemExit(READER_GONE)
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(TERMINATED)

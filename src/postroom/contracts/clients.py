@@ -1,0 +1,48 @@
+"""The hooks of client programs: which of their events means what. Imports nothing: hooks must be quick."""
+
+EVENTS = {
+    "claude": {
+        "SessionStart": "start",
+        "UserPromptSubmit": "prompt",
+        "PreToolUse": "edit",
+        "PostToolUse": "tool",
+        "Stop": "stop",
+        "SessionEnd": "end",
+    },
+    "codex": {
+        "SessionStart": "start",
+        "UserPromptSubmit": "prompt",
+        "PreToolUse": "edit",
+        "PostToolUse": "tool",
+        "Stop": "stop",
+    },
+    "gemini": {
+        "SessionStart": "start",
+        "BeforeAgent": "prompt",
+        "BeforeTool": "edit",
+        "AfterTool": "tool",
+        "AfterAgent": "stop",
+        "SessionEnd": "end",
+    },
+    "cursor": {
+        "sessionStart": "start",
+        "beforeSubmitPrompt": "prompt",
+        "preToolUse": "edit",
+        "postToolUse": "tool",
+        "stop": "stop",
+        "sessionEnd": "end",
+    },
+    "git": {"pre-commit": "commit", "pre-push": "push"},
+}
+"""By client and by the client's own name of the event."""
+
+MODES = ("warn", "block", "off")
+"""What a check that could not be made means: go on with a note, stop, or do not check at all."""
+
+EDIT_BYPASS = "To go round this check, start the client with POSTROOM_GUARD=off."
+COMMIT_BYPASS = "To go round this check: POSTROOM_GUARD=off, or --no-verify."
+
+
+def unchecked(why: str, *, bypass: str) -> str:
+    """Say that nobody could look whether files are reserved, and how to do without."""
+    return f"postroom: reservations were not checked: {why}. {bypass}"

@@ -1,0 +1,61 @@
+"""The routes for hooks and watchers of this machine: thin, and for its operator alone."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from postroom.contracts.errors import InvalidArgument
+from postroom.http_api.operators import operators
+
+_AGENT_TOKEN: Final = "postroom-agent-token"  # noqa: S105 - the name of a header
+
+
+class HookOperations(Protocol):
+    """What a mail room answers to hooks."""
+
+    async def answer(
+        self, client: str, event: str, body: Mapping[str, Any], *, agent_token: str | None = None
+    ) -> Mapping[str, Any]:
+        """Decide about one event of a client.
+
+        Raises:
+            InvalidArgument: there is no such client or event, or the body does not fit.
+        """
+        ...
+
+
+class LetterOperations(Protocol):
+    """What a mail room answers to those who follow an inbox."""
+
+    async def letters(self, body: Mapping[str, Any], *, agent_token: str | None = None) -> Mapping[str, Any]:
+        """Return what came after a cursor, as soon as something comes or the wait is over."""
+        ...
+
+
+def hook_routes(hooks: HookOperations, following: LetterOperations) -> list[Route]:
+    """Return the routes; they refuse everybody but the operator."""
+
+    async def hook(request: Request) -> Response:
+        client, event = request.path_params["client"], request.path_params["event"]
+        token = request.headers.get(_AGENT_TOKEN)
+        return JSONResponse(
+            dict(await hooks.answer(client, event, await _object(request), agent_token=token))
+        )
+
+    async def watch(request: Request) -> Response:
+        token = request.headers.get(_AGENT_TOKEN)
+        return JSONResponse(dict(await following.letters(await _object(request), agent_token=token)))
+
+    return [operators("/hooks/{client}/{event}", {"POST": hook}), operators("/watch", {"POST": watch})]
+
+
+async def _object(request: Request) -> Mapping[str, Any]:
+    body = await request.body()
+    try:
+        return msgspec.json.decode(body or b"{}", type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidArgument(f"the body does not fit: {error}"[:300], remedy="send a JSON object") from error

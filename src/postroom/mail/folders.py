@@ -1,0 +1,87 @@
+"""Which project a file of this machine belongs to, and how reservations there name it.
+
+A linked worktree of a Git repository belongs to the project of the main working tree, unless the worktree, or
+a folder in it, is a project of its own. Where links lead is tried after what was said.
+"""
+
+import os.path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from postroom.contracts.mail import Project
+from postroom.contracts.store import MailReads
+from postroom.mail.projects import spelling
+
+_LARGEST_POINTER = 4096
+"""Bytes of the files by which Git finds a worktree's repository."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """One absolute path that a file may be known by; projects above `floor` do not count."""
+
+    path: str
+    floor: str = ""
+
+
+def spots_of(path: str, base: str) -> tuple[Spot, ...]:
+    """Return what a path that was written in the folder `base` may stand for, the nearest first.
+
+    Reads the disk: not for the event loop, nor for a transaction.
+    """
+    written = os.path.normpath(os.path.join(base, path))  # noqa: PTH118 - the text alone; links come later
+    if not os.path.isabs(written):  # noqa: PTH117 - as above
+        return ()
+    spots: dict[Spot, None] = {}
+    for one in dict.fromkeys((written, os.path.realpath(written))):
+        worktree, main = _worktree_of(Path(one))
+        spots[Spot(path=one, floor=worktree)] = None
+        if worktree:
+            spots[Spot(path=main + one[len(worktree) :])] = None
+    return tuple(spots)
+
+
+def locate(tx: MailReads, spots: Sequence[Spot]) -> tuple[Project, str] | None:
+    """Return the project whose folder contains the file, and the file's path from there; None without one."""
+    for spot in spots:
+        for folder in _upwards(spot):
+            project = tx.project(folder) or next(iter(tx.projects_spelled(spelling(folder))), None)
+            if project is not None:
+                return project, spot.path[len(folder) :].replace("\\", "/").strip("/")
+    return None
+
+
+def _upwards(spot: Spot) -> Iterator[str]:
+    path = Path(spot.path)
+    for folder in (path, *path.parents):
+        yield str(folder)
+        if str(folder) == spot.floor:
+            return
+
+
+def _worktree_of(path: Path) -> tuple[str, str]:
+    """Return the linked worktree that a path lies in, and the main working tree; empty when it is in none."""
+    for folder in (path, *path.parents):
+        pointer = _pointed_at(folder / ".git", "gitdir: ", folder)
+        if pointer is None:
+            continue
+        common = pointer and _pointed_at(Path(pointer) / "commondir", "", Path(pointer))
+        if common and Path(common).name == ".git":
+            return str(folder), str(Path(common).parent)
+        break
+    return "", ""
+
+
+def _pointed_at(file: Path, lead: str, base: Path) -> str | None:
+    """Return the path that a file of Git holds, "" when it holds none, or None when there is nothing."""
+    try:
+        with file.open("rb") as stream:
+            text = os.fsdecode(stream.read(_LARGEST_POINTER)).strip("\r\n")
+    except IsADirectoryError:
+        return ""
+    except OSError:
+        return None
+    if not text.startswith(lead):
+        return ""
+    return os.path.normpath(base / text[len(lead) :])

@@ -1,0 +1,356 @@
+"""What hooks of client programs and of Git are answered: one question an event, one decision, one answer.
+
+A hook says what happened and where; who is meant, what is said and what is noted is decided here. A decision
+is made on a reader first. Only when something must be noted is it made again, and noted, in one transaction:
+most calls write nothing, and a line that is given out has marked its letters.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypedDict
+
+import structlog
+
+from postroom.contracts.clients import COMMIT_BYPASS, EDIT_BYPASS, EVENTS, unchecked
+from postroom.contracts.errors import AccessError, InvalidArgument, InvalidPath, StoreError
+from postroom.contracts.mail import Agent, Project
+from postroom.contracts.store import MailReads, MailWrites
+from postroom.mail import notices
+from postroom.mail.commands import read_command
+from postroom.mail.desk import Caller, Reading, Writing
+from postroom.mail.folders import Spot, locate, spots_of
+from postroom.mail.guarding import held_by_others
+from postroom.mail.hook_commands import HookCall
+from postroom.mail.identity import ACTIVITY_INTERVAL, check_token
+from postroom.mail.outgoing import to_archive
+from postroom.mail.projects import checked_path
+from postroom.mail.service import Mail
+
+_LOG = structlog.get_logger(__name__)
+
+TOLD_INTERVAL = 30_000
+"""Milliseconds between two lines in the middle of a turn."""
+SESSIONS_KEPT = 30 * 24 * 3_600_000
+"""Milliseconds after which a session that never ended is forgotten."""
+PURGED_AT_ONCE = 100
+BY = "hook"
+
+Outcome = Literal["silent", "tell", "hold", "allow", "deny", "error", "unknown"]
+
+
+class HookAnswer(TypedDict):
+    """What a hook does. `mode` says what an `error` or an `unknown` means."""
+
+    outcome: Outcome
+    text: str
+    mode: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decision:
+    """An answer, and what must be noted in the transaction in which it is given."""
+
+    answer: HookAnswer
+    notes: tuple[Callable[[Writing], object], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Event:
+    """A call with what was read from the disk for it."""
+
+    kind: str
+    client: str
+    call: HookCall
+    here: tuple[Spot, ...]
+    files: tuple[tuple[tuple[Spot, ...], str], ...]
+    """Each file as a place that may be known, and a name in it that needs no looking up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Actor:
+    """Who is meant."""
+
+    project: Project
+    agent: Agent
+
+
+_Decide = Callable[[Reading | Writing, _Event, _Actor | None], _Decision]
+
+
+class Hooks:
+    """Answers hooks for one mail room."""
+
+    def __init__(self, mail: Mail) -> None:
+        self._mail = mail
+
+    async def answer(
+        self, client: str, event: str, body: Mapping[str, Any], *, agent_token: str | None = None
+    ) -> HookAnswer:
+        """Decide about one event of a client.
+
+        Who is not shown to be the agent, where that must be shown, is nobody. A store that fails is an answer
+        too, for hooks that check: what it means is a setting.
+
+        Raises:
+            InvalidArgument: there is no such client or event, or the body does not fit.
+            StoreError: nothing was noted, and the event is none that checks.
+        """
+        kind = EVENTS.get(client, {}).get(event)
+        if kind is None:
+            raise InvalidArgument(
+                f"no event {event[:60]!r} of a client {client[:60]!r} is known",
+                value=event[:60],
+                remedy=f"the clients are {', '.join(EVENTS)}; see `postroom hook --help`",
+            )
+        call = read_command(HookCall, dict(body))
+        try:
+            return await self._decided(kind, client, call, agent_token)
+        except StoreError as error:
+            if kind not in _CHECKS:
+                raise
+            _LOG.error("hook.check_failed", client=client, hook_event=event, code=error.code)
+            text = unchecked("the server's store failed", bypass=_CHECKS[kind])
+            return _answer("error", text, mode=self._mode(call))
+
+    async def _decided(self, kind: str, client: str, call: HookCall, agent_token: str | None) -> HookAnswer:
+        if kind in _CHECKS and self._mode(call) == "off":
+            return _answer("allow")
+        event = await asyncio.to_thread(_prepared, kind, client, call)
+        caller = Caller(agent_token=agent_token, operator=True)
+        found = await self._mail.store.read(lambda tx: self._decide(tx, event, caller))
+        if not found.notes:
+            return found.answer
+
+        def change(tx: MailWrites) -> HookAnswer:
+            decided = self._decide(tx, event, caller)
+            desk: Writing = self._mail.desk(tx, caller)
+            for note in decided.notes:
+                note(desk)
+            return decided.answer
+
+        answer = await self._mail.store.write(change)
+        self._mail.tell_of_change()
+        return answer
+
+    def _decide(self, tx: MailReads, event: _Event, caller: Caller) -> _Decision:
+        desk: Reading = self._mail.desk(tx, caller)
+        actor, binding = _who(desk, event)
+        decided = _DECIDE[event.kind](desk, event, actor)
+        answer: HookAnswer = {**decided.answer, "mode": self._mode(event.call)}
+        return _Decision(answer=answer, notes=(*binding, *decided.notes))
+
+    def _mode(self, call: HookCall) -> str:
+        return call.guard or self._mail.rules.guard_mode
+
+
+def _answer(outcome: Outcome, text: str = "", *, mode: str = "") -> HookAnswer:
+    return {"outcome": outcome, "text": text, "mode": mode}
+
+
+_SILENT = _Decision(answer=_answer("silent"))
+
+
+def _prepared(kind: str, client: str, call: HookCall) -> _Event:
+    """Read from the disk what links and worktrees the folders of a call are."""
+    here = spots_of(call.cwd, "/") if call.cwd else ()
+    if kind == "edit":
+        files = tuple((spots_of(path, call.cwd), "") for path in call.paths)
+    else:  # a link is committed itself, and thousands of files lie in few folders
+        parts = [path.rpartition("/") for path in call.paths]
+        folders = {folder: spots_of(folder or ".", call.cwd) for folder, _, _ in parts}
+        files = tuple((folders[folder], name) for folder, _, name in parts)
+    return _Event(kind=kind, client=client, call=call, here=here, files=files)
+
+
+def _who(
+    desk: Reading | Writing, event: _Event
+) -> tuple[_Actor | None, Sequence[Callable[[Writing], object]]]:
+    """Return who is meant, the agent that is named or the session's; and the session's new agent."""
+    call = event.call
+    bound = desk.tx.client_session(event.client, call.session_id) if call.session_id else None
+    acting = _proved(desk, _acted_as(desk.tx, event)) if event.kind == "tool" and call.acts_as else None
+    binding: list[Callable[[Writing], object]] = []
+    if acting and call.session_id and (bound is None or bound.agent_id != acting.agent.id):
+        new = acting.agent.id
+        binding.append(lambda writing: _bind(writing, event, new))
+    if call.agent:
+        return _proved(desk, _named(desk.tx, event)), binding
+    if acting:
+        return acting, binding
+    return _proved(desk, _actor(desk.tx, bound.agent_id) if bound else None), binding
+
+
+def _proved(desk: Reading | Writing, actor: _Actor | None) -> _Actor | None:
+    """Return the actor unless the caller is not shown to be it, by the rule for every call."""
+    if actor is not None:
+        try:
+            check_token(desk, actor.agent)
+        except AccessError:
+            return None
+    return actor
+
+
+def _bind(desk: Writing, event: _Event, agent_id: int) -> None:
+    desk.tx.bind_client_session(event.client, event.call.session_id, agent_id, desk.now)
+    desk.tx.purge_client_sessions(desk.now - SESSIONS_KEPT, limit=PURGED_AT_ONCE)
+
+
+def _named(tx: MailReads, event: _Event) -> _Actor | None:
+    """Return the agent `name` of the project around the folder, or `name@project`."""
+    name, _, key = event.call.agent.partition("@")
+    return _agent_in(tx, event, name, key)
+
+
+def _acted_as(tx: MailReads, event: _Event) -> _Actor | None:
+    """Return the agent as which one of our tools was just called."""
+    return _agent_in(tx, event, event.call.acts_as, event.call.acts_in)
+
+
+def _agent_in(tx: MailReads, event: _Event, name: str, key: str) -> _Actor | None:
+    found = locate(tx, event.here) if not key else None
+    project = _project(tx, key) if key else (found[0] if found else None)
+    agent = tx.agent(project.id, name) if project else None
+    return _actor(tx, agent.id) if agent else None
+
+
+def _project(tx: MailReads, key: str) -> Project | None:
+    if project := tx.project(key):
+        return project
+    try:
+        return tx.project(checked_path(key))
+    except InvalidPath:
+        return None
+
+
+def _actor(tx: MailReads, agent_id: int) -> _Actor | None:
+    agent = tx.agents_by_id([agent_id]).get(agent_id)
+    project = tx.project_by_id(agent.project_id) if agent else None
+    if agent is None or project is None or agent.retired_at is not None:
+        return None
+    return _Actor(project=project, agent=agent)
+
+
+def _start(desk: Reading | Writing, event: _Event, actor: _Actor | None) -> _Decision:
+    if actor is not None:
+        return _prompt(desk, event, actor)
+    found = locate(desk.tx, event.here)
+    return _Decision(answer=_answer("tell", notices.welcome_line(found[0].slug))) if found else _SILENT
+
+
+def _prompt(desk: Reading | Writing, event: _Event, actor: _Actor | None) -> _Decision:
+    del event
+    if actor is None:
+        return _SILENT
+    agent = actor.agent
+    arrivals = desk.tx.unannounced(agent.id, limit=notices.COUNTED)
+    if not arrivals:
+        return _SILENT
+    ids = [one.message_id for one in arrivals]
+    return _Decision(
+        answer=_answer("tell", notices.unread_line(agent.name, arrivals)),
+        notes=(lambda writing: writing.tx.mark_announced(agent.id, ids, by=BY, now=writing.now),),
+    )
+
+
+def _tool(desk: Reading | Writing, event: _Event, actor: _Actor | None) -> _Decision:
+    """Say in the middle of a turn what came, now and then; work keeps the reservations of who works."""
+    if actor is None:
+        return _SILENT
+    active = _activity(desk, actor.agent)
+    nudges = desk.tx.nudges(actor.agent.id)
+    if event.call.acts_as or 0 <= desk.now - nudges.told_at < TOLD_INTERVAL:
+        return replace(_SILENT, notes=active)
+    told = _prompt(desk, event, actor)
+    if not told.notes:
+        return replace(_SILENT, notes=active)
+    noted = replace(nudges, told_at=desk.now)
+    return replace(
+        told, notes=(*active, *told.notes, lambda writing: writing.tx.set_nudges(actor.agent.id, noted))
+    )
+
+
+def _stop(desk: Reading | Writing, event: _Event, actor: _Actor | None) -> _Decision:
+    """Hold the end of a turn once for what is addressed to the agent and not read."""
+    if actor is None or event.call.stop_active:
+        return _SILENT
+    agent = actor.agent
+    count, newest = desk.tx.directed_unread(agent.id)
+    nudges = desk.tx.nudges(agent.id)
+    if newest <= nudges.held_seq:
+        return _SILENT
+    directed = [
+        one.message_id
+        for one in desk.tx.unannounced(agent.id, limit=notices.COUNTED)
+        if one.kind == "to" and not one.broadcast
+    ]
+
+    def note(writing: Writing) -> None:
+        writing.tx.set_nudges(agent.id, replace(nudges, held_seq=newest))
+        writing.tx.mark_announced(agent.id, directed, by=BY, now=writing.now)
+
+    return _Decision(answer=_answer("hold", notices.held_line(agent.name, count)), notes=(note,))
+
+
+def _end(desk: Reading | Writing, event: _Event, actor: _Actor | None) -> _Decision:
+    """Let go of what the session's agent reserved, and forget the session."""
+    call = event.call
+
+    def forget(writing: Writing) -> None:
+        writing.tx.end_client_session(event.client, call.session_id)
+
+    def release(writing: Writing) -> None:
+        for one in held:
+            writing.tx.release_reservation(one.id, now=writing.now, by=one.holder, reason="session ended")
+            to_archive(writing, "reservation", one.id, one.project_id)
+
+    known = bool(call.session_id) and desk.tx.client_session(event.client, call.session_id) is not None
+    held = desk.tx.live_reservations(actor.project.id, now=desk.now, agent_id=actor.agent.id) if actor else []
+    notes = (*((forget,) if known else ()), *((release,) if held else ()))
+    return replace(_SILENT, notes=notes)
+
+
+def _check(desk: Reading | Writing, event: _Event, actor: _Actor | None) -> _Decision:
+    """Look whether others hold the files; when nobody does, the work keeps the actor's own reservations."""
+    bypass = _CHECKS[event.kind]
+    if actor is None:
+        where = "no project is here" if locate(desk.tx, event.here) is None else "no agent is known here"
+        return _Decision(answer=_answer("unknown", unchecked(where, bypass=bypass)))
+    held = held_by_others(desk, actor.project, actor.agent, _paths_in(desk.tx, actor.project, event))
+    if held:
+        return _Decision(answer=_answer("deny", notices.refusal(held, bypass=bypass)))
+    return _Decision(answer=_answer("allow"), notes=_activity(desk, actor.agent))
+
+
+def _paths_in(tx: MailReads, project: Project, event: _Event) -> list[str]:
+    """Return those files of an event that lie in a project, as it names them."""
+    places = {spots: locate(tx, spots) for spots in dict.fromkeys(spots for spots, _ in event.files)}
+    return [
+        f"{place[1]}/{name}".strip("/") if name else place[1]
+        for spots, name in event.files
+        if (place := places[spots]) and place[0].id == project.id
+    ]
+
+
+def _activity(desk: Reading | Writing, agent: Agent) -> tuple[Callable[[Writing], object], ...]:
+    if desk.now - agent.last_active_at < ACTIVITY_INTERVAL:
+        return ()
+    return (lambda writing: writing.tx.touch_agent(agent.id, writing.now),)
+
+
+_CHECKS: Mapping[str, str] = {
+    "edit": EDIT_BYPASS,
+    "commit": COMMIT_BYPASS,
+    "push": COMMIT_BYPASS,
+}
+"""The events that ask whether files may be changed, and how to go round it."""
+_DECIDE: Mapping[str, _Decide] = {
+    "start": _start,
+    "prompt": _prompt,
+    "tool": _tool,
+    "stop": _stop,
+    "end": _end,
+    "edit": _check,
+    "commit": _check,
+    "push": _check,
+}

@@ -1,0 +1,101 @@
+"""The part of the mail port for those who announce letters, over tables in memory; decides nothing."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from postroom.contracts.announcing import Arrival, ClientSession, Nudges
+from postroom.contracts.errors import StoreError
+from postroom.contracts.mail import Message
+from postroom.stores.memory.tables import Letter, Tables
+
+
+class MemoryAnnouncingReads:
+    """Look-ups over the tables as they are."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+
+    def unannounced(self, agent_id: int, *, limit: int) -> list[Arrival]:
+        """Return letters of the agent that are neither read, nor recalled, nor announced, oldest first."""
+        found = [
+            Arrival(
+                message_id=message.id,
+                seq=letter.seq,
+                kind=letter.kind,
+                sender_id=message.sender_id,
+                sender_name=message.sender_name,
+                importance=message.importance,
+                broadcast=message.broadcast,
+                created_at=message.created_at,
+            )
+            for letter, message in self._unread(agent_id)
+            if letter.announced_at is None
+        ]
+        return found[:limit]
+
+    def directed_unread(self, agent_id: int) -> tuple[int, int]:
+        """Return how many unread letters name the agent with `to`, and the newest's sequence number."""
+        found = [
+            letter.seq
+            for letter, message in self._unread(agent_id)
+            if letter.kind == "to" and not message.broadcast
+        ]
+        return len(found), max(found, default=0)
+
+    def client_session(self, client: str, session_id: str) -> ClientSession | None:
+        """Return what is known of a session of this client."""
+        return self._tables.client_sessions.get((client, session_id))
+
+    def nudges(self, agent_id: int) -> Nudges:
+        """Return what hooks did with the agent's turns."""
+        return self._tables.nudges.get(agent_id) or Nudges()
+
+    def _unread(self, agent_id: int) -> Iterator[tuple[Letter, Message]]:
+        for letter in self._tables.letters.where("inbox", agent_id):
+            message = self._tables.messages.row(letter.message_id)
+            if letter.read_at is None and message.recalled_at is None:
+                yield letter, message
+
+
+class MemoryAnnouncingWrites(MemoryAnnouncingReads):
+    """Look-ups and changes within one transaction."""
+
+    def mark_announced(self, agent_id: int, message_ids: Sequence[int], *, by: str, now: int) -> int:
+        """Note that the agent was told of these letters; the first note stays. Return how many were new."""
+        letters = self._tables.letters
+        wanted = set(message_ids)
+        new = [
+            letter
+            for letter in letters.where("inbox", agent_id)
+            if letter.message_id in wanted and letter.announced_at is None
+        ]
+        for letter in new:
+            letters.put((agent_id, letter.seq), replace(letter, announced_at=now, announced_by=by))
+        return len(new)
+
+    def bind_client_session(self, client: str, session_id: str, agent_id: int, now: int) -> None:
+        """Note that a session acts as an agent, in place of what was noted before."""
+        self._insist_on_its_agent(agent_id)
+        session = ClientSession(client=client, session_id=session_id, agent_id=agent_id, bound_at=now)
+        self._tables.client_sessions.put((client, session_id), session)
+
+    def end_client_session(self, client: str, session_id: str) -> None:
+        """Forget a session; harmless when it is not known."""
+        self._tables.client_sessions.drop((client, session_id))
+
+    def purge_client_sessions(self, before: int, *, limit: int) -> int:
+        """Forget sessions that were bound before an instant, the oldest first; return how many."""
+        old = [one for one in self._tables.client_sessions if one.bound_at < before]
+        gone = sorted(old, key=lambda one: (one.bound_at, one.client, one.session_id))[:limit]
+        for one in gone:
+            self._tables.client_sessions.drop((one.client, one.session_id))
+        return len(gone)
+
+    def set_nudges(self, agent_id: int, nudges: Nudges) -> None:
+        """Note what hooks did with an agent's turns."""
+        self._insist_on_its_agent(agent_id)
+        self._tables.nudges.put(agent_id, nudges)
+
+    def _insist_on_its_agent(self, agent_id: int) -> None:
+        if agent_id not in self._tables.agents:
+            raise StoreError("the store refused: there is no such agent", value=agent_id)

@@ -1,0 +1,115 @@
+"""Following an inbox: who waits is answered when something comes, and no letter comes twice or never."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from mail_room import HARBOR, Room, everything, room_over_each_store
+from postroom.contracts.errors import (
+    CursorAhead,
+    InvalidArgument,
+    PostroomError,
+    TokenRequired,
+    UnknownAgent,
+    UnknownProject,
+)
+from postroom.mail.desk import Rules
+from postroom.mail.following import Following
+from postroom.mail.service import Mail
+from postroom.stores.memory import MemoryStore
+from postroom.testing import ManualClock
+
+room = room_over_each_store
+PATIENCE = 5
+
+
+async def look(room: Room, after: int | None, *, wait: float = 0, **more: Any) -> Any:
+    body = {"project_key": HARBOR, "agent_name": "Ben", "wait_seconds": wait, **more}
+    return await Following(room.mail).letters(body if after is None else {**body, "after": after})
+
+
+async def test_what_is_there_is_answered_at_once(room: Room) -> None:
+    await room.open()
+    first, second = await room.send("Ada", "Ben"), await room.send("Ada", "Ben")
+    found = await look(room, 0, wait=30)
+    assert [(one["seq"], one["id"]) for one in found["events"]] == [(1, first), (2, second)]
+    assert (await look(room, 1, wait=30))["events"][0]["id"] == second
+    assert "body_md" not in found["events"][0]
+
+
+async def test_without_a_cursor_one_begins_at_the_end(room: Room) -> None:
+    await room.open()
+    await room.send("Ada", "Ben")
+    found = await look(room, None, wait=30)
+    assert (found["events"], found["next"]) == ([], 1)
+
+
+async def test_a_wait_that_is_over_ends_with_nothing(room: Room) -> None:
+    await room.open()
+    before = await everything(room.store)
+    assert (await look(room, 0))["events"] == []
+    assert await everything(room.store) == before
+
+
+async def test_who_waits_is_answered_when_a_letter_comes(room: Room) -> None:
+    await room.open()
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        waits = [group.create_task(look(room, 0, wait=30)) for _ in range(3)]
+        await asyncio.sleep(0)
+        await room.send("Ada", "Cyd")
+        sent = await room.send("Ada", "Ben")
+    assert [[one["id"] for one in task.result()["events"]] for task in waits] == [[sent]] * 3
+
+
+async def test_nobody_waits_for_a_server_that_stops(room: Room) -> None:
+    await room.open()
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        wait = group.create_task(look(room, 0, wait=30))
+        await asyncio.sleep(0)
+        room.mail.bell.stop()
+    assert wait.result()["events"] == []
+    async with asyncio.timeout(PATIENCE):
+        assert (await look(room, 0, wait=30))["events"] == []
+    room.mail.bell.ring()
+    assert room.mail.bell.is_stopped
+
+
+async def test_letters_that_were_shown_are_announced(room: Room) -> None:
+    await room.open()
+    first, second = await room.send("Ada", "Ben"), await room.send("Ada", "Ben")
+    await look(room, 1, shown=[first])
+    states = {}
+    for sent in (first, second):
+        found = await room.call("delivery_status", agent_name="Ada", message_id=sent)
+        states[sent] = (found["recipients"][0]["state"], found["recipients"][0]["announced_by"])
+    assert states == {first: ("announced", "watch"), second: ("stored", None)}
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"after": 1}, CursorAhead),
+        ({"agent_name": "Nobody"}, UnknownAgent),
+        ({"project_key": "/nowhere"}, UnknownProject),
+        ({"after": -1}, InvalidArgument),
+        ({"wait_seconds": 31}, InvalidArgument),
+        ({"shown": [0]}, InvalidArgument),
+        ({"more": 1}, InvalidArgument),
+    ],
+)
+async def test_what_cannot_be_followed_is_refused(
+    room: Room, body: dict[str, Any], kind: type[PostroomError]
+) -> None:
+    await room.open()
+    with pytest.raises(kind):
+        await Following(room.mail).letters({"project_key": HARBOR, "agent_name": "Ben", **body})
+
+
+async def test_where_agents_prove_who_they_are_a_watcher_does_too(clock: ManualClock) -> None:
+    store = MemoryStore()
+    open_room, strict = (Room(Mail(store, clock, Rules(verified=one)), clock) for one in (False, True))
+    await open_room.open()
+    with pytest.raises(TokenRequired):
+        await look(strict, 0)
+    store.close()
