@@ -18,6 +18,8 @@ CREATE INDEX chat_lines_open ON chat_lines (line_id, status) WHERE is_open = 1;
 
 CREATE INDEX chat_lines_open_of_session ON chat_lines (session_key, line_id, status) WHERE is_open = 1;
 
+CREATE INDEX client_sessions_agent ON client_sessions (agent_id);
+
 CREATE INDEX client_sessions_bound ON client_sessions (bound_at);
 
 CREATE INDEX contacts_to ON contacts (to_id);

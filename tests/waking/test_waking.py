@@ -35,6 +35,35 @@ async def test_a_letter_wakes_its_reader_and_its_sender_has_an_answer(room):
     assert [one["read_at"] is None for one in await room.inbox("Cy")] == [True]
     handled = await room.handled(number(sent), "Bo")
     assert (handled.failure, handled.ended_at) == ("", room.clock.now())
+    assert await states(room, sent) == {"Bo": "read", "Cy": "stored"}
+
+
+async def states(room, sent):
+    asked = {"project_key": PROJECT, "agent_name": "Ada", "message_id": number(sent)}
+    told = await room.mail.call("delivery_status", asked)
+    return {one["name"]: one["state"] for one in told["recipients"]}
+
+
+async def test_a_sender_sees_how_far_its_letter_came(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+    seen = []
+
+    async def act(activation):
+        seen.append(await states(room, sent))
+        raise Unauthorized("no")
+
+    room.agents.act = act
+    sent = await room.send("Ada", "Bo")
+    assert await states(room, sent) == {"Bo": "stored"}
+    await room.waker.round()
+    await room.mailbox.settled()
+    assert seen == [{"Bo": "injected"}]
+    await room.turn()
+    assert await states(room, sent) == {"Bo": "failed"}
+    asked = {"project_key": PROJECT, "agent_name": "Ada", "message_id": number(sent)}
+    [told] = (await room.mail.call("delivery_status", asked))["recipients"]
+    assert (told["announced_by"], told["run_id"] is not None) == ("runner", True)
+    assert "no" in told["failure"]
 
 
 async def test_nobody_is_woken_by_what_needs_no_reader_any_more(room):
@@ -131,7 +160,7 @@ async def test_every_step_may_be_done_again(room):
     await room.send("Ada", "Bo")
     finish, again = room.waker._finish, room.opened("heir")[1]
 
-    async def dies(row_ids):
+    async def dies(row, *, announced):
         raise Unauthorized("the process died here")
 
     room.waker._finish = dies

@@ -63,6 +63,10 @@ class AnnouncingReads(Protocol):
         """Return what is known of a session of this client."""
         ...
 
+    def with_client_session(self, agent_ids: Sequence[int]) -> set[int]:
+        """Return which of these agents a session of some client acts as."""
+        ...
+
     def nudges(self, agent_id: int) -> Nudges:
         """Return what hooks did with the agent's turns."""
         ...

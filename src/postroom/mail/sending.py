@@ -38,6 +38,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 MAX_BROADCAST = 10_000
 FEW = 4
 RUNNER = "wake by runner"
+HOOK = "hook at next step"
 INBOX = "inbox only"
 MAX_PROBLEMS = 20
 """Bad recipients after which no more are looked at: each is compared with every known name."""
@@ -227,9 +228,8 @@ def post(desk: Writing, letter: Letter, *, bad: list[PostroomError], skipped: li
             tx.insert_blob(loaded.attachment.preview_sha256, loaded.preview)
         tx.insert_attachment(message.id, loaded.attachment)
     to_archive(desk, "message", message.id, letter.project.id)
-    woken = tx.with_runner([one.agent_id for one in recipients])
-    to_wake(desk, message.id, sorted(woken), letter.project.id)
-    return _sent(desk, letter, message, recipients, skipped, woken)
+    to_wake(desk, message.id, sorted(tx.with_runner([one.agent_id for one in recipients])), letter.project.id)
+    return _sent(desk, letter, message, recipients, skipped)
 
 
 def _deliver(desk: Writing, message: Message, one: Addressee) -> Recipient:
@@ -250,7 +250,6 @@ def _sent(
     message: Message,
     recipients: Sequence[Recipient],
     skipped: list[str],
-    woken: Collection[int],
 ) -> Sent:
     payload = message_view(
         message,
@@ -260,6 +259,8 @@ def _sent(
         home_slug=letter.project.slug,
         bodies=False,
     )
+    ids = [one.agent_id for one in recipients]
+    runners, hooks = desk.tx.with_runner(ids), desk.tx.with_client_session(ids)
     by_project: dict[str, list[Recipient]] = {}
     for one in recipients:
         by_project.setdefault(one.project_slug, []).append(one)
@@ -270,12 +271,19 @@ def _sent(
                 "project": slug,
                 "recipients": [one.name for one in readers],
                 "payload": payload,
-                "seen": [RUNNER if one.agent_id in woken else INBOX for one in readers],
+                "seen": [_seen(one.agent_id, runners, hooks) for one in readers],
             }
             for slug, readers in by_project.items()
         ],
         "skipped": skipped,
     }
+
+
+def _seen(agent_id: int, runners: Collection[int], hooks: Collection[int]) -> str:
+    """Return how a recipient will see its letter, as far as that is known when it is sent."""
+    if agent_id in runners:
+        return RUNNER
+    return HOOK if agent_id in hooks else INBOX
 
 
 def _check_size(desk: Writing, letter: Letter) -> None:

@@ -5,7 +5,6 @@ wait for a hint or the poll ─▶ a batch of rows ─▶ revalidate ─┬─�
 """
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from secrets import token_hex
@@ -17,13 +16,14 @@ from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import OutboxRow
 from postroom.contracts.mailroom import Mailroom
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
-from postroom.contracts.store import MailReads, MailStore
+from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.mail.outgoing import WAKE, woken_by
 from postroom.mail.views import address_of
 from postroom.mail.waking.words import Origin, agent_thread, as_prompt, letter_name
 
 _LOG = structlog.get_logger(__name__)
 POLL = timedelta(seconds=5)
+BY = "runner"
 _BATCH = 100
 
 
@@ -73,11 +73,18 @@ class Waker:
             wake = await self._store.read(lambda tx, row=row: self._looked_up(tx, row))  # type: ignore[misc]
             if wake is not None:
                 await self._mailroom.hand_in(wake.thread_id, [wake.message], wake.mode)
-            await self._finish([row.id])
+            await self._finish(row, announced=wake is not None)
         return len(rows)
 
-    async def _finish(self, row_ids: Sequence[int]) -> None:
-        await self._store.write(lambda tx: tx.finish_outbox(row_ids))
+    async def _finish(self, row: OutboxRow, *, announced: bool) -> None:
+        message_id, agent_id = woken_by(row.key)
+
+        def change(tx: MailWrites) -> None:
+            tx.finish_outbox([row.id])
+            if announced:
+                tx.mark_announced(agent_id, [message_id], by=BY, now=self._clock.now())
+
+        await self._store.write(change)
 
     def _looked_up(self, tx: MailReads, row: OutboxRow) -> Wake | None:
         """Return what the reader is to have; None when it needs to be woken no more."""

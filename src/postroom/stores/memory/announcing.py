@@ -46,6 +46,10 @@ class MemoryAnnouncingReads:
         """Return what is known of a session of this client."""
         return self._tables.client_sessions.get((client, session_id))
 
+    def with_client_session(self, agent_ids: Sequence[int]) -> set[int]:
+        """Return which of these agents a session of some client acts as."""
+        return {one.agent_id for one in self._tables.client_sessions} & set(agent_ids)
+
     def nudges(self, agent_id: int) -> Nudges:
         """Return what hooks did with the agent's turns."""
         return self._tables.nudges.get(agent_id) or Nudges()

@@ -1,5 +1,6 @@
 """The part of the mail port for those who announce letters, over one connection; decides nothing."""
 
+import json
 import sqlite3
 from collections.abc import Sequence
 
@@ -41,6 +42,11 @@ class SqliteAnnouncingReads:
         return (
             ClientSession(client=row[0], session_id=row[1], agent_id=row[2], bound_at=row[3]) if row else None
         )
+
+    def with_client_session(self, agent_ids: Sequence[int]) -> set[int]:
+        """Return which of these agents a session of some client acts as."""
+        asked = json.dumps(list(agent_ids))
+        return {row[0] for row in self._execute(SQL["with_client_session"], (asked,))}
 
     def nudges(self, agent_id: int) -> Nudges:
         """Return what hooks did with the agent's turns."""

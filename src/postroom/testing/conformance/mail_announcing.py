@@ -144,6 +144,9 @@ async def a_session_acts_as_one_agent(store: MailStore, clock: ManualClock) -> N
         ClientSession(client="codex", session_id="s", agent_id=here.cyd.id, bound_at=now),
     )
     assert await store.read(lambda tx: tx.client_session("claude", "t")) is None
+    asked = [here.ada.id, here.ben.id, here.cyd.id, 99]
+    assert await store.read(lambda tx: tx.with_client_session(asked)) == {here.ben.id, here.cyd.id}
+    assert await store.read(lambda tx: tx.with_client_session([])) == set()
     await store.write(lambda tx: tx.end_client_session("claude", "s"))
     await store.write(lambda tx: tx.end_client_session("claude", "s"))
     assert await store.read(lambda tx: tx.client_session("claude", "s")) is None

@@ -11,6 +11,7 @@ CREATE TABLE client_sessions (
   PRIMARY KEY (client, session_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX client_sessions_bound ON client_sessions (bound_at);
+CREATE INDEX client_sessions_agent ON client_sessions (agent_id);
 
 -- `held_seq`: the newest letter for which a turn was held; `told_at`: when a line was last given mid-turn.
 CREATE TABLE agent_nudges (

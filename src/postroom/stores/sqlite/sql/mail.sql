@@ -265,6 +265,9 @@ UPDATE recipients SET announced_at = ?3, announced_by = ?4
 -- client_session
 SELECT client, session_id, agent_id, bound_at FROM client_sessions WHERE client = ? AND session_id = ?;
 
+-- with_client_session
+SELECT DISTINCT agent_id FROM client_sessions WHERE agent_id IN (SELECT value FROM json_each(?));
+
 -- bind_client_session
 INSERT INTO client_sessions (client, session_id, agent_id, bound_at) VALUES (?, ?, ?, ?)
 ON CONFLICT (client, session_id) DO UPDATE SET agent_id = excluded.agent_id, bound_at = excluded.bound_at;
