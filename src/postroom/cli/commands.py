@@ -2,7 +2,7 @@
 
 import typer
 
-from postroom.cli import agents, backup, gateway, mail, rebuild, reservations, server, settings
+from postroom.cli import agents, backup, gateway, mail, rebuild, reservations, server, settings, setup
 
 app = typer.Typer(
     name="postroom",
@@ -21,3 +21,4 @@ app.add_typer(gateway.app, name="gateway")
 app.add_typer(backup.app)
 app.add_typer(rebuild.app, name="rebuild")
 app.add_typer(settings.app, name="config")
+app.add_typer(setup.app, name="setup")
