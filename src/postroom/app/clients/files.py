@@ -79,35 +79,46 @@ def refused(path: Path, why: str) -> ClientFileRefused:
     return ClientFileRefused(f"{path} was left as it is: {why}", value=str(path))
 
 
-def back_up(found: Found, now: int) -> Path | None:
-    """Write a copy beside a file, private and on the disk, and return it; nothing for no file.
+def backup_place(found: Found, now: int) -> Path:
+    """Return where a backup of a file is to be: beside it, named for the time in UTC."""
+    moment = datetime.fromtimestamp(now / 1000, tz=UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return found.path.with_name(f"{found.path.name}{_BACKUP}{moment}")
+
+
+def back_up(found: Found, target: Path) -> None:
+    """Write a copy of a file, for its owner alone, and see it onto the disk.
 
     Raises:
         ClientFileRefused: it could not be written.
     """
-    if found.content is None:
-        return None
-    moment = datetime.fromtimestamp(now / 1000, tz=UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    target = found.path.with_name(f"{found.path.name}{_BACKUP}{moment}")
     with _told(found.path):
-        _write_new(target, found.content, mode=found.mode & _PRIVATE, owner=found.owner)
-    return target
+        _write_new(target, found.content or b"", mode=found.mode & _PRIVATE, owner=found.owner)
 
 
-def replace(found: Found, text: str) -> list[Path]:
-    """Put a text in the place of a file as it was found; return the folders that were made for it.
+def missing_folders(found: Found) -> list[Path]:
+    """Return the folders that must be made for a file, the outermost first."""
+    folder = found.path.parent
+    return [one for one in reversed((folder, *folder.parents)) if not one.exists()]
+
+
+def replace(found: Found, text: str) -> None:
+    """Put a text in the place of a file as it was found, and make the folders that it needs.
+
+    Only one process at a time may do so: drafts that a killed one left are taken away.
 
     Raises:
         VersionConflict: the file was changed by somebody else since it was read.
         ClientFileRefused: it could not be written; it is as it was.
     """
-    folder = found.path.parent
-    made: list[Path] = []
-    draft = found.path.with_name(f".{found.path.name}.postroom-{os.getpid()}")
+    folder, name = found.path.parent, f".{found.path.name}.postroom-draft-"
+    draft = folder / f"{name}{os.getpid()}"
+    missing = missing_folders(found)
     try:
         with _told(found.path):
-            made = _made_folders(folder)
-            draft.unlink(missing_ok=True)
+            for one in missing:
+                one.mkdir(mode=0o700)
+            for old in [one for one in folder.iterdir() if one.name.startswith(name)]:
+                old.unlink()
             _write_new(draft, text.encode("utf-8"), mode=found.mode, owner=found.owner)
             require_unchanged(found)
             draft.replace(found.path)
@@ -115,9 +126,8 @@ def replace(found: Found, text: str) -> list[Path]:
     except BaseException:
         with suppress(OSError):
             draft.unlink(missing_ok=True)
-        remove_folders(made)
+        remove_folders(missing)
         raise
-    return made
 
 
 def require_unchanged(found: Found) -> None:
@@ -180,19 +190,6 @@ def _told(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise refused(path, f"the system refused: {error}") from error
-
-
-def _made_folders(folder: Path) -> list[Path]:
-    missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    made: list[Path] = []
-    try:
-        for one in reversed(missing):
-            one.mkdir(mode=0o700)
-            made.append(one)
-    except OSError:
-        remove_folders(made)
-        raise
-    return made
 
 
 def _write_new(target: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None) -> None:

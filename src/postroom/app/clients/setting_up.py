@@ -174,7 +174,7 @@ def _still_true(record: Record, found: Found) -> Record:
         return record
     if found.content is not None and record.clients and not record.marks:
         return record
-    return Record(backups=record.backups)
+    return Record(backups=record.backups, folders=[one for one in record.folders if one.exists()])
 
 
 def _is_there(mark: Mark, found: Found) -> bool:
@@ -236,17 +236,21 @@ def _written(change: Change, records: Records, now: int) -> Change:
         records.put(change.found.path, change.record)
         return change
     is_first = not change.record.made_file and not any(one.exists() for one in change.record.backups)
-    backup = files.back_up(change.found, now) if is_first else None
-    record = replace(change.record, backups=[*change.record.backups, *([backup] if backup else [])])
+    backup = files.backup_place(change.found, now) if is_first else None
+    record = replace(
+        change.record,
+        backups=[*change.record.backups, *([backup] if backup else [])],
+        folders=[*change.record.folders, *files.missing_folders(change.found)],
+    )
+    records.put(change.found.path, record)
     try:
-        records.put(change.found.path, record)
-        folders = files.replace(change.found, change.after)
+        if backup is not None:
+            files.back_up(change.found, backup)
+        files.replace(change.found, change.after)
     except PostroomError:
-        records.put(change.found.path, change.before_record)
         files.remove_same([backup] if backup else [], change.found.content)
+        records.put(change.found.path, change.before_record)
         raise
-    if folders:
-        records.put(change.found.path, replace(record, folders=[*record.folders, *folders]))
     return replace(change, backup=backup)
 
 
