@@ -26,6 +26,7 @@ LONG_FILES = {
     "postroom/stores/sqlite/transaction.py": "the port's methods, one statement each",
 }
 BROAD_EXCEPTS = {
+    "postroom/app/clients/trial.py:try_out": "the edge around one trial call: whatever the library raises is what was seen",
     "postroom/cli/stdio.py:Proxy._run": "the edge around one request of a client",
     "postroom/dispatch/contained.py:contained": "the worker around one run: whatever an executor raises is its result",
     "postroom/dispatch/execution.py:Execution.run": "the worker around one run, for what nobody foresaw: it is put back",

@@ -43,7 +43,7 @@ def value(text: str) -> object:
     ],
 )
 def test_what_is_no_json_is_refused_with_its_line(text: str) -> None:
-    with pytest.raises(NotJson, match="line [12]: "):
+    with pytest.raises(NotJson, match=r"line [12]: "):
         json_edit.put(text, SERVER, "claude")
 
 

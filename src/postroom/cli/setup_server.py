@@ -3,13 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
-from postroom.app.clients.jsonc import NotJson
 from postroom.app.clients.spots import Place
 from postroom.app.clients.table import Client
-from postroom.app.clients.toml_edit import NotToml
 from postroom.cli.client import Server, locate
 from postroom.contracts.errors import PostroomError, ServerUnavailable
 
@@ -32,12 +29,12 @@ class Served:
                 "detail": "no server runs",
                 "remedy": "start it with `postroom up`; a client with a stdio entry starts it by itself",
             }
-        from postroom.app.clients.trial import entry_of, try_out
+        from postroom.app.clients.trial import try_out
 
         try:
-            return asdict(try_out(client, entry_of(client, place), environment, Path.cwd()))
-        except (PostroomError, NotJson, NotToml) as error:
-            return {"state": "failed", "detail": str(error), "remedy": "run `postroom setup status`"}
+            return asdict(try_out(client, place, environment))
+        except PostroomError as error:
+            return {"state": "failed", "detail": error.message, "remedy": error.remedy}
 
 
 def served(environment: Mapping[str, str]) -> Served:

@@ -122,15 +122,6 @@ def steadily(make: Callable[[], list[Change]], records: Records, now: int) -> li
     return carry_out(make(), records, now)
 
 
-def problem_of(text: str, path: Path) -> str | None:
-    """Return why the text of a file cannot be read, or None."""
-    try:
-        toml_edit.find(text, ()) if _is_toml(path) else json_edit.find(text, ("",))
-    except (NotJson, NotToml) as error:
-        return str(error)
-    return None
-
-
 def _is_toml(path: Path) -> bool:
     return path.suffix == ".toml"
 

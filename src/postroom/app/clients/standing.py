@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from postroom.app.clients import files, json_edit, toml_edit
-from postroom.app.clients.jsonc import Node, NotJson, nodes, read
+from postroom.app.clients.jsonc import NotJson, nodes, read
 from postroom.app.clients.records import Records
 from postroom.app.clients.spots import Place, Scene, hooks_place, is_installed, servers_place
 from postroom.app.clients.table import Client, Way
@@ -47,146 +47,143 @@ def standing(client: Client, scene: Scene, address: str, records: Records) -> St
     Raises:
         InvalidArgument: the client has no configuration for the scope.
     """
-    servers = servers_place(client, scene)
-    hooks = hooks_place(client, scene)
-    found, findings = _entry(client, servers, address)
-    way: Way | None = None
-    if isinstance(found, Mapping):
-        way = "http" if HTTP_KEYS & found.keys() - {"oauth"} else "stdio"
-    recorded = [place for place in (servers, hooks) if place and _is_recorded(client, place, records)]
-    if found is None and not findings and servers in recorded:
-        findings = [_finding("missing", servers.path, f"there is no entry {NAME}", f"setup {client.name}")]
-    present = 0
-    if hooks is not None:
-        expected = bool(records.get(_real(hooks)).of(client.name)) and _wrote_hooks(client, hooks, records)
-        present, more = _hooks(client, hooks, expected=expected)
-        findings += more
+    look = _Look(client, scene, records)
+    found, findings = look.entry(address)
+    hooks, more = look.hooks()
+    findings += more
+    state: State = "not set up" if is_installed(client, scene) else "not installed"
     if findings:
-        state: State = "drifted"
+        state = "drifted"
     elif found is not None:
         state = "set up"
-    else:
-        state = "not set up" if is_installed(client, scene) else "not installed"
-    return Standing(client=client.name, state=state, way=way, hooks=present > 0, findings=tuple(findings))
+    return Standing(client=client.name, state=state, way=_way(found), hooks=hooks, findings=tuple(findings))
 
 
-def _finding(drift: Drift, file: Path, detail: str, command: str) -> Finding:
-    return Finding(drift=drift, file=file, detail=detail, remedy=f"postroom {command}")
+def entry_of(client: Client, place: Place) -> Mapping[str, object] | None:
+    """Return our entry as it stands in a client's file; None when there is none.
 
-
-def _real(place: Place) -> Path:
-    return place.path.resolve()
-
-
-def _is_recorded(client: Client, place: Place, records: Records) -> bool:
-    return client.name in records.get(_real(place)).clients
-
-
-def _wrote_hooks(client: Client, place: Place, records: Records) -> bool:
-    return any(mark.path[:1] == ("hooks",) for mark in records.get(_real(place)).of(client.name))
-
-
-def _entry(client: Client, place: Place, address: str) -> tuple[object, list[Finding]]:
-    """Return our entry in the file of servers, and what is wrong with it."""
+    Raises:
+        ClientFileRefused: the file cannot be read, or its entry is no table.
+    """
+    path = (*client.path, NAME)
+    text = files.look(place.path, place.base).text
     try:
-        text = files.look(place.path, place.base).text
-        path = (*client.path, NAME)
-        is_toml = place.path.suffix == ".toml"
-        if is_toml:
+        if place.path.suffix == ".toml":
             found = toml_edit.find(text, path)
         else:
             node = json_edit.find(text, path)
             found = None if node is None else node.value()
-        twice = not is_toml and _stands_twice(text, client.path)
-    except (ClientFileRefused, NotJson, NotToml) as error:
-        return None, [_unreadable(place.path, error)]
+    except (NotJson, NotToml) as error:
+        raise files.refused(place.path, str(error)) from error
+    if found is None or isinstance(found, Mapping):
+        return found
+    raise files.refused(place.path, f"`{'.'.join(path)}` is no entry of a server")
+
+
+def address_of(entry: Mapping[str, object]) -> str:
+    """Return the address that an entry leads to; empty for one that starts a command."""
+    return next((str(entry[key]) for key in ("url", "httpUrl", "serverUrl") if key in entry), "")
+
+
+def _way(found: Mapping[str, object] | None) -> Way | None:
     if found is None:
-        return None, []
-    if twice:
-        detail = f"the entry {NAME} stands there twice, and the last one counts"
-        return found, [
-            _finding("duplicate", place.path, detail, f"setup remove {client.name}, then set it up")
+        return None
+    return "http" if HTTP_KEYS & found.keys() else "stdio"
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A look at one client's files."""
+
+    client: Client
+    scene: Scene
+    records: Records
+
+    def entry(self, address: str) -> tuple[Mapping[str, object] | None, list[Finding]]:
+        """Return our entry, and what is wrong with it."""
+        place = servers_place(self.client, self.scene)
+        try:
+            found = entry_of(self.client, place)
+        except ClientFileRefused as error:
+            return None, [self._unreadable(place.path, error)]
+        if found is None:
+            recorded = self.client.name in self.records.get(place.path.resolve()).clients
+            detail = f"there is no entry {NAME} any more"
+            return None, [self._finding("missing", place.path, detail)] if recorded else []
+        if self._stands_twice(place):
+            detail = f"the entry {NAME} stands there twice, and the last one counts"
+            return found, [self._finding("duplicate", place.path, detail)]
+        if self._fits(found, address):
+            return found, []
+        named = address_of(found)
+        if named and self._fits(found, named):
+            detail = f"the entry {NAME} leads to {named}, and the server is at {address}"
+            return found, [self._finding("old_address", place.path, detail, " --http")]
+        detail = f"the entry {NAME} was changed: it does what none of setup's forms does"
+        return found, [self._finding("changed", place.path, detail)]
+
+    def hooks(self) -> tuple[bool, list[Finding]]:
+        """Return whether hooks of ours are there, and what is wrong with them."""
+        place = hooks_place(self.client, self.scene)
+        if place is None:
+            return False, []
+        marks = self.records.get(place.path.resolve()).of(self.client.name)
+        expected = any(mark.path[:1] == ("hooks",) for mark in marks)
+        wanted = [want for want in self.client.hook_wants() if want.sign]
+        try:
+            text = files.look(place.path, place.base).text
+            present = {want.path[-1]: _standing_of(text, want) for want in wanted}
+        except (ClientFileRefused, NotJson) as error:
+            same = place == servers_place(self.client, self.scene)  # then it is told already
+            return False, [self._unreadable(place.path, error)] if expected and not same else []
+        if set(present.values()) == {"lost"} and not expected:
+            return False, []
+        told: dict[Drift, tuple[str, str]] = {
+            "hooks_missing": ("lost", "no hook of ours is at"),
+            "hooks_changed": ("changed", "our hook was changed at"),
+            "duplicate": ("doubled", "our hook stands more than once at"),
+        }
+        return set(present.values()) != {"lost"}, [
+            self._finding(drift, place.path, f"{words} {', '.join(events)}")
+            for drift, (how, words) in told.items()
+            if (events := [event for event, found in present.items() if found == how])
         ]
-    problem = _differs(client, found, address)
-    if problem is None:
-        return found, []
-    drift: Drift = "old_address" if problem == "address" else "changed"
-    detail = {
-        "address": f"the entry {NAME} leads to {_address(found)}, and the server is at {address}",
-        "form": f"the entry {NAME} was changed: it is neither of the forms that setup writes",
-    }[problem]
-    http = " --http" if drift == "old_address" else ""
-    return found, [_finding(drift, place.path, detail, f"setup {client.name}{http}")]
+
+    def _fits(self, found: Mapping[str, object], address: str) -> bool:
+        ways: list[Way] = ["stdio"] if self.client.http is None else ["stdio", "http"]
+        return any(fits(found, self.client.wants(way, address)[0]) for way in ways)
+
+    def _stands_twice(self, place: Place) -> bool:
+        """Return whether our name is there twice; in TOML that cannot be read at all."""
+        if place.path.suffix == ".toml":
+            return False
+        holder = json_edit.find(files.look(place.path, place.base).text, self.client.path)
+        return holder is not None and [child.key for child in holder.children].count(NAME) > 1
+
+    def _finding(self, drift: Drift, file: Path, detail: str, words: str = "") -> Finding:
+        scope = " --scope project" if self.scene.scope == "project" else ""
+        named = f"{self.client.name}{scope}"
+        remedy = f"postroom setup {named}{words}"
+        if drift == "duplicate":
+            remedy = f"postroom setup remove {named} && {remedy}"
+        return Finding(drift=drift, file=file, detail=detail, remedy=remedy)
+
+    def _unreadable(self, file: Path, error: Exception) -> Finding:
+        remedy = "mend the file, then run `postroom setup status`"
+        return Finding(drift="unreadable", file=file, detail=str(error), remedy=remedy)
 
 
-def _unreadable(path: Path, error: Exception) -> Finding:
-    detail = str(error)
-    return Finding(
-        drift="unreadable", file=path, detail=detail, remedy="mend the file, then run `postroom setup status`"
-    )
+def _standing_of(text: str, want: Want) -> Literal["lost", "changed", "doubled", "good"]:
+    """Return how one hook stands in a text.
 
-
-def _stands_twice(text: str, path: tuple[str, ...]) -> bool:
-    holder = json_edit.find(text, path)
-    return holder is not None and [child.key for child in holder.children].count(NAME) > 1
-
-
-def _differs(client: Client, found: object, address: str) -> Literal["address", "form"] | None:
-    ways: list[Way] = ["stdio"] if client.http is None else ["stdio", "http"]
-    for way in ways:
-        if fits(found, client.wants(way, address)[0]):
-            return None
-    named = _address(found)
-    if client.http is not None and named and fits(found, client.wants("http", named)[0]):
-        return "address"
-    return "form"
-
-
-def _address(found: object) -> str:
-    if not isinstance(found, Mapping):
-        return ""
-    return next((str(found[key]) for key in ("url", "httpUrl", "serverUrl") if key in found), "")
-
-
-def _hooks(client: Client, place: Place, *, expected: bool) -> tuple[int, list[Finding]]:
-    """Return how many of a client's hooks are there, and what is wrong with them."""
-    wanted = [want for want in client.hook_wants() if want.sign]
-    try:
-        text = files.look(place.path, place.base).text
-        found = {want.sign: json_edit.items(text, want.path, want.sign) for want in wanted}
-        counts = {want.sign: _count(text, want.sign) for want in wanted}
-    except (ClientFileRefused, NotJson) as error:
-        return 0, [_unreadable(place.path, error)] if expected else []
-    present = sum(1 for nodes_ in found.values() if nodes_)
-    if not present and not expected:
-        return 0, []
-    lost = [want.path[-1] for want in wanted if not found[want.sign]]
-    changed = [want.path[-1] for want in wanted if found[want.sign] and not _any_fits(found[want.sign], want)]
-    doubled = [want.path[-1] for want in wanted if counts[want.sign] > 1]
-    command = f"setup {client.name}"
-    told: list[tuple[Drift, list[str], str, str]] = [
-        ("hooks_missing", lost, "no hook of ours is at", command),
-        ("hooks_changed", changed, "our hook was changed at", command),
-        (
-            "duplicate",
-            doubled,
-            "our hook stands more than once at",
-            f"setup remove {client.name}, then set it up",
-        ),
-    ]
-    return present, [
-        _finding(drift, place.path, f"{words} {', '.join(events)}", what)
-        for drift, events, words, what in told
-        if events
-    ]
-
-
-def _any_fits(found: list[Node], want: Want) -> bool:
-    return any(fits(one.value(), want) for one in found)
-
-
-def _count(text: str, sign: str) -> int:
+    Raises:
+        NotJson: the text cannot be read, or holds something else where the hook should stand.
+    """
+    found = json_edit.items(text, want.path, want.sign)
     document = read(text)
-    if document is None:
-        return 0
-    return sum(1 for node in nodes(document) if isinstance(node.plain, str) and sign in node.plain)
+    if not found or document is None:
+        return "lost"
+    words = [node.plain for node in nodes(document) if isinstance(node.plain, str)]
+    if sum(want.sign in word for word in words) > 1:
+        return "doubled"
+    return "good" if fits(found[0].value(), want) else "changed"
