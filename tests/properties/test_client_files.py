@@ -5,7 +5,7 @@ import json
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from postroom.app.clients import json_edit
+from postroom.app.clients import json_edit, toml_edit
 from postroom.app.clients.jsonc import read
 from postroom.app.clients.wants import Mark, Want
 
@@ -139,3 +139,44 @@ def with_member(text: str, within: str, where: str) -> str:
     comma = "," if last.comma is None else ""
     at = last.end if last.comma is None else last.comma + 1
     return f"{text[:at]}{comma} {member}{',' if last.comma is not None else ''}{text[at:]}"
+
+
+TABLE = Want(path=("mcp_servers",), key="postroom", value=ENTRY)
+PIECES = st.sampled_from(
+    [
+        "# [mcp_servers.postroom]\n",
+        "\n",
+        "   \n",
+        'note{n} = """\n[mcp_servers.postroom]\n"""\n',
+        "note{n} = '''\n[x]\n\"\"\" '''\n",
+        'quoted{n} = "# \\" [a]"\n',
+        "list{n} = [\n  [1, 2],\n  [3],\n]\n",
+        "[table{n}]\n",
+        "\t[table{n}.deep]\n",
+        "[[many{n}]]\n",
+        '[mcp_servers.harbour{n}]\ncommand = "x"\n',
+        '[mcp_servers."post room{n}"]\n',
+        "key{n} = 1 # note\n",
+    ]
+)
+
+
+@st.composite
+def toml_files(draw: st.DrawFn) -> str:
+    pieces = draw(st.lists(PIECES, max_size=7))
+    text = "".join(piece.replace("{n}", str(at)) for at, piece in enumerate(pieces))
+    text = text.removesuffix("\n") if draw(st.booleans()) else text
+    text = text.replace("\n", "\r\n") if draw(st.booleans()) else text
+    return draw(st.sampled_from(["", "\ufeff"])) + text
+
+
+@settings(max_examples=300, deadline=None)
+@given(toml_files(), st.sampled_from(["", "\n[added]\nx = 1\n", "[added]\n", "# the end"]))
+def test_the_same_holds_for_toml(text: str, added: str) -> None:
+    changed, [mark] = toml_edit.put(text, TABLE, "codex")
+    assert toml_edit.find(changed, ("mcp_servers", "postroom")) == ENTRY
+    assert changed.startswith(text)
+    assert toml_edit.put(changed, TABLE, "codex") == (changed, [])
+    left, stays = toml_edit.take(changed + added, mark)
+    assert not stays
+    assert left == text + added or (added and left.startswith(text) and left.endswith(added))

@@ -113,6 +113,7 @@ def test_one_that_fails_does_not_stop_the_others(home: Path, run: Run) -> None:
     assert "Claude Code: failed\n" in told.out
     assert "remedy: " in told.out
     assert run("remove", "claude").code == 1
+    assert run("remove").code == 0  # it was never set up, and nobody asked for it
 
 
 def test_status_tells_each_client_and_what_would_mend_it(home: Path, run: Run) -> None:

@@ -89,6 +89,14 @@ def test_what_people_added_to_our_entry_is_theirs() -> None:
     assert mended({"command": "other", "disabled": True}, SERVER) == {"disabled": True, **ENTRY}
 
 
+def test_half_a_character_in_somebody_s_entry_can_be_written_again() -> None:
+    text = '{"mcpServers": {"postroom": {"command": "x", "note": "\\ud83d \\u00e9"}}}'
+    changed, [mark] = json_edit.put(text, SERVER, "claude")
+    assert changed.encode("utf-8")
+    assert json.loads(changed)["mcpServers"]["postroom"] == {"note": "\ud83d \u00e9", **ENTRY}
+    assert json_edit.take(changed, mark) == (text, False)
+
+
 def test_of_a_group_with_a_hook_of_somebody_else_only_ours_is_cut() -> None:
     changed, marks = json_edit.put("{}", HOOK, "claude")
     document = json.loads(changed)

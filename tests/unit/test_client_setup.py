@@ -24,7 +24,6 @@ def room(tmp_path: Path) -> Room:
 @pytest.mark.parametrize("client", CLIENTS, ids=lambda one: one.name)
 def test_every_client_is_set_up_stands_well_and_is_taken_out(client: object, room: Room) -> None:
     name = client.name  # type: ignore[attr-defined]  # a row of the table
-    assert room.drifts(name) == []
     room.set_up(name)
     found = room.standing(name)
     assert (found.state, found.way, found.findings) == ("set up", "stdio", ())
@@ -334,3 +333,10 @@ def test_records_that_cannot_be_read_are_told_and_stay(room: Room) -> None:
     with pytest.raises(ConfigError, match="cannot be read as a record"):
         room.take_out("claude")
     assert file.read_text() == '{"files-9": {}}'
+
+
+def test_a_file_that_cannot_be_read_is_no_drift_of_a_client_that_was_never_set_up(room: Room) -> None:
+    room.write(SERVERS, "{broken")
+    found = room.standing("claude")
+    assert found.state == "not installed"
+    assert [one.drift for one in found.findings] == ["unreadable"]

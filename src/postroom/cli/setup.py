@@ -106,8 +106,9 @@ def remove(
     records = Records(scene.environment)
     results = []
     for client in chosen(clients or fitting, scene):
+        is_meant = bool(clients) or records.knows(client.name)
         result = _take_out(client, scene, records, dry_run=dry_run)
-        if clients or "error" in result or any(one["change"] != "none" for one in result["files"]):
+        if is_meant or any(one["change"] != "none" for one in result["files"]):
             results.append(result)
     document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, scene, dry_run=dry_run)}
     show.answer(document, as_json=as_json, text=lambda: done_text(document))

@@ -178,9 +178,16 @@ def _blanks(text: str, holder: Node) -> tuple[str, str]:
 
 def _rendered(value: object, text: str, indent: str, *, in_lines: bool) -> str:
     if not in_lines:
-        return json.dumps(value, ensure_ascii=False)
-    lines = json.dumps(value, ensure_ascii=False, indent=_unit(text)).split("\n")
+        return _dumped(value, None)
+    lines = _dumped(value, _unit(text)).split("\n")
     return f"{_line_end(text)}{indent}".join(lines)
+
+
+def _dumped(value: object, indent: str | None) -> str:
+    """Return a value as JSON; half a character, which people's own entries may hold, stays an escape."""
+    shown = json.dumps(value, ensure_ascii=False, indent=indent)
+    halves = any("\ud800" <= one <= "\udfff" for one in shown)
+    return json.dumps(value, indent=indent) if halves else shown
 
 
 def _shown(value: object, text: str, at: int, *, in_lines: bool) -> str:

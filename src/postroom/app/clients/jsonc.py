@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 DEEPEST: Final = 200
@@ -67,6 +68,7 @@ class Child:
         return self.node.end
 
 
+@lru_cache(maxsize=2)  # one change looks at a text again and again, and some have millions of characters
 def read(text: str) -> Node | None:
     """Return the document of a text, or None when there is nothing but blanks and comments.
 

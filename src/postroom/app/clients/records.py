@@ -93,6 +93,10 @@ class Records:
         """Return the record of a file; a new one when there is none."""
         return self._found.get(str(path)) or Record()
 
+    def knows(self, client: str) -> bool:
+        """Return whether a client was set up in any file."""
+        return any(client in record.clients for record in self._found.values())
+
     def put(self, path: Path, record: Record) -> None:
         """Keep the record of a file; one without clients is dropped.
 

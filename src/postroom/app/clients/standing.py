@@ -52,7 +52,7 @@ def standing(client: Client, scene: Scene, address: str, records: Records) -> St
     hooks, more = look.hooks()
     findings += more
     state: State = "not set up" if is_installed(client, scene) else "not installed"
-    if findings:
+    if findings and (found is not None or hooks or look.is_recorded()):
         state = "drifted"
     elif found is not None:
         state = "set up"
@@ -98,6 +98,12 @@ class _Look:
     client: Client
     scene: Scene
     records: Records
+
+    def is_recorded(self) -> bool:
+        """Return whether setup wrote into a file of the client; else what is wrong there is not ours to mend."""
+        places = (servers_place(self.client, self.scene), hooks_place(self.client, self.scene))
+        paths = [place.path.resolve() for place in places if place is not None]
+        return any(self.client.name in self.records.get(path).clients for path in paths)
 
     def entry(self, address: str) -> tuple[Mapping[str, object] | None, list[Finding]]:
         """Return our entry, and what is wrong with it."""

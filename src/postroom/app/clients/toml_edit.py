@@ -124,7 +124,8 @@ def _body(text: str, path: tuple[str, ...]) -> tuple[int, int]:
 
 
 def _without_long_texts(text: str) -> str:
-    """Return a text of the same length whose strings of many lines hold nothing that looks like a header."""
+    """Return a text of the same length in which a header is at the begin of a line, and nothing else looks so."""
+    text = text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text
     return _TOKEN.sub(
         lambda found: re.sub(r"[^\r\n]", "x", found[0]) if found[0][:3] in ('"""', "'''") else found[0], text
     )
@@ -152,7 +153,7 @@ def _theirs(body: str, want: Want) -> str:
 
 def _without_tables(text: str, mark: Mark) -> str:
     while header := _header(mark.path, inner=True).search(lines := _without_long_texts(text)):
-        start, stop = header.start(), _end(lines, header.end())
+        start, stop = header.start() + text[header.start() :].startswith("\ufeff"), _end(lines, header.end())
         if mark.before and text[:start].endswith(mark.before):
             start -= len(mark.before)
         rest = text[stop:]
