@@ -179,4 +179,21 @@ def test_with_no_client_on_the_machine_it_says_how_to_name_one(home: Path, run: 
     (home / ".cursor").rmdir()
     done = run()
     assert done.code == 0
-    assert done.out == "no client was found on this machine; name one: `postroom setup claude`\n"
+    assert done.out == "no client was found; name one, for example `claude`\n"
+
+
+def test_what_others_wrote_under_our_name_is_taken_out_only_when_somebody_asks(home: Path, run: Run) -> None:
+    file = home / ".cursor/mcp.json"
+    file.write_text('{"mcpServers": {"postroom": {"command": "postroom", "args": ["mcp"]}}}')
+    assert run("remove").out == "no client was found; name one, for example `claude`\n"
+    assert "postroom" in file.read_text()
+    assert "Cursor: taken out" in run("remove", "cursor").out
+    assert file.read_text() == '{"mcpServers": {}}'
+
+
+def test_over_http_and_without_hooks_no_command_is_needed(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert run("cursor", "--http", "--no-hooks").code == 0
+    assert (home / ".cursor/mcp.json").exists()

@@ -1,6 +1,7 @@
 """Setting clients up in a home of their own: what stands where, what is refused, how that stands later."""
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -250,6 +251,15 @@ def test_the_mode_is_kept_and_backups_are_private(mode: int, room: Room) -> None
     assert set(room.tree()) == {SERVERS}
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a file away")
+def test_the_owner_is_kept(room: Room) -> None:
+    os.chown(room.write(SERVERS, "{}"), 65_534, 65_534)
+    [change] = room.set_up("claude", hooks=False)
+    assert change.backup is not None
+    for path in (room.home / SERVERS, change.backup):
+        assert (path.stat().st_uid, path.stat().st_gid) == (65_534, 65_534)
+
+
 def test_a_new_file_is_private(room: Room) -> None:
     room.set_up("claude", hooks=False)
     assert stat.S_IMODE((room.home / SERVERS).stat().st_mode) == 0o600
@@ -324,6 +334,16 @@ def test_what_a_person_took_out_by_hand_is_no_trouble(room: Room) -> None:
     room.write(SERVERS, '{"a": 3}')
     room.take_out("claude")
     assert room.read(SERVERS) == '{"a": 3}'
+
+
+def test_with_the_last_client_our_own_record_goes(room: Room) -> None:
+    data = room.home.with_name("home-data")
+    room.set_up("claude")
+    room.set_up("cursor")
+    room.take_out("claude")
+    assert len(list(data.rglob("setup.json"))) == 1
+    room.take_out("cursor")
+    assert list(data.rglob("setup.json")) == []
 
 
 def test_records_that_cannot_be_read_are_told_and_stay(room: Room) -> None:

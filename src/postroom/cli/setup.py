@@ -12,7 +12,7 @@ from postroom.app import places
 from postroom.app.clients.records import Records
 from postroom.app.clients.setting_up import Change, Part, parts, plan, plan_removal, steadily
 from postroom.app.clients.spots import Scene, chosen, command_path, servers_place
-from postroom.app.clients.standing import standing
+from postroom.app.clients.standing import is_recorded, standing
 from postroom.app.clients.table import CLIENTS, Client, Scope, Way
 from postroom.cli import show
 from postroom.cli.exit_codes import FAILED
@@ -50,6 +50,12 @@ Names = Annotated[
         show_default=False,
     ),
 ]
+Known = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CLIENT]...", help="The same; without any, all that setup wrote to.", show_default=False
+    ),
+]
 ScopeOption = Annotated[
     Scope, typer.Option("--scope", help="For all that this user does, or for the project in this folder.")
 ]
@@ -80,7 +86,7 @@ def add(  # noqa: PLR0913 - the options of the command
     scene = Scene(environment=places.environment(), scope=scope)
     taken = chosen(clients or [], scene)
     server = served(scene.environment)
-    if not dry_run:
+    if not dry_run and not (http and no_hooks):
         _require_command(scene.environment)
     way: Way | None = None if http is None else ("http" if http else "stdio")
     records = Records(scene.environment)
@@ -98,18 +104,13 @@ def add(  # noqa: PLR0913 - the options of the command
 
 @app.command()
 def remove(
-    clients: Names = None, dry_run: DryRun = False, scope: ScopeOption = "user", as_json: AsJson = False
+    clients: Known = None, dry_run: DryRun = False, scope: ScopeOption = "user", as_json: AsJson = False
 ) -> None:
     """Take out of clients' files what setup wrote, and nothing else. Exit code 1 when one failed."""
     scene = Scene(environment=places.environment(), scope=scope)
-    fitting = [one.name for one in CLIENTS if scope == "user" or one.project is not None]
     records = Records(scene.environment)
-    results = []
-    for client in chosen(clients or fitting, scene):
-        is_meant = bool(clients) or records.knows(client.name)
-        result = _take_out(client, scene, records, dry_run=dry_run)
-        if is_meant or any(one["change"] != "none" for one in result["files"]):
-            results.append(result)
+    taken = chosen(clients, scene) if clients else _recorded(scene, records)
+    results = [_take_out(client, scene, records, dry_run=dry_run) for client in taken]
     document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, scene, dry_run=dry_run)}
     show.answer(document, as_json=as_json, text=lambda: done_text(document))
     if any("error" in one for one in results):
@@ -122,13 +123,21 @@ def status(scope: ScopeOption = "user", as_json: AsJson = False) -> None:
     scene = Scene(environment=places.environment(), scope=scope)
     records = Records(scene.environment)
     address = served(scene.environment).address
-    fitting = [one for one in CLIENTS if scope == "user" or one.project is not None]
-    found = [standing(one, scene, address, records) for one in fitting]
+    found = [standing(one, scene, address, records) for one in _fitting(scene)]
     ok = all(one.state != "drifted" for one in found)
     document = {"ok": ok, "clients": [standing_document(one) for one in found]}
     show.answer(document, as_json=as_json, text=lambda: standings_text(found))
     if not ok:
         raise typer.Exit(FAILED)
+
+
+def _fitting(scene: Scene) -> list[Client]:
+    return [one for one in CLIENTS if scene.scope == "user" or one.project is not None]
+
+
+def _recorded(scene: Scene, records: Records) -> list[Client]:
+    """Return the clients that setup wrote to: what others wrote under our name is not taken out unasked."""
+    return [one for one in _fitting(scene) if is_recorded(one, scene, records)]
 
 
 def _require_command(environment: Mapping[str, str]) -> None:
@@ -150,7 +159,7 @@ def _set_up(
         return {
             **_head(client),
             "way": way,
-            "why": client.why,
+            "why": client.why if way == client.way else "as asked",
             "files": _done(client, wanted, records, dry_run),
         }
     except PostroomError as error:

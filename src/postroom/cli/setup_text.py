@@ -15,7 +15,7 @@ def notes_of(results: Sequence[Mapping[str, Any]], scene: Scene, *, dry_run: boo
     if dry_run:
         return ["nothing was written"]
     if not results:
-        return ["no client was found on this machine; name one: `postroom setup claude`"]
+        return ["no client was found; name one, for example `claude`"]
     notes = []
     if any(one["change"] != "none" for result in results for one in result["files"]):
         notes.append("open a new session of each client: they read their files when a session begins")

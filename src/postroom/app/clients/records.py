@@ -93,12 +93,8 @@ class Records:
         """Return the record of a file; a new one when there is none."""
         return self._found.get(str(path)) or Record()
 
-    def knows(self, client: str) -> bool:
-        """Return whether a client was set up in any file."""
-        return any(client in record.clients for record in self._found.values())
-
     def put(self, path: Path, record: Record) -> None:
-        """Keep the record of a file; one without clients is dropped.
+        """Keep the record of a file; one without clients is dropped, and with the last one our own file.
 
         Raises:
             ConfigError: it cannot be written.
@@ -109,7 +105,10 @@ class Records:
             self._found.pop(str(path), None)
         document = {_FORM: {key: _plain(one) for key, one in self._found.items()}}
         try:
-            places.write_private(self._file, json.dumps(document, indent=1))
+            if self._found:
+                places.write_private(self._file, json.dumps(document, indent=1))
+            else:
+                self._file.unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(f"{self._file} cannot be written: {error}", value=str(self._file)) from error
 

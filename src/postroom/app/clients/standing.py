@@ -52,11 +52,22 @@ def standing(client: Client, scene: Scene, address: str, records: Records) -> St
     hooks, more = look.hooks()
     findings += more
     state: State = "not set up" if is_installed(client, scene) else "not installed"
-    if findings and (found is not None or hooks or look.is_recorded()):
+    if findings and (found is not None or hooks or is_recorded(client, scene, records)):
         state = "drifted"
     elif found is not None:
         state = "set up"
     return Standing(client=client.name, state=state, way=_way(found), hooks=hooks, findings=tuple(findings))
+
+
+def is_recorded(client: Client, scene: Scene, records: Records) -> bool:
+    """Return whether setup was at work in a file of the client; else what stands there is somebody else's.
+
+    Raises:
+        InvalidArgument: the client has no configuration for the scope.
+    """
+    found = (servers_place(client, scene), hooks_place(client, scene))
+    paths = [place.path.resolve() for place in found if place is not None]
+    return any(client.name in records.get(path).clients for path in paths)
 
 
 def entry_of(client: Client, place: Place) -> Mapping[str, object] | None:
@@ -98,12 +109,6 @@ class _Look:
     client: Client
     scene: Scene
     records: Records
-
-    def is_recorded(self) -> bool:
-        """Return whether setup wrote into a file of the client; else what is wrong there is not ours to mend."""
-        places = (servers_place(self.client, self.scene), hooks_place(self.client, self.scene))
-        paths = [place.path.resolve() for place in places if place is not None]
-        return any(self.client.name in self.records.get(path).clients for path in paths)
 
     def entry(self, address: str) -> tuple[Mapping[str, object] | None, list[Finding]]:
         """Return our entry, and what is wrong with it."""

@@ -124,7 +124,7 @@ def _body(text: str, path: tuple[str, ...]) -> tuple[int, int]:
 
 
 def _without_long_texts(text: str) -> str:
-    """Return a text of the same length in which a header is at the begin of a line, and nothing else looks so."""
+    """Return a text of the same length in which what looks like a header at a line's begin is one."""
     text = text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text
     return _TOKEN.sub(
         lambda found: re.sub(r"[^\r\n]", "x", found[0]) if found[0][:3] in ('"""', "'''") else found[0], text

@@ -54,9 +54,8 @@ def try_out(client: Client, place: Place, environment: Mapping[str, str]) -> Tri
     try:
         return asyncio.run(_tried(client, entry, environment))
     except Exception as error:  # the edge around one trial: whatever the library raises is what was seen
-        return Trial(
-            state="failed", detail=_told(error), remedy="see `postroom status` and `postroom doctor`"
-        )
+        token = f"see that {TOKEN_NAME} is the server's token, and " if address_of(entry) else ""
+        return Trial(state="failed", detail=_told(error), remedy=f"{token}see `postroom doctor`")
 
 
 async def _tried(client: Client, entry: Mapping[str, object], environment: Mapping[str, str]) -> Trial:
