@@ -185,3 +185,17 @@ def test_texts_of_many_lines_are_no_headers() -> None:
     changed, [mark] = toml_edit.put(text, TABLE, "codex")
     assert changed.startswith(text)
     assert toml_edit.take(changed, mark) == (text, False)
+
+
+def test_a_table_is_found_behind_a_text_that_looks_like_it() -> None:
+    text = 'note = """\n[mcp_servers.postroom]\nurl = 1\n"""\n[mcp_servers.postroom]\nurl = "http://old"\n'
+    changed, [mark] = toml_edit.put(text, TABLE, "codex")
+    assert changed.startswith('note = """\n[mcp_servers.postroom]\nurl = 1\n"""\n')
+    assert toml_edit.find(changed, ("mcp_servers", "postroom")) == ENTRY
+    assert toml_edit.take(changed, mark) == (text, False)
+
+
+@pytest.mark.parametrize("after", ["a = 2\n", "", "a = 1\nb = 1\n", "a = 1\n[mcp_servers.other]\n", "a = "])
+def test_a_change_of_more_than_our_table_is_never_accepted(after: str) -> None:
+    with pytest.raises(NotToml):
+        toml_edit._require_same(after, "a = 1\n[mcp_servers.postroom]\nx = 1\n", (*TABLE.path, TABLE.key))
