@@ -27,6 +27,7 @@ LONG_FILES = {
 }
 BROAD_EXCEPTS = {
     "postroom/cli/hook.py:run": "the edge around one event of a client: a hook that fails must not stop it",
+    "postroom/app/clients/trial.py:try_out": "the edge around one trial call: whatever the library raises is what was seen",
     "postroom/cli/stdio.py:Proxy._run": "the edge around one request of a client",
     "postroom/dispatch/contained.py:contained": "the worker around one run: whatever an executor raises is its result",
     "postroom/dispatch/execution.py:Execution.run": "the worker around one run, for what nobody foresaw: it is put back",

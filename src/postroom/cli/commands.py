@@ -14,6 +14,7 @@ from postroom.cli import (
     reservations,
     server,
     settings,
+    setup,
     watch,
 )
 from postroom.cli.demo.command import demo
@@ -40,3 +41,4 @@ app.add_typer(rebuild.app, name="rebuild")
 app.add_typer(settings.app, name="config")
 app.add_typer(questions.app, name="questions")
 app.command("demo")(demo)
+app.add_typer(setup.app, name="setup")

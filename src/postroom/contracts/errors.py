@@ -15,6 +15,7 @@
     │   ├── IllegalTransition, RunNotOpen, ActiveRunConflict, SubmissionRejected, DeliveryBlocked
     │   ├── DuplicateRecord, DedupeKeyInUse, VersionConflict, QueueFull, BudgetExceeded
     │   ├── AlreadyConsumed, StaleDecision, MailboxClosed, LifecycleBusy, ThreadAlreadyRunning
+    │   └── ClientFileRefused
     ├── AccessError           the caller proves who it is
     │   ├── TokenRequired, WrongToken, IdentityMismatch, NotPermitted
     ├── StaleClaim            the worker: it lost the dispatch, must stop and has written nothing
@@ -416,6 +417,13 @@ class ThreadAlreadyRunning(StateError):
 
     code = "thread_already_running"
     branch = "runtime error"
+
+
+class ClientFileRefused(StateError):
+    """A client's own file cannot be changed safely; it is as it was."""
+
+    code = "client_file_refused"
+    default_remedy = "mend the file, or write the entry by hand as docs/start.md shows"
 
 
 class AccessError(PostroomError):

@@ -63,6 +63,7 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.MailboxClosed: 409,
     errors.LifecycleBusy: 409,
     errors.ThreadAlreadyRunning: 409,
+    errors.ClientFileRefused: 409,
     errors.AccessError: 403,
     errors.TokenRequired: 401,
     errors.WrongToken: 401,

@@ -160,6 +160,16 @@ class Sitting:
     asked: tuple[tuple[int, AskedQuestion], ...] = ()
 
 
+class WakingTables:
+    """What is kept of agents that are run."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.runners: Table[int, KeptRunner] = Table(journal)
+        self.handlings: Table[tuple[int, int], Handling] = Table(journal, message=by("message_id"))
+        self.run_answers: Table[int, str] = Table(journal)
+        self.sittings: Table[str, Sitting] = Table(journal)
+
+
 class Tables:
     """Everything a memory store holds."""
 
@@ -199,10 +209,7 @@ class Tables:
         )
         self.answers: Table[tuple[str, str], KeptAnswer] = Table(journal)
         self.outbox: Table[int, OutboxRow] = Table(journal, topic=by("topic"))
-        self.runners: Table[int, KeptRunner] = Table(journal)
-        self.handlings: Table[tuple[int, int], Handling] = Table(journal, message=by("message_id"))
-        self.run_answers: Table[int, str] = Table(journal)
-        self.sittings: Table[str, Sitting] = Table(journal)
+        self.waking = WakingTables(journal)
         self.client_sessions: Table[tuple[str, str], ClientSession] = Table(journal)
         self.nudges: Table[int, Nudges] = Table(journal)
         self.probes: Table[int, int] = Table(journal)

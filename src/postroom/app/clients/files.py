@@ -1,0 +1,221 @@
+"""Reads and replaces a client's file so that a reader, and a crash, see the old one or the new one, whole.
+
+What is refused is refused before anything is touched: a file that leads elsewhere, is no plain file, is no
+text, or that its owner made read-only.
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from postroom.contracts.errors import ClientFileRefused, VersionConflict
+
+LARGEST: Final = 64 * 1024 * 1024
+"""Bytes; a client's own file with a long history has a few millions."""
+_PRIVATE: Final = 0o600
+_BACKUP: Final = ".postroom-backup-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A file as it was read."""
+
+    path: Path
+    """Where it really is, links followed."""
+    content: bytes | None
+    """None when there is none."""
+    mode: int = _PRIVATE
+    owner: tuple[int, int] | None = None
+
+    @property
+    def text(self) -> str:
+        """The content; a file that is not there reads as an empty one."""
+        return (self.content or b"").decode("utf-8")
+
+
+def look(path: Path, base: Path) -> Found:
+    """Return the file at a path, which must lie in the folder `base` when all links are followed.
+
+    Raises:
+        ClientFileRefused: it lies elsewhere, is no plain file of UTF-8 text, or may not be written.
+    """
+    try:
+        real = path.resolve()
+        if not real.is_relative_to(base.resolve()):
+            raise refused(path, f"it is a link that leads out of {base}, to {real}")
+        try:
+            found = real.stat()
+        except FileNotFoundError:
+            return Found(path=real, content=None)
+        return _looked_into(path, real, found)
+    except (OSError, RuntimeError) as error:  # how a ring of links is told differs between versions of Python
+        raise refused(path, f"it cannot be read: {error}") from error
+
+
+def _looked_into(path: Path, real: Path, found: os.stat_result) -> Found:
+    if not stat.S_ISREG(found.st_mode):
+        raise refused(path, "it is no plain file")
+    if found.st_size > LARGEST:
+        raise refused(path, f"it has {found.st_size} bytes, over {LARGEST}")
+    if not found.st_mode & stat.S_IWUSR or not os.access(real, os.W_OK):
+        raise refused(path, "it is read-only")
+    content = real.read_bytes()
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise refused(path, f"it is no UTF-8 text: {error.reason} at byte {error.start}") from error
+    return Found(
+        path=real, content=content, mode=stat.S_IMODE(found.st_mode), owner=(found.st_uid, found.st_gid)
+    )
+
+
+def refused(path: Path, why: str) -> ClientFileRefused:
+    """Return the failure that says why a file is left alone."""
+    return ClientFileRefused(f"{path} was left as it is: {why}", value=str(path))
+
+
+def backup_place(found: Found, now: int) -> Path:
+    """Return where a backup of a file is to be: beside it, named for the time in UTC."""
+    moment = datetime.fromtimestamp(now / 1000, tz=UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return found.path.with_name(f"{found.path.name}{_BACKUP}{moment}")
+
+
+def back_up(found: Found, target: Path) -> None:
+    """Write a copy of a file, for its owner alone, and see it onto the disk.
+
+    Raises:
+        ClientFileRefused: it could not be written.
+    """
+    with _told(found.path):
+        _write_new(target, found.content or b"", mode=found.mode & _PRIVATE, owner=found.owner)
+
+
+def missing_folders(found: Found) -> list[Path]:
+    """Return the folders that must be made for a file, the outermost first."""
+    folder = found.path.parent
+    return [one for one in reversed((folder, *folder.parents)) if not one.exists()]
+
+
+def replace(found: Found, text: str) -> None:
+    """Put a text in the place of a file as it was found, and make the folders that it needs.
+
+    Only one process at a time may do so: drafts that a killed one left are taken away.
+
+    Raises:
+        VersionConflict: the file was changed by somebody else since it was read.
+        ClientFileRefused: it could not be written; it is as it was.
+    """
+    folder, name = found.path.parent, f".{found.path.name}.postroom-draft-"
+    draft = folder / f"{name}{os.getpid()}"
+    missing = missing_folders(found)
+    try:
+        with _told(found.path):
+            for one in missing:
+                one.mkdir(mode=0o700)
+            for old in [one for one in folder.iterdir() if one.name.startswith(name)]:
+                old.unlink()
+            _write_new(draft, text.encode("utf-8"), mode=found.mode, owner=found.owner)
+            require_unchanged(found)
+            draft.replace(found.path)
+            _sync_folder(folder)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        remove_folders(missing)
+        raise
+
+
+def require_unchanged(found: Found) -> None:
+    """Refuse to go on when a file is not as it was read.
+
+    Raises:
+        VersionConflict: it is not.
+    """
+    try:
+        present = found.path.read_bytes()
+    except FileNotFoundError:
+        present = None
+    if present != found.content:
+        raise VersionConflict(
+            f"{found.path} was changed by another program at this moment",
+            value=str(found.path),
+            remedy="run the command again, best with the client closed",
+        )
+
+
+def remove(found: Found) -> None:
+    """Take a file away.
+
+    Raises:
+        VersionConflict: the file was changed by somebody else since it was read.
+        ClientFileRefused: it could not be taken away.
+    """
+    with _told(found.path):
+        require_unchanged(found)
+        found.path.unlink()
+
+
+def remove_folders(folders: list[Path]) -> list[Path]:
+    """Take away those folders that are empty, the innermost first; return those that are left."""
+    for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
+        with suppress(OSError):  # something else is in it, or it is gone
+            folder.rmdir()
+    return [folder for folder in folders if folder.exists()]
+
+
+def remove_same(backups: list[Path], content: bytes | None) -> list[Path]:
+    """Take away the backups that hold what the file holds; return those that are left."""
+    left = []
+    for backup in backups:
+        try:
+            if backup.read_bytes() == content:
+                backup.unlink()
+            else:
+                left.append(backup)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            left.append(backup)
+    return left
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise refused(path, f"the system refused: {error}") from error
+
+
+def _write_new(target: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None) -> None:
+    """Write a file that must not be there yet, and see it onto the disk."""
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
+    try:
+        with open(descriptor, "wb") as file:  # noqa: PTH123 - a Path cannot open a descriptor
+            file.write(content)
+            file.flush()
+            if owner is not None and hasattr(os, "fchown"):
+                with suppress(OSError):  # only root can give a file away
+                    os.fchown(descriptor, *owner)
+            if hasattr(os, "fchmod"):
+                os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+    except BaseException:
+        with suppress(OSError):
+            target.unlink(missing_ok=True)
+        raise
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "nt":  # folders cannot be opened there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

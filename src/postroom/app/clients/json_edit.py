@@ -1,0 +1,293 @@
+"""Puts our part into a JSON text and takes it out again; every other byte stays as it is.
+
+Each step adds one thing and returns a mark of it. Marks taken out in the opposite order give the text that
+was there before; when people changed other parts in between, only our part goes.
+"""
+
+import json
+import re
+from dataclasses import replace
+from typing import Final
+
+from postroom.app.clients.jsonc import Child, Node, NotJson, read
+from postroom.app.clients.wants import Mark, Want, bears, fits, mended
+
+_INDENT: Final = "  "
+_BLANKS: Final = " \t\r\n"
+_COMMENT: Final = re.compile(r"//[^\r\n]*|/\*.*?\*/", re.DOTALL)
+_OPENED: Final = re.compile(r"^([ \t]*)[^\r\n]*[{\[][ \t]*\r?\n([ \t]+)[^\s]", re.MULTILINE)
+
+
+def put(text: str, want: Want, client: str) -> tuple[str, list[Mark]]:
+    """Return the text with what is wanted in it, and a mark for each thing that was added.
+
+    Raises:
+        NotJson: the text cannot be read, or holds something else where ours should stand.
+    """
+    text, marks = _with_root(text, client)
+    for depth in range(1, len(want.path) + 1):
+        path = want.path[:depth]
+        empty = "[]" if depth == len(want.path) and not want.key else "{}"
+        if find(text, path) is None:
+            text, mark = _insert(text, path[:-1], f"{json.dumps(path[-1])}: {empty}")
+            marks.append(replace(mark, client=client, kind="container", path=path))
+    text, last = _put_last(text, want)
+    if last is not None:
+        marks.append(replace(last, client=client, sign=want.sign, goes_with=want.goes_with))
+    return text, marks
+
+
+def take(text: str, mark: Mark) -> tuple[str, bool]:
+    """Return the text without what a mark stands for, and whether anything of it is left.
+
+    Raises:
+        NotJson: the text cannot be read.
+    """
+    if mark.goes_with and find(text, mark.goes_with) is not None:
+        return text, True
+    if mark.kind == "root":
+        return _without_root(text, mark)
+    if mark.kind == "item":
+        return _without_items(text, mark), False
+    found = next(iter(items(text, mark.path, mark.sign)), None) if mark.sign else find(text, mark.path)
+    if found is None:
+        return text, False
+    if mark.kind == "replaced":
+        return text[: found.start] + mark.was + text[found.end :], False
+    if mark.kind == "container" and not found.is_bare:
+        return text, True
+    return _cut(text, mark.path[:-1], mark.path[-1], mark), False
+
+
+def find(text: str, path: tuple[str, ...]) -> Node | None:
+    """Return the value that a path of keys leads to.
+
+    Raises:
+        NotJson: the text cannot be read, or something on the way is no object.
+    """
+    node = read(text)
+    for depth, key in enumerate(path):
+        if node is None:
+            return None
+        _require(node, "object", path[:depth])
+        child = node.child(key)
+        node = None if child is None else child.node
+    return node
+
+
+def items(text: str, path: tuple[str, ...], sign: str) -> list[Node]:
+    """Return the items of an array in which some words stand.
+
+    Raises:
+        NotJson: the text cannot be read, or there is no array at that place.
+    """
+    array = find(text, path)
+    if array is None:
+        return []
+    _require(array, "array", path)
+    return [child.node for child in array.children if bears(child.node.value(), sign)]
+
+
+def _require(node: Node, kind: str, path: tuple[str, ...]) -> None:
+    if node.kind != kind:
+        what = f"`{'.'.join(path)}`" if path else "the document"
+        raise NotJson(f"{what} is no {kind}")
+
+
+def _with_root(text: str, client: str) -> tuple[str, list[Mark]]:
+    if read(text) is not None:
+        return text, []
+    end = _line_end(text)
+    before = "" if text.lstrip("\ufeff") == "" or text.endswith("\n") else end
+    mark = Mark(client=client, kind="root", path=(), before=before, after=end)
+    return f"{text}{before}{{}}{end}", [mark]
+
+
+def _without_root(text: str, mark: Mark) -> tuple[str, bool]:
+    root = read(text)
+    if root is None:
+        return text, False
+    if not root.is_bare:
+        return text, True
+    start = root.start - len(mark.before) if text[: root.start].endswith(mark.before) else root.start
+    end = root.end + len(mark.after) if text.startswith(mark.after, root.end) else root.end
+    return text[:start] + text[end:], False
+
+
+def _put_last(text: str, want: Want) -> tuple[str, Mark | None]:
+    if want.key:
+        path = (*want.path, want.key)
+        found = find(text, path)
+        if found is None:
+            text, mark = _insert(text, want.path, json.dumps(want.key) + ": ", want.value)
+            return text, replace(mark, kind="entry", path=path)
+    else:
+        path = want.path
+        found = next(iter(items(text, path, want.sign)), None)
+        if found is None:
+            text, mark = _insert(text, path, "", want.value)
+            return text, replace(mark, kind="item", path=path)
+    present = found.value()
+    if fits(present, want):
+        return text, None
+    was = text[found.start : found.end]
+    shown = _shown(mended(present, want), text, found.start, in_lines=_begins_line(text, found.start))
+    mark = Mark(client="", kind="replaced", path=path, was=was)
+    return text[: found.start] + shown + text[found.end :], mark
+
+
+def _insert(text: str, path: tuple[str, ...], name: str, value: object = None) -> tuple[str, Mark]:
+    """Add a child at the end of a container; `name` alone is written as it is when there is no value."""
+    holder = find(text, path)
+    if holder is None:
+        raise NotJson(f"`{'.'.join(path)}` is not there")
+    if value is not None and not name:
+        _require(holder, "array", path)
+    else:
+        _require(holder, "object", path)
+    before, after = _blanks(text, holder)
+    indent = before.rpartition("\n")[2]
+    in_lines = "\n" in before
+    shown = name if value is None else name + _rendered(value, text, indent, in_lines=in_lines)
+    last = holder.children[-1] if holder.children else None
+    trailing = "," if last is not None and last.comma is not None else ""
+    text = text[: holder.tail] + before + shown + trailing + after + text[holder.tail :]
+    if last is not None and last.comma is None:
+        text = text[: last.end] + "," + text[last.end :]
+    return text, Mark(client="", kind="entry", path=path, before=before, after=after)
+
+
+def _blanks(text: str, holder: Node) -> tuple[str, str]:
+    """Return the blanks to write before and behind a new last child."""
+    end = _line_end(text)
+    outer = _indent_of_line(text, holder.start)
+    if not holder.children:
+        closes_alone = "\n" in text[holder.tail : holder.end - 1]
+        is_first = not text[: holder.start].strip(_BLANKS + "\ufeff")
+        if holder.is_bare and not (closes_alone or is_first or _begins_line(text, holder.start)):
+            return "", ""  # the whole is written in one line
+        return end + outer + _unit(text), "" if closes_alone else end + outer
+    last = holder.children[-1]
+    if _begins_line(text, last.start):
+        return end + _indent_of_line(text, last.start), ""
+    behind = last.end if last.comma is None else last.comma + 1
+    if text[behind : holder.tail].strip(_BLANKS):  # a comment, which could swallow what follows on its line
+        return end + outer + _unit(text), ""
+    return " ", ""
+
+
+def _rendered(value: object, text: str, indent: str, *, in_lines: bool) -> str:
+    if not in_lines:
+        return _dumped(value, None)
+    lines = _dumped(value, _unit(text)).split("\n")
+    return f"{_line_end(text)}{indent}".join(lines)
+
+
+def _dumped(value: object, indent: str | None) -> str:
+    """Return a value as JSON; half a character, which people's own entries may hold, stays an escape."""
+    shown = json.dumps(value, ensure_ascii=False, indent=indent)
+    halves = any("\ud800" <= one <= "\udfff" for one in shown)
+    return json.dumps(value, indent=indent) if halves else shown
+
+
+def _shown(value: object, text: str, at: int, *, in_lines: bool) -> str:
+    return _rendered(value, text, _indent_of_line(text, at), in_lines=in_lines)
+
+
+def _begins_line(text: str, at: int) -> bool:
+    """Return whether only blanks stand before a place on its line, and there is a line before."""
+    line = text[:at].rpartition("\n")
+    return bool(line[1]) and not _own_part(line[2]).strip(" \t")
+
+
+def _own_part(line: str) -> str:
+    """Return what stands on a line before a member's value: nothing, when it is the member's own name."""
+    return re.sub(r'"(?:[^"\\]|\\.)*"\s*:\s*$', "", line)
+
+
+def _indent_of_line(text: str, at: int) -> str:
+    line = text[:at].rpartition("\n")[2].lstrip("\ufeff")
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def _unit(text: str) -> str:
+    """Return what one level is indented by: as where the document first goes one level down."""
+    for found in _OPENED.finditer(text):
+        if len(found[2]) > len(found[1]) and found[2].startswith(found[1]):
+            return found[2][len(found[1]) :]
+    return _INDENT
+
+
+def _line_end(text: str) -> str:
+    first = text.find("\n")
+    return "\r\n" if first > 0 and text[first - 1] == "\r" else "\n"
+
+
+def _without_items(text: str, mark: Mark) -> str:
+    while items(text, mark.path, mark.sign):
+        array = find(text, mark.path)
+        index = next(i for i, one in enumerate(array.children) if bears(one.node.value(), mark.sign))  # type: ignore[union-attr]  # it has items
+        text = _without_item(text, array, index, mark)  # type: ignore[arg-type]  # as above
+    return text
+
+
+def _without_item(text: str, array: Node, index: int, mark: Mark) -> str:
+    """Cut one item; of one that also holds what is not ours, only the innermost part that is ours."""
+    for child in array.children[index].node.children:
+        if child.node.kind != "array":
+            continue
+        ours = [i for i, one in enumerate(child.node.children) if bears(one.node.value(), mark.sign)]
+        if ours and len(ours) < len(child.node.children):
+            return _cut_child(text, child.node, ours[0], replace(mark, before="", after=""))
+    return _cut_child(text, array, index, mark)
+
+
+def _cut(text: str, path: tuple[str, ...], key: str, mark: Mark) -> str:
+    holder = find(text, path)
+    assert holder is not None  # noqa: S101 - its child was found
+    index = max(i for i, child in enumerate(holder.children) if child.key == key)
+    return _cut_child(text, holder, index, mark)
+
+
+def _cut_child(text: str, holder: Node, index: int, mark: Mark) -> str:
+    """Cut a child with its blanks and with the comma that it needed."""
+    child = holder.children[index]
+    is_last = index == len(holder.children) - 1
+    is_alone = len(holder.children) == 1
+    start = _cut_start(text, holder, child, mark)
+    end = child.end
+    pieces = []
+    if child.comma is not None:
+        if text[end : child.comma].strip(_BLANKS):
+            pieces.append((child.comma, child.comma + 1))
+        else:
+            end = child.comma + 1
+    if is_alone and mark.after and text.startswith(mark.after, end):
+        end += len(mark.after)
+    pieces.append((start, end))
+    if is_last and not is_alone and child.comma is None:
+        comma = holder.children[index - 1].comma
+        pieces.append((comma, comma + 1) if comma is not None else (start, start))
+    for begin, stop in sorted(pieces, reverse=True):
+        text = text[:begin] + text[stop:]
+    return text
+
+
+def _cut_start(text: str, holder: Node, child: Child, mark: Mark) -> int:
+    """Return where a cut begins: the blanks go with it, unless they end a comment that would go on."""
+    blanks = text[holder.start : child.start]
+    if mark.before and blanks.endswith(mark.before):
+        start = child.start - len(mark.before)
+    else:
+        start = holder.start + len(blanks.rstrip(_BLANKS))
+    behind = child.end if child.comma is None else child.comma + 1
+    goes_on = not text[behind:].lstrip(" \t").startswith(("\n", "\r"))
+    return child.start if goes_on and _ends_comment(text, holder, child, start) else start
+
+
+def _ends_comment(text: str, holder: Node, child: Child, at: int) -> bool:
+    """Return whether a comment up to the line's end stands before a child, with nothing in between."""
+    earlier = [one for one in holder.children if one.start < child.start]
+    last = holder.start + 1 if not earlier else (earlier[-1].comma or earlier[-1].end) + 1
+    comments = [found for found in _COMMENT.finditer(text, last, at) if found[0].startswith("//")]
+    return bool(comments) and comments[-1].end() == at

@@ -1,0 +1,173 @@
+"""Reads JSON as clients write it: with comments, with trailing commas, with a mark of the byte order.
+
+It keeps where everything stands, so that others can change a text at one place and leave the rest as it is.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
+
+DEEPEST: Final = 200
+"""Levels of nesting; no client's file has more, and the reader calls itself for each."""
+_BLANK: Final = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
+_STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
+_PLAIN: Final = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.+-])")
+_BYTE_ORDER: Final = "\ufeff"
+
+
+class NotJson(ValueError):
+    """The text is no JSON, not even with comments and trailing commas; says where."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A value and where it stands in the text."""
+
+    kind: Literal["object", "array", "plain"]
+    start: int
+    end: int
+    children: tuple["Child", ...] = ()
+    tail: int = 0
+    """Inside brackets: where the last thing ends that is no blank, be it a comment."""
+    plain: object = None
+
+    def value(self) -> object:
+        """Return what the text means; of a key that stands twice the last counts, as for every client."""
+        if self.kind == "object":
+            return {child.key: child.node.value() for child in self.children}
+        if self.kind == "array":
+            return [child.node.value() for child in self.children]
+        return self.plain
+
+    def child(self, key: str) -> "Child | None":
+        """Return the member of an object that counts under a key."""
+        return next((child for child in reversed(self.children) if child.key == key), None)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether there is nothing in the brackets, not even a comment."""
+        return not self.children and self.tail == self.start + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """A member of an object, or an item of an array, whose `key` is empty."""
+
+    key: str
+    start: int
+    node: Node
+    comma: int | None
+    """Where the comma behind it stands."""
+
+    @property
+    def end(self) -> int:
+        """Where it ends, its comma not counted."""
+        return self.node.end
+
+
+@lru_cache(maxsize=2)  # one change looks at a text again and again, and some have millions of characters
+def read(text: str) -> Node | None:
+    """Return the document of a text, or None when there is nothing but blanks and comments.
+
+    Raises:
+        NotJson: it is something else.
+    """
+    reader = _Reader(text)
+    reader.skip()
+    if reader.at == len(text):
+        return None
+    found = reader.value(0)
+    reader.skip()
+    if reader.at != len(text):
+        raise reader.wrong("something follows the document")
+    return found
+
+
+def nodes(node: Node) -> Iterator[Node]:
+    """Yield a value and everything in it."""
+    yield node
+    for child in node.children:
+        yield from nodes(child.node)
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.at = 1 if text.startswith(_BYTE_ORDER) else 0
+
+    def wrong(self, what: str) -> NotJson:
+        line = self._text.count("\n", 0, self.at) + 1
+        return NotJson(f"line {line}: {what}")
+
+    def skip(self) -> None:
+        """Go to the next thing that is neither blank nor comment."""
+        found = _BLANK.match(self._text, self.at)
+        self.at = found.end() if found else self.at
+
+    def value(self, depth: int) -> Node:
+        first = self._text[self.at : self.at + 1]
+        if first in ("{", "["):
+            if depth == DEEPEST:
+                raise self.wrong(f"more than {DEEPEST} levels of nesting")
+            return self._container(first, depth)
+        start = self.at
+        if first == '"':
+            return Node(kind="plain", start=start, plain=self._string(), end=self.at)
+        found = _PLAIN.match(self._text, self.at)
+        if found is None:
+            raise self.wrong(f"a value is missing, or cannot be read: {self._text[start : start + 20]!r}")
+        self.at = found.end()
+        return Node(kind="plain", start=start, end=self.at, plain=json.loads(found[0]))
+
+    def _string(self) -> str:
+        found = _STRING.match(self._text, self.at)
+        if found is None:
+            raise self.wrong("a text in quotes is missing, or does not end")
+        try:
+            word = str(json.loads(found[0]))
+        except ValueError as error:
+            raise self.wrong("a text in quotes has an escape that JSON does not know") from error
+        self.at = found.end()
+        return word
+
+    def _container(self, opening: str, depth: int) -> Node:
+        start, closing = self.at, "}" if opening == "{" else "]"
+        self.at += 1
+        children: list[Child] = []
+        tail = self.at
+        while True:
+            tail = self._skipped(tail)
+            if self._text.startswith(closing, self.at):
+                break
+            if children and children[-1].comma is None:
+                raise self.wrong(f"a comma or {closing} is missing")
+            children.append(self._child(opening, depth))
+            tail = self.at
+        self.at += 1
+        kind: Literal["object", "array"] = "object" if opening == "{" else "array"
+        return Node(kind=kind, start=start, end=self.at, children=tuple(children), tail=tail)
+
+    def _skipped(self, tail: int) -> int:
+        """Skip blanks and comments; return where the last comment ended, or `tail` without one."""
+        begin = self.at
+        self.skip()
+        passed = self._text[begin : self.at].rstrip(" \t\r\n")
+        return begin + len(passed) if passed else tail
+
+    def _child(self, opening: str, depth: int) -> Child:
+        start, key = self.at, ""
+        if opening == "{":
+            key = self._string()
+            self.skip()
+            if not self._text.startswith(":", self.at):
+                raise self.wrong(f"a colon is missing behind {key!r}")
+            self.at += 1
+            self.skip()
+        node = self.value(depth + 1)
+        self.skip()
+        comma = self.at if self._text.startswith(",", self.at) else None
+        self.at = node.end if comma is None else comma + 1
+        return Child(key=key, start=start, node=node, comma=comma)

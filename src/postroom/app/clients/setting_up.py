@@ -1,0 +1,275 @@
+"""Writes our part into a client's files, and takes it out again.
+
+    look at every file ─▶ work out every text ─▶ backup ─▶ record ─▶ rename ─▶ the next file
+         (what cannot be done is refused here, before anything is touched)
+
+When a later file of a client cannot be written, its earlier ones are given back as they were.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from postroom.app.clients import files, json_edit, toml_edit
+from postroom.app.clients.files import Found
+from postroom.app.clients.jsonc import NotJson
+from postroom.app.clients.records import Record, Records
+from postroom.app.clients.spots import Place, Scene, hooks_place, servers_place
+from postroom.app.clients.table import Client, Way
+from postroom.app.clients.toml_edit import NotToml
+from postroom.app.clients.wants import Mark, Want
+from postroom.contracts.errors import InvalidArgument, PostroomError, VersionConflict
+
+TRIES: Final = 3
+"""How often a file is worked out anew that a running client wrote in between."""
+_CONTENT: Final = ("entry", "item", "table", "replaced")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one client wants in one file."""
+
+    place: Place
+    wants: tuple[Want, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What becomes of one file; `after` is None when it goes."""
+
+    path: Path
+    """As the client names it; links are followed in `found`."""
+    found: Found
+    after: str | None
+    before_record: Record
+    record: Record
+    is_removal: bool = False
+    backup: Path | None = None
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the file stays as it is."""
+        return self.after == (None if self.found.content is None else self.found.text)
+
+
+def parts(client: Client, scene: Scene, way: Way, address: str, *, hooks: bool) -> list[Part]:
+    """Return what a client wants, file by file.
+
+    Raises:
+        InvalidArgument: the client has no such scope, or not this way to the server.
+    """
+    if way == "http" and client.http is None:
+        raise InvalidArgument(
+            f"{client.title} is not set up over HTTP: {client.why}", value=client.name, remedy="use --stdio"
+        )
+    wanted = {servers_place(client, scene): client.wants(way, address)}
+    place = hooks_place(client, scene)
+    if hooks and place is not None:
+        wanted.setdefault(place, []).extend(client.hook_wants())
+    return [Part(place=place, wants=tuple(wants)) for place, wants in wanted.items()]
+
+
+def plan(client: Client, wanted: Iterable[Part], records: Records) -> list[Change]:
+    """Return what setting a client up would change; nothing is written.
+
+    Raises:
+        ClientFileRefused: a file cannot be read or changed.
+    """
+    return [_planned(client, part, records) for part in wanted]
+
+
+def plan_removal(client: Client, wanted: Iterable[Part], records: Records) -> list[Change]:
+    """Return what taking a client's part out would change; nothing is written.
+
+    Raises:
+        ClientFileRefused: a file cannot be read or changed.
+    """
+    return [_planned_removal(client, part, records) for part in wanted]
+
+
+def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]:
+    """Write the changes and return them with their backups: all of them, or after a failure none.
+
+    Raises:
+        ClientFileRefused: a file could not be written; every file is as it was.
+        VersionConflict: a file was changed by somebody else in between; every file is as it was.
+    """
+    done: list[Change] = []
+    try:
+        for change in changes:
+            made = _taken_out(change, records) if change.is_removal else _written(change, records, now)
+            done.append(made)
+    except PostroomError:
+        for change in reversed(done):
+            _give_back(change, records)
+        raise
+    return done
+
+
+def steadily(make: Callable[[], list[Change]], records: Records, now: int) -> list[Change]:
+    """Work changes out and write them; once more when a running client wrote a file in between.
+
+    Raises:
+        ClientFileRefused: a file cannot be read, changed or written; every file is as it was.
+        VersionConflict: a file changes again and again; every file is as it was.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return carry_out(make(), records, now)
+        except VersionConflict:
+            continue
+    return carry_out(make(), records, now)
+
+
+def _is_toml(path: Path) -> bool:
+    return path.suffix == ".toml"
+
+
+def _planned(client: Client, part: Part, records: Records) -> Change:
+    found = files.look(part.place.path, part.place.base)
+    text = found.text
+    try:
+        _require_own_form(client, text)
+        old = _still_true(records.get(found.path), found)
+        marks: list[Mark] = []
+        for want in part.wants:
+            put = toml_edit.put if _is_toml(part.place.path) else json_edit.put
+            text, made = put(text, want, client.name)
+            marks += made
+    except (NotJson, NotToml) as error:
+        raise files.refused(part.place.path, str(error)) from error
+    known = {(mark.path, mark.sign) for mark in old.marks if mark.kind in _CONTENT}
+    fresh = [one for one in marks if one.kind != "replaced" or (one.path, one.sign) not in known]
+    record = replace(
+        old,
+        clients=list(dict.fromkeys([*old.clients, client.name])),
+        marks=[*old.marks, *fresh],
+        made_file=old.made_file or found.content is None,
+    )
+    after = None if found.content is None and not text else text
+    return Change(
+        path=part.place.path, found=found, after=after, before_record=records.get(found.path), record=record
+    )
+
+
+def _require_own_form(client: Client, text: str) -> None:
+    if client.never_with and json_edit.find(text, client.never_with) is not None:
+        where = ".".join(client.never_with)
+        raise NotJson(f"`{where}` stands in it: it is in the form of another version of {client.title}")
+
+
+def _still_true(record: Record, found: Found) -> Record:
+    """Return a record if anything it tells of is there; else nothing of it can be relied on."""
+    if found.content is not None and any(_is_there(mark, found) for mark in record.marks):
+        return record
+    if found.content is not None and record.clients and not record.marks:
+        return record
+    return Record(backups=record.backups, folders=[one for one in record.folders if one.exists()])
+
+
+def _is_there(mark: Mark, found: Found) -> bool:
+    if mark.kind not in _CONTENT:
+        return False
+    if _is_toml(found.path):
+        return toml_edit.find(found.text, mark.path) is not None
+    if mark.sign:
+        return bool(json_edit.items(found.text, mark.path, mark.sign))
+    return json_edit.find(found.text, mark.path) is not None
+
+
+def _planned_removal(client: Client, part: Part, records: Records) -> Change:
+    found = files.look(part.place.path, part.place.base)
+    old = records.get(found.path)
+    others = [name for name in old.clients if name != client.name]
+    known = client.name in old.clients
+    marks = old.of(client.name) if known else _marks_by_name(client, part)
+    text = found.text
+    left: list[Mark] = []
+    try:
+        for mark in reversed(marks) if found.content is not None else ():
+            take = toml_edit.take if _is_toml(part.place.path) else json_edit.take
+            text, stays = take(text, mark)
+            if stays and others:
+                left.insert(0, mark)
+    except (NotJson, NotToml) as error:
+        raise files.refused(part.place.path, str(error)) from error
+    gone = found.content is None or (known and old.made_file and not others and text in ("", "\ufeff"))
+    kept = [mark for mark in old.marks if mark.client != client.name] + [
+        replace(mark, client=others[0]) for mark in left
+    ]
+    record = replace(old, clients=others, marks=kept)
+    return Change(
+        path=part.place.path,
+        found=found,
+        after=None if gone else text,
+        before_record=old,
+        record=record,
+        is_removal=True,
+    )
+
+
+def _marks_by_name(client: Client, part: Part) -> list[Mark]:
+    """Return marks for what bears our name, where no record says what setup wrote."""
+    named = [want for want in part.wants if not want.only_new]
+    if _is_toml(part.place.path):
+        return [Mark(client=client.name, kind="table", path=(*one.path, one.key)) for one in named]
+    return [
+        Mark(client=client.name, kind="item", path=one.path, sign=one.sign)
+        if one.sign
+        else Mark(client=client.name, kind="entry", path=(*one.path, one.key))
+        for one in named
+    ]
+
+
+def _written(change: Change, records: Records, now: int) -> Change:
+    if change.is_none or change.after is None:
+        records.put(change.found.path, change.record)
+        return change
+    is_first = not change.record.made_file and not any(one.exists() for one in change.record.backups)
+    backup = files.backup_place(change.found, now) if is_first else None
+    record = replace(
+        change.record,
+        backups=[*change.record.backups, *([backup] if backup else [])],
+        folders=[*change.record.folders, *files.missing_folders(change.found)],
+    )
+    records.put(change.found.path, record)
+    try:
+        if backup is not None:
+            files.back_up(change.found, backup)
+        files.replace(change.found, change.after)
+    except PostroomError:
+        files.remove_same([backup] if backup else [], change.found.content)
+        records.put(change.found.path, change.before_record)
+        raise
+    return replace(change, backup=backup)
+
+
+def _taken_out(change: Change, records: Records) -> Change:
+    content = None if change.after is None else change.after.encode("utf-8")
+    if not change.is_none:
+        if change.after is None:
+            files.remove(change.found)
+        else:
+            files.replace(change.found, change.after)
+    backups = files.remove_same(change.record.backups, content)
+    folders = records.get(change.found.path).folders
+    records.put(change.found.path, replace(change.record, backups=backups, folders=folders))
+    if change.after is None:
+        records.pass_on(files.remove_folders(folders))
+    return change
+
+
+def _give_back(change: Change, records: Records) -> None:
+    """Undo a change that was written."""
+    if not change.is_none:
+        present = replace(
+            change.found, content=None if change.after is None else change.after.encode("utf-8")
+        )
+        if change.found.content is None:
+            files.remove(present)
+            files.remove_folders(records.get(change.found.path).folders)
+        else:
+            files.replace(present, change.found.text)
+            files.remove_same([change.backup] if change.backup else [], change.found.content)
+    records.put(change.found.path, change.before_record)

@@ -1,0 +1,312 @@
+"""The clients, one row each: where the files are, what stands in them, and why it is that.
+
+The forms are those that the clients documented in autumn 2026. A client that changes its own is mended here
+and in its cases in `tests/clients/cases`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from postroom.app.clients.wants import NAME, Want
+
+Scope = Literal["user", "project"]
+Way = Literal["stdio", "http"]
+
+ADDRESS: Final = "<the server's address>"
+"""Stands in the table where the address of the server will stand in a file."""
+TOKEN_NAME: Final = "POSTROOM_TOKEN"  # noqa: S105 - the name of a variable
+INPUT: Final = "postroom-token"
+EDITS: Final = "Edit|Write|MultiEdit|NotebookEdit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """Where a file of a client is: in a folder below a base, which an environment variable may replace."""
+
+    base: Literal["home", "xdg", "settings", "project"] = "home"
+    """Home; the XDG folder for settings; the system's own folder for them; the project."""
+    folder: str = ""
+    names: tuple[str, ...]
+    """The file, or the names it may have: the first that is there, else the first."""
+    variable: str = ""
+    """Names the folder instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """The events of a client at which it calls `postroom hook`."""
+
+    user: Spot
+    project: Spot
+    events: tuple[str, ...]
+    matchers: Mapping[str, str]
+    timeout: int | None
+    """In the client's own unit."""
+    nested: bool = True
+    """Whether a group with a matcher stands around each command."""
+    version: int | None = None
+    """What the file says of its own form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """One client."""
+
+    name: str
+    title: str
+    user: Spot
+    project: Spot | None = None
+    path: tuple[str, ...] = ("mcpServers",)
+    """The keys under which the servers stand."""
+    stdio: Mapping[str, object]
+    http: Mapping[str, object] | None
+    """None where a token would have to stand in the file."""
+    way: Way = "stdio"
+    why: str = "needs neither address nor token, and starts the server"
+    token: str = ""
+    """How the file names the token."""
+    asks_for_token: bool = False
+    programs: tuple[str, ...] = ()
+    folders: tuple[Spot, ...] = ()
+    """Where one of these is, the client is installed."""
+    known_by: tuple[str, ...] = ()
+    """Taken by itself only when this stands in its file, since another row has the same file."""
+    never_with: tuple[str, ...] = ()
+    """What stands in the file of another row's version, so that ours would break it."""
+    hooks: Hooks | None = None
+
+    def wants(self, way: Way, address: str) -> list[Want]:
+        """Return what should stand in the file of servers; for HTTP there must be a form."""
+        form = self.stdio if way == "stdio" else self.http
+        assert form is not None  # noqa: S101 - the caller looked
+        entry = {key: address if value == ADDRESS else value for key, value in form.items()}
+        wanted = [Want(path=self.path, key=NAME, value=entry)]
+        if way == "http" and self.asks_for_token:
+            asked = {
+                "type": "promptString",
+                "id": INPUT,
+                "description": "The token of the postroom server",
+                "password": True,
+            }
+            wanted.append(Want(path=("inputs",), value=asked, sign=INPUT))
+        return wanted
+
+    def hook_wants(self) -> list[Want]:
+        """Return what should stand in the file of hooks; nothing for a client without."""
+        if self.hooks is None:
+            return []
+        wanted = [self._hook(self.hooks, event) for event in self.hooks.events]
+        if self.hooks.version is None:
+            return wanted
+        version = Want(path=(), key="version", value=self.hooks.version, only_new=True, goes_with=("hooks",))
+        return [version, *wanted]
+
+    def _hook(self, hooks: Hooks, event: str) -> Want:
+        command = f"{NAME} hook {self.name} {event}"
+        called: dict[str, object] = {"command": command}
+        if hooks.nested:
+            called = {"type": "command", **called}
+        if hooks.timeout is not None:
+            called["timeout"] = hooks.timeout
+        group: dict[str, object] = {"hooks": [called]} if hooks.nested else called
+        if matcher := hooks.matchers.get(event):
+            group = {"matcher": matcher, **group}
+        return Want(path=("hooks", event), value=group, sign=command)
+
+
+def _bearer(token: str) -> dict[str, object]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+_COMMAND: Final[dict[str, object]] = {"command": NAME, "args": ["mcp"]}
+_TYPED: Final[dict[str, object]] = {"type": "stdio", **_COMMAND}
+_SHELL: Final = "${POSTROOM_TOKEN}"
+_ENV: Final = "${env:POSTROOM_TOKEN}"
+_OPENCODE: Final = "{env:POSTROOM_TOKEN}"
+_OPENCODE_FILES: Final = ("opencode.json", "opencode.jsonc")
+_LOCAL: Final[dict[str, object]] = {"type": "local", "command": [NAME, "mcp"]}
+_REMOTE: Final[dict[str, object]] = {"type": "remote", "url": ADDRESS}
+
+CLIENTS: Final = (
+    Client(
+        name="claude",
+        title="Claude Code",
+        user=Spot(names=(".claude.json",), variable="CLAUDE_CONFIG_DIR"),
+        project=Spot(base="project", names=(".mcp.json",)),
+        stdio=_TYPED,
+        http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL)},
+        token=_SHELL,
+        programs=("claude",),
+        folders=(Spot(folder=".claude", names=("",), variable="CLAUDE_CONFIG_DIR"),),
+        hooks=Hooks(
+            user=Spot(folder=".claude", names=("settings.json",), variable="CLAUDE_CONFIG_DIR"),
+            project=Spot(base="project", folder=".claude", names=("settings.json",)),
+            events=(
+                "SessionStart",
+                "UserPromptSubmit",
+                "PreToolUse",
+                "PostToolUse",
+                "Stop",
+                "SessionEnd",
+            ),
+            matchers={"PreToolUse": EDITS},
+            timeout=10,
+        ),
+    ),
+    Client(
+        name="codex",
+        title="Codex",
+        user=Spot(folder=".codex", names=("config.toml",), variable="CODEX_HOME"),
+        project=Spot(base="project", folder=".codex", names=("config.toml",)),
+        path=("mcp_servers",),
+        stdio=_COMMAND,
+        http={"url": ADDRESS, "bearer_token_env_var": TOKEN_NAME},
+        token=TOKEN_NAME,
+        programs=("codex",),
+        folders=(Spot(folder=".codex", names=("",), variable="CODEX_HOME"),),
+        hooks=Hooks(
+            user=Spot(folder=".codex", names=("hooks.json",), variable="CODEX_HOME"),
+            project=Spot(base="project", folder=".codex", names=("hooks.json",)),
+            events=("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop"),
+            matchers={},
+            timeout=10,
+        ),
+    ),
+    Client(
+        name="gemini",
+        title="Gemini CLI",
+        user=Spot(folder=".gemini", names=("settings.json",)),
+        project=Spot(base="project", folder=".gemini", names=("settings.json",)),
+        stdio=_COMMAND,
+        http={"httpUrl": ADDRESS, "headers": _bearer(_SHELL)},
+        token=_SHELL,
+        programs=("gemini",),
+        folders=(Spot(folder=".gemini", names=("settings.json",)),),
+        hooks=Hooks(
+            user=Spot(folder=".gemini", names=("settings.json",)),
+            project=Spot(base="project", folder=".gemini", names=("settings.json",)),
+            events=("SessionStart", "BeforeAgent", "BeforeTool", "AfterTool", "AfterAgent", "SessionEnd"),
+            matchers={},
+            timeout=10_000,
+        ),
+    ),
+    Client(
+        name="antigravity",
+        title="Antigravity",
+        user=Spot(folder=".gemini/config", names=("mcp_config.json",)),
+        stdio=_COMMAND,
+        http=None,
+        why="reads no variable in headers: a token would stand in the file",
+        programs=("antigravity",),
+        folders=(Spot(folder=".gemini/config", names=("",)),),
+    ),
+    Client(
+        name="cursor",
+        title="Cursor",
+        user=Spot(folder=".cursor", names=("mcp.json",)),
+        project=Spot(base="project", folder=".cursor", names=("mcp.json",)),
+        stdio=_COMMAND,
+        http={"url": ADDRESS, "headers": _bearer(_ENV)},
+        token=_ENV,
+        programs=("cursor", "cursor-agent"),
+        folders=(Spot(folder=".cursor", names=("",)),),
+        hooks=Hooks(
+            user=Spot(folder=".cursor", names=("hooks.json",)),
+            project=Spot(base="project", folder=".cursor", names=("hooks.json",)),
+            events=("sessionStart", "beforeSubmitPrompt", "preToolUse", "postToolUse", "stop"),
+            matchers={},
+            timeout=None,
+            nested=False,
+            version=1,
+        ),
+    ),
+    Client(
+        name="windsurf",
+        title="Windsurf",
+        user=Spot(folder=".codeium/windsurf", names=("mcp_config.json",)),
+        stdio=_COMMAND,
+        http={"serverUrl": ADDRESS, "headers": _bearer(_ENV)},
+        token=_ENV,
+        programs=("windsurf",),
+        folders=(Spot(folder=".codeium/windsurf", names=("",)),),
+    ),
+    Client(
+        name="vscode",
+        title="VS Code",
+        user=Spot(base="settings", folder="Code/User", names=("mcp.json",)),
+        project=Spot(base="project", folder=".vscode", names=("mcp.json",)),
+        path=("servers",),
+        stdio=_TYPED,
+        http={"type": "http", "url": ADDRESS, "headers": _bearer(f"${{input:{INPUT}}}")},
+        token=f"${{input:{INPUT}}}",
+        asks_for_token=True,
+        programs=("code",),
+        folders=(Spot(base="settings", folder="Code/User", names=("",)),),
+    ),
+    Client(
+        name="copilot",
+        title="Copilot CLI",
+        user=Spot(folder=".copilot", names=("mcp-config.json",), variable="COPILOT_HOME"),
+        project=Spot(base="project", folder=".github", names=("mcp.json",)),
+        stdio={"type": "local", **_COMMAND, "tools": ["*"]},
+        http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL), "tools": ["*"]},
+        token=_SHELL,
+        programs=("copilot",),
+        folders=(Spot(folder=".copilot", names=("",), variable="COPILOT_HOME"),),
+    ),
+    Client(
+        name="opencode",
+        title="opencode 1",
+        user=Spot(base="xdg", folder="opencode", names=_OPENCODE_FILES),
+        project=Spot(base="project", names=_OPENCODE_FILES),
+        path=("mcp",),
+        stdio={**_LOCAL, "enabled": True},
+        http={**_REMOTE, "enabled": True, "headers": _bearer(_OPENCODE)},
+        token=_OPENCODE,
+        programs=("opencode",),
+        never_with=("mcp", "servers"),
+        folders=(Spot(base="xdg", folder="opencode", names=("",)),),
+    ),
+    Client(
+        name="opencode2",
+        title="opencode 2",
+        user=Spot(base="xdg", folder="opencode", names=_OPENCODE_FILES),
+        project=Spot(base="project", names=_OPENCODE_FILES),
+        path=("mcp", "servers"),
+        stdio=_LOCAL,
+        http={**_REMOTE, "oauth": False, "headers": _bearer(_OPENCODE)},
+        token=_OPENCODE,
+        known_by=("mcp", "servers"),
+    ),
+    Client(
+        name="cline",
+        title="Cline",
+        user=Spot(folder=".cline", names=("mcp.json",)),
+        stdio=_COMMAND,
+        http=None,
+        why="reads no variable in headers: a token would stand in the file",
+        programs=("cline",),
+        folders=(Spot(folder=".cline", names=("",)),),
+    ),
+    Client(
+        name="omp",
+        title="Oh My Pi",
+        user=Spot(folder=".omp/agent", names=("mcp.json",), variable="PI_CODING_AGENT_DIR"),
+        project=Spot(base="project", folder=".omp", names=("mcp.json",)),
+        stdio=_TYPED,
+        http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL)},
+        token=_SHELL,
+        programs=("omp",),
+        folders=(Spot(folder=".omp", names=("",)),),
+    ),
+    Client(
+        name="claude-desktop",
+        title="Claude Desktop",
+        user=Spot(base="settings", folder="Claude", names=("claude_desktop_config.json",)),
+        stdio=_COMMAND,
+        http=None,
+        why="its file knows commands only",
+        folders=(Spot(base="settings", folder="Claude", names=("",)),),
+    ),
+)

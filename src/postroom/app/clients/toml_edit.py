@@ -1,0 +1,183 @@
+"""Puts a table of ours into a TOML text and takes it out again; every other byte stays as it is.
+
+The text is cut and joined by its lines, and what came out is read with the standard library: it must mean
+what the text meant before, with our table in it or without. Else the text is refused as it is.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Final
+
+from postroom.app.clients.wants import Mark, Want, fits
+
+_HEADER: Final = re.compile(r"^[ \t]*\[", re.MULTILINE)
+_TOKEN: Final = re.compile(
+    r""""{3}(?:\\.|[^\\])*?"{3,5}|\'{3}.*?\'{3,5}|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|\#[^\n]*""", re.DOTALL
+)
+_ASSIGNED: Final = re.compile(r"[ \t]*([A-Za-z0-9_-]+)[ \t]*=")
+
+
+class NotToml(ValueError):
+    """The text is no TOML, or our table stands in it in a form that is not changed by hand of ours."""
+
+
+def put(text: str, want: Want, client: str) -> tuple[str, list[Mark]]:
+    """Return the text with our table at its end, or mended where it stands, and the mark of what was done.
+
+    Raises:
+        NotToml: the text cannot be read, or no such table can be added to it.
+    """
+    path = (*want.path, want.key)
+    found = find(text, path)
+    if found is not None and fits(found, want):
+        return text, []
+    end = _line_end(text)
+    lines = _lines(want.value, end)
+    if found is None:
+        before = _separator(text, end)
+        result = f"{text}{before}[{'.'.join(path)}]{end}{lines}"
+        mark = Mark(client=client, kind="table", path=path, before=before)
+    else:
+        start, stop = _body(text, path)
+        result = text[:start] + lines + _theirs(text[start:stop], want) + text[stop:]
+        mark = Mark(client=client, kind="replaced", path=path, was=text[start:stop])
+    _require_same(result, text, path)
+    if not fits(find(result, path), want):
+        raise NotToml(f"[{'.'.join(path)}] cannot be changed in this form; take it out by hand")
+    return result, [mark]
+
+
+def take(text: str, mark: Mark) -> tuple[str, bool]:
+    """Return the text without what a mark stands for, and whether anything of it is left: it never is.
+
+    Raises:
+        NotToml: the text cannot be read, or the table stands in it in another form.
+    """
+    if find(text, mark.path) is None:
+        return text, False
+    if mark.kind == "replaced":
+        start, stop = _body(text, mark.path)
+        result = text[:start] + mark.was + text[stop:]
+    else:
+        result = _without_tables(text, mark)
+        if find(result, mark.path) is not None:
+            raise NotToml(f"[{'.'.join(mark.path)}] is written in another form; take it out by hand")
+    _require_same(result, text, mark.path)
+    return result, False
+
+
+def find(text: str, path: tuple[str, ...]) -> object:
+    """Return the value that a path of keys leads to, or None.
+
+    Raises:
+        NotToml: the text cannot be read, or something on the way is no table.
+    """
+    found: object = _read(text)
+    for depth, key in enumerate(path):
+        if not isinstance(found, Mapping):
+            raise NotToml(f"`{'.'.join(path[:depth])}` is no table")
+        found = found.get(key)
+        if found is None:
+            return None
+    return found
+
+
+def _read(text: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text.removeprefix("\ufeff"))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise NotToml(str(error)) from error
+
+
+def _lines(value: object, end: str) -> str:
+    """Return the lines of a table of plain values; JSON writes these as TOML does."""
+    assert isinstance(value, Mapping)  # noqa: S101 - our own table of clients
+    return "".join(f"{key} = {json.dumps(one, ensure_ascii=False)}{end}" for key, one in value.items())
+
+
+def _separator(text: str, end: str) -> str:
+    if not text.removeprefix("\ufeff"):
+        return ""
+    return end if text.endswith("\n") else end + end
+
+
+def _line_end(text: str) -> str:
+    first = text.find("\n")
+    return "\r\n" if first > 0 and text[first - 1] == "\r" else "\n"
+
+
+def _header(path: tuple[str, ...], *, inner: bool) -> re.Pattern[str]:
+    names = r"[ \t]*\.[ \t]*".join(rf"""["']?{re.escape(name)}["']?""" for name in path)
+    rest = r"(?:[ \t]*\.[^\]\r\n]*)?" if inner else ""
+    return re.compile(rf"^[ \t]*\[[ \t]*{names}{rest}[ \t]*\][ \t]*(?:#[^\r\n]*)?(?:\r?\n|\Z)", re.MULTILINE)
+
+
+def _body(text: str, path: tuple[str, ...]) -> tuple[int, int]:
+    """Return where the lines of a table begin and end; blanks and comments before the next are the next's."""
+    lines = _without_long_texts(text)
+    header = _header(path, inner=False).search(lines)
+    if header is None:
+        raise NotToml(f"[{'.'.join(path)}] is written in another form; take it out by hand")
+    return header.end(), _end(lines, header.end())
+
+
+def _without_long_texts(text: str) -> str:
+    """Return a text of the same length in which what looks like a header at a line's begin is one."""
+    text = text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text
+    return _TOKEN.sub(
+        lambda found: re.sub(r"[^\r\n]", "x", found[0]) if found[0][:3] in ('"""', "'''") else found[0], text
+    )
+
+
+def _end(text: str, start: int) -> int:
+    following = _HEADER.search(text, start)
+    stop = start
+    for line in re.finditer(r"[^\n]*(?:\n|\Z)", text[start : following.start() if following else len(text)]):
+        if line[0].strip() and not line[0].lstrip().startswith("#"):
+            stop = start + line.end()
+    return stop
+
+
+def _theirs(body: str, want: Want) -> str:
+    """Return the lines of a table that say what ours do not."""
+    assert isinstance(want.value, Mapping)  # noqa: S101 - our own table of clients
+    ours = want.foreign | want.value.keys()
+    return "".join(
+        line
+        for line in body.splitlines(keepends=True)
+        if not ((key := _ASSIGNED.match(line)) and key[1] in ours)
+    )
+
+
+def _without_tables(text: str, mark: Mark) -> str:
+    while header := _header(mark.path, inner=True).search(lines := _without_long_texts(text)):
+        start, stop = header.start() + text[header.start() :].startswith("\ufeff"), _end(lines, header.end())
+        if mark.before and text[:start].endswith(mark.before):
+            start -= len(mark.before)
+        rest = text[stop:]
+        joined = text[:start].endswith(("\n", "\ufeff")) or not text[:start] or rest[:1] in ("", "\r", "\n")
+        text = text[:start] + ("" if joined else _line_end(text)) + rest
+    return text
+
+
+def _require_same(after: str, before: str, path: tuple[str, ...]) -> None:
+    """Refuse a change of anything but the table at `path`.
+
+    Raises:
+        NotToml: it would change more, or the result cannot be read.
+    """
+    if _apart_from(_read(after), path) != _apart_from(_read(before), path):
+        raise NotToml(f"[{'.'.join(path)}] cannot be changed without changing more; do it by hand")
+
+
+def _apart_from(document: dict[str, object], path: tuple[str, ...]) -> object:
+    """Return a document without what is at a path, and without tables that are empty then."""
+    found = {key: value for key, value in document.items() if key != path[0]}
+    inner = document.get(path[0])
+    if len(path) > 1 and isinstance(inner, dict) and (left := _apart_from(inner, path[1:])):
+        found[path[0]] = left
+    elif len(path) > 1 and inner is not None and not isinstance(inner, dict):
+        found[path[0]] = inner
+    return found

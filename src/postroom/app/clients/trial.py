@@ -1,0 +1,115 @@
+"""Tries what stands in a client's file: reads it as the client would, and makes a real MCP call by it."""
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Literal
+
+import httpx2
+from mcp import Client as McpClient
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+
+from postroom.app import places
+from postroom.app.clients.spots import Place
+from postroom.app.clients.standing import address_of, entry_of
+from postroom.app.clients.table import TOKEN_NAME, Client
+from postroom.app.clients.wants import NAME
+from postroom.app.tokens import redact
+from postroom.contracts.errors import ConfigError
+
+PATIENCE: Final = timedelta(seconds=20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What a trial saw."""
+
+    state: Literal["answered", "not tried", "failed"]
+    detail: str
+    remedy: str = ""
+
+
+def try_out(client: Client, place: Place, environment: Mapping[str, str]) -> Trial:
+    """Call the server as the client will: begin, list the tools, ask for its health. Bounded in time.
+
+    Raises:
+        ClientFileRefused: the client's file cannot be read.
+    """
+    entry = entry_of(client, place)
+    if entry is None:
+        return Trial(state="failed", detail=f"no entry {NAME} stands in {place.path}")
+    if address_of(entry) and not environment.get(TOKEN_NAME):
+        file = places.token_file(places.data_dir(environment))
+        asked = "the client asks the person for the token" if client.asks_for_token else "the client reads it"
+        return Trial(
+            state="not tried",
+            detail=f"{TOKEN_NAME} is not set here, and {asked}",
+            remedy=f"export {TOKEN_NAME}=\"$(cat '{file}')\" where the client is started",
+        )
+    try:
+        return asyncio.run(_tried(client, entry, environment))
+    except Exception as error:  # the edge around one trial: whatever the library raises is what was seen
+        token = f"see that {TOKEN_NAME} is the server's token, and " if address_of(entry) else ""
+        return Trial(state="failed", detail=_told(error), remedy=f"{token}see `postroom doctor`")
+
+
+async def _tried(client: Client, entry: Mapping[str, object], environment: Mapping[str, str]) -> Trial:
+    async with (
+        asyncio.timeout(PATIENCE.total_seconds()),
+        _connected(client, entry, environment) as mcp,
+    ):
+        tools = await mcp.list_tools()
+        health = await mcp.call_tool("health_check", {})
+        if health.is_error:
+            raise ConfigError(f"health_check failed: {health.content}")
+        found = health.structured_content or {}
+        return Trial(
+            state="answered",
+            detail=f"{len(tools.tools)} tools, health {found.get('status', 'unknown')}",
+        )
+
+
+@asynccontextmanager
+async def _connected(
+    client: Client, entry: Mapping[str, object], environment: Mapping[str, str]
+) -> AsyncIterator[McpClient]:
+    address = address_of(entry)
+    async with AsyncExitStack() as stack:
+        if address:
+            headers = _headers(client, entry, environment)
+            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers))
+            transport = streamable_http_client(address, http_client=http)
+        else:
+            silent = stack.enter_context(open(os.devnull, "w"))  # noqa: ASYNC230, PTH123, SIM115 - no disk is behind it, and the stack closes it
+            transport = stdio_client(_command(entry, environment), errlog=silent)
+        yield await stack.enter_async_context(McpClient(transport))
+
+
+def _headers(client: Client, entry: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, str]:
+    token = environment.get(TOKEN_NAME, "")
+    if variable := entry.get("bearer_token_env_var"):
+        return {"Authorization": f"Bearer {environment.get(str(variable), '')}"}
+    found = entry.get("headers")
+    written = found if isinstance(found, Mapping) else {}
+    return {str(name): str(value).replace(client.token, token) for name, value in written.items()}
+
+
+def _command(entry: Mapping[str, object], environment: Mapping[str, str]) -> StdioServerParameters:
+    command, arguments = entry.get("command"), entry.get("args", [])
+    words = [str(one) for one in (command if isinstance(command, list) else [command])]
+    words += [str(one) for one in (arguments if isinstance(arguments, list) else [])]
+    added = entry.get("env", entry.get("environment", {}))
+    given = {str(name): str(value) for name, value in added.items()} if isinstance(added, Mapping) else {}
+    return StdioServerParameters(command=words[0], args=words[1:], env={**environment, **given})
+
+
+def _told(error: BaseException) -> str:
+    """Return what failed in one line, without what a token looks like."""
+    while isinstance(error, BaseExceptionGroup) and error.exceptions:
+        error = error.exceptions[0]
+    return redact(re.sub(r"\s+", " ", f"{type(error).__name__}: {error}"))[:300]

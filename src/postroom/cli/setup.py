@@ -1,0 +1,220 @@
+"""`postroom setup`: connects clients with the server, says how that stands, and takes it out again."""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from postroom.app import places
+from postroom.app.clients.records import Records
+from postroom.app.clients.setting_up import Change, Part, parts, plan, plan_removal, steadily
+from postroom.app.clients.spots import Scene, chosen, command_path, servers_place
+from postroom.app.clients.standing import is_recorded, standing
+from postroom.app.clients.table import CLIENTS, Client, Scope, Way
+from postroom.cli import show
+from postroom.cli.exit_codes import FAILED
+from postroom.cli.options import AsJson
+from postroom.cli.setup_server import Served, served
+from postroom.cli.setup_text import done_text, notes_of, standing_document, standings_text
+from postroom.contracts.clock import SystemClock
+from postroom.contracts.errors import ConfigError, PostroomError
+
+DEFAULT: Final = "add"
+
+
+class SetupGroup(TyperGroup):
+    """Lets the word `add` be left out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put `add` before arguments that name no command of the group."""
+        first = next((one for one in args if not one.startswith("-")), "")
+        if first not in self.commands and args[:1] != ["--help"]:
+            args = [DEFAULT, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=SetupGroup,
+    help="Connect clients with the server. `postroom setup claude` is short for `postroom setup add claude`.",
+    rich_markup_mode=None,
+)
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CLIENT]...",
+        help=f"{', '.join(one.name for one in CLIENTS)}; without any, all that are installed.",
+        show_default=False,
+    ),
+]
+Known = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CLIENT]...", help="The same; without any, all that setup wrote to.", show_default=False
+    ),
+]
+ScopeOption = Annotated[
+    Scope, typer.Option("--scope", help="For all that this user does, or for the project in this folder.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would change, and write nothing.")]
+
+
+@app.callback()
+def group() -> None:
+    """Connect clients with the server."""
+
+
+@app.command()
+def add(  # noqa: PLR0913 - the options of the command
+    clients: Names = None,
+    dry_run: DryRun = False,
+    scope: ScopeOption = "user",
+    http: Annotated[
+        bool | None,
+        typer.Option(
+            "--http/--stdio", help="Call the address, or start `postroom mcp`.", show_default="each client's"
+        ),
+    ] = None,
+    no_hooks: Annotated[bool, typer.Option("--no-hooks", help="Write no hooks.")] = False,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Make no call at the end.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the server, and hooks where there are any, into clients' files. Exit code 1 when one failed."""
+    scene = Scene(environment=places.environment(), scope=scope)
+    taken = chosen(clients or [], scene)
+    server = served(scene.environment)
+    if not dry_run and not (http and no_hooks):
+        _require_command(scene.environment)
+    way: Way | None = None if http is None else ("http" if http else "stdio")
+    records = Records(scene.environment)
+    results = []
+    for client in taken:
+        result = _set_up(client, scene, way or client.way, server, records, (not no_hooks, dry_run))
+        if not dry_run and not no_verify and "error" not in result:
+            result["trial"] = server.trial(client, servers_place(client, scene), scene.environment)
+        results.append(result)
+    document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, scene, dry_run=dry_run)}
+    show.answer(document, as_json=as_json, text=lambda: done_text(document))
+    if any("error" in one or one.get("trial", {}).get("state") == "failed" for one in results):
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def remove(
+    clients: Known = None, dry_run: DryRun = False, scope: ScopeOption = "user", as_json: AsJson = False
+) -> None:
+    """Take out of clients' files what setup wrote, and nothing else. Exit code 1 when one failed."""
+    scene = Scene(environment=places.environment(), scope=scope)
+    records = Records(scene.environment)
+    taken = chosen(clients, scene) if clients else _recorded(scene, records)
+    results = [_take_out(client, scene, records, dry_run=dry_run) for client in taken]
+    document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, scene, dry_run=dry_run)}
+    show.answer(document, as_json=as_json, text=lambda: done_text(document))
+    if any("error" in one for one in results):
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def status(scope: ScopeOption = "user", as_json: AsJson = False) -> None:
+    """Say how each client is set up, and what would mend it. Exit code 1 when one is not as it should be."""
+    scene = Scene(environment=places.environment(), scope=scope)
+    records = Records(scene.environment)
+    address = served(scene.environment).address
+    found = [standing(one, scene, address, records) for one in _fitting(scene)]
+    ok = all(one.state != "drifted" for one in found)
+    document = {"ok": ok, "clients": [standing_document(one) for one in found]}
+    show.answer(document, as_json=as_json, text=lambda: standings_text(found))
+    if not ok:
+        raise typer.Exit(FAILED)
+
+
+def _fitting(scene: Scene) -> list[Client]:
+    return [one for one in CLIENTS if scene.scope == "user" or one.project is not None]
+
+
+def _recorded(scene: Scene, records: Records) -> list[Client]:
+    """Return the clients that setup wrote to: what others wrote under our name is not taken out unasked."""
+    return [one for one in _fitting(scene) if is_recorded(one, scene, records)]
+
+
+def _require_command(environment: Mapping[str, str]) -> None:
+    if command_path(environment) is None:
+        raise ConfigError(
+            "the command `postroom` is not on the PATH, and clients could not start it",
+            value=environment.get("PATH", ""),
+            remedy="install it for your account (`uv tool install .` or `pipx install .` in the clone), "
+            "or put the folder of this command on the PATH",
+        )
+
+
+def _set_up(
+    client: Client, scene: Scene, way: Way, server: Served, records: Records, asked: tuple[bool, bool]
+) -> dict[str, Any]:
+    hooks, dry_run = asked
+    try:
+        wanted = parts(client, scene, way, server.address, hooks=hooks)
+        return {
+            **_head(client),
+            "way": way,
+            "why": client.why if way == client.way else "as asked",
+            "files": _done(client, wanted, records, dry_run),
+        }
+    except PostroomError as error:
+        return {**_head(client), "way": way, "files": [], "error": error.as_dict()}
+
+
+def _done(client: Client, wanted: list[Part], records: Records, dry_run: bool) -> list[dict[str, Any]]:
+    if dry_run:
+        return [_file(one, dry_run=True) for one in plan(client, wanted, records)]
+    with records.kept():
+        changes = steadily(lambda: plan(client, wanted, records), records, SystemClock().now())
+    return [_file(one, dry_run=False) for one in changes]
+
+
+def _take_out(client: Client, scene: Scene, records: Records, *, dry_run: bool) -> dict[str, Any]:
+    try:
+        wanted = parts(client, scene, "http" if client.http else "stdio", "", hooks=True)
+        if dry_run:
+            changes = plan_removal(client, wanted, records)
+        else:
+            with records.kept():
+                now = SystemClock().now()
+                changes = steadily(lambda: plan_removal(client, wanted, records), records, now)
+        return {**_head(client), "files": [_file(one, dry_run=dry_run) for one in changes]}
+    except PostroomError as error:
+        return {**_head(client), "files": [], "error": error.as_dict()}
+
+
+def _head(client: Client) -> dict[str, Any]:
+    return {"client": client.name, "title": client.title}
+
+
+def _file(change: Change, *, dry_run: bool) -> dict[str, Any]:
+    before = "" if change.found.content is None else change.found.text
+    kind = "changed"
+    if change.is_none:
+        kind = "none"
+    elif change.found.content is None:
+        kind = "made"
+    elif change.after is None:
+        kind = "removed"
+    told = {
+        "path": str(change.path),
+        "change": kind,
+        "backup": None if change.backup is None else str(change.backup),
+    }
+    if dry_run:
+        told["diff"] = _diff(change.path, before, change.after or "")
+    return told
+
+
+def _diff(path: Path, before: str, after: str) -> str:
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True), after.splitlines(keepends=True), str(path), str(path)
+    )
+    return "".join(
+        line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+    )

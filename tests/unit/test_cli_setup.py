@@ -1,0 +1,199 @@
+"""`postroom setup`: what it prints, what it writes, and the code it ends with. No server runs here."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from postroom.cli.main import main
+
+Run = Callable[..., "Done"]
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with one client in it, and the command on the path."""
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME", "POSTROOM_URL"):
+        monkeypatch.delenv(name, raising=False)
+    folder = tmp_path / "home"
+    (folder / ".cursor").mkdir(parents=True)
+    (folder / "bin").mkdir()
+    command = folder / "bin" / "postroom"
+    command.write_text("#!/bin/sh\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.setenv("PATH", str(folder / "bin"))
+    monkeypatch.setenv("POSTROOM_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*words: str) -> Done:
+        code = main(["setup", *words])
+        said = capsys.readouterr()
+        return Done(code, said.out, said.err)
+
+    return run
+
+
+def test_without_names_what_is_installed_is_set_up(home: Path, run: Run) -> None:
+    done = run()
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("Cursor: set up over stdio (needs neither address nor token")
+    assert f"{home}/.cursor/mcp.json: made" in done.out
+    assert "call: not tried: no server runs\n  remedy: start it with `postroom up`" in done.out
+    assert "open a new session of each client" in done.out
+    assert "POSTROOM_DATA_DIR must be set where the client is started" in done.out
+    entry = json.loads((home / ".cursor/mcp.json").read_text())["mcpServers"]["postroom"]
+    assert entry == {"command": "postroom", "args": ["mcp"]}
+
+
+def test_the_word_add_may_be_left_out(home: Path, run: Run) -> None:
+    for words in (["cursor", "--no-verify"], ["--no-verify", "cursor"], ["add", "cursor", "--no-verify"]):
+        assert run(*words, "--json").document["clients"][0]["client"] == "cursor"
+    assert (home / ".cursor/mcp.json").exists()
+
+
+def test_a_dry_run_shows_a_diff_and_writes_nothing(home: Path, run: Run) -> None:
+    file = home / ".cursor/mcp.json"
+    file.write_text('{"mcpServers": {}}')
+    before = sorted(home.rglob("*"))
+    done = run("cursor", "--dry-run")
+    assert done.code == 0
+    assert f"--- {file}\n+++ {file}\n" in done.out
+    assert '+{"mcpServers": {"postroom": {"command": "postroom", "args": ["mcp"]}}}' in done.out
+    assert "nothing was written" in done.out
+    assert file.read_text() == '{"mcpServers": {}}'
+    assert sorted(home.rglob("*")) == before
+    assert not (home.parent / "data").exists()
+    run("cursor")
+    assert '-{"mcpServers": {"postroom"' in run("remove", "cursor", "--dry-run").out
+    assert "postroom" in file.read_text()
+
+
+def test_remove_gives_back_what_was_there(home: Path, run: Run) -> None:
+    before = sorted(path for path in home.rglob("*") if ".local" not in path.parts)
+    run()
+    done = run("remove")
+    assert done.code == 0
+    assert "Cursor: taken out" in done.out
+    assert "Claude" not in done.out
+    assert sorted(path for path in home.rglob("*") if ".local" not in path.parts) == before
+    assert run("remove", "cursor").out.startswith("Cursor: nothing of setup's is left to take out")
+
+
+def test_one_that_fails_does_not_stop_the_others(home: Path, run: Run) -> None:
+    (home / ".claude.json").write_text("{broken")
+    done = run("claude", "cursor", "--json")
+    assert done.code == 1
+    claude, cursor = done.document["clients"]
+    assert claude["error"]["code"] == "client_file_refused"
+    assert "line 1" in claude["error"]["message"]
+    assert [one["change"] for one in cursor["files"]] == ["made", "made"]
+    assert (home / ".claude.json").read_text() == "{broken"
+    told = run("claude", "cursor")
+    assert "Claude Code: failed\n" in told.out
+    assert "remedy: " in told.out
+    assert run("remove", "claude").code == 1
+    assert run("remove").code == 0  # it was never set up, and nobody asked for it
+
+
+def test_status_tells_each_client_and_what_would_mend_it(home: Path, run: Run) -> None:
+    assert run("status").code == 0
+    run("cursor")
+    found = {one["client"]: one for one in run("status", "--json").document["clients"]}
+    assert found["cursor"] == {
+        "client": "cursor",
+        "state": "set up",
+        "way": "stdio",
+        "hooks": True,
+        "findings": [],
+    }
+    assert found["codex"]["state"] == "not installed"
+    (home / ".cursor/hooks.json").write_text('{"version": 1}')
+    done = run("status")
+    assert done.code == 1
+    assert "cursor: hooks_missing: no hook of ours is at sessionStart" in done.out
+    assert "remedy: postroom setup cursor" in done.out
+    assert run("status", "--json").document["ok"] is False
+
+
+def test_a_name_of_no_client_is_refused_before_anything(home: Path, run: Run) -> None:
+    done = run("cursor", "emacs")
+    assert done.code == 2
+    assert "no client is called 'emacs'" in done.err
+    assert not (home / ".cursor/mcp.json").exists()
+
+
+def test_without_the_command_on_the_path_nothing_is_written(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = run("cursor")
+    assert done.code == 78
+    assert "the command `postroom` is not on the PATH" in done.err
+    assert "uv tool install" in done.err
+    assert not (home / ".cursor/mcp.json").exists()
+
+
+def test_http_names_the_address_and_the_variable_of_the_token(home: Path, run: Run) -> None:
+    done = run("cursor", "--http", "--no-hooks")
+    assert done.code == 0
+    entry = json.loads((home / ".cursor/mcp.json").read_text())["mcpServers"]["postroom"]
+    assert entry["url"] == "http://127.0.0.1:8765/mcp"
+    assert entry["headers"] == {"Authorization": "Bearer ${env:POSTROOM_TOKEN}"}
+    assert not (home / ".cursor/hooks.json").exists()
+    assert "export POSTROOM_TOKEN=" in done.out
+    refused = run("cline", "--http", "--json")
+    assert refused.code == 1
+    assert refused.document["clients"][0]["error"]["code"] == "invalid_argument"
+
+
+def test_no_file_names_a_folder_of_this_machine(home: Path, run: Run) -> None:
+    run("claude", "codex", "gemini", "cursor", "vscode", "omp")
+    for path in home.rglob("*"):
+        if path.is_file() and path.suffix in (".json", ".toml") and ".local" not in path.parts:
+            assert str(home) not in path.read_text()
+            assert str(Path(sys.prefix)) not in path.read_text()
+
+
+def test_with_no_client_on_the_machine_it_says_how_to_name_one(home: Path, run: Run) -> None:
+    (home / ".cursor").rmdir()
+    done = run()
+    assert done.code == 0
+    assert done.out == "no client was found; name one, for example `claude`\n"
+
+
+def test_what_others_wrote_under_our_name_is_taken_out_only_when_somebody_asks(home: Path, run: Run) -> None:
+    file = home / ".cursor/mcp.json"
+    file.write_text('{"mcpServers": {"postroom": {"command": "postroom", "args": ["mcp"]}}}')
+    assert run("remove").out == "no client was found; name one, for example `claude`\n"
+    assert "postroom" in file.read_text()
+    assert "Cursor: taken out" in run("remove", "cursor").out
+    assert file.read_text() == '{"mcpServers": {}}'
+
+
+def test_over_http_and_without_hooks_no_command_is_needed(
+    home: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert run("cursor", "--http", "--no-hooks").code == 0
+    assert (home / ".cursor/mcp.json").exists()

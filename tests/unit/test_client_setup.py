@@ -1,0 +1,362 @@
+"""Setting clients up in a home of their own: what stands where, what is refused, how that stands later."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from clients_room import ADDRESS, BY_NAME, Room
+from postroom.app.clients.spots import Scene, chosen, is_installed, servers_place
+from postroom.app.clients.table import CLIENTS
+from postroom.contracts.errors import ClientFileRefused, ConfigError, InvalidArgument
+
+SETTINGS = ".claude/settings.json"
+SERVERS = ".claude.json"
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Room:
+    (tmp_path / "home").mkdir()
+    return Room(tmp_path / "home")
+
+
+@pytest.mark.parametrize("client", CLIENTS, ids=lambda one: one.name)
+def test_every_client_is_set_up_stands_well_and_is_taken_out(client: object, room: Room) -> None:
+    name = client.name  # type: ignore[attr-defined]  # a row of the table
+    room.set_up(name)
+    found = room.standing(name)
+    assert (found.state, found.way, found.findings) == ("set up", "stdio", ())
+    assert found.hooks == (BY_NAME[name].hooks is not None)
+    room.take_out(name)
+    assert room.tree() == {}
+    assert room.standing(name).state in ("not installed", "not set up")
+
+
+@pytest.mark.parametrize("client", [one for one in CLIENTS if one.project], ids=lambda one: one.name)
+def test_a_project_is_set_up_in_its_own_folder(client: object, room: Room) -> None:
+    room.scope = "project"
+    (room.home / "harbour").mkdir()
+    room.set_up(client.name)  # type: ignore[attr-defined]  # a row of the table
+    assert {name.partition("/")[0] for name in room.tree()} == {"harbour"}
+    room.take_out(client.name)  # type: ignore[attr-defined]  # as above
+    assert room.tree() == {"harbour": None}
+
+
+def test_a_client_without_a_project_file_says_so(room: Room) -> None:
+    room.scope = "project"
+    with pytest.raises(InvalidArgument, match="Windsurf has no configuration of a project"):
+        room.set_up("windsurf")
+
+
+@pytest.mark.parametrize("name", [one.name for one in CLIENTS if one.http is None])
+def test_no_token_is_ever_written_into_a_file(name: str, room: Room) -> None:
+    with pytest.raises(InvalidArgument, match="not set up over HTTP"):
+        room.set_up(name, "http")
+    assert room.tree() == {}
+
+
+def test_both_ways_after_one_another_leave_what_was_there(room: Room) -> None:
+    room.write(SERVERS, '{"a": 1}')
+    for way in ("http", "stdio", "http"):
+        room.set_up("claude", way)  # type: ignore[arg-type]  # it is a way
+        assert room.standing("claude").way == way
+    room.take_out("claude")
+    assert room.read(SERVERS) == '{"a": 1}'
+
+
+def test_the_same_for_toml(room: Room) -> None:
+    room.write(".codex/config.toml", "a = 1")
+    for way in ("http", "stdio", "http"):
+        room.set_up("codex", way)  # type: ignore[arg-type]  # it is a way
+        assert room.standing("codex").way == way
+    room.take_out("codex")
+    assert room.read(".codex/config.toml") == "a = 1"
+
+
+def test_what_stood_there_before_setup_stays_when_it_is_taken_out(room: Room) -> None:
+    by_hand = '{"mcpServers": {"postroom": {"type": "stdio", "command": "postroom", "args": ["mcp"]}}}'
+    room.write(SERVERS, by_hand)
+    assert room.standing("claude").state == "set up"
+    room.set_up("claude", hooks=False)
+    assert room.tree() == {SERVERS: by_hand.encode()}
+    room.take_out("claude")
+    assert room.read(SERVERS) == by_hand
+    room.take_out("claude")  # nobody knows of a setup any more: what bears our name goes
+    assert json.loads(room.read(SERVERS)) == {"mcpServers": {}}
+
+
+def test_without_a_record_what_bears_our_name_is_taken_out(room: Room) -> None:
+    room.write(".cursor/hooks.json", '{"version": 1, "hooks": {"stop": [{"command": "done"}]}}')
+    room.set_up("cursor")
+    room.set_up("vscode", "http")
+    for file in (room.home.with_name("home-data")).rglob("setup.json"):
+        file.unlink()
+    room.take_out("cursor")
+    room.take_out("vscode")
+    hooks = json.loads(room.read(".cursor/hooks.json"))["hooks"]
+    assert hooks.pop("stop") == [{"command": "done"}]
+    assert set(map(str, hooks.values())) == {"[]"}
+    assert json.loads(room.read(".config/Code/User/mcp.json")) == {"servers": {}, "inputs": []}
+
+
+def test_hooks_are_left_out_when_nobody_wants_them(room: Room) -> None:
+    room.set_up("claude", hooks=False)
+    assert set(room.tree()) == {SERVERS}
+    assert room.drifts("claude") == []
+
+
+def test_two_clients_with_one_folder_take_it_with_them_in_any_order(room: Room) -> None:
+    for first, second in (("gemini", "antigravity"), ("antigravity", "gemini")):
+        room.set_up("gemini")
+        room.set_up("antigravity")
+        room.take_out(first)
+        assert ".gemini" in room.tree()
+        room.take_out(second)
+        assert room.tree() == {}
+
+
+def test_a_folder_in_which_a_client_wrote_stays(room: Room) -> None:
+    room.set_up("codex")
+    room.write(".codex/auth.json", "{}")
+    room.take_out("codex")
+    assert room.tree() == {".codex": None, ".codex/auth.json": b"{}"}
+
+
+def test_opencode_is_written_in_the_form_of_its_version(room: Room) -> None:
+    path = ".config/opencode/opencode.jsonc"
+    room.write(path, '{"mcp": {"servers": {}}}')
+    assert [one.name for one in chosen([], room.scene)] == ["opencode2"]
+    with pytest.raises(ClientFileRefused, match="another version of opencode"):
+        room.set_up("opencode")
+    room.write(path, '{"mcp": {}}')
+    assert [one.name for one in chosen([], room.scene)] == ["opencode"]
+
+
+def test_clients_are_found_by_their_folder_or_their_program(room: Room) -> None:
+    assert chosen([], room.scene) == []
+    room.write(".cursor/other", "")
+    program = room.write("bin/codex", "#!/bin/sh\n")
+    program.chmod(0o755)
+    room.more["PATH"] = str(program.parent)
+    assert [one.name for one in chosen([], room.scene)] == ["codex", "cursor"]
+    assert [one.name for one in chosen(["cline", "cline"], room.scene)] == ["cline"]
+    with pytest.raises(InvalidArgument, match="no client is called 'emacs'"):
+        chosen(["emacs"], room.scene)
+
+
+@pytest.mark.parametrize(
+    ("name", "platform", "path"),
+    [
+        ("vscode", "linux", ".config/Code/User/mcp.json"),
+        ("vscode", "darwin", "Library/Application Support/Code/User/mcp.json"),
+        ("vscode", "win32", "AppData/Roaming/Code/User/mcp.json"),
+        ("claude-desktop", "darwin", "Library/Application Support/Claude/claude_desktop_config.json"),
+        ("opencode", "darwin", ".config/opencode/opencode.json"),
+        ("claude", "win32", ".claude.json"),
+    ],
+)
+def test_each_system_has_its_own_folders(name: str, platform: str, path: str, room: Room) -> None:
+    scene = Scene(environment=room.environment, platform=platform)
+    assert servers_place(BY_NAME[name], scene).path == room.home / path
+    assert not is_installed(BY_NAME[name], scene)
+
+
+def test_a_variable_of_the_client_names_its_folder(room: Room, tmp_path: Path) -> None:
+    room.more = {"CODEX_HOME": str(tmp_path / "codex"), "CLAUDE_CONFIG_DIR": str(tmp_path / "claude")}
+    for name in ("codex", "claude"):
+        room.set_up(name)
+    assert room.tree() == {}
+    written = {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("c*/*")}
+    assert written == {"codex/config.toml", "codex/hooks.json", "claude/.claude.json", "claude/settings.json"}
+    for name in ("codex", "claude"):
+        room.take_out(name)
+    assert not (tmp_path / "codex").exists()
+
+
+def test_a_link_within_the_home_is_followed_and_stays_a_link(room: Room) -> None:
+    kept = room.write("dotfiles/claude.json", "{}\n")
+    (room.home / SERVERS).symlink_to(kept)
+    room.set_up("claude", hooks=False)
+    assert (room.home / SERVERS).is_symlink()
+    assert "postroom" in kept.read_text()
+    room.take_out("claude")
+    assert kept.read_text() == "{}\n"
+    assert [path.name for path in kept.parent.iterdir()] == ["claude.json"]
+
+
+def refused(room: Room, words: str) -> None:
+    before = room.tree()
+    with pytest.raises(ClientFileRefused, match=words) as told:
+        room.set_up("claude")
+    assert told.value.remedy
+    assert room.tree() == before
+    assert not room.records.get((room.home / SERVERS).resolve()).clients
+
+
+def test_a_link_that_leads_out_of_the_home_is_refused(room: Room, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.json").write_text("{}")
+    (room.home / SERVERS).symlink_to(tmp_path / "elsewhere.json")
+    refused(room, "leads out of")
+    assert (tmp_path / "elsewhere.json").read_text() == "{}"
+
+
+def test_a_folder_that_is_a_link_out_of_the_home_is_refused(room: Room, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (room.home / ".claude").symlink_to(tmp_path / "elsewhere")
+    refused(room, "leads out of")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_ring_of_links_is_refused(room: Room) -> None:
+    (room.home / SERVERS).symlink_to(room.home / "b")
+    (room.home / "b").symlink_to(room.home / SERVERS)
+    with pytest.raises(ClientFileRefused):
+        room.set_up("claude")
+
+
+def test_a_folder_in_the_place_of_a_file_is_refused(room: Room) -> None:
+    (room.home / SERVERS).mkdir()
+    refused(room, "no plain file")
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe{\x00}\x00", b'{"a": "\xe9"}'])
+def test_what_is_no_utf_8_is_refused(content: bytes, room: Room) -> None:
+    (room.home / SERVERS).write_bytes(content)
+    refused(room, "no UTF-8 text")
+
+
+def test_a_file_that_its_owner_made_read_only_is_refused(room: Room) -> None:
+    room.write(SERVERS, "{}").chmod(0o444)
+    refused(room, "read-only")
+
+
+def test_when_the_second_file_cannot_be_read_the_first_is_not_written(room: Room) -> None:
+    room.write(SETTINGS, '{"hooks": ')
+    refused(room, "line 1")
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
+def test_the_mode_is_kept_and_backups_are_private(mode: int, room: Room) -> None:
+    room.write(SERVERS, '{"token": "secret"}').chmod(mode)
+    [change] = room.set_up("claude", hooks=False)
+    assert change.backup is not None
+    assert change.backup.name.startswith(".claude.json.postroom-backup-2026")
+    assert change.backup.read_text() == '{"token": "secret"}'
+    assert stat.S_IMODE(change.backup.stat().st_mode) == 0o600
+    assert stat.S_IMODE((room.home / SERVERS).stat().st_mode) == mode
+    room.take_out("claude")
+    assert stat.S_IMODE((room.home / SERVERS).stat().st_mode) == mode
+    assert set(room.tree()) == {SERVERS}
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give a file away")
+def test_the_owner_is_kept(room: Room) -> None:
+    os.chown(room.write(SERVERS, "{}"), 65_534, 65_534)
+    [change] = room.set_up("claude", hooks=False)
+    assert change.backup is not None
+    for path in (room.home / SERVERS, change.backup):
+        assert (path.stat().st_uid, path.stat().st_gid) == (65_534, 65_534)
+
+
+def test_a_new_file_is_private(room: Room) -> None:
+    room.set_up("claude", hooks=False)
+    assert stat.S_IMODE((room.home / SERVERS).stat().st_mode) == 0o600
+
+
+def test_a_backup_that_differs_from_what_is_left_is_kept(room: Room) -> None:
+    room.write(SERVERS, '{"a": 1}')
+    room.set_up("claude", hooks=False)
+    room.write(SERVERS, room.read(SERVERS).replace('"a": 1', '"a": 2'))
+    room.take_out("claude")
+    assert json.loads(room.read(SERVERS)) == {"a": 2}
+    assert [content for name, content in room.tree().items() if "backup" in name] == [b'{"a": 1}']
+
+
+def test_drift_is_told_apart(room: Room) -> None:
+    room.set_up("claude")
+    good = {name: room.read(name) for name in (SERVERS, SETTINGS)}
+    cases = {
+        "missing": (SERVERS, lambda text: text.replace('"postroom": {', '"other": {')),
+        "changed": (SERVERS, lambda text: text.replace('"command": "postroom"', '"command": "/opt/x"')),
+        "duplicate": (SERVERS, lambda text: text.replace('"postroom": {', '"postroom": {}, "postroom": {')),
+        "unreadable": (SERVERS, lambda text: text[:-3]),
+        "hooks_missing": (SETTINGS, lambda text: text.replace("hook claude Stop", "hook else Stop")),
+        "hooks_changed": (SETTINGS, lambda text: text.replace("|MultiEdit", "")),
+    }
+    for drift, (name, change) in cases.items():
+        room.write(name, change(good[name]))
+        assert room.read(name) != good[name]
+        found = room.standing("claude")
+        assert found.state == "drifted"
+        assert [one.drift for one in found.findings] == [drift]
+        assert all(one.remedy for one in found.findings)
+        room.write(name, good[name])
+    assert room.drifts("claude") == []
+
+
+def test_hooks_that_are_all_gone_are_missing(room: Room) -> None:
+    room.set_up("cursor")
+    room.write(".cursor/hooks.json", '{"version": 1}')
+    assert room.drifts("cursor") == ["hooks_missing"]
+    room.set_up("cursor")
+    assert room.drifts("cursor") == []
+
+
+def test_a_hook_that_stands_twice_is_told(room: Room) -> None:
+    room.set_up("cursor")
+    hooks = json.loads(room.read(".cursor/hooks.json"))
+    hooks["hooks"]["stop"] *= 2
+    room.write(".cursor/hooks.json", json.dumps(hooks))
+    assert room.drifts("cursor") == ["duplicate"]
+    room.take_out("cursor")
+    room.set_up("cursor")
+    assert room.drifts("cursor") == []
+
+
+@pytest.mark.parametrize("name", [one.name for one in CLIENTS if one.http])
+def test_an_old_address_is_told_and_mended(name: str, room: Room) -> None:
+    room.set_up(name, "http", address="http://127.0.0.1:9999/mcp")
+    assert room.drifts(name) == ["old_address"]
+    room.set_up(name, "http")
+    assert room.drifts(name) == []
+    assert ADDRESS in "".join(
+        room.read(path) for path, content in room.tree(backups=False).items() if content
+    )
+    room.take_out(name)
+    assert room.tree(backups=False) == {}
+
+
+def test_what_a_person_took_out_by_hand_is_no_trouble(room: Room) -> None:
+    room.write(SERVERS, '{"a": 1}')
+    room.set_up("claude", hooks=False)
+    room.write(SERVERS, '{"a": 3}')
+    room.take_out("claude")
+    assert room.read(SERVERS) == '{"a": 3}'
+
+
+def test_with_the_last_client_our_own_record_goes(room: Room) -> None:
+    data = room.home.with_name("home-data")
+    room.set_up("claude")
+    room.set_up("cursor")
+    room.take_out("claude")
+    assert len(list(data.rglob("setup.json"))) == 1
+    room.take_out("cursor")
+    assert list(data.rglob("setup.json")) == []
+
+
+def test_records_that_cannot_be_read_are_told_and_stay(room: Room) -> None:
+    room.set_up("claude")
+    [file] = room.home.with_name("home-data").rglob("setup.json")
+    file.write_text('{"files-9": {}}')
+    with pytest.raises(ConfigError, match="cannot be read as a record"):
+        room.take_out("claude")
+    assert file.read_text() == '{"files-9": {}}'
+
+
+def test_a_file_that_cannot_be_read_is_no_drift_of_a_client_that_was_never_set_up(room: Room) -> None:
+    room.write(SERVERS, "{broken")
+    found = room.standing("claude")
+    assert found.state == "not installed"
+    assert [one.drift for one in found.findings] == ["unreadable"]
