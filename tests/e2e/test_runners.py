@@ -219,3 +219,33 @@ def test_a_runner_that_cannot_be_is_refused_and_nothing_is_changed(
         assert str(crew.folder) not in str([one["runner"]["env"] for one in before["runners"]])
         listed = line.rpc({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).json()["result"]["tools"]
     assert [one["name"] for one in listed if "runner" in one["name"]] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "limits", "reason"),
+    [
+        (["true"], {}, "put nothing out"),
+        (["sh", "-c", "trap '' TERM; sleep 60 & sleep 60"], {"timeout": 1}, "1 s"),
+        (["sh", "-c", "echo so far; sleep 60"], {"idle_timeout": 1}, "1 s"),
+        (["sh", "-c", "setsid sleep 60 & echo broken >&2; exit 3"], {}, "broken"),
+        (["no-such-program"], {}, "no-such-program"),
+    ],
+)
+def test_whoever_wrote_learns_why_a_program_failed_and_nothing_of_it_is_left(
+    server: RunningServer, tmp_path: Path, words: list[str], limits: dict[str, float], reason: str
+) -> None:
+    crew = Crew(server, tmp_path / "yard", slow="0")
+    with server.line() as line:
+        asked = {"project": str(crew.folder), "agent": CREW[0], "runner": {"argv": words, **limits}}
+        assert declared(line, asked).status == 200
+        send(line, crew.folder, CREW[0], "k")
+    pause, until = threading.Event(), time.monotonic() + 30
+    while not crew.answers() and time.monotonic() < until:
+        pause.wait(0.05)
+    [answer] = crew.answers()
+    assert answer["importance"] == "high"
+    assert answer["body_md"].startswith(f"{CREW[0]} could not handle your letter: ")
+    assert reason in answer["body_md"]
+    [told] = crew.call("delivery_status", agent_name="Hal", message_id=answer["reply_to"])["recipients"]
+    assert (told["state"], reason in told["failure"]) == ("failed", True)
+    assert processes_of(server.data_dir) == []

@@ -92,6 +92,7 @@ class HouseAgents:
         """End it; harmless when it never started."""
         await self._tasks.close()
         await self._runs.stop()
+        await self._commands.close()
 
 
 def _environment_of(activation: RunActivation) -> dict[str, str]:

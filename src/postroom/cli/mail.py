@@ -1,6 +1,7 @@
 """`postroom mail`: letters, as the agent named with `--as`."""
 
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -226,7 +227,10 @@ def _receipt(answered: Mapping[str, Any]) -> str:
     lines = []
     for delivery in show.items(answered.get("deliveries")):
         letter = show.fields(delivery.get("payload"))
-        names = ", ".join(map(show.line, delivery.get("recipients") or []))
+        readers = zip_longest(delivery.get("recipients") or [], delivery.get("seen") or [])
+        names = ", ".join(
+            f"{show.line(name)} ({show.line(seen)})" if seen else show.line(name) for name, seen in readers
+        )
         lines.append(
             f"letter {letter.get('id')} on thread {show.line(letter.get('thread_id'))} went to {names}"
         )
