@@ -249,3 +249,34 @@ def test_whoever_wrote_learns_why_a_program_failed_and_nothing_of_it_is_left(
     [told] = crew.call("delivery_status", agent_name="Hal", message_id=answer["reply_to"])["recipients"]
     assert (told["state"], reason in told["failure"]) == ("failed", True)
     assert processes_of(server.data_dir) == []
+
+
+def test_agents_of_the_configuration_file_are_run_and_not_when_it_names_them_no_more(tmp_path: Path) -> None:
+    settings = tmp_path / "config" / "postroom"
+    settings.mkdir(parents=True)
+    (tmp_path / "yard").mkdir()
+    told = f'[[agents]]\nname = "Bo"\nproject = "{tmp_path / "yard"}"\nargv = ["sh", "-c", "cat >/dev/null; echo hi"]\n'
+    (settings / "config.toml").write_text(told)
+    with RunningServer(tmp_path / "data") as server:
+        with server.line() as line:
+            line.tool(
+                "register_agent", project_key=str(tmp_path / "yard"), program="p", model="m", name="Hal"
+            )
+            send(line, tmp_path / "yard", "Bo", "k")
+            pause, until = threading.Event(), time.monotonic() + 20
+            asked = {"project_key": str(tmp_path / "yard"), "agent_name": "Hal"}
+            while not (found := line.tool("fetch_inbox", **asked)) and time.monotonic() < until:
+                pause.wait(0.05)
+            assert [one["body_md"] for one in found] == ["hi"]
+            [runner] = line.request("GET", "/admin/runners").json()["runners"]
+            assert (runner["agent"], runner["declared_by"]) == ("Bo", "file")
+        server.stop()
+        (settings / "config.toml").write_text("")
+        server.start()
+        with server.line() as line:
+            assert line.request("GET", "/admin/runners").json() == {"runners": []}
+        server.stop()
+        (settings / "config.toml").write_text(told.replace("Bo", "B\\\\u0007o"))
+        with pytest.raises(AssertionError, match="ended at once"):
+            server.start()
+        assert "Traceback" not in server.log()

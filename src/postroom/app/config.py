@@ -58,6 +58,18 @@ def _duration(value: object) -> object:
     raise ValueError("write a duration with its unit, such as 90s, 500ms, 1h, 7d or P7D")
 
 
+def duration_of(text: str) -> timedelta:
+    """Return what a duration with its unit means.
+
+    Raises:
+        ValueError: it is none, and says what to write.
+    """
+    found = _duration(text)
+    if not isinstance(found, timedelta):
+        raise ValueError("write a duration with its unit, such as 90s, 30m or 1h")  # noqa: TRY004 - a value
+    return _in_bounds(found)
+
+
 def _times(count: int, unit: timedelta) -> timedelta:
     try:
         return count * unit
@@ -333,8 +345,9 @@ def _from_file(environment: Mapping[str, str]) -> dict[str, _Found]:
         raise _unreadable(file, error.strerror or type(error).__name__) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable(file, f"not TOML: {error}") from error
+    table.pop("agents", None)  # not a setting: `agents_config` reads it
     for name in table:
-        _check_known(name, list(Settings.model_fields), f"in {file}")
+        _check_known(name, [*Settings.model_fields, "agents"], f"in {file}")
     if "data_dir" in table:
         raise ConfigError(
             f"data_dir cannot stand in {file}: clients that read no file could not find the server",

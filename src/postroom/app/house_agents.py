@@ -4,9 +4,12 @@ start: what a former server left running is ended, the mailbox takes up what was
 stop: nobody is woken, what runs is ended and given back uncounted
 """
 
+from collections.abc import Sequence
+
 import structlog
 
 from postroom.app import places
+from postroom.app.agents_config import DeclaredAgent
 from postroom.app.config import Settings
 from postroom.app.house_runs import HouseRuns
 from postroom.concurrency import SystemTimer, Tasks
@@ -16,20 +19,32 @@ from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.runners import Runner
 from postroom.contracts.store import MailReads
 from postroom.executors.command import CommandExecutor
+from postroom.mail.desk import Caller
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, LetterEffects
-from postroom.mail.waking.runners import read_runner
+from postroom.mail.waking.runners import read_runner, written_runner
 from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
 from postroom.mail.waking.words import AGENT_THREAD, agent_of
 
 _LOG = structlog.get_logger(__name__)
+_OPERATOR = Caller(operator=True)
+_PAGE = 500
 
 
 class HouseAgents:
     """Runs agents for whom mail comes."""
 
-    def __init__(self, settings: Settings, mail: Mail, runs: HouseRuns, clock: Clock) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        mail: Mail,
+        runs: HouseRuns,
+        clock: Clock,
+        declared: Sequence[DeclaredAgent] = (),
+    ) -> None:
+        """Make everything; nothing runs yet. `declared` are the agents of the configuration file."""
+        self._declared = declared
         self._mail = mail
         self._clock = clock
         self._runs = runs
@@ -80,6 +95,7 @@ class HouseAgents:
         Raises:
             StoreError: what was left could not be taken up.
         """
+        await self._declare()
         ended = await self._commands.find_and_end_orphans()
         if ended:
             _LOG.warning("agents.orphans_ended", processes=len(ended))
@@ -88,11 +104,43 @@ class HouseAgents:
         self._tasks.start(self._waker.serve(), name="waker")
         self._tasks.start(self._answering.serve(), name="answers")
 
+    async def _declare(self) -> None:
+        """Have the agents that the configuration file declares, and no runner that it declared before."""
+        kept: set[tuple[str, str]] = set()
+        for one in self._declared:
+            made = await self._mail.call("ensure_project", {"human_key": one.project}, caller=_OPERATOR)
+            asked = {
+                "project_key": one.project,
+                "name": one.name,
+                "program": one.runner.recipe.value,
+                "model": "unknown",
+                "task_description": one.task,
+            }
+            await self._mail.call("register_agent", asked, caller=_OPERATOR)
+            written = written_runner(one.runner)
+            await self._mail.set_runner(one.project, one.name, written, declared_by="file")
+            kept.add((made["slug"], one.name.casefold()))
+        for slug, name in await self._mail.store.read(_declared_before):
+            if (slug, name.casefold()) not in kept:
+                await self._mail.set_runner(slug, name, None)
+
     async def stop(self) -> None:
         """End it; harmless when it never started."""
         await self._tasks.close()
         await self._runs.stop()
         await self._commands.close()
+
+
+def _declared_before(tx: MailReads) -> list[tuple[str, str]]:
+    """Return project and name of the agents whose runners a configuration file declared."""
+    found: list[tuple[str, str]] = []
+    after = 0
+    while page := tx.runners(limit=_PAGE, after=after):
+        after = page[-1].agent_id
+        agents = tx.agents_by_id([one.agent_id for one in page if one.declared_by == "file"])
+        projects = {one.id: tx.project_by_id(one.project_id) for one in agents.values()}
+        found += [(home.slug, one.name) for one in agents.values() if (home := projects[one.id]) is not None]
+    return found
 
 
 def _environment_of(activation: RunActivation) -> dict[str, str]:

@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from postroom.app import places
+from postroom.app.agents_config import load_agents
 from postroom.app.chats import Chats
 from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
@@ -159,11 +160,12 @@ class _Server(uvicorn.Server):
         self._site = site
         self._address = address
         self._chats = None if house.gateway is None else Chats(house.gateway, end=self._end)
+        self._failure: PostroomError | None = None
 
     @property
     def failure(self) -> PostroomError | None:
-        """Why the chats could not be started, and the server therefore ended."""
-        return None if self._chats is None else self._chats.failure
+        """Why agents or chats could not be started, and the server therefore ended."""
+        return self._failure or (None if self._chats is None else self._chats.failure)
 
     def _end(self) -> None:
         self.should_exit = True
@@ -173,11 +175,10 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             return
-        await self._house.agents.start()
-        if self._chats is not None:
-            await self._chats.start(patience=CHANNELS_SECONDS, told_to_stop=lambda: self.should_exit)
-            if self.should_exit:
-                return
+        await self._start_work()
+        if self.should_exit:
+            await self._house.agents.stop()
+            return
         for listener in sockets or ():
             listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
         settings = self._house.settings
@@ -200,6 +201,17 @@ class _Server(uvicorn.Server):
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
         _greet(settings, url, self._site.codes.make(), chat=self._site.has_chat_page)
+
+    async def _start_work(self) -> None:
+        """Begin to run agents and to connect the chats; what a person must mend ends the server."""
+        try:
+            await self._house.agents.start()
+        except PostroomError as error:
+            self._failure = error
+            self.should_exit = True
+            return
+        if self._chats is not None:
+            await self._chats.start(patience=CHANNELS_SECONDS, told_to_stop=lambda: self.should_exit)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop; a stream that lasts for ever is ended first, or all of the grace would be waited for it.
@@ -229,10 +241,11 @@ def run(settings: Settings) -> int:
     """
     configure_logs(settings)
     told = load_gateway(settings)
+    declared = load_agents(places.environment())
     token = load_or_make_token(places.token_file(settings.data_dir))
     listener = _listen(settings)
     try:
-        house = House.open(settings, clock=SystemClock())
+        house = House.open(settings, clock=SystemClock(), declared=declared)
     except BaseException:
         listener.close()
         raise

@@ -1,10 +1,11 @@
 """The one place where objects are made and put together."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from postroom.app.agents_config import DeclaredAgent
 from postroom.app.config import Settings
 from postroom.app.house_agents import HouseAgents
 from postroom.app.house_runs import HouseRuns
@@ -31,7 +32,9 @@ LOG_RESERVE = 8 << 20
 class House:
     """A running installation: the store, the services over it, and what works in the background."""
 
-    def __init__(self, settings: Settings, store: SqliteStore, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, store: SqliteStore, clock: Clock, declared: Sequence[DeclaredAgent] = ()
+    ) -> None:
         self.settings = settings
         self.store = store
         self.clock = clock
@@ -46,7 +49,7 @@ class House:
             Author(name=settings.git_author_name, email=settings.git_author_email),
         )
         self.runs = HouseRuns(store.runs, registry=self.metrics.registry)
-        self.agents = HouseAgents(settings, self.mail, self.runs, clock)
+        self.agents = HouseAgents(settings, self.mail, self.runs, clock, declared)
         self.mail.on_change = self._changed
         self.gateway: HouseGateway | None = None
         """Its chats, where they are configured; run by whoever serves."""
@@ -54,15 +57,24 @@ class House:
         self._relay: ArchiveRelay | None = None
 
     @classmethod
-    def open(cls, settings: Settings, *, clock: Clock | None = None, purpose: str = "server") -> "House":
+    def open(
+        cls,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        purpose: str = "server",
+        declared: Sequence[DeclaredAgent] = (),
+    ) -> "House":
         """Own the database and put everything together; nothing runs yet.
+
+        `declared` are the agents that the configuration file has run.
 
         Raises:
             StoreHeld, SchemaTooNew, StoreReadOnly: the database cannot be used by this process.
         """
         clock = clock or SystemClock()
         store = SqliteStore.open(settings.database, clock=clock, purpose=purpose, log_reserve=LOG_RESERVE)
-        return cls(settings, store, clock)
+        return cls(settings, store, clock, declared)
 
     def open_gateway(self, told: "GatewayFile") -> None:
         """Make the gateway that `gateway.toml` tells of; nothing runs yet. Outside of the event loop.

@@ -13,6 +13,7 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRequired
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.contracts.waking import RunnerSource
 from postroom.mail.attachments import load_attachments
 from postroom.mail.bell import Bell
 from postroom.mail.commands import (
@@ -145,7 +146,9 @@ class Mail:
         """Return the house's own place of work over an open transaction, for what it does by itself."""
         return self.desk(tx, Caller())
 
-    async def set_runner(self, project_key: str, agent_name: str, runner: str | None) -> bool:
+    async def set_runner(
+        self, project_key: str, agent_name: str, runner: str | None, *, declared_by: RunnerSource = "operator"
+    ) -> bool:
         """Say how an agent is run when mail comes for it, None for not at all; for the operator alone.
 
         Return whether it had a runner before.
@@ -159,7 +162,7 @@ class Mail:
             if runner is None:
                 return tx.drop_runner(agent.id)
             known = tx.runner(agent.id) is not None
-            tx.put_runner(agent.id, runner, declared_by="operator", now=self.clock.now())
+            tx.put_runner(agent.id, runner, declared_by=declared_by, now=self.clock.now())
             return known
 
         return await self.store.write(change)

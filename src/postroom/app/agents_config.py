@@ -1,0 +1,81 @@
+"""The agents that the configuration file declares: `[[agents]]`, each with its project and how it is run."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from postroom.app import places
+from postroom.app.config import duration_of
+from postroom.contracts.errors import ConfigError, InvalidRunner
+from postroom.contracts.runners import Runner
+
+TABLE: Final = "agents"
+_OWN: Final = ("name", "project", "task")
+_TIMES: Final = ("timeout", "idle_timeout")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredAgent:
+    """An agent as the file declares it."""
+
+    name: str
+    project: str
+    """The absolute path of its project's folder."""
+    task: str
+    runner: Runner
+
+
+def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
+    """Return the agents that the configuration file declares; none without a file.
+
+    Raises:
+        ConfigError: one of them cannot be what it says.
+    """
+    file = places.config_file(environment)
+    try:
+        with file.open("rb") as stream:
+            told = tomllib.load(stream).get(TABLE, [])
+    except FileNotFoundError:
+        return ()
+    if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
+        raise _wrong(file, "", "it is no list of tables", f"write [[{TABLE}]] before each agent")
+    found = tuple(_agent(file, number, one) for number, one in enumerate(told, start=1))
+    named = [(one.project, one.name.casefold()) for one in found]
+    twice = next((one for one in found if named.count((one.project, one.name.casefold())) > 1), None)
+    if twice is not None:
+        raise _wrong(file, twice.name, "it is declared twice", "leave one of them out")
+    return found
+
+
+def _agent(file: Path, number: int, told: Mapping[str, Any]) -> DeclaredAgent:
+    which = str(told.get("name") or f"number {number}")
+    for name in ("name", "project"):
+        if not isinstance(told.get(name), str) or not told[name].strip():
+            raise _wrong(file, which, f"{name} is missing", f"add {name}")
+    if not isinstance(told.get("task", ""), str):
+        raise _wrong(file, which, "task is no text", "write a text")
+    project = places.absolute(told["project"], places.environment(), base=file.parent)
+    runner = {name: value for name, value in told.items() if name not in _OWN}
+    try:
+        times: dict[str, Any] = {name: _seconds(runner[name]) for name in _TIMES if name in runner}
+        checked = Runner.from_dict({"cwd": str(project), **runner, **times})
+    except (InvalidRunner, ValueError) as error:
+        reason = error.message if isinstance(error, InvalidRunner) else str(error)
+        raise _wrong(file, which, reason, getattr(error, "remedy", "") or "see docs/runners.md") from error
+    return DeclaredAgent(
+        name=told["name"].strip(), project=str(project), task=told.get("task", ""), runner=checked
+    )
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError("a time is no text such as 30m")  # noqa: TRY004 - told like the other faults
+    return (duration_of(value) if isinstance(value, str) else timedelta(seconds=value)).total_seconds()
+
+
+def _wrong(file: Path, which: str, reason: str, remedy: str) -> ConfigError:
+    agent = f" {which}" if which else ""
+    return ConfigError(f"{file} [[{TABLE}]]{agent}: {reason}", value=which or None, remedy=remedy)

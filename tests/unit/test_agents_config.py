@@ -1,0 +1,74 @@
+"""Agents in the configuration file: what they are read as, and in which words a wrong one is refused."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from postroom.app.agents_config import load_agents
+from postroom.app.config import load_settings
+from postroom.contracts.errors import ConfigError
+from postroom.contracts.runners import Recipe
+
+GOOD = """
+port = 8999
+
+[[agents]]
+name = "Ada"
+project = "/work/shop"
+recipe = "claude"
+resume = true
+timeout = "45m"
+task = "mends things"
+
+[[agents]]
+name = "Bo"
+project = "yard"
+argv = ["python3", "bo.py"]
+idle_timeout = 90
+env = { COLOUR = "red" }
+"""
+
+
+def environment(tmp_path: Path, text: str) -> dict[str, str]:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    return {"POSTROOM_CONFIG": str(file), "HOME": str(tmp_path)}
+
+
+def test_agents_are_read_with_their_projects_and_runners(tmp_path: Path) -> None:
+    given = environment(tmp_path, GOOD)
+    ada, bo = load_agents(given)
+    assert (ada.name, ada.project, ada.task) == ("Ada", "/work/shop", "mends things")
+    assert (ada.runner.recipe, ada.runner.resume, ada.runner.cwd) == (Recipe.CLAUDE, True, "/work/shop")
+    assert ada.runner.timeout == timedelta(minutes=45)
+    assert (bo.project, bo.runner.cwd) == (str(tmp_path / "yard"), str(tmp_path / "yard"))
+    assert (bo.runner.argv, bo.runner.idle_timeout) == (("python3", "bo.py"), timedelta(seconds=90))
+    assert load_settings(environment=given).port == 8999
+
+
+def test_without_a_file_or_without_agents_there_are_none(tmp_path: Path) -> None:
+    assert load_agents({"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}) == ()
+    assert load_agents(environment(tmp_path, "port = 1\n")) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("agents = 3", "no list of tables"),
+        ("[[agents]]\nproject = '/a'", "number 1: name is missing"),
+        ("[[agents]]\nname = 'Ada'", "Ada: project is missing"),
+        ("[[agents]]\nname = 'Ada'\nproject = '/a'", "Ada: the runner's argv is refused"),
+        ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\nrecepie = 'y'", "no such field"),
+        ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntimeout = '5'", "duration"),
+        ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntimeout = true", "time"),
+        ("[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\ntask = 1", "task is no text"),
+        (2 * "[[agents]]\nname = 'Ada'\nproject = '/a'\nargv = ['x']\n", "declared twice"),
+    ],
+)
+def test_a_wrong_agent_is_refused_and_named(tmp_path: Path, text: str, words: str) -> None:
+    given = environment(tmp_path, text)
+    with pytest.raises(ConfigError, match=r"config\.toml") as caught:
+        load_agents(given)
+    assert words in caught.value.message
+    assert caught.value.remedy
