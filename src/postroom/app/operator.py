@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from postroom.app.backups import stamp
 from postroom.app.tokens import new_agent_token
 from postroom.app.wiring import House
 from postroom.contracts.clock import iso
@@ -14,8 +15,8 @@ from postroom.contracts.errors import ArchiveUnavailable, InvalidPath, PostroomE
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads
 from postroom.http_api.lag import LagMeter
-from postroom.http_api.operations import Readiness
-from postroom.http_api.readiness import archive_check, loop_check, store_check
+from postroom.http_api.operations import Check, Readiness
+from postroom.http_api.readiness import archive_check, backups_check, loop_check, store_check
 from postroom.mail.archive import layout
 from postroom.mail.desk import token_hash
 from postroom.mail.outgoing import ARCHIVE
@@ -70,8 +71,21 @@ class Operator:
                 await store_check(house.store.probe),
                 await archive_check(lambda: house.store.read(lambda tx: tx.backlog(ARCHIVE)), now),
                 loop_check(self._meter, now),
+                await self._backups(),
                 *([] if self.chats is None else [self.chats.check()]),
             )
+        )
+
+    async def _backups(self) -> Check:
+        try:
+            found = await self._house.backups.state()
+        except StoreError as error:
+            return Check(name="backups", state="unknown", required=False, facts={"code": error.code})
+        return backups_check(
+            age_ms=found.age_ms,
+            code=None if found.failure is None else found.failure.code,
+            is_on=bool(found.interval_ms),
+            is_overdue=found.is_overdue,
         )
 
     async def doctor(self) -> Mapping[str, object]:
@@ -144,8 +158,7 @@ class Operator:
     async def back_up(self, target: Path | None) -> Mapping[str, object]:
         """Write a whole, verified copy of the database."""
         house = self._house
-        stamp = iso(house.clock.now()).replace(":", "").replace(".", "")
-        chosen = target or house.settings.data_dir / "backups" / f"postroom-{stamp}.db"
+        chosen = target or house.backups.folder / f"postroom-{stamp(house.clock.now())}.db"
         if chosen.exists():
             raise InvalidPath(
                 f"{chosen} exists", value=str(chosen), remedy="name a file that is not there yet"

@@ -167,6 +167,7 @@ class _Server(uvicorn.Server):
         if not self.started:
             return
         await self._house.agents.start()
+        self._house.backups.start()
         if self._chats is not None:
             await self._chats.start(patience=CHANNELS_SECONDS, told_to_stop=lambda: self.should_exit)
             if self.should_exit:
@@ -199,6 +200,7 @@ class _Server(uvicorn.Server):
 
         Chats are stopped before: turns and answers get their time while pages and health still answer.
         """
+        await self._house.backups.stop()
         if self._chats is not None:
             await self._chats.stop()
         await self._house.agents.stop()

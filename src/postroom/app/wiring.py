@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from postroom.app.backups import Backups
 from postroom.app.config import Settings
 from postroom.app.house_agents import HouseAgents
 from postroom.app.house_runs import HouseRuns
@@ -47,6 +48,7 @@ class House:
         )
         self.runs = HouseRuns(store.runs, registry=self.metrics.registry)
         self.agents = HouseAgents(settings, self.mail, self.runs, clock)
+        self.backups = Backups(settings, store, clock)
         self.mail.on_change = self._changed
         self.gateway: HouseGateway | None = None
         """Its chats, where they are configured; run by whoever serves."""

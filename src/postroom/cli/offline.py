@@ -10,8 +10,8 @@ from postroom.app.tokens import load_or_make_token
 from postroom.cli.restoring import checked_schema
 from postroom.contracts.errors import InvalidPath, PostroomError, StateError
 from postroom.stores.sqlite.connection import connect, file_error, translated
+from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
-from postroom.stores.sqlite.migrate import back_up
 
 
 def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:
@@ -37,7 +37,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
         with translated():
             connection = connect(settings.database)
             try:
-                back_up(connection, chosen)
+                back_up(connection, chosen, is_read_back=True)
             finally:
                 connection.close()
         checked_schema(chosen, chosen)
