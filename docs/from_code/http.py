@@ -30,6 +30,7 @@ ROUTE_WORDS: Final = {
     "/admin/runners": "Which agents are run when mail comes (`GET`, `?project=` for one project); says how "
     'one is run (`PUT`), body: `{"project": "...", "agent": "...", "runner": {"argv": ["..."]}}`; ends that '
     '(`DELETE`), body: `{"project": "...", "agent": "..."}`.',
+    "/admin/runs/dead": "The runs that were given up and wait for somebody, oldest first, up to 500.",
     "/admin/login-code": "Makes a link that opens the pages once, within ten minutes.",
     "/admin/rebuild-archive": "Writes the archive anew from the database. Body: "
     '`{"project": "..."}`, or `{}` for every project.',
@@ -99,7 +100,7 @@ def page() -> str:
     sessions = Sessions(b"", clock)
     desk = LoginDesk(sessions, LoginCodes(clock), clock, is_operator=lambda _: False)
     nobody: Any = _Absent()
-    machine = routes(nobody, desk, registry=nobody, clock=clock, runners=nobody)
+    machine = routes(nobody, desk, registry=nobody, clock=clock, runners=nobody, runs=nobody)
     people = page_routes(nobody, clock=clock, parse_query=lambda _: None)
     rows = [
         MCP,

@@ -368,7 +368,12 @@ def test_doctor_examines_what_it_can_without_a_server(data: Path, capsys: pytest
     code, document = run(capsys, "doctor")
     assert (code, document["ok"]) == (1, False)
     states = {one["name"]: one["state"] for one in document["checks"]}
-    assert states == {"server": "failed", "settings": "ok", "token": "ok", "store": "ok"}
+    well = dict.fromkeys(("settings", "token", "store", "disk"), "ok")
+    assert states == {"server": "failed", **well, "backups": "unknown"}
+    assert main(["backup"]) == 0
+    capsys.readouterr()
+    _, document = run(capsys, "doctor")
+    assert {one["name"]: one["state"] for one in document["checks"]}["backups"] == "ok"
     (data / "postroom.db").write_bytes(b"broken" * 1000)
     (data / "token").write_text("nonsense")
     code, document = run(capsys, "doctor")

@@ -9,7 +9,6 @@ name lies in the future: then the clock is wrong now, or was, and age says nothi
 
 import asyncio
 import re
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,6 +18,7 @@ from typing import Final
 import structlog
 
 from postroom.app.config import Settings
+from postroom.app.machine import free_bytes
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
 from postroom.contracts.errors import StoreError, StoreFull
@@ -67,15 +67,6 @@ class BackupState:
         return bool(self.interval_ms) and self.age_ms is not None and self.age_ms > 2 * self.interval_ms
 
 
-def free_bytes(folder: Path) -> int:
-    """Return how much may still be written to the disk of a folder.
-
-    Raises:
-        OSError: the folder cannot be looked at.
-    """
-    return shutil.disk_usage(folder).free
-
-
 class Backups:
     """Makes them in the background for as long as it is started."""
 
@@ -88,7 +79,7 @@ class Backups:
         timer: Timer | None = None,
         free: Callable[[Path], int] = free_bytes,
     ) -> None:
-        self.folder = settings.data_dir / "backups"
+        self.folder = folder_of(settings)
         self._interval_ms = milliseconds(settings.backup_interval)
         self._keep = settings.backup_keep
         self._store = store
@@ -115,8 +106,7 @@ class Backups:
             StoreError: the folder cannot be read.
         """
         now = self._clock.now()
-        past = [one for one in await asyncio.to_thread(self._found) if one.made_at <= now]
-        newest = max(past, key=lambda one: one.made_at, default=None)
+        newest = await asyncio.to_thread(newest_backup, self.folder, now)
         return BackupState(
             interval_ms=self._interval_ms,
             newest=newest,
@@ -158,16 +148,9 @@ class Backups:
 
     async def _timed(self) -> list[Backup]:
         """Return those of the timer, oldest first, without those of the future."""
-        found, now = await asyncio.to_thread(self._found), self._clock.now()
+        found, now = await asyncio.to_thread(backups_in, self.folder), self._clock.now()
         timed = [one for one in found if one.is_timed and one.made_at <= now]
         return sorted(timed, key=lambda one: one.made_at)
-
-    def _found(self) -> list[Backup]:
-        try:
-            files = [path for path in self.folder.glob("*.db") if path.is_file()]
-            return [_backup(path) for path in files]
-        except OSError as error:
-            raise file_error(error, self.folder) from error
 
     def _prepare(self) -> None:
         """Make the folder, remove what a server that was killed left half written, and look for room."""
@@ -192,6 +175,33 @@ class Backups:
                 remove_with_companions(one.path)
             except OSError as error:  # it is tried again after the next one
                 _LOG.warning("backup.not_removed", file=one.path.name, reason=str(error))
+
+
+def folder_of(settings: Settings) -> Path:
+    """Return where backups lie."""
+    return settings.data_dir / "backups"
+
+
+def backups_in(folder: Path) -> list[Backup]:
+    """Return every backup in a folder, in no order; none when there is no folder. Blocks.
+
+    Raises:
+        StoreError: the folder cannot be read.
+    """
+    try:
+        return [_backup(path) for path in folder.glob("*.db") if path.is_file()]
+    except OSError as error:
+        raise file_error(error, folder) from error
+
+
+def newest_backup(folder: Path, now: int) -> Backup | None:
+    """Return the newest that is not of the future, whoever made it. Blocks.
+
+    Raises:
+        StoreError: the folder cannot be read.
+    """
+    past = [one for one in backups_in(folder) if one.made_at <= now]
+    return max(past, key=lambda one: one.made_at, default=None)
 
 
 def stamp(instant: int) -> str:

@@ -26,6 +26,7 @@ from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.gateway_config import load_gateway
 from postroom.app.logs import configure_logs
 from postroom.app.operator import Operator
+from postroom.app.run_operator import RunOperator
 from postroom.app.runner_operator import RunnerOperator
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.wiring import House
@@ -95,6 +96,7 @@ class Site:
                 refresh=self.operator.refresh_metrics,
                 chats=self.operator.chats,
                 runners=RunnerOperator(house.mail),
+                runs=RunOperator(house.runs),
             ),
             *([] if house.gateway is None else house.gateway.routes()),
             *page_routes(house.store, clock=house.clock, parse_query=parse_query),

@@ -20,6 +20,7 @@ from postroom.http_api.errors import Problem, internal_error, reported
 from postroom.http_api.operations import Operations
 from postroom.http_api.operators import operators, read_body
 from postroom.http_api.readiness import FreshReadiness
+from postroom.http_api.run_routes import RunDesk, run_routes
 from postroom.http_api.runner_routes import RunnerDesk, runner_routes
 from postroom.http_api.sessions import LoginDesk
 from postroom.version import __version__
@@ -53,12 +54,13 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     refresh: Callable[[], Awaitable[None]] | None = None,
     chats: ChatOperations | None = None,
     runners: RunnerDesk | None = None,
+    runs: RunDesk | None = None,
 ) -> list[Route]:
     """Return every route of this room: health, metrics, log-in, administration, and OAuth's clean refusals.
 
     They stand behind `Guard`; the operator's routes refuse everybody where it is missing. `refresh` brings
     the registry's gauges up to date before they are shown. `chats` answers for the gateway, if there is one,
-    and `runners` for the agents that are run here.
+    `runners` for the agents that are run here and `runs` for what they were asked.
     """
     return [
         *_health_routes(operations, registry, clock, refresh),
@@ -66,6 +68,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
         *_admin_routes(operations, desk),
         *chat_routes(operations, chats),
         *([] if runners is None else runner_routes(runners)),
+        *([] if runs is None else run_routes(runs)),
         *_no_oauth(mcp_path),
     ]
 
