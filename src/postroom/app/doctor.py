@@ -48,8 +48,15 @@ class Doctor:
 
     async def _store_reads(self) -> list[Finding]:
         if faults := await self._house.store.check():
-            remedy = "stop the server, `postroom restore`"
-            return [Finding(part="store reads", state="failed", detail="; ".join(faults[:5]), remedy=remedy)]
+            return [
+                Finding(
+                    part="store reads",
+                    state="failed",
+                    detail="; ".join(faults[:5]),
+                    remedy="stop the server, `postroom restore`",
+                    facts={"faults": len(faults)},
+                )
+            ]
         return [Finding(part="store reads", state="ok", detail="every table and index was read")]
 
     async def _archives(self) -> list[Finding]:
@@ -103,7 +110,8 @@ async def _seen(part: str, look: Callable[[], Awaitable[list[Finding]]]) -> list
         if part.startswith("store"):
             return [broken(part, error)]
         detail = f"it could not be seen: {error.message}"
-        return [Finding(part=part, state="unknown", detail=detail, remedy=error.remedy)]
+        facts = {"code": error.code}
+        return [Finding(part=part, state="unknown", detail=detail, remedy=error.remedy, facts=facts)]
     except PostroomError as error:
         return [broken(part, error)]
 

@@ -61,7 +61,8 @@ class Examination:
             state = "failed"
         if dead := counts.get(RunDispatchStatus.DEAD_LETTER, 0):
             state, remedy = "failed", f"`postroom runs dead` shows the {dead} that were given up, and why"
-        return [Finding(part="runs", state=state, detail=told + waits, remedy=remedy)]
+        facts = {one.label: counts.get(one, 0) for one in RunDispatchStatus}
+        return [Finding(part="runs", state=state, detail=told + waits, remedy=remedy, facts=facts)]
 
     async def _longest_waiting(self) -> tuple[str, str]:
         """Return what is to be said of the run that waits longest, and a remedy where it should not wait."""
@@ -79,7 +80,7 @@ class Examination:
 
     async def _runners(self) -> list[Finding]:
         """Look at each runner by what it would start; nothing is started."""
-        kept = await self._house.store.read(_kept_runners)
+        kept = await self._house.store.read(kept_runners)
         if not kept:
             return [Finding(part="runner", state="ok", detail="no agent is run by the server")]
         return await asyncio.to_thread(lambda: [self._runner(name, text) for name, text in kept])
@@ -100,7 +101,8 @@ class Examination:
             pids = ", ".join(str(pid) for pid in found[:20])
             detail = f"{len(found)} processes of runs that a former server began are still there: {pids}"
             remedy = "start the server again, which ends them, or end them yourself"
-            return [Finding(part="orphans", state="failed", detail=detail, remedy=remedy)]
+            facts = {"processes": len(found)}
+            return [Finding(part="orphans", state="failed", detail=detail, remedy=remedy, facts=facts)]
         return [Finding(part="orphans", state="ok", detail="no program outlived its server")]
 
     async def _channels(self) -> list[Finding]:
@@ -119,24 +121,33 @@ class Examination:
 
 def told_of_backups(found: BackupState) -> Finding:
     """Return how it stands with backups."""
+    state, detail, remedy = _backups_in_words(found)
+    facts = {
+        "interval_ms": found.interval_ms,
+        "age_ms": found.age_ms,
+        "tries_failed": found.tries,
+        "code": None if found.failure is None else found.failure.code,
+    }
+    return Finding(part="backups", state=state, detail=detail, remedy=remedy, facts=facts)
+
+
+def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
+    """Return the state, what it is, and what to do about it."""
     newest = "there is none"
     if found.newest is not None and found.age_ms is not None:
         newest = f"the newest, {found.newest.path.name}, is {span(found.age_ms)} old"
     if found.failure is not None:
         detail = f"the last {found.tries} tries failed: {found.failure.message}; {newest}"
-        return Finding(part="backups", state="failed", detail=detail, remedy=found.failure.remedy)
+        return "failed", detail, found.failure.remedy
     if found.is_overdue:
-        remedy = "see the log for why none was made, or run `postroom backup`"
-        return Finding(part="backups", state="failed", detail=newest, remedy=remedy)
+        return "failed", newest, "see the log for why none was made, or run `postroom backup`"
     if not found.interval_ms:
         remedy = "set backup_interval, or have a timer of your own run `postroom backup`"
-        return Finding(part="backups", state="unknown", detail=f"the timer is off; {newest}", remedy=remedy)
+        return "unknown", f"the timer is off; {newest}", remedy
     if found.newest is None:
         detail = f"{newest} yet; the server makes the first a minute after its start"
-        return Finding(
-            part="backups", state="unknown", detail=detail, remedy="wait, or run `postroom backup`"
-        )
-    return Finding(part="backups", state="ok", detail=newest)
+        return "unknown", detail, "wait, or run `postroom backup`"
+    return "ok", newest, ""
 
 
 def _channel(name: str, told: dict[str, object], now: int) -> Finding:
@@ -146,19 +157,21 @@ def _channel(name: str, told: dict[str, object], now: int) -> Finding:
         last = f"its receiving side last answered {span(now - inbound)} ago ({iso(inbound)})"
     why = f", {told['error_code']}: {told['error']}" if told["error_code"] else ""
     detail = f"{told['state']}{why}; {last}"
+    facts = {"platform": name, "is": told["state"], "code": told["error_code"]}
     if told["state"] == AdapterState.CONNECTED:
-        return Finding(part="channel", about=name, state="ok", detail=detail)
+        return Finding(part="channel", about=name, state="ok", detail=detail, facts=facts)
     is_on_its_way = told["state"] in (AdapterState.CONNECTING, AdapterState.RECONNECTING)
     return Finding(
         part="channel",
         about=name,
         state="unknown" if is_on_its_way else "failed",
         detail=detail,
+        facts=facts,
         remedy="`postroom gateway config check` reads how it is set up; the log tells each try",
     )
 
 
-def _kept_runners(tx: MailReads) -> list[tuple[str, str]]:
+def kept_runners(tx: MailReads) -> list[tuple[str, str]]:
     """Return every runner by whose it is: `name@project`."""
     found: list[tuple[str, str]] = []
     after = 0

@@ -1,6 +1,7 @@
 """What an examination found: one look at one part, with what to do about it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from postroom.contracts.errors import PostroomError
 from postroom.http_api.operations import CheckState
@@ -15,6 +16,8 @@ class Finding:
     state: CheckState
     detail: str
     remedy: str = ""
+    facts: Mapping[str, object] = field(default_factory=dict)
+    """Numbers, codes and words of fixed lists; no paths and no names, for these may be shown to others."""
     about: str = ""
     """Which of several: a project, an agent. Never leaves the installation by itself."""
 
@@ -26,7 +29,14 @@ class Finding:
 
 def broken(part: str, error: PostroomError, *, about: str = "") -> Finding:
     """Return what an error says of a part."""
-    return Finding(part=part, state="failed", detail=error.message, remedy=error.remedy, about=about)
+    return Finding(
+        part=part,
+        state="failed",
+        detail=error.message,
+        remedy=error.remedy,
+        about=about,
+        facts={"code": error.code},
+    )
 
 
 def span(milliseconds: int) -> str:

@@ -52,10 +52,11 @@ def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes)
         detail = f"it cannot be seen: {error.strerror}"
         return Finding(part="disk", state="unknown", detail=detail, remedy="look at the disk yourself")
     detail = f"{free} bytes are free, the database has {size}"
+    facts = {"free_bytes": free, "database_bytes": size}
     if free < max(LEAST_FREE, 2 * size):
         remedy = "free space, or move the data folder: mail is refused when nothing is left"
-        return Finding(part="disk", state="failed", detail=detail, remedy=remedy)
-    return Finding(part="disk", state="ok", detail=detail)
+        return Finding(part="disk", state="failed", detail=detail, remedy=remedy, facts=facts)
+    return Finding(part="disk", state="ok", detail=detail, facts=facts)
 
 
 def told_of_descriptors(used: int | None, most: int | None) -> Finding:
@@ -63,8 +64,10 @@ def told_of_descriptors(used: int | None, most: int | None) -> Finding:
     if used is None:
         detail = "this system does not tell how many are open"
         return Finding(part="descriptors", state="unknown", detail=detail, remedy="look with lsof")
+    facts = {"open": used, "most": most}
     if most is not None and used > MOST_USED * most:
         detail = f"{used} of {most} are open"
         remedy = "raise the limit (`ulimit -n`, LimitNOFILE), or find what opens so many"
-        return Finding(part="descriptors", state="failed", detail=detail, remedy=remedy)
-    return Finding(part="descriptors", state="ok", detail=f"{used} of {most or 'any number'} are open")
+        return Finding(part="descriptors", state="failed", detail=detail, remedy=remedy, facts=facts)
+    detail = f"{used} of {most or 'any number'} are open"
+    return Finding(part="descriptors", state="ok", detail=detail, facts=facts)

@@ -6,11 +6,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prometheus_client import generate_latest
+
 from postroom.app.backups import stamp
 from postroom.app.doctor import Doctor, all_projects
+from postroom.app.examination import kept_runners
 from postroom.app.house_runs import waits_since
 from postroom.app.machine import most_descriptors, open_descriptors
 from postroom.app.metrics import HouseState
+from postroom.app.support import (
+    as_json,
+    common_documents,
+    outline_documents,
+    told_findings,
+    told_runners,
+)
 from postroom.app.tokens import new_agent_token
 from postroom.app.wiring import House
 from postroom.contracts.clock import iso
@@ -92,6 +102,20 @@ class Operator:
         return {
             "ok": all(one.state != "failed" for one in found),
             "checks": [one.as_dict() for one in found],
+        }
+
+    async def support_bundle(self) -> Mapping[str, str]:
+        """Return what may be shown to others, as texts by the names of their files."""
+        house = self._house
+        found = await Doctor(house, self.chats).findings()
+        await self.refresh_metrics()
+        kept = await house.store.read(kept_runners)
+        return {
+            **await asyncio.to_thread(common_documents, house.settings),
+            **outline_documents(await house.store.outline()),
+            "doctor.json": as_json(told_findings(found)),
+            "runners.json": as_json(told_runners([runner for _, runner in kept])),
+            "metrics.txt": generate_latest(house.metrics.registry).decode(),
         }
 
     async def back_up(self, target: Path | None) -> Mapping[str, object]:

@@ -2,7 +2,7 @@
 
 import typer
 
-from postroom.cli import agents, backup, gateway, mail, rebuild, reservations, runs, server, settings
+from postroom.cli import agents, backup, gateway, mail, rebuild, reservations, runs, server, settings, support
 from postroom.cli.demo.command import demo
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.add_typer(reservations.app, name="reservations")
 app.add_typer(gateway.app, name="gateway")
 app.add_typer(runs.app, name="runs")
 app.add_typer(backup.app)
+app.add_typer(support.app)
 app.add_typer(rebuild.app, name="rebuild")
 app.add_typer(settings.app, name="config")
 app.command("demo")(demo)

@@ -116,6 +116,9 @@ def _admin_routes(operations: Operations, desk: LoginDesk) -> list[Route]:
         target = (await read_body(request, _Backup)).target
         return JSONResponse(dict(await operations.back_up(None if target is None else _absolute(target))))
 
+    async def support_bundle(_: Request) -> Response:
+        return JSONResponse({"files": dict(await operations.support_bundle())})
+
     async def issue(request: Request) -> Response:
         wanted = await read_body(request, _Agent)
         return JSONResponse({"token": await operations.issue_agent_token(wanted.project, wanted.agent)})
@@ -137,6 +140,7 @@ def _admin_routes(operations: Operations, desk: LoginDesk) -> list[Route]:
     return [
         operators("/admin/status", {"GET": status}),
         operators("/admin/doctor", {"GET": doctor}),
+        operators("/admin/support-bundle", {"GET": support_bundle}),
         operators("/admin/backup", {"POST": back_up}),
         operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
         operators("/admin/login-code", {"POST": login_code}),

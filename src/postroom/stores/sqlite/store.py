@@ -16,6 +16,7 @@ from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.log_reserve import reserve_log
 from postroom.stores.sqlite.migrate import migrate
+from postroom.stores.sqlite.outline import Outline, outline_of
 from postroom.stores.sqlite.readers import Readers
 from postroom.stores.sqlite.runs.desk import Desk
 from postroom.stores.sqlite.runs.stores import SqliteRunStores, SqliteRunWrites
@@ -166,6 +167,10 @@ class SqliteStore:
             return rows + [f"foreign key: {row}" for row in broken]
 
         return await self._readers.submit(look)
+
+    async def outline(self) -> Outline:
+        """Return the shape of the database without what is in it."""
+        return await self._readers.submit(outline_of)
 
     @property
     def grouping(self) -> tuple[int, int]:
