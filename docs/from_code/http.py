@@ -25,6 +25,7 @@ ROUTE_WORDS: Final = {
     "/logout": "Ends the session of the browser.",
     "/admin/status": "What runs, where its data is, how much there is.",
     "/admin/doctor": "The examination behind `postroom doctor`.",
+    "/admin/support-bundle": "What `postroom support-bundle` packs, as texts by the names of their files.",
     "/admin/backup": 'Writes a backup. Body: `{"target": "/absolute/path"}`, or `{}` for the usual place.',
     "/admin/agent-token": 'Makes (`POST`) or ends (`DELETE`) an agent\'s token. Body: `{"project": "...", '
     '"agent": "..."}`.',
@@ -33,6 +34,7 @@ ROUTE_WORDS: Final = {
     '(`DELETE`), body: `{"project": "...", "agent": "..."}`.',
     "/admin/questions": "What runs wait to be told (`GET`); answers one (`POST`), body: "
     '`{"number": "...", "answer": "yes", "why": "..."}`.',
+    "/admin/runs/dead": "The runs that were given up and wait for somebody, oldest first, up to 500.",
     "/admin/login-code": "Makes a link that opens the pages once, within ten minutes.",
     "/hooks/{client}/{event}": "What a hook of a client or of Git asks. See [hooks](../hooks.md).",
     "/watch": "Waits up to 30 s for letters after a cursor; behind `postroom watch`.",
@@ -104,7 +106,7 @@ def page() -> str:
     sessions = Sessions(b"", clock)
     desk = LoginDesk(sessions, LoginCodes(clock), clock, is_operator=lambda _: False)
     nobody: Any = _Absent()
-    given = {"runners": nobody, "questions": nobody}
+    given = {"runners": nobody, "questions": nobody, "runs": nobody}
     machine = [*routes(nobody, desk, registry=nobody, clock=clock, **given), *hook_routes(nobody, nobody)]
     people = page_routes(nobody, clock=clock, parse_query=lambda _: None)
     rows = [

@@ -49,7 +49,7 @@ In the registry that is given to `Mailbox(..., metrics=MailboxMetrics(registry))
 found nothing, or `lost` for a lease that was. `status` is a dispatch's status, `outcome` how a run ended,
 `event` what became of a signal. The buckets of durations end at
 {", ".join(f"{one:g}" for one in LONG_BUCKETS)} seconds, those of operations at 10. A
-server with chats shows these at `/metrics` too.
+server shows these at `/metrics` too.
 
 ## Of a gateway
 

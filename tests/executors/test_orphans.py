@@ -76,6 +76,18 @@ async def test_what_a_killed_server_left_is_ended_by_the_next(tmp_path: Path) ->
     assert await next_one.executor.find_and_end_orphans() == ()
 
 
+async def test_orphans_are_looked_at_without_being_ended(tmp_path: Path) -> None:
+    with owner(tmp_path, "h") as former:
+        pids = await asyncio.to_thread(former.numbers, "child", "pid")
+        next_one = Room(tmp_path, None, house="h", limits=QUICK)
+        assert await next_one.executor.orphans() == ()
+    assert await next_one.executor.orphans() == tuple(sorted(pids))
+    assert all(map(lives, pids))
+    assert len(next_one.files()) == 1
+    await next_one.executor.find_and_end_orphans()
+    assert await next_one.executor.orphans() == ()
+
+
 async def test_without_its_note_it_is_found_by_its_marker(tmp_path: Path) -> None:
     with owner(tmp_path / "former", HOUSE) as former:
         pids = await asyncio.to_thread(former.numbers, "child", "pid")

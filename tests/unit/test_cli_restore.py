@@ -1,22 +1,30 @@
 """Backup, restore and examination without a server, on real files."""
 
+import asyncio
 import json
 import os
 import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fake_postroom import FakePostroom
+from postroom.app.backups import Backups
+from postroom.app.config import Settings
 from postroom.cli import restoring
 from postroom.cli.main import main
 from postroom.cli.restoring import Wish, restore
 from postroom.contracts import errors
+from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import connect
+from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
-from postroom.stores.sqlite.migrate import back_up, migrate
+from postroom.stores.sqlite.migrate import migrate, shipped_migrations
+from postroom.testing import ManualClock
+from postroom.testing.conformance.given import an_office, letter
 
 NOW = 1_700_000_000_000
 
@@ -276,6 +284,60 @@ def test_a_backup_goes_to_where_the_person_stands(
     assert (code, document["path"]) == (0, str(tmp_path / "here.db"))
 
 
+async def with_a_letter(data: Path) -> str:
+    """Have a server's store take a letter, and then the timer's backup; return that one's name."""
+    clock = ManualClock()
+    store = await asyncio.to_thread(SqliteStore.open, data / "postroom.db", clock=clock)
+    here = await an_office(store)
+    await store.write(lambda tx: letter(tx, here.ada, [here.ben], body="before"))
+    await Backups(Settings(data_dir=data), store, clock, timer=clock).round()
+    await store.write(lambda tx: letter(tx, here.ada, [here.ben], body="after"))
+    await asyncio.to_thread(store.close)
+    (made,) = (data / "backups").iterdir()
+    return str(made)
+
+
+async def letters_in(data: Path) -> list[str]:
+    store = await asyncio.to_thread(SqliteStore.open, data / "postroom.db")
+    assert await store.check() == []
+    found = await store.read(lambda tx: tx.project_messages(1, limit=9))
+    await asyncio.to_thread(store.close)
+    return [one.body_md for one in found]
+
+
+def test_a_backup_of_the_timer_is_restored(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = asyncio.run(with_a_letter(data))
+    assert asyncio.run(letters_in(data)) == ["before", "after"]
+    code, document = run(capsys, "restore", made, "--force")
+    assert (code, document["done"]) == (0, True)
+    assert asyncio.run(letters_in(data)) == ["before"]
+    assert Path(document["former"]).exists()
+
+
+def test_the_copy_from_before_a_migration_is_restored_and_migrated_anew(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = shipped_migrations()
+    database = data / "postroom.db"
+    with closing(connect(database)) as connection:
+        migrate(connection, database, now=NOW, steps=steps[:-1])
+        connection.execute(
+            "INSERT INTO projects (slug, human_key, owner, created_at) VALUES ('bay', '/bay', 'local', 1)"
+        )
+    SqliteStore.open(database, clock=ManualClock()).close()
+    (kept,) = data.glob("*.bak")
+    with closing(sqlite3.connect(database)) as connection:
+        connection.execute("DELETE FROM projects")
+        connection.commit()
+    code, document = run(capsys, "restore", str(kept), "--force")
+    assert (code, document["schema"]) == (0, steps[-2].version)
+    SqliteStore.open(database, clock=ManualClock()).close()
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("SELECT slug FROM projects").fetchall() == [("bay",)]
+        applied = connection.execute("SELECT max(version) FROM schema_migrations").fetchone()
+    assert applied == (steps[-1].version,)
+
+
 def test_there_is_nothing_to_back_up_before_the_first_start(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -306,7 +368,12 @@ def test_doctor_examines_what_it_can_without_a_server(data: Path, capsys: pytest
     code, document = run(capsys, "doctor")
     assert (code, document["ok"]) == (1, False)
     states = {one["name"]: one["state"] for one in document["checks"]}
-    assert states == {"server": "failed", "settings": "ok", "token": "ok", "store": "ok"}
+    well = dict.fromkeys(("settings", "token", "store", "disk"), "ok")
+    assert states == {"server": "failed", **well, "backups": "unknown"}
+    assert main(["backup"]) == 0
+    capsys.readouterr()
+    _, document = run(capsys, "doctor")
+    assert {one["name"]: one["state"] for one in document["checks"]}["backups"] == "ok"
     (data / "postroom.db").write_bytes(b"broken" * 1000)
     (data / "token").write_text("nonsense")
     code, document = run(capsys, "doctor")

@@ -209,6 +209,9 @@ def test_names_that_clients_use_are_no_settings_and_no_mistakes(home: dict[str, 
         ("port = true", "write a number"),
         ("host = 5", "without scheme"),
         ("answer_retention = 3600", "unit"),
+        ("backup_interval = 60", "unit"),
+        ('backup_interval = "59s"', "0 for never, or a duration of 1m"),
+        ("backup_interval = false", "unit"),
         ("database = 5", "no path"),
         ('data_dir = "/x"', "POSTROOM_DATA_DIR"),
         ("[port]\nx = 1", "integer"),
@@ -350,3 +353,10 @@ def test_a_broken_note_is_refused_and_not_guessed_at(tmp_path: Path, text: str) 
     with pytest.raises(ConfigError) as caught:
         places.read_server_note(tmp_path)
     assert "remove the file" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("text", "expected"), [("0", timedelta(0)), ("1m", timedelta(minutes=1))])
+def test_an_interval_may_be_never(home: dict[str, str], text: str, expected: timedelta) -> None:
+    settings = load_settings(environment=home | {"POSTROOM_BACKUP_INTERVAL": text})
+    assert settings.backup_interval == expected
+    assert {one.name: one.value for one in explain(settings)}["backup_interval"] == text

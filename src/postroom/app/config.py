@@ -83,6 +83,17 @@ def _in_bounds(value: timedelta) -> timedelta:
     return value
 
 
+def _interval(value: object) -> object:
+    """Read a duration, or 0 for never."""
+    return timedelta(0) if value in (0, "0") and not isinstance(value, bool) else _duration(value)
+
+
+def _as_interval(value: timedelta) -> timedelta:
+    if value and not timedelta(minutes=1) <= value <= timedelta(days=36_500):
+        raise ValueError("write 0 for never, or a duration of 1m to 36500d")
+    return value
+
+
 def _no_bool(value: object) -> object:
     if isinstance(value, bool):
         raise ValueError("write a number")  # noqa: TRY004 - pydantic collects ValueError
@@ -117,6 +128,7 @@ def _lower(value: object) -> object:
 
 Count = Annotated[int, BeforeValidator(_no_bool)]
 Duration = Annotated[timedelta, BeforeValidator(_duration), AfterValidator(_in_bounds)]
+Interval = Annotated[timedelta, BeforeValidator(_interval), AfterValidator(_as_interval)]
 HostName = Annotated[str, BeforeValidator(_host)]
 HostNames = Annotated[tuple[HostName, ...], BeforeValidator(_names)]
 
@@ -207,6 +219,16 @@ class Settings(BaseSettings):
     )
     archive_enabled: bool = Field(default=True, description="Whether letters also go to the Git archive.")
     archive_batch: Count = Field(default=200, ge=1, le=10_000, description="Most letters in one commit.")
+    backup_interval: Interval = Field(
+        default=timedelta(days=1),
+        description="How often the server backs up the database by itself; 0: never.",
+    )
+    backup_keep: Count = Field(
+        default=7,
+        ge=1,
+        le=1000,
+        description="How many of the backups that the server makes by itself are kept.",
+    )
     log_level: Annotated[Literal["debug", "info", "warning", "error"], BeforeValidator(_lower)] = Field(
         default="info", description="Least important events that are logged."
     )
@@ -454,6 +476,8 @@ def _shown(value: object) -> str:
 
 def _duration_text(value: timedelta) -> str:
     milliseconds = value // timedelta(milliseconds=1)
+    if not milliseconds:
+        return "0"
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
         if milliseconds % size == 0:
             return f"{milliseconds // size}{unit}"

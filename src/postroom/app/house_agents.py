@@ -64,6 +64,23 @@ class HouseAgents:
         self._effects.hint = self._answering.wake
         self._tasks = Tasks("agents")
 
+    @property
+    def executing(self) -> int:
+        """How many agents are at work."""
+        return self._commands.executing
+
+    async def orphans(self) -> tuple[int, ...] | None:
+        """Return the processes that a former server has left running; None where they cannot be seen."""
+        return await self._commands.orphans()
+
+    def program_of(self, runner: Runner) -> str:
+        """Return the file that a runner would start, without starting it. Blocks.
+
+        Raises:
+            CommandNotStarted: it could not be started.
+        """
+        return self._commands.program_of(runner)
+
     def wake(self) -> None:
         """Hint that a letter was written."""
         self._waker.wake()

@@ -6,9 +6,10 @@ from prometheus_client import CollectorRegistry
 
 from postroom.concurrency import SystemTimer
 from postroom.contracts.clock import Timer
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.effects import RunEffects
 from postroom.contracts.executor import RunDispatchExecutor
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.run_stores import MAX_PAGE, RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.metrics import MailboxMetrics
@@ -53,6 +54,38 @@ class HouseRuns:
         if not self.mailbox.lifecycle_is_running():
             await self.mailbox.start_lifecycle_ready()
 
+    async def counts(self) -> dict[RunDispatchStatus, int]:
+        """Return how many dispatches are in each state.
+
+        Raises:
+            StoreError: they could not be counted.
+        """
+        return await self.stores.dispatches.count_by_status()
+
+    async def longest_waiting(self, now: int) -> RunDispatch | None:
+        """Return the due dispatch that waits for the longest time, counted from when it was queued or due.
+
+        Raises:
+            StoreError: the queue could not be read.
+        """
+        longest: RunDispatch | None = None
+        after: tuple[int, str] | None = None
+        while page := await self.stores.dispatches.list_by_status(
+            RunDispatchStatus.QUEUED, limit=MAX_PAGE, after=after
+        ):
+            for one in page:
+                if longest is not None and one.updated_at >= waits_since(longest):
+                    return longest  # they come by their last change: none behind it waits for longer
+                if one.available_at <= now and (longest is None or waits_since(one) < waits_since(longest)):
+                    longest = one
+            after = (page[-1].updated_at, page[-1].dispatch_id)
+        return longest
+
     async def stop(self) -> None:
         """Give back what is at work and end; harmless when it never started."""
         await self.mailbox.aclose(timedelta(0))
+
+
+def waits_since(dispatch: RunDispatch) -> int:
+    """Return since when a queued dispatch that is due could have been started."""
+    return max(dispatch.updated_at, dispatch.available_at)

@@ -1,5 +1,9 @@
 """Prometheus metrics: names, and where each number comes from. Labels are few; no names of agents."""
 
+import math
+from dataclasses import dataclass
+from typing import Final
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -10,6 +14,32 @@ from postroom.stores.sqlite import SqliteStore
 from postroom.version import __version__
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+HOUSE: Final = {
+    "dead_letters": "Runs that were given up and wait for somebody.",
+    "oldest_waiting_run_age_seconds": "How long the run waits that has been due for longest; 0 when none is.",
+    "agents_with_runner": "Agents that the server runs when mail comes for them.",
+    "agents_executing": "Agents whose program runs now.",
+    "unread_letters": "Letters that lie unread in an inbox, one for each inbox.",
+    "backup_age_seconds": "Age of the newest backup, whoever made it; +Inf when there is none.",
+    "open_descriptors": "Files and sockets that the server has open; NaN where the system does not tell.",
+    "most_descriptors": "How many it may have open; +Inf without a limit.",
+}
+"""Gauges without a label, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HouseState:
+    """What the house has to do, and what it does it with, at one moment."""
+
+    dead_letters: int
+    oldest_waiting_ms: int
+    with_runner: int
+    executing: int
+    unread: int
+    backup_age_ms: int | None
+    descriptors: int | None
+    most_descriptors: int | None
 
 
 class Metrics:
@@ -40,6 +70,9 @@ class Metrics:
             "Age of the oldest record that waits.",
             registry=self.registry,
         )
+        self._house = {
+            name: Gauge(f"postroom_{name}", said, registry=self.registry) for name, said in HOUSE.items()
+        }
         self._rows = Gauge("postroom_records", "Records by kind.", ["kind"], registry=self.registry)
         self._lag = Gauge(
             "postroom_loop_lag_seconds", "Longest stall of the event loop lately.", registry=self.registry
@@ -60,6 +93,21 @@ class Metrics:
         for kind, count in counts.items():
             self._rows.labels(kind).set(count)
         self._lag.set(lag_seconds)
+
+    def show_house(self, state: HouseState) -> None:
+        """Set the gauges of what the house has to do and what it does it with."""
+        shown = {
+            "dead_letters": state.dead_letters,
+            "oldest_waiting_run_age_seconds": state.oldest_waiting_ms / 1000,
+            "agents_with_runner": state.with_runner,
+            "agents_executing": state.executing,
+            "unread_letters": state.unread,
+            "backup_age_seconds": math.inf if state.backup_age_ms is None else state.backup_age_ms / 1000,
+            "open_descriptors": math.nan if state.descriptors is None else state.descriptors,
+            "most_descriptors": math.inf if state.most_descriptors is None else state.most_descriptors,
+        }
+        for name, value in shown.items():
+            self._house[name].set(value)
 
 
 class _Grouping(Collector):

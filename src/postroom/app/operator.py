@@ -2,31 +2,40 @@
 
 import asyncio
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from prometheus_client import generate_latest
+
+from postroom.app.backups import stamp
+from postroom.app.doctor import Doctor, all_projects
+from postroom.app.examination import kept_runners
+from postroom.app.house_runs import waits_since
+from postroom.app.machine import most_descriptors, open_descriptors
+from postroom.app.metrics import HouseState
+from postroom.app.support import (
+    as_json,
+    common_documents,
+    outline_documents,
+    told_findings,
+    told_runners,
+)
 from postroom.app.tokens import new_agent_token
 from postroom.app.wiring import House
 from postroom.contracts.clock import iso
-from postroom.contracts.errors import ArchiveUnavailable, InvalidPath, PostroomError, StoreError
-from postroom.contracts.mail import Project
-from postroom.contracts.store import MailReads
+from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.errors import InvalidPath, StoreError
 from postroom.http_api.lag import LagMeter
-from postroom.http_api.operations import Readiness
-from postroom.http_api.readiness import archive_check, loop_check, store_check
-from postroom.mail.archive import layout
+from postroom.http_api.operations import Check, Readiness
+from postroom.http_api.readiness import archive_check, backups_check, loop_check, store_check
 from postroom.mail.desk import token_hash
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import find_project
-from postroom.stores.sqlite import sqlite_release
 from postroom.version import __version__
 
 if TYPE_CHECKING:
     from postroom.app.gateway_operator import GatewayOperator
-
-PAGE = 500
 
 
 class Operator:
@@ -70,82 +79,49 @@ class Operator:
                 await store_check(house.store.probe),
                 await archive_check(lambda: house.store.read(lambda tx: tx.backlog(ARCHIVE)), now),
                 loop_check(self._meter, now),
+                await self._backups(),
                 *([] if self.chats is None else [self.chats.check()]),
             )
         )
 
-    async def doctor(self) -> Mapping[str, object]:
-        """Examine the store by a write probe and a read of every table and index, and the archive by Git."""
-        checks = [
-            await self._store_writes(),
-            await self._store_reads(),
-            _sqlite_release(),
-            _git_found(),
-        ]
-        if self._house.settings.archive_enabled:
-            checks += [await self._archive(project) for project in await self._projects()]
-        return {"ok": all(check["state"] == "ok" for check in checks), "checks": checks}
-
-    async def _store_writes(self) -> dict[str, object]:
+    async def _backups(self) -> Check:
         try:
-            await self._house.store.probe()
-        except PostroomError as error:
-            return _found("store writes", "failed", error.message, error.remedy)
-        return _found("store writes", "ok", "a probe row was written and read back")
-
-    async def _store_reads(self) -> dict[str, object]:
-        try:
-            faults = await self._house.store.check()
+            found = await self._house.backups.state()
         except StoreError as error:
-            return _found("store reads", "failed", error.message, error.remedy)
-        if faults:
-            return _found(
-                "store reads", "failed", "; ".join(faults[:5]), "stop the server, `postroom restore`"
-            )
-        return _found("store reads", "ok", "every table and index was read")
+            return Check(name="backups", state="unknown", required=False, facts={"code": error.code})
+        return backups_check(
+            age_ms=found.age_ms,
+            code=None if found.failure is None else found.failure.code,
+            is_on=bool(found.interval_ms),
+            is_overdue=found.is_overdue,
+        )
 
-    async def _archive(self, project: Project) -> dict[str, object]:
-        """Compare the letters of a project with those of its archive."""
-        name = f"archive {project.slug}"
+    async def doctor(self) -> Mapping[str, object]:
+        """Examine every part: the store by a write and a read of all, the archive by Git, the rest."""
+        found = await Doctor(self._house, self.chats).findings()
+        return {
+            "ok": all(one.state != "failed" for one in found),
+            "checks": [one.as_dict() for one in found],
+        }
+
+    async def support_bundle(self) -> Mapping[str, str]:
+        """Return what may be shown to others, as texts by the names of their files."""
         house = self._house
-        try:
-            stored, waiting = await house.store.read(
-                lambda tx: (_message_ids(tx, project), {row.key for row in tx.outbox(ARCHIVE, limit=100_000)})
-            )
-            faults, written = await asyncio.to_thread(self._archived, project.slug)
-        except ArchiveUnavailable as error:
-            return _found(name, "failed", error.message, error.remedy)
-        if faults:
-            return _found(
-                name, "failed", "; ".join(faults[:5]), "move it away and run `postroom doctor` again"
-            )
-        if unknown := written - stored:
-            return _found(
-                name,
-                "failed",
-                f"{len(unknown)} letters are not in the database: it is older than the archive",
-                "after restoring a backup, move the repository away and run `postroom rebuild archive`",
-            )
-        missing = [number for number in stored - written if f"message:{number}" not in waiting]
-        if missing:
-            return _found(
-                name,
-                "failed",
-                f"{len(missing)} letters are missing",
-                f"run `postroom rebuild archive {project.slug}`",
-            )
-        return _found(name, "ok", f"{len(written)} letters, {len(stored - written)} on their way")
-
-    def _archived(self, slug: str) -> tuple[list[str], set[int]]:
-        repository = self._house.archive.repository(slug)
-        ids = (layout.message_id_of(path) for path in repository.paths("messages/"))
-        return repository.check(), {number for number in ids if number is not None}
+        found = await Doctor(house, self.chats).findings()
+        await self.refresh_metrics()
+        kept = await house.store.read(kept_runners)
+        return {
+            **await asyncio.to_thread(common_documents, house.settings),
+            **outline_documents(await house.store.outline()),
+            "doctor.json": as_json(told_findings(found)),
+            "runners.json": as_json(told_runners([runner for _, runner in kept])),
+            "metrics.txt": generate_latest(house.metrics.registry).decode(),
+        }
 
     async def back_up(self, target: Path | None) -> Mapping[str, object]:
         """Write a whole, verified copy of the database."""
         house = self._house
-        stamp = iso(house.clock.now()).replace(":", "").replace(".", "")
-        chosen = target or house.settings.data_dir / "backups" / f"postroom-{stamp}.db"
+        chosen = target or house.backups.folder / f"postroom-{stamp(house.clock.now())}.db"
         if chosen.exists():
             raise InvalidPath(
                 f"{chosen} exists", value=str(chosen), remedy="name a file that is not there yet"
@@ -176,54 +152,28 @@ class Operator:
         if project is not None:
             chosen = [await self._house.store.read(lambda tx: find_project(tx, project))]
         else:
-            chosen = await self._projects()
+            chosen = await self._house.store.read(all_projects)
         return {one.slug: await self._house.archive.rebuild(one) for one in chosen}
 
     async def refresh_metrics(self) -> None:
         """Read what the gauges show."""
         counts, backlog = await self._house.store.read(lambda tx: (tx.counts(), tx.backlog(ARCHIVE)))
-        lag = self._meter.worst(self._house.clock.now())
-        self._house.metrics.show_state(backlog, counts, (lag or 0) / 1000)
+        house, now = self._house, self._house.clock.now()
+        unread, with_runner = counts.pop("unread"), counts.pop("runners")
+        house.metrics.show_state(backlog, counts, (self._meter.worst(now) or 0) / 1000)
+        dispatches, waiting = await house.runs.counts(), await house.runs.longest_waiting(now)
+        house.runs.mailbox.metrics.show_depths(dispatches)
+        house.metrics.show_house(
+            HouseState(
+                dead_letters=dispatches.get(RunDispatchStatus.DEAD_LETTER, 0),
+                oldest_waiting_ms=0 if waiting is None else now - waits_since(waiting),
+                with_runner=with_runner,
+                executing=house.agents.executing,
+                unread=unread,
+                backup_age_ms=(await house.backups.state()).age_ms,
+                descriptors=await asyncio.to_thread(open_descriptors),
+                most_descriptors=most_descriptors(),
+            )
+        )
         if self.chats is not None:
             await self.chats.refresh_metrics()
-
-    async def _projects(self) -> list[Project]:
-        return await self._house.store.read(_all_projects)
-
-
-def _all_projects(tx: MailReads) -> list[Project]:
-    found: list[Project] = []
-    while page := tx.projects(limit=PAGE, after=found[-1].id if found else 0):
-        found += page
-    return found
-
-
-def _message_ids(tx: MailReads, project: Project) -> set[int]:
-    ids: set[int] = set()
-    after = 0
-    while page := tx.project_messages(project.id, limit=PAGE, after=after):
-        ids.update(one.id for one in page)
-        after = page[-1].id
-    return ids
-
-
-def _found(name: str, state: str, detail: str, remedy: str = "") -> dict[str, object]:
-    return {"name": name, "state": state, "detail": detail, "remedy": remedy}
-
-
-def _sqlite_release() -> dict[str, object]:
-    release, is_safe = sqlite_release()
-    if is_safe:
-        return _found("sqlite", "ok", f"SQLite {release}")
-    return _found(
-        "sqlite",
-        "ok",
-        f"SQLite {release} has the WAL-reset defect; only our writer checkpoints, so it cannot strike",
-        "use SQLite 3.51.3 or newer when your system offers it",
-    )
-
-
-def _git_found() -> dict[str, object]:
-    if shutil.which("git"):
-        return _found("git", "ok", "git was found")
-    return _found("git", "failed", "git was not found; mail works, the archive waits", "install git")

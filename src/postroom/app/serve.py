@@ -28,6 +28,7 @@ from postroom.app.gateway_config import load_gateway
 from postroom.app.logs import configure_logs
 from postroom.app.operator import Operator
 from postroom.app.question_operator import QuestionOperator
+from postroom.app.run_operator import RunOperator
 from postroom.app.runner_operator import RunnerOperator
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.wiring import House
@@ -101,6 +102,7 @@ class Site:
                 chats=self.operator.chats,
                 runners=RunnerOperator(house.mail),
                 questions=QuestionOperator(house.runs, house.clock),
+                runs=RunOperator(house.runs),
             ),
             *hook_routes(Hooks(house.mail), Following(house.mail)),
             *([] if house.gateway is None else house.gateway.routes()),
@@ -179,6 +181,7 @@ class _Server(uvicorn.Server):
         if self.should_exit:
             await self._house.agents.stop()
             return
+        self._house.backups.start()
         for listener in sockets or ():
             listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
         settings = self._house.settings
@@ -218,6 +221,7 @@ class _Server(uvicorn.Server):
 
         Chats are stopped before: turns and answers get their time while pages and health still answer.
         """
+        await self._house.backups.stop()
         if self._chats is not None:
             await self._chats.stop()
         await self._house.agents.stop()

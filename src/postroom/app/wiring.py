@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from postroom.app.agents_config import DeclaredAgent
+from postroom.app.backups import Backups
 from postroom.app.config import Settings
 from postroom.app.house_agents import HouseAgents
 from postroom.app.house_runs import HouseRuns
@@ -50,6 +51,7 @@ class House:
         )
         self.runs = HouseRuns(store.runs, registry=self.metrics.registry)
         self.agents = HouseAgents(settings, self.mail, self.runs, clock, declared)
+        self.backups = Backups(settings, store, clock)
         self.mail.on_change = self._changed
         self.gateway: HouseGateway | None = None
         """Its chats, where they are configured; run by whoever serves."""

@@ -12,9 +12,11 @@ from postroom.cli import (
     questions,
     rebuild,
     reservations,
+    runs,
     server,
     settings,
     setup,
+    support,
     watch,
 )
 from postroom.cli.demo.command import demo
@@ -36,7 +38,9 @@ app.add_typer(watch.app)
 app.add_typer(guard.app, name="guard")
 app.add_typer(hook_command.app)
 app.add_typer(gateway.app, name="gateway")
+app.add_typer(runs.app, name="runs")
 app.add_typer(backup.app)
+app.add_typer(support.app)
 app.add_typer(rebuild.app, name="rebuild")
 app.add_typer(settings.app, name="config")
 app.add_typer(questions.app, name="questions")

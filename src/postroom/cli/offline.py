@@ -5,13 +5,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from postroom.app import places
+from postroom.app.backups import folder_of, newest_backup
 from postroom.app.config import Settings, load_settings
+from postroom.app.findings import Finding, broken, span
+from postroom.app.machine import told_of_disk
+from postroom.app.support import as_json, common_documents, outline_documents, told_findings
 from postroom.app.tokens import load_or_make_token
 from postroom.cli.restoring import checked_schema
-from postroom.contracts.errors import InvalidPath, PostroomError, StateError
+from postroom.contracts.errors import InvalidPath, PostroomError, StateError, StoreError
 from postroom.stores.sqlite.connection import connect, file_error, translated
+from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
-from postroom.stores.sqlite.migrate import back_up
+from postroom.stores.sqlite.outline import Outline, outline_of_file
 
 
 def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:
@@ -37,7 +42,7 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
         with translated():
             connection = connect(settings.database)
             try:
-                back_up(connection, chosen)
+                back_up(connection, chosen, is_read_back=True)
             finally:
                 connection.close()
         checked_schema(chosen, chosen)
@@ -58,12 +63,42 @@ def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
         checks.append(_finding("settings"))
         checks.append(_checked("token", lambda: _look_at_token(settings)))
         checks.append(_checked("store", lambda: _look_at_store(settings, now)))
+        checks += [one.as_dict() for one in (_backups(settings, now), told_of_disk(settings.database))]
     return {"ok": False, "checks": checks}
+
+
+def support_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> dict[str, str]:
+    """Return what may be shown to others and can be read without a server, as texts by names of files.
+
+    Raises:
+        ConfigError: the settings cannot be read.
+    """
+    settings = load_settings(overrides={"data_dir": data_dir})
+    found = [broken("server", absent)]
+    told: dict[str, str] = {}
+    try:
+        told = outline_documents(_outline(settings, now))
+    except PostroomError as error:
+        found.append(broken("store", error))
+    else:
+        found.append(Finding(part="store", state="ok", detail="its shape was read"))
+    found += [_backups(settings, now), told_of_disk(settings.database)]
+    return {**common_documents(settings), **told, "doctor.json": as_json(told_findings(found))}
+
+
+def _outline(settings: Settings, now: int) -> Outline:
+    _require(settings.database)
+    lock = OwnerLock(settings.database)
+    lock.acquire(now=now, purpose="support")
+    try:
+        return outline_of_file(settings.database)
+    finally:
+        lock.release()
 
 
 def _usual_target(settings: Settings, now: int) -> Path:
     moment = datetime.fromtimestamp(now / 1000, tz=UTC).strftime("%Y%m%dT%H%M%SZ")
-    return settings.data_dir / "backups" / f"postroom-{moment}.db"
+    return folder_of(settings) / f"postroom-{moment}.db"
 
 
 def _require(database: Path) -> None:
@@ -88,6 +123,20 @@ def _look_at_store(settings: Settings, now: int) -> None:
         checked_schema(settings.database, settings.database)
     finally:
         lock.release()
+
+
+def _backups(settings: Settings, now: int) -> Finding:
+    """Look how old the newest backup is; whether it is overdue a server knows that runs."""
+    try:
+        newest = newest_backup(folder_of(settings), now)
+    except StoreError as error:
+        return broken("backups", error)
+    if newest is None:
+        return Finding(
+            part="backups", state="unknown", detail="there is none", remedy="run `postroom backup`"
+        )
+    detail = f"the newest, {newest.path.name}, is {span(now - newest.made_at)} old"
+    return Finding(part="backups", state="ok", detail=detail)
 
 
 def _checked(name: str, look: Callable[[], None]) -> dict[str, object]:

@@ -20,6 +20,7 @@ from postroom.contracts.errors import (
     StoreError,
 )
 from postroom.stores.sqlite.connection import connect, file_error, translated
+from postroom.stores.sqlite.copying import remove_with_companions, sync_folder
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.migrate import shipped_migrations
 
@@ -103,9 +104,9 @@ def _restored(wish: Wish, now: int, progress: Progress) -> Restored:
                 _set_aside(wish.database, former)
             with _writing(wish.database):
                 fresh.replace(wish.database)
-                _sync_folder(wish.database.parent)
+                sync_folder(wish.database.parent)
     finally:
-        _remove(fresh)
+        remove_with_companions(fresh)
     return Restored(
         source=wish.source,
         database=wish.database,
@@ -134,7 +135,7 @@ def _copied(source: Path, target: Path, progress: Progress) -> int:
         opened = source.open("rb")
     with opened, _writing(target):
         total = os.fstat(opened.fileno()).st_size
-        _remove(target)
+        remove_with_companions(target)
         target.touch(mode=0o600)
         with target.open("wb") as written:
             while piece := opened.read(_PIECE):
@@ -207,22 +208,7 @@ def _set_aside(database: Path, former: Path) -> None:
             left = database.with_name(database.name + ending)
             if left.exists():
                 left.replace(former.with_name(former.name + ending))
-        _sync_folder(database.parent)
-
-
-def _remove(file: Path) -> None:
-    for ending in ("", *_COMPANIONS):
-        file.with_name(file.name + ending).unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # a folder cannot be opened there, and a rename is durable without
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_folder(database.parent)
 
 
 @contextmanager

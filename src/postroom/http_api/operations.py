@@ -54,6 +54,10 @@ class Operations(Protocol):
         """Examine the store, the archive and the set-up; may take long."""
         ...
 
+    async def support_bundle(self) -> Mapping[str, str]:
+        """Return what may be shown to others, as texts by the names of their files; may take long."""
+        ...
+
     async def back_up(self, target: Path | None) -> Mapping[str, object]:
         """Write a whole, verified copy of the store to an absolute path, or to the usual place.
 

@@ -69,6 +69,17 @@ def channels_check(states: Sequence[str], *, is_running: bool) -> Check:
     )
 
 
+def backups_check(*, age_ms: int | None, code: str | None, is_on: bool, is_overdue: bool) -> Check:
+    """Look how old the newest backup is and how the last try went; nothing else waits for one."""
+    state: CheckState = "ok" if is_on and age_ms is not None else "unknown"
+    return Check(
+        name="backups",
+        state="failed" if code or is_overdue else state,
+        required=False,
+        facts={"age_ms": age_ms, **({} if code is None else {"code": code})},
+    )
+
+
 def loop_check(meter: LagMeter, now: int) -> Check:
     """Look how late the event loop was in the last ten seconds."""
     lag = meter.worst(now)

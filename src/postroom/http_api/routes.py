@@ -21,6 +21,7 @@ from postroom.http_api.operations import Operations
 from postroom.http_api.operators import operators, read_body
 from postroom.http_api.question_routes import QuestionDesk, question_routes
 from postroom.http_api.readiness import FreshReadiness
+from postroom.http_api.run_routes import RunDesk, run_routes
 from postroom.http_api.runner_routes import RunnerDesk, runner_routes
 from postroom.http_api.sessions import LoginDesk
 from postroom.version import __version__
@@ -55,12 +56,14 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     chats: ChatOperations | None = None,
     runners: RunnerDesk | None = None,
     questions: QuestionDesk | None = None,
+    runs: RunDesk | None = None,
 ) -> list[Route]:
     """Return every route of this room: health, metrics, log-in, administration, and OAuth's clean refusals.
 
     They stand behind `Guard`; the operator's routes refuse everybody where it is missing. `refresh` brings
     the registry's gauges up to date before they are shown. `chats` answers for the gateway, if there is one,
-    `runners` for the agents that are run here, and `questions` for what runs wait to be told.
+    `runners` for the agents that are run here, `runs` for what they were asked, and `questions` for what they
+    wait to be told.
     """
     return [
         *_health_routes(operations, registry, clock, refresh),
@@ -69,6 +72,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
         *chat_routes(operations, chats),
         *([] if runners is None else runner_routes(runners)),
         *([] if questions is None else question_routes(questions)),
+        *([] if runs is None else run_routes(runs)),
         *_no_oauth(mcp_path),
     ]
 
@@ -116,6 +120,9 @@ def _admin_routes(operations: Operations, desk: LoginDesk) -> list[Route]:
         target = (await read_body(request, _Backup)).target
         return JSONResponse(dict(await operations.back_up(None if target is None else _absolute(target))))
 
+    async def support_bundle(_: Request) -> Response:
+        return JSONResponse({"files": dict(await operations.support_bundle())})
+
     async def issue(request: Request) -> Response:
         wanted = await read_body(request, _Agent)
         return JSONResponse({"token": await operations.issue_agent_token(wanted.project, wanted.agent)})
@@ -137,6 +144,7 @@ def _admin_routes(operations: Operations, desk: LoginDesk) -> list[Route]:
     return [
         operators("/admin/status", {"GET": status}),
         operators("/admin/doctor", {"GET": doctor}),
+        operators("/admin/support-bundle", {"GET": support_bundle}),
         operators("/admin/backup", {"POST": back_up}),
         operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
         operators("/admin/login-code", {"POST": login_code}),

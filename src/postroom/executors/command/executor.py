@@ -27,6 +27,7 @@ from postroom.contracts.runs import TerminationReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.executors.command.active import ActiveRun, ActiveRuns
 from postroom.executors.command.execution import Execution, Workshop
+from postroom.executors.command.inspecting import program_of
 from postroom.executors.command.limits import CommandLimits
 from postroom.executors.command.orphans import Orphan, Orphans
 from postroom.executors.command.outcome import Outcome
@@ -230,6 +231,21 @@ class CommandExecutor(RunDispatchExecutor):
         system shows no processes of others nothing can be proved, and nothing is ended.
         """
         return await self._orphans.end(self._runs.instances)
+
+    async def orphans(self) -> tuple[int, ...] | None:
+        """Return the processes that a former server of this house has left running, and end none.
+
+        None where the system shows no processes of others.
+        """
+        return await self._orphans.look(self._runs.instances)
+
+    def program_of(self, runner: Runner) -> str:
+        """Return the file that a runner would start, without starting it. Blocks.
+
+        Raises:
+            CommandNotStarted: it could not be started.
+        """
+        return program_of(runner, self._with.server)
 
     async def close(self) -> None:
         """End every program and return when none is left; harmless when done twice."""

@@ -72,6 +72,22 @@ class Orphans:
         ended = [await self._end(one) for one in found]
         return tuple(one for one in ended if one is not None)
 
+    async def look(self, running: Callable[[], Collection[str]]) -> tuple[int, ...] | None:
+        """Return the processes that are orphans, and end none; None where the system does not show them."""
+        machine = self._machine
+        if not isinstance(machine, Proc):
+            return None
+        found = await asyncio.to_thread(self._find, machine, running, None)
+        return await asyncio.to_thread(
+            lambda: tuple(sorted({pid for one in found for pid in self._alive(one)}))
+        )
+
+    def _alive(self, one: _Found) -> tuple[int, ...]:
+        return tuple(process.pid for process in self._machine.find(self._wanted(one)))
+
+    def _wanted(self, one: _Found) -> Wanted:
+        return Wanted(leader=one.leader, variables=((HOUSE, self._house), (INSTANCE, one.instance)))
+
     def _find(
         self, machine: Proc, running: Callable[[], Collection[str]], run_id: str | None
     ) -> tuple[_Found, ...]:
@@ -105,9 +121,7 @@ class Orphans:
                 found.setdefault(instance, one)
 
     async def _end(self, one: _Found) -> Orphan | None:
-        variables = ((HOUSE, self._house), (INSTANCE, one.instance))
-        wanted = Wanted(leader=one.leader, variables=variables)
-        seen, left = await end_all(self._machine, wanted, self._limits, self._timer)
+        seen, left = await end_all(self._machine, self._wanted(one), self._limits, self._timer)
         alive = {process.pid for process in left}
         orphan = Orphan(
             instance=one.instance,

@@ -236,6 +236,8 @@ class MemoryReads(MemoryAnnouncingReads, MemoryWakingReads):
             "messages": len(tables.messages),
             "live_reservations": sum(row.released_at is None for row in tables.reservations),
             "outbox": len(tables.outbox),
+            "runners": len(tables.waking.runners),
+            "unread": sum(self.unread_count(agent.id) for agent in tables.agents),
         }
 
     def _in_project(self, project_id: int) -> list[Message]:

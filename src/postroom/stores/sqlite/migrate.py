@@ -9,7 +9,8 @@ from importlib import resources
 from pathlib import Path
 
 from postroom.contracts.errors import SchemaTooNew, StoreCorrupt
-from postroom.stores.sqlite.connection import file_error, translated
+from postroom.stores.sqlite.connection import translated
+from postroom.stores.sqlite.copying import back_up
 
 _FILE = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 
@@ -68,35 +69,6 @@ def migrate(
         for step in missing:
             _apply(connection, step, now)
     return [step.version for step in missing]
-
-
-def back_up(connection: sqlite3.Connection, target: Path) -> None:
-    """Write a consistent copy of the database to `target`, readable by its owner alone, whole or not at all.
-
-    Raises:
-        StoreError: the copy could not be written; what `target` was before, it is still.
-    """
-    partial = target.with_name(target.name + ".partial")
-    try:
-        partial.unlink(missing_ok=True)
-        partial.touch(mode=0o600)
-        _copy(connection, partial)
-        partial.replace(target)
-    except OSError as error:
-        raise file_error(error, target) from error
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def _copy(connection: sqlite3.Connection, target: Path) -> None:
-    copy = sqlite3.connect(target)
-    try:
-        # In one step: a copy in several begins anew whenever another connection has written in between, and
-        # under steady writing it never ends. In WAL mode the one step keeps no writer waiting.
-        with translated():
-            connection.backup(copy)
-    finally:
-        copy.close()
 
 
 def _refuse_what_does_not_fit(applied: dict[int, str], known: list[Migration]) -> None:

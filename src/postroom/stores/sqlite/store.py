@@ -1,6 +1,7 @@
 """The stores on one SQLite file: mail, runs beside it, and what the chat gateway keeps."""
 
 import sqlite3
+import threading
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -11,9 +12,11 @@ from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.stores.sqlite.chat.stores import SqliteChatStores
 from postroom.stores.sqlite.connection import connect, file_error, translated
+from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.log_reserve import reserve_log
-from postroom.stores.sqlite.migrate import back_up, migrate
+from postroom.stores.sqlite.migrate import migrate
+from postroom.stores.sqlite.outline import Outline, outline_of
 from postroom.stores.sqlite.readers import Readers
 from postroom.stores.sqlite.runs.desk import Desk
 from postroom.stores.sqlite.runs.stores import SqliteRunStores, SqliteRunWrites
@@ -45,6 +48,9 @@ class SqliteStore:
         """Beyond every id of this process and, unless the clock was set back, of those before it."""
         self._writer = Writer(connection)
         self._readers = Readers(path, count=readers)
+        self._copier = Readers(path, count=1)
+        """Of its own, so that a long copy keeps no reader waiting."""
+        self._closing = threading.Event()
         self._desk = Desk(self._writer, self._readers, clock, identity=f"sqlite:{path}")
         self._runs = SqliteRunStores(self._desk)
         self._chat = SqliteChatStores(self._desk)
@@ -141,12 +147,16 @@ class SqliteStore:
             raise StoreCorrupt("the probe row did not read back as it was written", value=now)
 
     async def back_up(self, target: Path) -> None:
-        """Write a consistent copy while work goes on.
+        """Write a consistent copy while work goes on, and read it back whole; one copy is made at a time.
+
+        It ends with the store: `close` breaks it off.
 
         Raises:
-            StoreError: the copy could not be written; the target is as it was.
+            StoreError: the copy could not be written or does not read back; the target is as it was.
         """
-        await self._readers.submit_free(lambda connection: back_up(connection, target))
+        await self._copier.submit_free(
+            lambda connection: back_up(connection, target, is_read_back=True, stop=self._closing)
+        )
 
     async def check(self) -> list[str]:
         """Read the whole database and return what is wrong with it; empty when nothing is."""
@@ -158,6 +168,10 @@ class SqliteStore:
 
         return await self._readers.submit(look)
 
+    async def outline(self) -> Outline:
+        """Return the shape of the database without what is in it."""
+        return await self._readers.submit(outline_of)
+
     @property
     def grouping(self) -> tuple[int, int]:
         """How many commits the writer made, and how many changes they held."""
@@ -165,6 +179,8 @@ class SqliteStore:
 
     def close(self) -> None:
         """Finish what was handed in, close and give the file back; harmless when done twice."""
+        self._closing.set()
+        self._copier.close()
         self._readers.close()
         self._writer.close()
         self._lock.release()

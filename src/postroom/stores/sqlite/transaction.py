@@ -271,7 +271,7 @@ class SqliteReads(SqliteAnnouncingReads, SqliteWakingReads):
 
     def counts(self) -> dict[str, int]:
         """Return how many rows each kind of record has."""
-        names = ("projects", "agents", "messages", "live_reservations", "outbox")
+        names = ("projects", "agents", "messages", "live_reservations", "outbox", "runners", "unread")
         return dict(zip(names, self._execute(SQL["counts"]).fetchone(), strict=True))
 
 

@@ -332,7 +332,8 @@ async def records_are_counted(store: MailStore, clock: ManualClock) -> None:
 
     await store.write(change)
     counts = await store.read(lambda tx: tx.counts())
-    assert counts == {"projects": 1, "agents": 3, "messages": 1, "live_reservations": 1, "outbox": 1}
+    stored = {"projects": 1, "agents": 3, "messages": 1, "live_reservations": 1, "outbox": 1}
+    assert counts == {**stored, "runners": 0, "unread": 1}
 
 
 PROMISES = (

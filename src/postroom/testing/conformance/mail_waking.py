@@ -87,10 +87,30 @@ async def what_a_run_at_work_asks_is_told_when_it_ends(store: MailStore, clock: 
     assert await store.write(lambda tx: tx.end_sitting("r")) == []
 
 
+async def runners_and_unread_letters_are_counted(store: MailStore, clock: ManualClock) -> None:
+    """A letter counts once for each inbox in which it lies unread; a recalled one lies in none."""
+    here = await an_office(store)
+
+    async def counted() -> tuple[int, int]:
+        counts = await store.read(lambda tx: tx.counts())
+        return counts["runners"], counts["unread"]
+
+    assert await counted() == (0, 0)
+    await store.write(lambda tx: tx.put_runner(here.ada.id, "{}", declared_by="file", now=5))
+    read, recalled = await store.write(
+        lambda tx: [letter(tx, here.ada, [here.ben, here.ada], now=5).id for _ in range(2)]
+    )
+    assert await counted() == (1, 4)
+    await store.write(lambda tx: tx.mark_read(read, here.ben.id, 6))
+    await store.write(lambda tx: tx.mark_recalled(recalled, 6))
+    assert await counted() == (1, 1)
+
+
 PROMISES = (
     a_runner_is_kept_replaced_and_dropped,
     runners_are_listed_by_agent,
     what_a_run_makes_of_a_letter_is_kept_by_recipient,
     a_letter_that_tells_the_end_of_a_run_is_known,
     what_a_run_at_work_asks_is_told_when_it_ends,
+    runners_and_unread_letters_are_counted,
 )

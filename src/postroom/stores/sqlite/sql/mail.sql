@@ -495,7 +495,9 @@ SELECT (SELECT count(*) FROM projects), (SELECT count(*) FROM agents),
        (SELECT coalesce(max(id), 0) FROM messages),
        (SELECT count(*) FROM file_reservations INDEXED BY file_reservations_ending
          WHERE released_at IS NULL),
-       (SELECT count(*) FROM outbox);
+       (SELECT count(*) FROM outbox), (SELECT count(*) FROM runners),
+       (SELECT count(*) FROM recipients r INDEXED BY recipients_unread JOIN messages m ON m.id = r.message_id
+         WHERE r.read_at IS NULL AND m.recalled_at IS NULL);
 
 -- any_project
 SELECT 1 FROM projects LIMIT 1;

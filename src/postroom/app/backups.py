@@ -1,0 +1,232 @@
+"""Backups on a timer: a copy of the database a day, read back whole, the newest few of them kept.
+
+due ──▶ copied and read back ──▶ older ones of the timer removed
+  └──failed: logged, shown, tried again after a pause that grows
+
+What somebody made with `postroom backup` lies in the same folder and is never removed, nor is a copy whose
+name lies in the future: then the clock is wrong now, or was, and age says nothing.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from postroom.app.config import Settings
+from postroom.app.machine import free_bytes
+from postroom.concurrency import SystemTimer, Tasks
+from postroom.contracts.clock import Clock, Timer, iso, milliseconds
+from postroom.contracts.errors import StoreError, StoreFull
+from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.connection import file_error
+from postroom.stores.sqlite.copying import PARTIAL, remove_with_companions
+
+FIRST_LOOK: Final = timedelta(minutes=1)
+"""A server that has just started has better things to do."""
+LONGEST_WAIT: Final = timedelta(minutes=10)
+"""How long a clock that was set, or a machine that slept, goes unnoticed."""
+FIRST_PAUSE: Final = timedelta(minutes=5)
+LONGEST_PAUSE: Final = timedelta(hours=6)
+_ROOM: Final = 2
+"""How many times the database's size must be free: the copy, and as much again for mail to go on."""
+_NAME: Final = re.compile(r"daily-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.db")
+_LOG = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backup:
+    """One copy in the folder; `made_at` is told by the name of one of the timer's, else by the file."""
+
+    path: Path
+    made_at: int
+    is_timed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackupState:
+    """How it stands with backups."""
+
+    interval_ms: int
+    """0 when the timer is off."""
+    newest: Backup | None
+    """The newest that is there, whoever made it."""
+    age_ms: int | None
+    failure: StoreError | None
+    """Why the last try failed; None when it did not."""
+    tries: int
+    """How many tries have failed since one went well."""
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the newest is older than two intervals."""
+        return bool(self.interval_ms) and self.age_ms is not None and self.age_ms > 2 * self.interval_ms
+
+
+class Backups:
+    """Makes them in the background for as long as it is started."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: SqliteStore,
+        clock: Clock,
+        *,
+        timer: Timer | None = None,
+        free: Callable[[Path], int] = free_bytes,
+    ) -> None:
+        self.folder = folder_of(settings)
+        self._interval_ms = milliseconds(settings.backup_interval)
+        self._keep = settings.backup_keep
+        self._store = store
+        self._clock = clock
+        self._timer = timer or SystemTimer()
+        self._free = free
+        self._failure: StoreError | None = None
+        self._tries = 0
+        self._tasks = Tasks("backups")
+
+    def start(self) -> None:
+        """Begin to look whether one is due, the first time after a minute; nothing when the timer is off."""
+        if self._interval_ms:
+            self._tasks.start(self._serve(), name="timer")
+
+    async def stop(self) -> None:
+        """End it; a copy that is being made is broken off when the store closes."""
+        await self._tasks.close()
+
+    async def state(self) -> BackupState:
+        """Look how it stands.
+
+        Raises:
+            StoreError: the folder cannot be read.
+        """
+        now = self._clock.now()
+        newest = await asyncio.to_thread(newest_backup, self.folder, now)
+        return BackupState(
+            interval_ms=self._interval_ms,
+            newest=newest,
+            age_ms=None if newest is None else now - newest.made_at,
+            failure=self._failure,
+            tries=self._tries,
+        )
+
+    async def round(self) -> int:
+        """Make a backup if one is due, and return after how many milliseconds to look again."""
+        try:
+            wait = await self._look()
+        except StoreError as error:
+            self._failure, self._tries = error, self._tries + 1
+            _LOG.error("backup.failed", code=error.code, reason=error.message, tries=self._tries)
+            pause = milliseconds(FIRST_PAUSE) << min(self._tries - 1, 10)
+            return min(pause, milliseconds(LONGEST_PAUSE), self._interval_ms)
+        return min(wait, milliseconds(LONGEST_WAIT))
+
+    async def _serve(self) -> None:
+        wait = milliseconds(FIRST_LOOK)
+        while True:
+            await self._timer.sleep(wait)
+            wait = await self.round()
+
+    async def _look(self) -> int:
+        """Make a backup if one is due and return how long none is."""
+        timed = await self._timed()
+        age = self._clock.now() - timed[-1].made_at if timed else self._interval_ms
+        if age < self._interval_ms:
+            return self._interval_ms - age
+        target = self.folder / f"daily-{stamp(self._clock.now())}.db"
+        await asyncio.to_thread(self._prepare)
+        await self._store.back_up(target)
+        self._failure, self._tries = None, 0
+        _LOG.info("backup.made", file=target.name)
+        await asyncio.to_thread(self._remove, (await self._timed())[: -self._keep])
+        return self._interval_ms
+
+    async def _timed(self) -> list[Backup]:
+        """Return those of the timer, oldest first, without those of the future."""
+        found, now = await asyncio.to_thread(backups_in, self.folder), self._clock.now()
+        timed = [one for one in found if one.is_timed and one.made_at <= now]
+        return sorted(timed, key=lambda one: one.made_at)
+
+    def _prepare(self) -> None:
+        """Make the folder, remove what a server that was killed left half written, and look for room."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for left in self.folder.glob(f"daily-*.db{PARTIAL}*"):
+                left.unlink(missing_ok=True)
+            needed = _ROOM * _size(self._store.path)
+            free = self._free(self.folder)
+        except OSError as error:
+            raise file_error(error, self.folder) from error
+        if free < needed:
+            raise StoreFull(
+                f"no backup is made: it needs {needed} bytes free, twice the database, and there are {free}",
+                value=free,
+                remedy="free space on the disk of the folder backups, or lower backup_keep",
+            )
+
+    def _remove(self, older: list[Backup]) -> None:
+        for one in older:
+            try:
+                remove_with_companions(one.path)
+            except OSError as error:  # it is tried again after the next one
+                _LOG.warning("backup.not_removed", file=one.path.name, reason=str(error))
+
+
+def folder_of(settings: Settings) -> Path:
+    """Return where backups lie."""
+    return settings.data_dir / "backups"
+
+
+def backups_in(folder: Path) -> list[Backup]:
+    """Return every backup in a folder, in no order; none when there is no folder. Blocks.
+
+    Raises:
+        StoreError: the folder cannot be read.
+    """
+    try:
+        return [_backup(path) for path in folder.glob("*.db") if path.is_file()]
+    except OSError as error:
+        raise file_error(error, folder) from error
+
+
+def newest_backup(folder: Path, now: int) -> Backup | None:
+    """Return the newest that is not of the future, whoever made it. Blocks.
+
+    Raises:
+        StoreError: the folder cannot be read.
+    """
+    past = [one for one in backups_in(folder) if one.made_at <= now]
+    return max(past, key=lambda one: one.made_at, default=None)
+
+
+def stamp(instant: int) -> str:
+    """Return an instant as it stands in the names of backups."""
+    return iso(instant).replace(":", "").replace(".", "")
+
+
+def _backup(path: Path) -> Backup:
+    told = _NAME.fullmatch(path.name)
+    at = None if told is None else _instant(told[1])
+    if at is None:
+        return Backup(path=path, made_at=path.stat().st_mtime_ns // 1_000_000, is_timed=False)
+    return Backup(path=path, made_at=at, is_timed=True)
+
+
+def _instant(text: str) -> int | None:
+    """Return the instant that a name tells; None when there is no such moment."""
+    try:
+        moment = datetime.strptime(text, "%Y-%m-%dT%H%M%S%fZ").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+
+
+def _size(database: Path) -> int:
+    """Return the bytes of a database and of its log, in which much of it may still be."""
+    log = database.with_name(f"{database.name}-wal")
+    return database.stat().st_size + (log.stat().st_size if log.exists() else 0)

@@ -1,0 +1,183 @@
+"""What may be shown to others of an installation: shapes, counts, states and codes, by name of a file.
+
+Everything is chosen, nothing is filtered: a text that somebody wrote, a name, a path or a token has no place
+here to stand in. Of settings the values of numbers and fixed words are told, of log lines the event alone.
+"""
+
+import hashlib
+import json
+import platform
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from importlib import metadata
+from pathlib import Path, PurePath
+from typing import Final
+
+from postroom.app.config import Settings, explain
+from postroom.app.findings import Finding
+from postroom.contracts.errors import InvalidRunner, all_errors
+from postroom.contracts.messages import Json
+from postroom.contracts.runners import Runner
+from postroom.mail.waking.runners import read_runner
+from postroom.stores.sqlite import sqlite_release
+from postroom.stores.sqlite.outline import Outline
+from postroom.version import __version__
+
+LOG_LINES: Final = 1_000
+_LOG_BYTES: Final = 2 << 20
+_WORDS: Final = frozenset({"profile", "identity", "log_level", "log_format"})
+"""Settings whose values are words of a fixed list."""
+_LIBRARIES: Final = ("mcp", "msgspec", "prometheus-client", "pydantic", "starlette", "structlog", "uvicorn")
+_ID: Final = re.compile(r"([a-z]{1,8}_)?[0-9a-f-]{32,36}")
+_CONSOLE: Final = re.compile(
+    r"(\d{4}-\d\d-\d\dT[\d:.]{8,15}Z) \[(\w{4,8}) *\] ([a-z_]+(?:\.[a-z_]+)+)"
+    r" +\[postroom\.[\w.]+\](?: *$| +\w+=)"
+)
+_CODE: Final = re.compile(r"\bcode=([a-z_]{3,40})(?=\s|$)")
+_EVENT: Final = re.compile(r"[a-z_]+(\.[a-z_]+)+")
+_INSTANT: Final = re.compile(r"[0-9T:.Z-]{20,30}")
+_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+_CODES: Final = tuple(kind.code for kind in all_errors())
+"""The only words of a line beside its event that are told."""
+
+
+def common_documents(settings: Settings) -> dict[str, str]:
+    """Return what can be told with and without a server: versions, settings, the log. Blocks."""
+    return {
+        "versions.json": as_json(_versions()),
+        "settings.json": as_json(_settings(settings)),
+        "log.txt": _log(settings.data_dir / "server.log"),
+    }
+
+
+def outline_documents(outline: Outline) -> dict[str, str]:
+    """Return what can be told of a database."""
+    steps = [{"step": number, "name": name, "applied_at": at} for number, name, at in outline.steps]
+    queue = [
+        {**row, "dispatch_id": _id(row["dispatch_id"]), "run_id": _id(row["run_id"])} for row in outline.queue
+    ]
+    return {
+        "schema.sql": outline.schema,
+        "schema.json": as_json(steps),
+        "counts.json": as_json(outline.rows),
+        "queue.json": as_json({"states": outline.states, "runs": queue}),
+    }
+
+
+def told_findings(findings: Iterable[Finding]) -> list[dict[str, object]]:
+    """Return findings by their parts and facts, without what they say in words."""
+    return [{"part": one.part, "state": one.state, **one.facts} for one in findings]
+
+
+def told_runners(kept: Sequence[str]) -> list[dict[str, object]]:
+    """Return how agents are run, without whose runners these are and what they give their programs."""
+    return [_runner(one) for one in kept]
+
+
+def as_json(found: object) -> str:
+    """Return plain data as a document that people can read."""
+    return json.dumps(found, indent=1) + "\n"
+
+
+def _versions() -> dict[str, object]:
+    release, is_safe = sqlite_release()
+    return {
+        "postroom": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "sqlite": release,
+        "sqlite_is_safe": is_safe,
+        "libraries": {name: metadata.version(name) for name in _LIBRARIES},
+    }
+
+
+def _settings(settings: Settings) -> list[dict[str, str]]:
+    """Return each setting with the kind of place it came from; the file that holds it has a path."""
+    return [
+        {
+            "name": line.name,
+            "value": line.value if _is_plain(settings, line.name) else "(hidden)",
+            "from": "file" if line.origin.startswith("file ") else line.origin,
+        }
+        for line in explain(settings)
+    ]
+
+
+def _is_plain(settings: Settings, name: str) -> bool:
+    return name in _WORDS or isinstance(getattr(settings, name), bool | int | timedelta)
+
+
+def _runner(kept: str) -> dict[str, object]:
+    try:
+        runner = read_runner(kept)
+    except InvalidRunner as error:
+        return {"error": error.code}
+    return {
+        "recipe": runner.recipe.value,
+        "program": _program(runner),
+        "words": len(runner.argv),
+        "prompt": runner.prompt.value,
+        "env": sorted(runner.env),
+        "pass_env": sorted(runner.pass_env),
+        "timeout_s": runner.timeout.total_seconds(),
+        "idle_timeout_s": None if runner.idle_timeout is None else runner.idle_timeout.total_seconds(),
+        "max_output_bytes": runner.max_output_bytes,
+        "resume": runner.resume,
+    }
+
+
+def _program(runner: Runner) -> str:
+    """Return the program's own name, as far as it can be no text of a person."""
+    name = PurePath(runner.argv[0]).name if runner.argv else runner.recipe.value
+    return name if re.fullmatch(r"[A-Za-z0-9._+-]{1,40}", name) else "(hidden)"
+
+
+def _id(value: object) -> str:
+    """Return an id as it is where it was made at random; else what tells it from others and says nothing."""
+    text = str(value)
+    return text if _ID.fullmatch(text) else f"id-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _log(file: Path) -> str:
+    """Return instant, level, event and code of the last lines of a server that wrote to a file."""
+    try:
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - _LOG_BYTES))
+            lines = opened.read(_LOG_BYTES).decode("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return "no log file: the server writes to standard error, and whoever started it keeps that\n"
+    except OSError as error:
+        return f"the log file cannot be read: {type(error).__name__}\n"
+    told = [found for line in lines[-LOG_LINES:] if (found := _told(line))]
+    return "".join(f"{line}\n" for line in told)
+
+
+def _told(line: str) -> str | None:
+    if line.startswith("{"):
+        return _told_json(line)
+    found = _CONSOLE.match(line)
+    if found is None:
+        return None
+    code = next((code for code in _CODE.findall(line) if code in _CODES), None)
+    return " ".join([found[1], found[2], found[3], *([f"code={code}"] if code else [])])
+
+
+def _told_json(line: str) -> str | None:
+    try:
+        event: Json = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(event, Mapping) or not _fits(_EVENT, event.get("event")):
+        return None
+    if not str(event.get("logger")).startswith("postroom."):  # a library's own words are not ours to judge
+        return None
+    level = event.get("level") if event.get("level") in _LEVELS else "?"
+    instant = event.get("timestamp") if _fits(_INSTANT, event.get("timestamp")) else "?"
+    code = [f"code={event['code']}"] if event.get("code") in _CODES else []
+    return " ".join([str(instant), str(level), str(event["event"]), *code])
+
+
+def _fits(form: re.Pattern[str], value: object) -> bool:
+    return isinstance(value, str) and form.fullmatch(value) is not None

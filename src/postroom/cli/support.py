@@ -1,0 +1,111 @@
+"""`postroom support-bundle`: one file that may be shown to others, without letters, names or secrets."""
+
+import io
+import os
+import tarfile
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from postroom.app import places
+from postroom.cli import show
+from postroom.cli.client import Server
+from postroom.cli.options import AsJson, DataDir
+from postroom.contracts.clock import SystemClock
+from postroom.contracts.errors import InvalidPath, PostroomError, ServerUnavailable
+
+app = typer.Typer(rich_markup_mode=None)
+
+LONGEST_EXAMINATION: Final = timedelta(hours=1)
+
+
+@app.command("support-bundle")
+def support_bundle(
+    output: Annotated[
+        Path | None, typer.Option("--output", metavar="FILE", help="The file to write; it must not be there.")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Pack what helps others to help: versions, states, counts. No letters, names or secrets.
+
+    With or without a running server; without one it holds less.
+    """
+    now = SystemClock().now()
+    moment = datetime.fromtimestamp(now / 1000, tz=UTC).strftime("%Y%m%dT%H%M%SZ")
+    target = places.absolute(str(output or f"postroom-support-{moment}.tar.gz"), places.environment())
+    if target.exists():
+        raise _there_already(target)
+    with show.progress() as tell:
+        tell("examining the installation")
+        files, is_running = _collected(data_dir, now)
+    _write(target, files, now)
+    found: dict[str, object] = {"path": str(target), "server": is_running, "files": sorted(files)}
+    show.answer(found, as_json=as_json, text=lambda: f"the bundle is {show.line(target)}; look into it first")
+
+
+def _collected(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
+    """Return the files, and whether a server told them."""
+    try:
+        found = Server.find(data_dir=data_dir, timeout=LONGEST_EXAMINATION).admin(
+            "GET", "/admin/support-bundle"
+        )
+    except ServerUnavailable as error:
+        if places.environment().get("POSTROOM_URL"):  # somebody else's machine: there is nothing to read here
+            raise
+        from postroom.cli.offline import support_offline
+
+        return support_offline(error, data_dir=data_dir, now=now), False
+    files = found.get("files")
+    if not isinstance(files, Mapping):
+        raise PostroomError("the server's answer holds no files", remedy="see `postroom status`")
+    return {Path(str(name)).name: str(text) for name, text in files.items()}, True
+
+
+def _write(target: Path, files: Mapping[str, str], now: int) -> None:
+    """Write the whole bundle, readable by this user alone, or nothing.
+
+    Raises:
+        InvalidPath: there is a file of that name, or it cannot be written.
+    """
+    packed = _packed(files, now)
+    try:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError as error:
+        raise _there_already(target) from error
+    except OSError as error:
+        raise _not_written(target, error) from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(packed)
+    except OSError as error:
+        target.unlink(missing_ok=True)
+        raise _not_written(target, error) from error
+
+
+def _packed(files: Mapping[str, str], now: int) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as bundle:
+        for name, text in sorted(files.items()):
+            content = text.encode("utf-8", "replace")
+            about = tarfile.TarInfo(f"postroom-support/{name}")  # of nobody: no user stands in it
+            about.size, about.mtime, about.mode = len(content), now // 1000, 0o600
+            bundle.addfile(about, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def _there_already(target: Path) -> InvalidPath:
+    return InvalidPath(
+        f"{target} is there already", value=str(target), remedy="name another file with --output"
+    )
+
+
+def _not_written(target: Path, error: OSError) -> InvalidPath:
+    return InvalidPath(
+        f"{target} cannot be written: {error.strerror}",
+        value=str(target),
+        remedy="name another file with --output",
+    )

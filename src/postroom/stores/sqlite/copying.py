@@ -1,0 +1,117 @@
+"""Copies of the database: of one moment, whole or not there at all, made while others write.
+
+<target>.partial ──written──▶ read back whole, where that is asked ──▶ <target>
+"""
+
+import os
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Final
+
+from postroom.contracts.errors import StoreCorrupt, StoreUnavailable
+from postroom.stores.sqlite.connection import file_error, translated
+
+PARTIAL: Final = ".partial"
+COMPANIONS: Final = ("-wal", "-shm", "-journal")
+"""What SQLite may lay beside a database of its own accord."""
+_PAGES: Final = 2_000
+"""Pages, 8 MB with the usual size, after which a copy looks whether it is to stop."""
+_STEPS: Final = 100_000
+"""Instructions of SQLite after which a reading looks whether it is to stop; some milliseconds."""
+
+
+def back_up(
+    connection: sqlite3.Connection,
+    target: Path,
+    *,
+    is_read_back: bool = False,
+    stop: threading.Event | None = None,
+) -> None:
+    """Write a consistent copy of the database to `target`, readable by its owner alone, whole or not at all.
+
+    The connection is in no transaction. With `is_read_back` every table and index of the copy is read before
+    it appears. Once `stop` is set the copy ends soon.
+
+    Raises:
+        StoreError: the copy could not be written; what `target` was before, it is still.
+        StoreCorrupt: the copy does not read back, as then the database does not.
+        StoreUnavailable: it was told to stop.
+    """
+    partial = target.with_name(target.name + PARTIAL)
+    stop = stop or threading.Event()
+    try:
+        remove_with_companions(partial)
+        partial.touch(mode=0o600)
+        _copy(connection, partial, stop)
+        if is_read_back:
+            _refuse_faults(partial, target, stop)
+        partial.replace(target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise file_error(error, target) from error
+    finally:
+        remove_with_companions(partial)
+
+
+def remove_with_companions(file: Path) -> None:
+    """Remove a database and what SQLite left beside it; harmless when there is none.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    for ending in ("", *COMPANIONS):
+        file.with_name(file.name + ending).unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder survive a power cut.
+
+    Raises:
+        OSError: the folder cannot be opened or synced.
+    """
+    if os.name == "nt":  # a folder cannot be opened there, and a rename is durable without
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _copy(connection: sqlite3.Connection, target: Path, stop: threading.Event) -> None:
+    copy = sqlite3.connect(target)
+    try:
+        with translated():
+            # A copy in several steps begins anew whenever another connection has written in between, and
+            # under steady writing it never ends. Within a read transaction there is nothing new to be seen.
+            connection.execute("BEGIN")
+            connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+            try:
+                connection.backup(copy, pages=_PAGES, progress=lambda *_: _refuse_to_go_on(stop))
+            finally:
+                connection.execute("ROLLBACK")
+    finally:
+        copy.close()
+
+
+def _refuse_to_go_on(stop: threading.Event) -> None:
+    if stop.is_set():
+        raise StoreUnavailable("the copy was broken off: the database is being closed")
+
+
+def _refuse_faults(file: Path, shown: Path, stop: threading.Event) -> None:
+    """Read the whole copy; nobody else writes it, so that it is opened without a log or a lock."""
+    with translated():
+        connection = sqlite3.connect(f"{file.absolute().as_uri()}?immutable=1", uri=True)
+        try:
+            connection.set_progress_handler(stop.is_set, _STEPS)
+            faults = [row[0] for row in connection.execute("PRAGMA integrity_check(5)") if row[0] != "ok"]
+        finally:
+            connection.close()
+    if faults:
+        raise StoreCorrupt(
+            f"the copy {shown} does not read back as it should: {faults[0]}",
+            value=str(shown),
+            remedy="run `postroom doctor`: what is wrong with the copy is wrong with the database",
+        )

@@ -1,0 +1,265 @@
+"""What `postroom doctor` and the gauges say of a house, and of one in which something is wrong."""
+
+import asyncio
+import math
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from house_room import Place, place
+from postroom.app.examination import _channel
+from postroom.app.machine import LEAST_FREE, told_of_descriptors, told_of_disk
+from postroom.app.run_operator import RunOperator
+from postroom.app.runner_operator import RunnerOperator
+from postroom.testing import ManualClock
+
+MINUTE = timedelta(minutes=1)
+DAY = timedelta(days=1)
+PROJECT = "/work/shop"
+
+
+@pytest.fixture
+def here(tmp_path: Path, clock: ManualClock) -> Iterator[Place]:
+    with place(tmp_path / "data", clock) as found:
+        yield found
+
+
+async def test_a_fresh_house_is_well_and_says_what_it_cannot_know(here: Place) -> None:
+    found = await here.operator.doctor()
+    states = {one["name"]: one["state"] for one in found["checks"]}
+    assert states == {
+        "store writes": "ok",
+        "store reads": "ok",
+        "sqlite": "ok",
+        "git": "ok",
+        "backups": "unknown",
+        "runs": "ok",
+        "runner": "ok",
+        "orphans": "ok",
+        "disk": "ok",
+        "descriptors": "ok",
+    }
+    assert found["ok"] is True
+    assert all(one["remedy"] for one in found["checks"] if one["state"] != "ok")
+
+
+async def test_the_age_of_the_newest_backup_is_told_and_that_one_is_overdue(here: Place) -> None:
+    await here.house.backups.round()
+    here.clock.advance(DAY)
+    told = await here.finding("backups")
+    assert (told["state"], "24 hours old" in told["detail"]) == ("ok", True)
+    checks = (await here.operator.ready()).as_dict()["checks"]
+    assert checks["backups"] == {"state": "ok", "age_ms": 86_400_000}
+    here.clock.advance(2 * DAY)
+    told = await here.finding("backups")
+    assert (told["state"], "3 days old" in told["detail"], bool(told["remedy"])) == ("failed", True, True)
+    checks = (await here.operator.ready()).as_dict()["checks"]
+    assert checks["backups"] == {"state": "failed", "age_ms": 3 * 86_400_000}
+
+
+async def test_a_backup_that_failed_is_told_with_its_reason(here: Place) -> None:
+    (here.house.settings.data_dir / "backups").write_text("in the way")
+    await here.house.backups.round()
+    told = await here.finding("backups")
+    assert (told["state"], "cannot be written" in told["detail"]) == ("failed", True)
+    checks = (await here.operator.ready()).as_dict()
+    assert checks["checks"]["backups"] == {"state": "failed", "age_ms": None, "code": "store_read_only"}
+
+
+async def test_a_timer_that_is_off_is_not_called_well(tmp_path: Path, clock: ManualClock) -> None:
+    def opened() -> Any:
+        return place(tmp_path / "data", clock, backup_interval="0")
+
+    manager = opened()
+    here = await asyncio.to_thread(manager.__enter__)
+    told = await here.finding("backups")
+    assert (told["state"], "timer is off" in told["detail"]) == ("unknown", True)
+    await asyncio.to_thread(manager.__exit__, None, None, None)
+
+
+async def test_runs_that_were_given_up_are_a_fault_with_the_command_that_shows_them(here: Place) -> None:
+    await here.give_up("a", "the program ended with 1")
+    told = await here.finding("runs")
+    assert (told["state"], "1 dead_letter" in told["detail"]) == ("failed", True)
+    assert "`postroom runs dead`" in told["remedy"]
+    assert (await here.operator.doctor())["ok"] is False
+    (shown,) = await RunOperator(here.house.runs).dead()
+    assert (shown["dispatch_id"], shown["error"]) == ("a", "the program ended with 1")
+
+
+async def test_the_run_that_waits_longest_is_told_with_the_reason(here: Place) -> None:
+    await here.queue("later", available_at=here.clock.now() + 3_600_000)
+    here.clock.advance(MINUTE)
+    await here.queue("first")
+    here.clock.advance(MINUTE)
+    await here.queue("second")
+    here.clock.advance(3 * MINUTE)
+    told = await here.finding("runs")
+    assert "run run-first has waited longest, for 4 minutes" in told["detail"]
+    assert told["state"] == "failed"  # nothing takes runs up in this house
+    assert "nothing takes runs up" in told["remedy"]
+    here.clock.advance(timedelta(hours=2))
+    longest = await here.house.runs.longest_waiting(here.clock.now())
+    assert longest is not None
+    assert longest.dispatch_id == "first"
+
+
+async def test_the_longest_waiting_run_is_found_behind_many_that_are_not_due(here: Place) -> None:
+    for number in range(205):
+        await here.queue(f"later-{number:03}", available_at=here.clock.now() + 60_000 + number)
+    assert await here.house.runs.longest_waiting(here.clock.now()) is None
+    here.clock.advance(timedelta(seconds=1))
+    await here.queue("now")
+    longest = await here.house.runs.longest_waiting(here.clock.now())
+    assert longest is not None
+    assert longest.dispatch_id == "now"
+    here.clock.advance(2 * MINUTE)
+    longest = await here.house.runs.longest_waiting(here.clock.now())
+    assert longest is not None
+    assert longest.dispatch_id == "now"
+
+
+def program(folder: Path, name: str, *, mode: int = 0o755) -> Path:
+    """Write a program that would tell if it were started."""
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\ntouch {folder}/started\n")
+    path.chmod(mode)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("runner", "state", "said"),
+    [
+        ({"argv": ["tool", "--key", "x"], "env": {"PATH": "{bin}"}}, "ok", "{bin}/tool"),
+        ({"argv": ["tool"], "env": {"PATH": "bin"}}, "ok", "{bin}/tool"),
+        ({"argv": ["bin/tool"]}, "ok", "{bin}/tool"),
+        ({"argv": ["{bin}/tool"]}, "ok", "{bin}/tool"),
+        ({"argv": ["tool"]}, "failed", "'tool' was not found"),
+        ({"argv": ["bin/plain"]}, "failed", "is not executable"),
+        ({"argv": ["tool"], "cwd": "{bin}/gone"}, "failed", "is missing"),
+        ({"argv": ["tool"], "cwd": "{bin}/tool"}, "failed", "is no folder"),
+        ({"recipe": "claude", "env": {"PATH": "{bin}"}}, "failed", "'claude' was not found"),
+    ],
+)
+async def test_a_runner_is_looked_at_and_never_started(
+    runner: dict[str, Any], state: str, said: str, here: Place, tmp_path: Path
+) -> None:
+    bin_folder = tmp_path / "bin"
+    program(bin_folder, "tool")
+    program(bin_folder, "plain", mode=0o644)
+    mail = here.house.mail
+    await mail.call("ensure_project", {"human_key": PROJECT})
+    registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": "Bo"}
+    await mail.call("register_agent", registered)
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, str):
+            return value.replace("{bin}", str(bin_folder))
+        if isinstance(value, list):
+            return [filled(one) for one in value]
+        return {name: filled(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+    declared = {"cwd": str(tmp_path), **filled(runner)}
+    await RunnerOperator(mail).declare(PROJECT, "Bo", declared)
+    found = await here.operator.doctor()
+    (told,) = [one for one in found["checks"] if one["name"].startswith("runner ")]
+    assert told["name"].startswith("runner Bo@")
+    assert (told["state"], filled(said) in told["detail"]) == (state, True), told
+    assert bool(told["remedy"]) == (state == "failed")
+    assert not (bin_folder / "started").exists()
+
+
+async def test_a_runner_that_does_not_read_back_is_a_fault(here: Place) -> None:
+    await here.house.mail.call("ensure_project", {"human_key": PROJECT})
+    registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": "Bo"}
+    await here.house.mail.call("register_agent", registered)
+    await here.house.mail.set_runner(PROJECT, "Bo", '{"argv": []}')
+    found = await here.operator.doctor()
+    (told,) = [one for one in found["checks"] if one["name"].startswith("runner ")]
+    assert told["state"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("used", "most", "state"),
+    [(None, 100, "unknown"), (80, 100, "ok"), (81, 100, "failed"), (10_000, None, "ok")],
+)
+def test_descriptors_are_told_against_their_limit(used: int | None, most: int | None, state: str) -> None:
+    told = told_of_descriptors(used, most)
+    assert (told.state, bool(told.remedy)) == (state, state != "ok")
+
+
+@pytest.mark.parametrize(
+    ("size", "free", "state"),
+    [
+        (5, LEAST_FREE, "ok"),
+        (5, LEAST_FREE - 1, "failed"),
+        (LEAST_FREE, 2 * LEAST_FREE, "ok"),
+        (LEAST_FREE, 2 * LEAST_FREE - 1, "failed"),
+    ],
+)
+def test_a_disk_that_fills_is_a_fault(size: int, free: int, state: str, tmp_path: Path) -> None:
+    database = tmp_path / "postroom.db"
+    database.touch()
+    os.truncate(database, size)  # takes no room
+    told = told_of_disk(database, free_of=lambda _: free)
+    assert (told.state, bool(told.remedy)) == (state, state != "ok")
+
+
+def test_a_disk_that_cannot_be_seen_is_unknown(tmp_path: Path) -> None:
+    assert told_of_disk(tmp_path / "postroom.db").state == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("connected", "ok"),
+        ("connecting", "unknown"),
+        ("reconnecting", "unknown"),
+        ("failed", "failed"),
+        ("stopped", "failed"),
+    ],
+)
+def test_a_channel_is_told_with_what_came_in_last(state: str, expected: str) -> None:
+    told = {"state": state, "inbound_at": None, "outbound_at": None, "error_code": None, "error": None}
+    silent = _channel("slack", told, 1_700_000_000_000)
+    assert (silent.state, "nothing has come in yet" in silent.detail) == (expected, True)
+    heard = {**told, "inbound_at": 1_699_999_700_000, "error_code": "e_code", "error": "no route"}
+    loud = _channel("slack", heard, 1_700_000_000_000)
+    assert "5 minutes ago" in loud.detail
+    assert "e_code: no route" in loud.detail
+
+
+async def test_the_gauges_show_what_there_is_to_do(here: Place, tmp_path: Path) -> None:
+    await here.operator.refresh_metrics()
+    assert here.number("postroom_backup_age_seconds") == math.inf
+    assert here.number("postroom_oldest_waiting_run_age_seconds") == 0
+    mail = here.house.mail
+    await mail.call("ensure_project", {"human_key": PROJECT})
+    for name in ("Ada", "Bo"):
+        registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": name}
+        await mail.call("register_agent", registered)
+    await RunnerOperator(mail).declare(PROJECT, "Bo", {"argv": ["true"]})
+    sent = {"project_key": PROJECT, "sender_name": "Ada", "to": ["Bo"], "subject": "s", "body_md": "b"}
+    await mail.call("send_message", sent)
+    await here.give_up("a", "no")
+    await here.queue("b")
+    await here.house.backups.round()
+    here.clock.advance(MINUTE)
+    await here.operator.refresh_metrics()
+    shown = {
+        "postroom_dead_letters": 1,
+        "postroom_oldest_waiting_run_age_seconds": 60,
+        "postroom_agents_with_runner": 1,
+        "postroom_agents_executing": 0,
+        "postroom_unread_letters": 1,
+        "postroom_backup_age_seconds": 60,
+    }
+    assert {name: here.number(name) for name in shown} == shown
+    assert here.number("postroom_mailbox_dispatch_depth", status="queued") == 1
+    assert here.number("postroom_open_descriptors") > 3
+    assert here.number("postroom_records", kind="unread") is None
