@@ -13,6 +13,7 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRequired
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.mail.agents import RotatedToken
 from postroom.mail.attachments import load_attachments
 from postroom.mail.commands import (
     Change,
@@ -105,7 +106,7 @@ class Mail:
 
         await self.store.write(change)
 
-    async def _rotate(self, command: RotateAgentToken, caller: Caller) -> dict[str, str]:
+    async def _rotate(self, command: RotateAgentToken, caller: Caller) -> RotatedToken:
         """Give the agent a new token in a file of the server; a model that asks never sees it."""
         if self.keep_token is None:
             raise NotPermitted(
