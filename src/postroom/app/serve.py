@@ -33,6 +33,7 @@ from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.lag import LagMeter, measure_lag
+from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
 from postroom.mail.query import parse_query
@@ -95,6 +96,7 @@ class Site:
                 refresh=self.operator.refresh_metrics,
                 chats=self.operator.chats,
                 runners=RunnerOperator(house.mail),
+                calls=house.calls,
             ),
             *([] if house.gateway is None else house.gateway.routes()),
             *page_routes(house.store, clock=house.clock, parse_query=parse_query),
@@ -124,6 +126,7 @@ def _door(
         mcp_path=settings.mcp_path,
         max_request_bytes=settings.max_request_bytes,
         channels=channels,
+        rest_paths=rest_paths(),
     )
     return Guard(app, rules, credentials)
 
