@@ -63,6 +63,7 @@ class Edge:
 
     rules: Rules | None = None
     channels: tuple[OpenPath, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
     counted: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -79,7 +80,12 @@ class Edge:
         self.bare = application([*made])
         self.app = Guard(
             self.bare,
-            GuardRules(max_request_bytes=LIMIT, channels=self.channels, rest_paths=rest_paths()),
+            GuardRules(
+                max_request_bytes=LIMIT,
+                channels=self.channels,
+                rest_paths=rest_paths(),
+                allowed_hosts=self.allowed_hosts,
+            ),
             Credentials(
                 is_operator=token_check(TOKEN), sessions=self.sessions, is_agent=self.mail.knows_token
             ),
