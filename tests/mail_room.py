@@ -10,7 +10,7 @@ import pytest
 
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import Project
-from postroom.contracts.store import MailReads, MailStore
+from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.mail.desk import Caller, Rules
 from postroom.mail.service import Mail
 from postroom.stores.memory import MemoryStore
@@ -97,6 +97,7 @@ def room_in_memory(clock: ManualClock) -> Iterator[Room]:
     memory.close()
 
 
+RUN_OF_ADA = "run-of-ada"
 _WHO = {"program": "p", "model": "m"}
 
 
@@ -122,6 +123,9 @@ CHANGES: dict[str, Change] = {
     "recall_message": Change({"sender_name": "Ada", "message_id": 1}, {"message_id": 2}),
     "mark_message_read": Change({"agent_name": "Ben", "message_id": 1}, {"message_id": 2}),
     "acknowledge_message": Change({"agent_name": "Ben", "message_id": 1}, {"message_id": 2}),
+    "ask_person": Change(
+        {"agent_name": "Ada", "run_id": RUN_OF_ADA, "question": "May I?"}, {"question": "May we?"}
+    ),
     "request_contact": Change({"agent_name": "Ada", "to": "Ben"}, {"to": "Cyd"}),
     "respond_contact": Change({"agent_name": "Ada", "requester": "Ben", "accept": True}, {"accept": False}),
     "set_contact_policy": Change({"agent_name": "Ada", "policy": "approval"}, {"policy": "closed"}),
@@ -141,6 +145,18 @@ async def furnish(room: Room) -> None:
     await room.send("Ada", "Ben")
     await room.send("Ada", "Ben", "Cyd")
     await room.call("file_reservation_paths", agent_name="Ben", paths=["p", "q"])
+    await set_to_work(room.store)
+
+
+async def set_to_work(store: MailStore) -> None:
+    """Have a run of Ada be at work."""
+
+    def sit(tx: MailWrites) -> None:
+        ada = tx.agent(tx.projects(limit=1)[0].id, "Ada")
+        assert ada is not None
+        tx.begin_sitting(RUN_OF_ADA, ada.id, 1)
+
+    await store.write(sit)
 
 
 async def everything(store: MailStore) -> dict[str, object]:
@@ -174,17 +190,19 @@ def _project(tx: MailReads, project: Project) -> dict[str, object]:
 
 
 async def _uncovered(store: MailStore) -> dict[str, int]:
-    """Count what the port does not list: kept answers, stored bytes, aliases."""
+    """Count what the port does not list: kept answers, stored bytes, aliases, questions of runs at work."""
     if isinstance(store, SqliteStore):
         counts = "SELECT (SELECT count(*) FROM idempotency), (SELECT count(*) FROM blobs), " + (
-            "(SELECT count(*) FROM project_aliases)"
+            "(SELECT count(*) FROM project_aliases), (SELECT count(*) FROM questions)"
         )
         row = await store._readers.submit(lambda connection: connection.execute(counts).fetchone())
     elif isinstance(store, MemoryStore):
-        row = (len(store._tables.answers), len(store._tables.blobs), len(store._tables.aliases))
+        tables = store._tables
+        asked = sum(len(one.asked) for one in tables.waking.sittings)
+        row = (len(tables.answers), len(tables.blobs), len(tables.aliases), asked)
     else:
         return await _uncovered(store._store)  # type: ignore[attr-defined]  # a store that fails on purpose
-    return dict(zip(("answers", "blobs", "aliases"), row, strict=True))
+    return dict(zip(("answers", "blobs", "aliases", "questions"), row, strict=True))
 
 
 def assert_presentable(error: PostroomError) -> None:

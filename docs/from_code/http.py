@@ -74,12 +74,33 @@ MCP: Final = (
     "operator, agents",
     "The MCP endpoint; the setting `mcp_path` moves it. Also `/api`, and each with a slash at its end.",
 )
+REST: Final = (
+    (
+        "`/v1/openapi.json`",
+        "GET, OPTIONS",
+        "operator, agents, logged-in people",
+        "What follows, as an OpenAPI document.",
+    ),
+    (
+        "`/v1/{look}`",
+        "GET, OPTIONS",
+        "operator, agents, logged-in people",
+        "An operation of the mail room that changes nothing. See [REST](rest.md).",
+    ),
+    (
+        "`/v1/{change}`",
+        "OPTIONS, POST",
+        "operator, agents",
+        "An operation that changes something. Body: its fields as JSON.",
+    ),
+)
 OAUTH_WORDS: Final = "Where clients look for OAuth: a clean 404 in JSON, since there is none."
 
 
 CHANNEL_WORDS: Final = {
     Platform.WEB: "a signed-in person's session; the page and what its script calls",
-    Platform.API_SERVER: "its `api_key`, as a bearer token; the OpenAI protocol",
+    Platform.API_SERVER: "its `api_key`, as a bearer token; the OpenAI protocol. Addresses of the mail room "
+    "below `/v1` stay the mail room's",
     Platform.TELEGRAM: "the webhook's secret; only with `webhook_url`",
     Platform.SLACK: "Slack's signature; only with a `signing_secret`",
     Platform.WEBHOOK: "the signature of the route, or its token",
@@ -111,6 +132,7 @@ def page() -> str:
     people = page_routes(nobody, clock=clock, parse_query=lambda _: None)
     rows = [
         MCP,
+        *REST,
         *(_route(path, methods) for path, methods in _paths([*machine, *people]) if not _is_oauth(path)),
     ]
     channels = [
@@ -130,11 +152,12 @@ One port serves everything. A request must name a host that the server knows (`H
 page of another origin (`Origin`), and must say who sends it unless the address is open to anyone:
 
 - the operator sends `Authorization: Bearer <the server's token>`: every address;
-- an agent sends `Authorization: Bearer <the agent's token>`: the MCP endpoint alone;
-- a person logs in at `/login` and has a signed cookie: the pages alone.
+- an agent sends `Authorization: Bearer <the agent's token>`: the MCP endpoint and the addresses below `/v1`;
+- a person logs in at `/login` and has a signed cookie: the pages, and looks below `/v1`.
 
-Beside the server's token, a call of the MCP endpoint may carry `Postroom-Agent-Token`. Every answer carries
-`X-Request-Id`, the caller's own if it sent a usable one. Refusals are problem JSON: see [errors](errors.md).
+Beside the server's token, a call of the MCP endpoint or of an address below `/v1` may carry
+`Postroom-Agent-Token`. Every answer carries `X-Request-Id`, the caller's own if it sent a usable one.
+Refusals are problem JSON: see [errors](errors.md).
 
 {table(("path", "methods", "for whom", "what"), rows)}
 

@@ -6,7 +6,7 @@ import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from types import NoneType, UnionType
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -16,11 +16,6 @@ from postroom.mail.commands import Command
 from postroom.mail.operations import ALL_OPERATIONS, Operation
 from postroom.mcp_server.resources import RESOURCES
 from postroom.mcp_server.tools import CORE, definition_tokens
-
-ROTATED: Final = (
-    ("agent", "string", "The agent."),
-    ("token_file", "string", "The file on the server that holds the new token, readable by its user alone."),
-)
 
 
 def page() -> str:
@@ -135,10 +130,7 @@ def _bounds(schema: Mapping[str, Any], ending: str, unit: str = "") -> str:
 
 
 def _answer(operation: Operation, views: dict[str, type]) -> str:
-    answer = typing.get_type_hints(operation.run)["return"]
-    if answer is NoneType:  # done by the service, with a file
-        return "an object of " + " and ".join(f"`{name}` ({words[:-1]})" for name, _, words in ROTATED)
-    return _annotation(answer, views)
+    return _annotation(typing.get_type_hints(operation.run)["return"], views)
 
 
 def _annotation(kind: Any, views: dict[str, type]) -> str:

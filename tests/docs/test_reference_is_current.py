@@ -14,6 +14,7 @@ from postroom.app.metrics import Metrics
 from postroom.cli.commands import app as command_tree
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import all_errors
+from postroom.http_api.rest.addresses import address_of, method_of
 from postroom.mail.operations import ALL_OPERATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +33,7 @@ def test_no_page_is_missing_or_left_over(made: Path) -> None:
     assert sorted(path.name for path in REFERENCE.iterdir()) == sorted(path.name for path in made.iterdir())
 
 
-@pytest.mark.parametrize("name", ["commands", "errors", "http", "metrics", "settings", "tools"])
+@pytest.mark.parametrize("name", ["commands", "errors", "http", "metrics", "rest", "settings", "tools"])
 def test_a_page_is_what_the_code_says(made: Path, name: str) -> None:
     written = (REFERENCE / f"{name}.md").read_text(encoding="utf-8")
     assert written == (made / f"{name}.md").read_text(encoding="utf-8"), "run `make docs`"
@@ -50,6 +51,7 @@ def commands(command: object, words: str) -> list[str]:
 
 
 LINES = {
+    "rest": [f"| {method_of(one)} | `{address_of(one)}` |" for one in ALL_OPERATIONS],
     "tools": [f"## {operation.name}" for operation in ALL_OPERATIONS],
     "settings": [f"| `{name}` | `POSTROOM_{name.upper()}` |" for name in Settings.model_fields],
     "commands": [f"## {words}" for words in commands(get_command(command_tree), "postroom")],

@@ -284,11 +284,12 @@ async def test_the_servers_token_makes_an_operator(client: httpx2.AsyncClient) -
             assert (found["caller"], found["operator"], found["agent_token"]) == ("operator", True, None)
 
 
-async def test_an_agents_token_opens_the_mcp_endpoint_alone(client: httpx2.AsyncClient) -> None:
+async def test_an_agents_token_opens_the_mcp_endpoint_and_rest_alone(client: httpx2.AsyncClient) -> None:
     proof = {"Authorization": f"Bearer {AGENT_TOKEN}"}
-    found = (await client.post("/mcp", headers=proof)).json()
-    assert (found["caller"], found["operator"], found["agent_token"]) == ("agent", False, AGENT_TOKEN)
-    for path in ("/admin/agent-token", "/metrics", "/p/x", "/", "/mcpx"):
+    for path in ("/mcp", "/v1/send_message", "/v1/nowhere"):
+        found = (await client.post(path, headers=proof)).json()
+        assert (found["caller"], found["operator"], found["agent_token"]) == ("agent", False, AGENT_TOKEN)
+    for path in ("/admin/agent-token", "/metrics", "/p/x", "/", "/mcpx", "/v1x"):
         assert (await client.get(path, headers=proof)).json()["code"] == "wrong_token"
 
 
@@ -305,6 +306,32 @@ async def test_a_session_opens_the_pages_and_no_interface(client: httpx2.AsyncCl
     for path in ("/mcp", "/mcp/", "/admin/status", "/metrics"):
         reply = await client.get(path, headers={**cookie, "Accept": "text/html"})
         assert (reply.status_code, reply.json()["code"]) == (401, "token_required")
+
+
+async def test_a_session_comes_to_rest_as_a_person_and_without_one_no_page_is_shown(
+    client: httpx2.AsyncClient,
+) -> None:
+    browser = {"Accept": "text/html"}
+    cookie = {"Cookie": f"{sessions().cookie_name}={sessions().issue()}", **browser}
+    found = (await client.get("/v1/fetch_inbox", headers=cookie)).json()
+    assert (found["caller"], found["operator"], found["agent_token"]) == ("person", False, None)
+    reply = await client.get("/v1/fetch_inbox", headers=browser)
+    assert (reply.status_code, reply.json()["code"]) == (401, "token_required")
+
+
+async def test_a_channel_does_not_get_the_addresses_of_rest_that_lie_below_its_own() -> None:
+    channel = OpenPath(path="/v1", limit=100)
+    door = guarded(channels=(channel,), rest_paths=frozenset({"/v1/send_message"}))
+    key = [(b"host", b"localhost"), (b"authorization", b"Bearer the-channels-own-key")]
+    agent = [(b"host", b"localhost"), (b"authorization", f"Bearer {AGENT_TOKEN}".encode())]
+    assert (await ask(door, "/v1/models", headers=key)).json()["caller"] == "anyone"
+    assert (await ask(door, "/v1/send_message/x", headers=agent)).json()["agent_token"] is None
+    assert (await ask(door, "/v1/send_message", headers=key)).json()["code"] == "wrong_token"
+    assert (await ask(door, "/v1/send_message", headers=head(token=False))).status == 401
+    assert (await ask(door, "/v1/send_message", headers=agent)).json()["caller"] == "agent"
+    large = [b"x" * 101]
+    assert (await ask(door, "/v1/models", headers=key, body=large)).status == 413
+    assert (await ask(door, "/v1/send_message", headers=head(), body=large)).json()["bytes"] == 101
 
 
 async def test_a_browser_without_a_session_is_led_to_the_login_page(client: httpx2.AsyncClient) -> None:

@@ -47,6 +47,8 @@ GOOD: dict[str, Any] = {
     "paths": ["a"],
     "reservation_id": 1,
     "reason": "r",
+    "run_id": "r",
+    "question": "May I?",
 }
 LETTER = {"sender_name": "Ada", "subject": "s", "body_md": "b"}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mail_room import SHORE, Room, room_in_memory, room_over_each_store
+from mail_room import RUN_OF_ADA, SHORE, Room, room_in_memory, room_over_each_store, set_to_work
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     AgentRetired,
@@ -46,6 +46,7 @@ async def _furnish(room: Room) -> None:
         await room.mail.issue_token(project, name, token_hash(token))
     await room.send("Ada", "Ben", thread_id="t")
     await room.call("file_reservation_paths", agent_name="Ada", paths=["a"])
+    await set_to_work(room.store)
 
 
 ACTING: dict[str, dict[str, Any]] = {
@@ -63,6 +64,7 @@ ACTING: dict[str, dict[str, Any]] = {
     "delivery_status": {"agent_name": "Ada", "message_id": 1},
     "mark_message_read": {"agent_name": "Ben", "message_id": 1},
     "acknowledge_message": {"agent_name": "Ben", "message_id": 1},
+    "ask_person": {"agent_name": "Ada", "run_id": RUN_OF_ADA, "question": "May I?"},
     "request_contact": {"agent_name": "Ada", "to": "Ben"},
     "respond_contact": {"agent_name": "Ada", "requester": "Ben", "accept": True},
     "list_contacts": {"agent_name": "Ada"},

@@ -46,6 +46,8 @@ def allowed(tag, attribute, value):
         return {"href": web, "title": True, "rel": value == REL}.get(attribute, False)
     if attribute == "dir":
         return value == "auto" and tag in {"ul", "ol", "blockquote"}
+    if attribute == "tabindex":
+        return value == "0" and tag in {"pre", "div"}
     if attribute == "class":
         return (tag, value) in {
             ("div", "wide"),
@@ -95,7 +97,7 @@ def test_no_text_at_all_yields_more_than_the_allow_list(body):
     [
         ("*a* **b** ~~c~~ `d`", "<p><em>a</em> <strong>b</strong> <s>c</s> <code>d</code></p>\n"),
         ("# one\n### three", "<h3>one</h3>\n<h5>three</h5>\n"),
-        ("```py\na < b\n```", "<pre><code>a &lt; b\n</code></pre>\n"),
+        ("```py\na < b\n```", '<pre tabindex="0"><code>a &lt; b\n</code></pre>\n'),
         (
             "[a](https://ok.example/?q=1&r=2)",
             f'<p><a href="https://ok.example/?q=1&amp;r=2" rel="{REL}">a</a></p>\n',
@@ -125,7 +127,7 @@ def test_markdown_is_rendered(body, html):
 
 def test_a_table_is_wrapped_and_aligned_by_classes():
     html = to_html("|a|b|c|\n|:-|:-:|-:|\n|1|2|3|")
-    assert html.startswith('<div class="wide"><table>')
+    assert html.startswith('<div class="wide" tabindex="0"><table>')
     assert '<td>1</td>\n<td class="align-center">2</td>\n<td class="align-right">3</td>' in html
     assert "style" not in html
 
@@ -143,7 +145,7 @@ async def test_a_body_over_the_limit_is_plain_text_cut_and_escaped():
     shown = (await Markdown().render({1: body}))[1]
     assert shown.cut
     assert shown.size == len(body)
-    assert shown.html.startswith('<pre class="plain">&lt;script&gt;*x*')
+    assert shown.html.startswith('<pre class="plain" tabindex="0">&lt;script&gt;*x*')
     assert_harmless(shown.html)
     assert Seen(shown.html).text == body[:PLAIN_SHOWN]
 

@@ -51,13 +51,13 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._calls = Counter(
             "postroom_tool_calls",
-            "Tool calls by tool and outcome.",
+            "Calls of tools by tool and outcome, over MCP and REST.",
             ["tool", "outcome"],
             registry=self.registry,
         )
         self._seconds = Histogram(
             "postroom_tool_seconds",
-            "Time a tool call took.",
+            "Time a call of a tool took.",
             ["tool"],
             buckets=BUCKETS,
             registry=self.registry,

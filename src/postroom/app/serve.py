@@ -37,6 +37,7 @@ from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.hook_routes import hook_routes
 from postroom.http_api.lag import LagMeter, measure_lag
+from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
 from postroom.mail.following import Following
@@ -103,6 +104,7 @@ class Site:
                 runners=RunnerOperator(house.mail),
                 questions=QuestionOperator(house.runs, house.clock),
                 runs=RunOperator(house.runs),
+                calls=house.calls,
             ),
             *hook_routes(Hooks(house.mail), Following(house.mail)),
             *([] if house.gateway is None else house.gateway.routes()),
@@ -134,6 +136,7 @@ def _door(
         mcp_path=settings.mcp_path,
         max_request_bytes=settings.max_request_bytes,
         channels=channels,
+        rest_paths=rest_paths(),
     )
     return Guard(app, rules, credentials)
 

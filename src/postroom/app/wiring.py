@@ -17,8 +17,10 @@ from postroom.contracts.clock import Clock, SystemClock
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.archive.relay import ArchiveRelay
 from postroom.mail.desk import Rules
+from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mcp_server import PostroomMcpServer
+from postroom.mcp_server.calls import Calls
 from postroom.mcp_server.subscriptions import Subscriptions
 from postroom.stores.sqlite import SqliteStore
 
@@ -43,6 +45,7 @@ class House:
         self.mail = Mail(store, clock, rules_of(settings))
         self.mail.keep_token = self._keep_token
         self.news = Subscriptions()
+        self.calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
         self.archive = Archive(
             settings.storage_root,
             store,

@@ -28,6 +28,8 @@ OPERATOR_SCOPE: Final = "postroom.operator"
 AGENT_TOKEN_SCOPE: Final = "postroom.agent_token"  # noqa: S105 - the name of a key
 """Where the MCP server looks for who called; its own names are the same (a test compares them)."""
 
+REST: Final = "/v1"
+"""Below it are the mail room's addresses, and a channel's of the OpenAI protocol where there is one."""
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 SMALL_BODY: Final = 16 * 1024
 """Bytes that a caller without a token may send: a login form needs far less."""
@@ -74,6 +76,8 @@ class GuardRules:
     mcp_path: str = "/mcp"
     max_request_bytes: int = 64 * 1024 * 1024
     channels: tuple[OpenPath, ...] = ()
+    rest_paths: frozenset[str] = frozenset()
+    """Each address of the mail room over REST: no channel has these, though one may have what is around."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +87,7 @@ class Credentials:
     is_operator: Callable[[str], bool]
     sessions: Sessions
     is_agent: Callable[[str], Awaitable[bool]] | None = None
-    """With it, an agent's own token opens the MCP endpoint, and nothing else, as a bearer token."""
+    """With it, an agent's own token opens the MCP endpoint and REST, and nothing else, as a bearer token."""
 
 
 class Guard:
@@ -133,7 +137,7 @@ class Guard:
         refusal = self._foreign(head)
         if refusal is not None:
             return refusal
-        channel = next((one for one in self._rules.channels if _within(head.path, one.path)), None)
+        channel = self._channel(head.path)
         public = channel is not None or _is_public(head.path, self._rules.mcp_path)
         limit = SMALL_BODY if public else self._rules.max_request_bytes
         limit = limit if channel is None else channel.limit
@@ -144,6 +148,11 @@ class Guard:
             return self._ask_for_token(head)
         exchange.admit(caller, limit, head.bearer)
         return None
+
+    def _channel(self, path: str) -> OpenPath | None:
+        if path in self._rules.rest_paths:
+            return None
+        return next((one for one in self._rules.channels if _within(path, one.path)), None)
 
     def _foreign(self, head: Head) -> Problem | None:
         """A page of another site can make a browser call us under a name it controls, or from afar."""
@@ -172,7 +181,7 @@ class Guard:
         if head.authorization is not None and head.bearer is not None:
             if self._credentials.is_operator(head.bearer):
                 return "operator"
-            if _within(head.path, self._rules.mcp_path) and await self._is_agent(head.bearer):
+            if self._is_for_agents(head.path) and await self._is_agent(head.bearer):
                 return "agent"
             raise WrongToken("the bearer token is not one that opens this path", remedy=_HOW_TO_PROVE)
         if not _is_interface(head.path, self._rules.mcp_path) and self._credentials.sessions.recognises(
@@ -181,11 +190,14 @@ class Guard:
             return "person"
         return None
 
+    def _is_for_agents(self, path: str) -> bool:
+        return _within(path, self._rules.mcp_path) or _within(path, REST)
+
     async def _is_agent(self, token: str) -> bool:
         return self._credentials.is_agent is not None and await self._credentials.is_agent(token)
 
     def _ask_for_token(self, head: Head) -> Problem | Response:
-        if head.wants_page and not _is_interface(head.path, self._rules.mcp_path):
+        if head.wants_page and not _is_for_programs(head.path, self._rules.mcp_path):
             return RedirectResponse("/login", status_code=303)
         return problem_of(TokenRequired("this server asks for a bearer token", remedy=_HOW_TO_PROVE))
 
@@ -268,6 +280,11 @@ def _is_public(path: str, mcp_path: str) -> bool:
 def _is_interface(path: str, mcp_path: str) -> bool:
     """Return whether programs call this path: a session of the pages does not open it."""
     return any(_within(path, known) for known in (mcp_path, *_INTERFACES))
+
+
+def _is_for_programs(path: str, mcp_path: str) -> bool:
+    """Return whether a log-in page would be no answer: REST, where a session opens looks, is one of these."""
+    return _is_interface(path, mcp_path) or _within(path, REST)
 
 
 def _within(path: str, known: str) -> bool:

@@ -21,9 +21,11 @@ from postroom.http_api.operations import Operations
 from postroom.http_api.operators import operators, read_body
 from postroom.http_api.question_routes import QuestionDesk, question_routes
 from postroom.http_api.readiness import FreshReadiness
+from postroom.http_api.rest.routes import rest_routes
 from postroom.http_api.run_routes import RunDesk, run_routes
 from postroom.http_api.runner_routes import RunnerDesk, runner_routes
 from postroom.http_api.sessions import LoginDesk
+from postroom.mcp_server.calls import Calls
 from postroom.version import __version__
 
 _LONGEST_NAME: Final = 4096
@@ -57,13 +59,14 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     runners: RunnerDesk | None = None,
     questions: QuestionDesk | None = None,
     runs: RunDesk | None = None,
+    calls: Calls | None = None,
 ) -> list[Route]:
-    """Return every route of this room: health, metrics, log-in, administration, and OAuth's clean refusals.
+    """Return every route of this room: health, metrics, log-in, administration, REST, OAuth's clean refusals.
 
     They stand behind `Guard`; the operator's routes refuse everybody where it is missing. `refresh` brings
     the registry's gauges up to date before they are shown. `chats` answers for the gateway, if there is one,
-    `runners` for the agents that are run here, `runs` for what they were asked, and `questions` for what they
-    wait to be told.
+    `runners` for the agents that are run here, `runs` for what they were asked, `questions` for what they
+    wait to be told, and `calls` for the mail room.
     """
     return [
         *_health_routes(operations, registry, clock, refresh),
@@ -73,6 +76,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
         *([] if runners is None else runner_routes(runners)),
         *([] if questions is None else question_routes(questions)),
         *([] if runs is None else run_routes(runs)),
+        *([] if calls is None else rest_routes(calls, session_cookie=desk.cookie_name)),
         *_no_oauth(mcp_path),
     ]
 
@@ -211,4 +215,5 @@ async def _failure(request: Request, _: Exception) -> Response:
 _HTTP_CODES: Final[dict[int, tuple[str, str]]] = {
     404: ("not_found", "there is nothing at this address"),
     405: ("method_not_allowed", "use a method that the Allow header names"),
+    415: ("unsupported_media_type", "send JSON, and say so: `Content-Type: application/json`"),
 }

@@ -124,6 +124,11 @@ class LoginDesk:
         self._is_operator = is_operator
         self._attempts = Attempts(clock)
 
+    @property
+    def cookie_name(self) -> str:
+        """The name of the cookie of who logged in."""
+        return self._sessions.cookie_name
+
     def routes(self) -> list[Route]:
         """Return `/login` and `/logout`."""
         return [

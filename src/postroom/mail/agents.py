@@ -68,6 +68,13 @@ class SessionView(TypedDict):
     reservations: ReservationAnswer | None
 
 
+class RotatedToken(TypedDict):
+    """Where an agent's new token is: in a file on the server that its user alone can read."""
+
+    agent: str
+    token_file: str
+
+
 class HealthView(TypedDict):
     """The database answered."""
 
@@ -268,7 +275,7 @@ def health_check(desk: Reading, asked: HealthCheck) -> HealthView:
     }
 
 
-def rotated_elsewhere(desk: Writing, asked: object) -> None:
+def rotated_elsewhere(desk: Writing, asked: object) -> RotatedToken:
     """Stand in the table for an operation that needs a file as well and is done by the service."""
     raise StateError(
         "tokens are rotated by the service", value=type(asked).__name__, remedy="call Mail.perform"

@@ -14,6 +14,7 @@ from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRe
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.waking import RunnerSource
+from postroom.mail.agents import RotatedToken
 from postroom.mail.attachments import load_attachments
 from postroom.mail.bell import Bell
 from postroom.mail.commands import (
@@ -110,7 +111,7 @@ class Mail:
 
         await self.store.write(change)
 
-    async def _rotate(self, command: RotateAgentToken, caller: Caller) -> dict[str, str]:
+    async def _rotate(self, command: RotateAgentToken, caller: Caller) -> RotatedToken:
         """Give the agent a new token in a file of the server; a model that asks never sees it."""
         if self.keep_token is None:
             raise NotPermitted(

@@ -4,9 +4,7 @@ Built on the SDK's `MCPServer` and not on the framework above it: the same in-me
 twice the rate (docs/benchmarks.md, ADR 2).
 """
 
-import time
 import uuid
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -25,15 +23,15 @@ from mcp.types import (
     Tool,
 )
 from mcp.types import Resource as ResourceInfo
+from starlette.requests import Request
 
-from postroom.contracts.errors import InputError, InvalidArgument, PostroomError
-from postroom.mail.commands import Command, read_command
+from postroom.contracts.errors import InputError, PostroomError
 from postroom.mail.desk import Caller
-from postroom.mail.names import nearest, shown
-from postroom.mail.operations import Operation
+from postroom.mail.names import shown
 from postroom.mail.service import Mail
 from postroom.mcp_server import resources
-from postroom.mcp_server.subscriptions import Subscriptions, touched
+from postroom.mcp_server.calls import Calls, Observe
+from postroom.mcp_server.subscriptions import Subscriptions
 from postroom.mcp_server.tools import Profile, operations_of, tools_of
 from postroom.version import __version__
 
@@ -59,7 +57,7 @@ class PostroomMcpServer(MCPServer[Any]):
         *,
         profile: Profile = "full",
         subscriptions: Subscriptions | None = None,
-        observe: Callable[[str, str, float], None] | None = None,
+        observe: Observe | None = None,
         **settings: Any,
     ) -> None:
         self.news = subscriptions or Subscriptions()
@@ -77,9 +75,8 @@ class PostroomMcpServer(MCPServer[Any]):
             "subscriptions/listen", SubscriptionsListenRequestParams, self._listening
         )
         self._mail = mail
-        self._observe = observe or (lambda _tool, _outcome, _seconds: None)
         self._profile: Profile = profile
-        self._operations = {operation.name: operation for operation in operations_of(profile)}
+        self._calls = Calls(mail, operations_of(profile), news=self.news, observe=observe)
 
     def end_listening(self) -> None:
         """Tell everybody who listens that this is the end, so that no stream of theirs holds up a stop."""
@@ -101,23 +98,12 @@ class PostroomMcpServer(MCPServer[Any]):
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult:
         """Perform an operation; every refusal is a result with code, value and remedy, never a traceback."""
-        began = time.perf_counter()
-        tool, outcome = "unknown", "ok"
         try:
-            operation = self._operation(name)
-            tool = operation.name
-            command = read_command(operation.command, arguments)
-            answer = await self._mail.perform(operation, command, caller=_caller(context))
-            await self._announce(operation, command, answer)
+            return _answered(await self._calls.perform(name, arguments, caller=_caller(context)))
         except PostroomError as error:
-            outcome = error.code
             return _refused(error.as_dict())
         except Exception:  # the edge around one call: logged with its traceback, which stays here
-            outcome = "internal_error"
             return _refused(_crash(name))
-        finally:
-            self._observe(tool, outcome, time.perf_counter() - began)
-        return _answered(answer)
 
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None
@@ -142,25 +128,6 @@ class PostroomMcpServer(MCPServer[Any]):
         """
         raise MCPError(code=INVALID_PARAMS, message=f"no prompt is named {shown(name)}; there are none here")
 
-    def _operation(self, name: str) -> Operation:
-        operation = self._operations.get(name)
-        if operation is None:
-            close = nearest(name, self._operations)
-            raise InvalidArgument(
-                f"no tool is named {shown(name)}"
-                + (f"; the nearest are {', '.join(close)}" if close else ""),
-                value=name[:200],
-                remedy="call tools/list; some tools are offered by the full profile only",
-            )
-        return operation
-
-    async def _announce(self, operation: Operation, command: Command, answer: Any) -> None:
-        if not (operation.changes and self.news.heard):
-            return
-        key = getattr(command, "project_key", None) or getattr(command, "human_key", "")
-        slug = await self._mail.slug(str(key))
-        await self.news.announce(touched(operation.name, answer, slug))
-
 
 def _caller(context: Context[Any, Any] | None) -> Caller:
     """Return who calls: over HTTP what its headers prove, in memory nobody in particular."""
@@ -172,6 +139,11 @@ def _caller(context: Context[Any, Any] | None) -> Caller:
             request = None
     if request is None:
         return Caller()
+    return caller_of(request)
+
+
+def caller_of(request: Request) -> Caller:
+    """Return who sent a request: the door's marks, or an agent's token beside the operator's."""
     token = request.scope.get(AGENT_TOKEN_SCOPE) or request.headers.get(AGENT_TOKEN_HEADER)
     return Caller(agent_token=token, operator=bool(request.scope.get(OPERATOR_SCOPE)))
 

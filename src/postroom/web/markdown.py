@@ -37,6 +37,8 @@ _TAGS = {
 _ALIGNED = {"align-center", "align-right"}
 _OWN_DIRECTION = {"bullet_list_open", "ordered_list_open", "blockquote_open"}
 _CLASSES = {"th": _ALIGNED, "td": _ALIGNED, "div": {"wide"}}
+_SCROLLED = {"pre": {"tabindex": "0"}, "div": {"tabindex": "0"}}
+"""What may be wider than its page and scrolls by itself: who has no pointer must be able to stand in it."""
 _SCHEMES = ("http://", "https://", "mailto:")
 _HEADINGS = {"h1": "h3", "h2": "h4", "h3": "h5", "h4": "h6", "h5": "h6", "h6": "h6"}
 _ALIGNMENTS = {"text-align:center": "align-center", "text-align:right": "align-right"}
@@ -64,6 +66,7 @@ def to_html(text: str) -> str:
         attribute_filter=_kept,
         allowed_classes=_CLASSES,
         tag_attribute_values={tag: {"dir": {"auto"}} for tag in ("ul", "ol", "blockquote")},
+        set_tag_attribute_values=_SCROLLED,
         url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",
     )
@@ -108,7 +111,7 @@ class Markdown:
 def _body(text: str) -> Body:
     size = len(_bytes(text))
     if size > MARKDOWN_LIMIT:
-        plain = Markup('<pre class="plain">') + escape(text[:PLAIN_SHOWN]) + Markup("</pre>")
+        plain = Markup('<pre class="plain" tabindex="0">') + escape(text[:PLAIN_SHOWN]) + Markup("</pre>")
         return Body(plain, size, cut=True)
     return Body(Markup(to_html(text)), size)  # noqa: S704 - the allow-list above is what makes it safe
 

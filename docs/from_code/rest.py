@@ -1,0 +1,60 @@
+"""The page of REST: every address of the mail room, from the document that the server serves."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from from_code.markdown import table
+from postroom.http_api.rest.addresses import address_of, method_of
+from postroom.http_api.rest.document import OPENAPI
+from postroom.http_api.rest.refusals import ONLY_OF_CHANGES, codes_by_status
+from postroom.http_api.rest.schemas import PROBLEM
+from postroom.mail.operations import ALL_OPERATIONS
+
+
+def page() -> str:
+    """Return the page."""
+    addresses = table(
+        ("method", "address", "what it does", "fields and answer"),
+        [
+            (
+                method_of(one),
+                f"`{address_of(one)}`",
+                one.description,
+                f"[`{one.name}`](tools.md#{one.name})",
+            )
+            for one in ALL_OPERATIONS
+        ],
+    )
+    return f"""
+# REST
+
+The operations of the mail room as addresses; `/v1/openapi.json` says the same as an OpenAPI {OPENAPI}
+document. How they are used: [REST](../rest.md).
+
+{addresses}
+
+## Refusals
+
+A refusal is `application/problem+json`. Those that may come, by status; what each code means, and its remedy:
+[errors](errors.md).
+
+{table(("status", "codes", "where"), _statuses())}
+
+Another method than the address has is refused with 405, `method_not_allowed` and an `Allow` header; an
+address that is not above with 404 and `not_found`.
+
+## Problem
+
+{table(("key", "type", "meaning"), _keys(PROBLEM["properties"]))}
+"""
+
+
+def _statuses() -> Iterator[tuple[object, str, str]]:
+    for status, codes in codes_by_status().items():
+        where = "changes" if status in ONLY_OF_CHANGES else "everywhere"
+        yield status, ", ".join(f"`{code}`" for code in codes), where
+
+
+def _keys(properties: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    for name, schema in properties.items():
+        yield f"`{name}`", schema.get("type", "any"), schema.get("description", "")

@@ -1,0 +1,98 @@
+"""What a request says, as the plain arguments of an operation. What they mean `read_command` decides."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from postroom.contracts.errors import InvalidArgument
+
+JSON: Final = "application/json"
+KEY_HEADER: Final = "Idempotency-Key"
+KEY_FIELD: Final = "idempotency_key"
+MOST_FIELDS: Final = 2_000
+"""Names in a query that are looked at; a query of the longest length holds about as many short ones."""
+
+
+def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
+    """Return the fields of a query; what is a list is given by its name once for each entry.
+
+    Raises:
+        InvalidArgument: it is not UTF-8, has too many fields, or gives a single value twice.
+    """
+    try:
+        pairs = parse_qsl(
+            query.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
+        )
+    except ValueError as error:  # broken UTF-8 is one too
+        raise InvalidArgument(
+            "the query cannot be read", remedy=f"send at most {MOST_FIELDS} fields, UTF-8 percent-encoded"
+        ) from error
+    found: dict[str, Any] = {name: [] for name, _ in pairs if name in lists}
+    for name, value in pairs:
+        if name in lists:
+            found[name].append(value)
+        elif name in found:
+            raise InvalidArgument(
+                f"{name[:200]} is given more than once",
+                value=name[:200],
+                remedy="give it once: it is no list",
+            )
+        else:
+            found[name] = value
+    return found
+
+
+async def body_arguments(request: Request) -> dict[str, Any]:
+    """Return the fields of a JSON body, with the key that the header gives.
+
+    Raises:
+        HTTPException: the body is said to be something else than JSON (415).
+        InvalidArgument: it is no JSON object, or header and body give different keys.
+    """
+    _refuse_other_types(request.headers)
+    found = _object(await request.body())
+    key = _key(request.headers)
+    if key is None:
+        return found
+    if found.get(KEY_FIELD) not in (None, key):
+        raise InvalidArgument(
+            f"the header {KEY_HEADER} and the field {KEY_FIELD} differ", remedy="give the key in one of them"
+        )
+    return {**found, KEY_FIELD: key}
+
+
+def _refuse_other_types(headers: Headers) -> None:
+    kind, _, _ = headers.get("content-type", "").partition(";")
+    if kind.strip().lower() != JSON:
+        raise HTTPException(415, f"the body is not said to be {JSON}", headers={"Accept-Post": JSON})
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = "it nests too deep" if isinstance(error, RecursionError) else str(error)
+        raise InvalidArgument(
+            f"the body is not JSON that can be read: {reason}"[:300], remedy="send one JSON object in UTF-8"
+        ) from error
+    if not isinstance(found, dict):
+        raise InvalidArgument("the body is no JSON object", remedy="send the fields as one JSON object")
+    return found
+
+
+def _key(headers: Headers) -> str | None:
+    given = headers.getlist(KEY_HEADER)
+    if len(given) > 1:
+        raise InvalidArgument(f"the header {KEY_HEADER} came {len(given)} times", remedy="send it once")
+    return given[0].strip() if given else None
+
+
+def list_fields(schema: Mapping[str, Any]) -> frozenset[str]:
+    """Return the fields that are lists, of the schema that the operation's tool has."""
+    properties: Mapping[str, Mapping[str, Any]] = schema["properties"]
+    return frozenset(name for name, kind in properties.items() if kind.get("type") == "array")

@@ -1,0 +1,80 @@
+"""The routes of the mail room: read the arguments, see who may, perform the operation, answer in JSON."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from postroom.contracts.errors import NotPermitted
+from postroom.http_api.rest.addresses import DOCUMENT, address_of, method_of
+from postroom.http_api.rest.document import encoded
+from postroom.http_api.rest.reading import JSON, body_arguments, list_fields, query_arguments
+from postroom.mail.operations import ALL_OPERATIONS, Operation
+from postroom.mcp_server.calls import Calls
+from postroom.mcp_server.schema import input_schema
+from postroom.mcp_server.server import caller_of
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+_MAY_CHANGE: Final = frozenset({"operator", "agent"})
+_MAY_LOOK: Final = _MAY_CHANGE | {"person"}
+
+
+def rest_paths() -> frozenset[str]:
+    """Return every address of this interface, for the door."""
+    return frozenset({DOCUMENT, *map(address_of, ALL_OPERATIONS)})
+
+
+def rest_routes(calls: Calls, *, session_cookie: str) -> list[Route]:
+    """Return a route for each operation, and the one that describes them.
+
+    They stand behind `Guard`, and refuse everybody where it is missing. `session_cookie` is the name of the
+    cookie by which people at the pages are known.
+    """
+    told = encoded(session_cookie=session_cookie)
+
+    async def describe(request: Request) -> Response:
+        _refuse_strangers(request, _MAY_LOOK)
+        return Response(told, media_type=JSON)
+
+    return [_route(DOCUMENT, "GET", describe), *(_operation_route(one, calls) for one in ALL_OPERATIONS)]
+
+
+def _operation_route(operation: Operation, calls: Calls) -> Route:
+    lists = list_fields(input_schema(operation.command))
+    may = _MAY_CHANGE if operation.changes else _MAY_LOOK
+
+    async def perform(request: Request) -> Response:
+        _refuse_strangers(request, may)
+        arguments = (
+            await body_arguments(request)
+            if operation.changes
+            else query_arguments(request.scope["query_string"], lists)
+        )
+        answer = await calls.perform(operation.name, arguments, caller=caller_of(request))
+        return Response(msgspec.json.encode(answer), media_type=JSON)
+
+    return _route(address_of(operation), method_of(operation), perform)
+
+
+def _route(path: str, method: str, endpoint: Endpoint) -> Route:
+    allowed = [method, "OPTIONS", *(["HEAD"] if method == "GET" else [])]
+
+    async def answer(request: Request) -> Response:
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers={"Allow": ", ".join(sorted(allowed))})
+        return await endpoint(request)
+
+    return Route(path, answer, methods=allowed)
+
+
+def _refuse_strangers(request: Request, may: frozenset[str]) -> None:
+    """Refuse who may not, the door's word taken for who it is."""
+    if request.scope.get("state", {}).get("caller") not in may:
+        raise NotPermitted(
+            "this is for the operator and for agents",
+            remedy="send `Authorization: Bearer <token>`; a session of the pages may look and not change",
+        )

@@ -1,0 +1,148 @@
+"""The mail room over REST, in process: the door, the routes and a real service over a store in memory."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from mail_room import CHANGES, HARBOR, UNPLACED, Room, furnish
+from postroom.app.tokens import token_check
+from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
+from postroom.http_api.rest.routes import rest_paths, rest_routes
+from postroom.http_api.routes import application
+from postroom.http_api.sessions import Sessions
+from postroom.mail.desk import Rules, token_hash
+from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.service import Mail
+from postroom.mcp_server import PostroomMcpServer
+from postroom.mcp_server.calls import Calls
+from postroom.mcp_server.subscriptions import Subscriptions
+from postroom.stores.memory import MemoryStore
+from postroom.testing import ManualClock
+
+TOKEN = "prm_" + "t" * 43
+OPERATOR = {"Authorization": f"Bearer {TOKEN}"}
+BASE = "http://127.0.0.1:8765"
+LIMIT = 64 * 1024
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "health_check": {},
+    "show_project": {},
+    "whois": {"agent_name": "Ben"},
+    "list_agents": {"include_retired": True, "limit": 3},
+    "fetch_inbox": {"agent_name": "Ben", "limit": 1, "include_bodies": False},
+    "fetch_inbox_events": {"agent_name": "Ben", "after": 1},
+    "get_message": {"agent_name": "Ben", "message_id": 1},
+    "delivery_status": {"agent_name": "Ada", "message_id": 2},
+    "search_messages": {"query": "subject:Subject", "order": "best"},
+    "summarize_thread": {"thread_id": "msg-1"},
+    "list_contacts": {"agent_name": "Ada"},
+    "check_file_reservations": {"agent_name": "Ada", "paths": ["p", "x y&z"], "exclusive": False},
+    "list_file_reservations": {"agent_name": "Ben"},
+}
+"""The arguments of a look each, in the world of `furnish`."""
+
+
+def arguments_of(name: str) -> dict[str, Any]:
+    """Return arguments with which an operation has something to do."""
+    place = {} if name in UNPLACED else {"project_key": HARBOR}
+    if name == "rotate_agent_token":
+        return {**place, "agent_name": "Ben"}
+    return {**place, **(LOOKS[name] if name in LOOKS else CHANGES[name].arguments)}
+
+
+def all_names() -> list[str]:
+    return [operation.name for operation in ALL_OPERATIONS]
+
+
+@dataclass
+class Edge:
+    """The mail room behind its door, and who may come."""
+
+    rules: Rules | None = None
+    channels: tuple[OpenPath, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    counted: list[tuple[str, str]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryStore()
+        self.mail = Mail(self.store, self.clock, self.rules, dice=random.Random("the same each time"))
+        self.mail.keep_token = lambda slug, name: (f"pra_{slug}_{name}", f"/tokens/{slug}/{name}")
+        self.room = Room(self.mail, self.clock)
+        self.news = Subscriptions()
+        self.mcp = PostroomMcpServer(self.mail, subscriptions=self.news)
+        self.sessions = Sessions(b"k" * 32, self.clock)
+        calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self._count)
+        made = rest_routes(calls, session_cookie=self.sessions.cookie_name)
+        self.bare = application([*made])
+        self.app = Guard(
+            self.bare,
+            GuardRules(
+                max_request_bytes=LIMIT,
+                channels=self.channels,
+                rest_paths=rest_paths(),
+                allowed_hosts=self.allowed_hosts,
+            ),
+            Credentials(
+                is_operator=token_check(TOKEN), sessions=self.sessions, is_agent=self.mail.knows_token
+            ),
+        )
+
+    def _count(self, name: str, outcome: str, seconds: float) -> None:
+        assert seconds >= 0
+        self.counted.append((name, outcome))
+
+    async def furnish(self) -> None:
+        await furnish(self.room)
+
+    async def token_of(self, name: str) -> str:
+        """Give an agent a token and return it."""
+        token = f"pra_{name}" + "a" * 40
+        await self.mail.issue_token(HARBOR, name, token_hash(token))
+        return token
+
+    @property
+    def cookie(self) -> dict[str, str]:
+        return {"Cookie": f"{self.sessions.cookie_name}={self.sessions.issue()}"}
+
+    async def ask(
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        headers: dict[str, str] | None = None,
+    ) -> httpx2.Response:
+        """Ask an operation as its document says; by the operator, unless the headers tell of another."""
+        given = arguments_of(name) if arguments is None else arguments
+        proof = OPERATOR if headers is None or not {"Authorization", "Cookie"} & headers.keys() else {}
+        told = {**proof, **(headers or {})}
+        if next(one for one in ALL_OPERATIONS if one.name == name).changes:
+            return await self.send("POST", f"/v1/{name}", json=given, headers=told)
+        return await self.send("GET", f"/v1/{name}", params=as_query(given), headers=told)
+
+    async def send(self, method: str, path: str, **more: Any) -> httpx2.Response:
+        transport = httpx2.ASGITransport(app=self.app)
+        async with httpx2.AsyncClient(transport=transport, base_url=BASE) as client:
+            return await client.request(method, path, **{"headers": OPERATOR, **more})
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def as_query(arguments: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return arguments as the pairs of a query: a list by its name once for each entry."""
+    return [
+        (name, str(one).lower() if isinstance(one, bool) else str(one))
+        for name, value in arguments.items()
+        for one in (value if isinstance(value, list) else [value])
+    ]
+
+
+def opened(**options: Any) -> Iterator[Edge]:
+    """Yield an edge and close it."""
+    edge = Edge(**options)
+    yield edge
+    edge.close()

@@ -1,0 +1,365 @@
+"""The mail room over REST: the same answers as over MCP, who may, and how every other request is refused."""
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from mcp.server.subscriptions import ResourceUpdated
+from starlette.routing import Route
+
+from mail_room import HARBOR, everything
+from postroom.contracts import errors
+from postroom.http_api.guard import OpenPath
+from postroom.http_api.rest.refusals import MAIL, codes_by_status
+from postroom.http_api.rest.routes import rest_paths
+from postroom.mail.desk import Rules
+from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
+from postroom.stores.memory import MemoryStore
+from rest_room import LIMIT, OPERATOR, Edge, all_names, arguments_of, opened
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "postroom"
+LETTER = arguments_of("send_message")
+
+
+@pytest.fixture
+def edge() -> Iterator[Edge]:
+    yield from opened()
+
+
+@pytest.fixture
+def verified() -> Iterator[Edge]:
+    yield from opened(rules=Rules(verified=True))
+
+
+def assert_problem(reply: httpx2.Response, status: int, code: str) -> dict[str, Any]:
+    problem: dict[str, Any] = reply.json()
+    assert (reply.status_code, problem["code"], problem["status"]) == (status, code, status)
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert problem["request_id"] == reply.headers["x-request-id"]
+    assert problem["remedy"]
+    return problem
+
+
+@pytest.mark.parametrize("name", all_names())
+async def test_each_operation_answers_what_the_tool_answers(name: str) -> None:
+    over_rest, over_mcp = Edge(), Edge()
+    await over_rest.furnish()
+    await over_mcp.furnish()
+    reply = await over_rest.ask(name)
+    result = await over_mcp.mcp.call_tool(name, arguments_of(name))
+    assert reply.status_code == 200, reply.text
+    assert not result.is_error
+    assert reply.headers["content-type"] == "application/json"
+    assert reply.json() == json.loads(result.content[0].text)  # type: ignore[union-attr]  # a text
+    assert await everything(over_rest.store) == await everything(over_mcp.store)
+    over_rest.close()
+    over_mcp.close()
+
+
+@pytest.mark.parametrize("name", all_names())
+async def test_each_operation_refuses_what_the_tool_refuses(edge: Edge, name: str) -> None:
+    arguments = {**arguments_of(name), "nonsense": "x"}
+    told = assert_problem(await edge.ask(name, arguments), 400, "invalid_argument")
+    refused = (await edge.mcp.call_tool(name, arguments)).structured_content["error"]  # type: ignore[index]
+    assert {key: told[key] for key in ("code", "value", "remedy", "retryable", "details")} == {
+        key: refused[key] for key in ("code", "value", "remedy", "retryable", "details")
+    }
+    assert told["detail"] == refused["message"]
+    assert "nonsense" in told["detail"]
+
+
+@pytest.mark.parametrize("name", all_names())
+async def test_a_method_that_is_not_the_operations_is_refused_with_the_ones_that_are(
+    edge: Edge, name: str
+) -> None:
+    allowed = {"POST", "OPTIONS"} if OPERATIONS[name].changes else {"GET", "HEAD", "OPTIONS"}
+    told = await edge.send("OPTIONS", f"/v1/{name}")
+    assert (told.status_code, told.content) == (204, b"")
+    assert set(told.headers["allow"].split(", ")) == allowed
+    for method in {"GET", "POST", "PUT", "PATCH", "DELETE"} - allowed:
+        reply = await edge.send(method, f"/v1/{name}")
+        assert_problem(reply, 405, "method_not_allowed")
+        assert set(reply.headers["allow"].split(", ")) == allowed
+
+
+async def test_what_is_not_there_is_said_to_be_not_there(edge: Edge) -> None:
+    for path in ("/v1", "/v1/nowhere", "/v1/send_message/1"):
+        assert_problem(await edge.send("GET", path), 404, "not_found")
+
+
+async def test_a_look_may_be_asked_for_its_head_alone(edge: Edge) -> None:
+    reply = await edge.send("HEAD", "/v1/health_check")
+    assert (reply.status_code, reply.headers["content-type"]) == (200, "application/json")
+
+
+async def test_a_refusal_that_may_pass_says_when_to_come_again(edge: Edge) -> None:
+    edge.store.close()
+    reply = await edge.ask("health_check", headers={"X-Request-Id": "mine"})
+    assert_problem(reply, 503, "store_unavailable")
+    assert (reply.headers["retry-after"], reply.headers["x-request-id"]) == ("1", "mine")
+    edge.store = MemoryStore()  # for the fixture's end
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        (f"project_key={HARBOR}&agent_name=Ada&agent_name=Ben&message_id=1", "more than once"),
+        (f"project_key={HARBOR}&agent_name=Ada&message_id=x", "$.message_id"),
+        (f"project_key={HARBOR}&agent_name=Ada", "message_id"),
+        (f"project_key={HARBOR}&agent_name=%FF&message_id=1", "cannot be read"),
+        (f"project_key={HARBOR}&agent_name=%00&message_id=1", "NUL"),
+        (f"project_key={HARBOR}&agent_name=Ada&message_id=1&a[]=1", "a[]"),
+        ("&".join("a" for _ in range(2_001)), "cannot be read"),
+    ],
+)
+async def test_a_query_that_does_not_fit_is_refused(edge: Edge, query: str, said: str) -> None:
+    reply = await edge.send("GET", f"/v1/get_message?{query}")
+    assert said in assert_problem(reply, 400, "invalid_argument")["detail"]
+
+
+async def test_a_list_in_a_query_may_have_one_entry_or_several(edge: Edge) -> None:
+    await edge.furnish()
+    for paths in (["p"], ["p", "q", "p & q"]):
+        reply = await edge.ask(
+            "check_file_reservations", {"project_key": HARBOR, "agent_name": "Ada", "paths": paths}
+        )
+        assert reply.status_code == 200
+        assert [one["path"] for one in reply.json()["conflicts"]] == [one for one in paths if one in "pq"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"[]", "no JSON object"),
+        (b"null", "no JSON object"),
+        (b'"text"', "no JSON object"),
+        (b"\xff\xfe", "not JSON"),
+        (b'{"subject": "\xff"}', "not JSON"),
+        (b'{"subject": "\\ud800"}', "not JSON"),
+        (b"[" * 50_000, "nests too deep"),
+        (b"{}", "project_key"),
+        (b'{"human_key": 5}', "human_key"),
+    ],
+)
+async def test_a_body_that_does_not_fit_is_refused(edge: Edge, body: bytes, said: str) -> None:
+    before = await everything(edge.store)
+    reply = await edge.send(
+        "POST", "/v1/send_message", content=body, headers={**OPERATOR, "Content-Type": "application/json"}
+    )
+    problem = assert_problem(reply, 400, "invalid_argument")
+    assert said in f"{problem['detail']} {problem['remedy']}"
+    assert await everything(edge.store) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "taken"),
+    [
+        ("application/json", True),
+        ("Application/JSON; charset=utf-8", True),
+        ("text/plain", False),
+        ("application/x-www-form-urlencoded", False),
+        ("multipart/form-data; boundary=x", False),
+        ("application/jsonx", False),
+        ("", False),
+        (None, False),
+    ],
+)
+async def test_a_body_must_be_said_to_be_json(edge: Edge, kind: str | None, taken: bool) -> None:
+    await edge.furnish()
+    headers = {**OPERATOR, **({} if kind is None else {"Content-Type": kind})}
+    reply = await edge.send("POST", "/v1/send_message", content=json.dumps(LETTER).encode(), headers=headers)
+    if taken:
+        assert reply.status_code == 200
+    else:
+        assert_problem(reply, 415, "unsupported_media_type")
+        assert reply.headers["accept-post"] == "application/json"
+
+
+async def test_a_body_that_is_too_large_is_cut_off(edge: Edge) -> None:
+    await edge.furnish()
+    assert_problem(await edge.ask("send_message", {**LETTER, "body_md": "x" * LIMIT}), 413, "too_large")
+    assert len(await edge.room.inbox("Ben")) == 2
+
+
+async def test_a_key_is_given_in_the_header_or_in_the_body(edge: Edge) -> None:
+    await edge.furnish()
+    first = await edge.ask("send_message", headers={"Idempotency-Key": "k-1"})
+    again = await edge.ask("send_message", {**LETTER, "idempotency_key": "k-1"})
+    both = await edge.ask(
+        "send_message", {**LETTER, "idempotency_key": "k-1"}, headers={"Idempotency-Key": "k-1"}
+    )
+    null = await edge.ask(
+        "send_message", {**LETTER, "idempotency_key": None}, headers={"Idempotency-Key": "k-1"}
+    )
+    assert first.json() == again.json() == both.json() == null.json()
+    assert len(await edge.room.inbox("Ben")) == 3
+    other = await edge.ask("send_message", {**LETTER, "subject": "t"}, headers={"Idempotency-Key": "k-1"})
+    assert_problem(other, 409, "idempotency_conflict")
+
+
+async def test_a_key_is_the_same_over_rest_and_over_mcp(edge: Edge) -> None:
+    await edge.furnish()
+    first = await edge.ask("send_message", headers={"Idempotency-Key": "k-1"})
+    again = await edge.mcp.call_tool("send_message", {**LETTER, "idempotency_key": "k-1"})
+    assert again.structured_content == first.json()
+
+
+async def test_two_keys_are_refused(edge: Edge) -> None:
+    await edge.furnish()
+    before = await everything(edge.store)
+    for arguments in ({**LETTER, "idempotency_key": "k-2"}, {**LETTER, "idempotency_key": 5}):
+        reply = await edge.ask("send_message", arguments, headers={"Idempotency-Key": "k-1"})
+        assert_problem(reply, 400, "invalid_argument")
+    twice = httpx2.Headers([*OPERATOR.items(), ("Idempotency-Key", "a"), ("Idempotency-Key", "a")])
+    reply = await edge.send("POST", "/v1/send_message", json=LETTER, headers=twice)
+    assert "2 times" in assert_problem(reply, 400, "invalid_argument")["detail"]
+    assert await everything(edge.store) == before
+
+
+@pytest.mark.parametrize("key", ["", "x" * 201])
+async def test_a_key_that_is_none_is_refused(edge: Edge, key: str) -> None:
+    await edge.furnish()
+    reply = await edge.ask("send_message", headers={"Idempotency-Key": key})
+    assert_problem(reply, 400, "invalid_argument")
+
+
+async def test_a_key_for_what_takes_none_is_refused_and_not_passed_over(edge: Edge) -> None:
+    await edge.furnish()
+    reply = await edge.ask("rotate_agent_token", headers={"Idempotency-Key": "k"})
+    assert "idempotency_key" in assert_problem(reply, 400, "invalid_argument")["detail"]
+
+
+async def test_an_agents_token_acts_for_its_agent_and_for_no_other(edge: Edge) -> None:
+    await edge.furnish()
+    proof = {"Authorization": f"Bearer {await edge.token_of('Ada')}"}
+    assert (await edge.ask("send_message", headers=proof)).json()["count"] == 1
+    reply = await edge.ask("send_message", {**LETTER, "sender_name": "Ben"}, headers=proof)
+    assert_problem(reply, 403, "identity_mismatch")
+    assert_problem(await edge.ask("fetch_inbox", headers=proof), 403, "identity_mismatch")
+    assert (await edge.ask("list_agents", headers=proof)).status_code == 200
+    assert_problem(await edge.send("GET", "/v1/nowhere", headers=proof), 404, "not_found")
+    for path in ("/metrics", "/admin/status", "/", "/v1x"):
+        assert_problem(await edge.send("GET", path, headers=proof), 401, "wrong_token")
+
+
+async def test_the_operator_acts_as_an_agent_with_its_token_where_names_are_verified(verified: Edge) -> None:
+    await verified.ask("ensure_project", {"human_key": HARBOR})
+    for name in ("Ada", "Ben"):
+        made = await verified.ask("register_agent", {**arguments_of("register_agent"), "name": name})
+        assert made.status_code == 200, made.text
+    assert_problem(await verified.ask("send_message"), 401, "token_required")
+    token = await verified.token_of("Ada")
+    beside = {"Postroom-Agent-Token": token}
+    assert (await verified.ask("send_message", headers=beside)).status_code == 200
+    assert (
+        await verified.ask("send_message", headers={"Authorization": f"Bearer {token}"})
+    ).status_code == 200
+    assert_problem(
+        await verified.ask("send_message", headers={"Postroom-Agent-Token": "pra_no"}), 401, "wrong_token"
+    )
+    assert_problem(
+        await verified.ask("register_agent", headers={"Authorization": f"Bearer {token}"}),
+        401,
+        "token_required",
+    )
+
+
+async def test_a_session_of_the_pages_may_look_and_not_change(edge: Edge) -> None:
+    await edge.furnish()
+    before = await everything(edge.store)
+    for operation in ALL_OPERATIONS:
+        reply = await edge.ask(operation.name, headers=edge.cookie)
+        if operation.changes:
+            assert_problem(reply, 403, "not_permitted")
+        else:
+            assert reply.status_code == 200, reply.text
+    assert (await edge.send("GET", "/v1/openapi.json", headers=edge.cookie)).status_code == 200
+    assert await everything(edge.store) == before
+
+
+async def test_nobody_is_answered_without_proof_nor_led_to_the_log_in_page(edge: Edge) -> None:
+    for path in sorted(rest_paths()):
+        for method in ("GET", "POST", "OPTIONS"):
+            reply = await edge.send(method, path, headers={"Accept": "text/html"})
+            assert_problem(reply, 401, "token_required")
+            assert reply.headers["www-authenticate"] == 'Bearer realm="postroom"'
+
+
+async def test_without_the_door_everybody_is_refused(edge: Edge) -> None:
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(app=edge.bare), base_url="http://x", headers=OPERATOR
+    ) as client:
+        for path in sorted(rest_paths()):
+            method = "POST" if path.removeprefix("/v1/") in OPERATIONS and _changes(path) else "GET"
+            assert (await client.request(method, path, json={})).status_code == 403
+
+
+def _changes(path: str) -> bool:
+    return OPERATIONS[path.removeprefix("/v1/")].changes
+
+
+async def test_a_page_of_another_origin_may_send_nothing(edge: Edge) -> None:
+    headers = {**edge.cookie, "Origin": "http://evil.example"}
+    assert_problem(await edge.ask("health_check", headers=headers), 403, "foreign_origin")
+
+
+async def test_a_channel_below_the_same_address_opens_nothing_of_the_mail_room() -> None:
+    edge = Edge(channels=(OpenPath(path="/v1", limit=10_000),))
+    await edge.furnish()
+    for path in sorted(rest_paths()):
+        for headers in ({}, {"Authorization": "Bearer the-channels-own-key"}):
+            assert (await edge.send("GET", path, headers=headers)).status_code == 401
+    assert (await edge.ask("health_check")).status_code == 200
+    assert (
+        await edge.send("GET", "/v1/models", headers={})
+    ).status_code == 404  # the channel's, if it were there
+    edge.close()
+
+
+def test_no_address_is_a_channels() -> None:
+    named = {
+        node.value
+        for node in ast.walk(ast.parse((SOURCE / "gateway/platforms/api_server.py").read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("/v1/")
+    }
+    assert len(named) > 3
+    for path in named:
+        matcher = Route(path, lambda _: None).path_regex  # type: ignore[arg-type,return-value]  # nobody calls it
+        assert [one for one in rest_paths() if matcher.match(one)] == []
+
+
+async def test_calls_are_counted_and_told_to_who_listens(edge: Edge) -> None:
+    await edge.furnish()
+    heard: list[str] = []
+    edge.news.subscribe(lambda event: heard.append(event.uri) if isinstance(event, ResourceUpdated) else None)
+    await edge.ask("send_message")
+    await edge.ask("fetch_inbox")
+    await edge.ask("send_message", {**LETTER, "to": ["Nobody"]})
+    assert heard == ["mail://inbox/projects-harbor/Ben", "mail://thread/projects-harbor/msg-3"]
+    assert edge.counted == [("send_message", "ok"), ("fetch_inbox", "ok"), ("send_message", "unknown_agent")]
+
+
+def test_every_refusal_of_the_mail_room_is_told() -> None:
+    leaves = {kind.__name__: kind for kind in errors.all_errors()}
+    named = {
+        alias.name
+        for path in [*(SOURCE / "mail").glob("*.py"), SOURCE / "mail" / "waking" / "asking.py"]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == "postroom.contracts.errors"
+        for alias in node.names
+    }
+    assert len(named) > 20
+    assert {name for name in named & leaves.keys() if leaves[name] not in MAIL} == {
+        "AccessError",
+        "InputError",
+        "PostroomError",
+    }
+    stored = {errors.InternalError, *(kind for kind in MAIL if issubclass(kind, errors.StoreError))}
+    assert {kind.__name__ for kind in MAIL if kind not in stored} <= named
+    assert 409 in codes_by_status()
