@@ -1,6 +1,7 @@
 """Backups on a timer: one a day whatever the clock does, few enough, and never at the cost of mail."""
 
 import asyncio
+import os
 import resource
 import sqlite3
 import subprocess
@@ -94,6 +95,7 @@ async def test_as_many_are_kept_as_is_said_and_what_a_person_made_stays(
     theirs = ("postroom-2001.db", "daily.db", "daily-2001-02-30T000000000Z.db", "notes.txt")
     for name in theirs:
         (folder / name).write_text("theirs")
+        os.utime(folder / name, (1_600_000_000, 1_600_000_000))  # older than all that follows
     made = []
     for _ in range(4):
         await timed.round()

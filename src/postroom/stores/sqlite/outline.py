@@ -12,7 +12,7 @@ from postroom.stores.sqlite.connection import connect, translated
 from postroom.stores.sqlite.statements import load_statements
 
 MOST_RUNS: Final = 500
-_SQL: Final = load_statements("outline")
+_OUTLINE: Final = load_statements("outline")
 _COLUMNS: Final = (
     "dispatch_id",
     "run_id",
@@ -42,14 +42,14 @@ class Outline:
 
 def outline_of(connection: sqlite3.Connection) -> Outline:
     """Look at a database; a part that its schema does not have yet is empty."""
-    schema = connection.execute(_SQL["schema"]).fetchall()
+    schema = connection.execute(_OUTLINE["schema"]).fetchall()
     tables = [name for kind, name, sql in schema if kind == "table" and "VIRTUAL TABLE" not in sql]
     has_runs = "run_dispatches" in tables
     return Outline(
         schema=";\n".join(sql for _, _, sql in schema) + ";\n",
-        steps=connection.execute(_SQL["steps"]).fetchall() if "schema_migrations" in tables else [],
+        steps=connection.execute(_OUTLINE["steps"]).fetchall() if "schema_migrations" in tables else [],
         rows={name: _rows(connection, name) for name in tables},
-        states=dict(connection.execute(_SQL["states"])) if has_runs else {},
+        states=dict(connection.execute(_OUTLINE["states"])) if has_runs else {},
         queue=_queue(connection) if has_runs else [],
     )
 
@@ -74,5 +74,5 @@ def _rows(connection: sqlite3.Connection, table: str) -> int:
 
 
 def _queue(connection: sqlite3.Connection) -> list[dict[str, object]]:
-    found = connection.execute(_SQL["queue"], {"limit": MOST_RUNS})
+    found = connection.execute(_OUTLINE["queue"], {"limit": MOST_RUNS})
     return [dict(zip(_COLUMNS, row, strict=True)) for row in found]
