@@ -182,7 +182,6 @@ class _Server(uvicorn.Server):
             return
         await self._start_work()
         if self.should_exit:
-            await self._house.agents.stop()
             return
         self._house.backups.start()
         for listener in sockets or ():
