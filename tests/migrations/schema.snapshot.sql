@@ -336,7 +336,8 @@ CREATE TABLE questions (
   run_id      TEXT NOT NULL REFERENCES sittings (run_id) ON DELETE CASCADE,
   question_id TEXT NOT NULL,
   text        TEXT NOT NULL,
-  asked_at    INTEGER NOT NULL,
+  asked_at    INTEGER NOT NULL, patience INTEGER CHECK (patience > 0), on_timeout TEXT NOT NULL DEFAULT 'wait'
+  CHECK (on_timeout IN ('wait', 'cancel', 'no') AND (patience IS NULL) = (on_timeout = 'wait')),
   PRIMARY KEY (run_id, question_id)
 ) WITHOUT ROWID;
 

@@ -14,6 +14,7 @@ from postroom.app.agent_executors import ExecutorsByRunner, secret_named
 from postroom.app.agents_config import DeclaredAgent
 from postroom.app.config import Settings
 from postroom.app.house_runs import HouseRuns
+from postroom.app.pauses import Pauses
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
@@ -73,6 +74,7 @@ class HouseAgents:
         self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified, boxes=self.boxes)
         self._answering = Answering(runs.stores.outbox, mail.store, mail.own_desk, clock)
         self._effects.hint = self._answering.wake
+        self._pauses = Pauses(runs, clock, SystemTimer())
         self._tasks = Tasks("agents")
 
     @property
@@ -161,6 +163,7 @@ class HouseAgents:
         self._answering.on_change = self._mail.tell_of_change
         self._tasks.start(self._waker.serve(), name="waker")
         self._tasks.start(self._answering.serve(), name="answers")
+        self._tasks.start(self._pauses.serve(), name="pauses")
 
     async def _declare(self) -> None:
         """Have the agents that the configuration file declares, and no runner that it declared before."""

@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
-from postroom.contracts.errors import InvalidRecord, UnknownThread
+from postroom.contracts.errors import InvalidRecord, UnknownThread, VersionConflict
 from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventStore
 from postroom.contracts.messages import (
     DeliveryMode,
@@ -457,7 +457,7 @@ class ThreadCommit:
     `messages` are appended behind exactly `expected_message_count` messages (None: wherever the thread ends)
     and `consumes` leaves the pending zone, both compared. With `claim` the writer proves that it still owns
     the run's dispatch; while it does, nobody else writes the run. With `joins` a dispatch is named that must
-    still be queued: its run is given more to read.
+    still be queued: its run is given more to read. With `replaces` the run must still be as it was seen.
     """
 
     thread_id: str
@@ -465,6 +465,7 @@ class ThreadCommit:
     expected_message_count: int | None = None
     consumes: tuple[PendingVersion, ...] = ()
     run: RunRecord | None = None
+    replaces: RunRecord | None = None
     parent_thread_id: str | None = None
     thread_state: dict[str, Json] | None = None
     claim: Claim | None = None
@@ -512,6 +513,19 @@ class ThreadCommit:
         """
         if self.claim is not None:
             raise UnknownThread(f"thread {self.thread_id!r} is gone", value=self.thread_id)
+
+    def refuse_changed_run(self, before: RunRecord | None) -> None:
+        """Refuse to write the run over what is stored of it, where that may not be followed.
+
+        Raises:
+            IllegalTransition: the state machine has no arrow from there.
+            VersionConflict: it is not as it was seen any more.
+        """
+        if self.run is None:
+            return
+        if self.replaces is not None and before != self.replaces:
+            raise VersionConflict(f"run {self.run.run_id!r} is not as it was seen", value=self.run.run_id)
+        self.run.refuse_illegal_move(before)
 
     def refuse_unclaimed_move(self) -> None:
         """Refuse to begin or end an execution that nobody proves to be theirs, or beside another's delivery.

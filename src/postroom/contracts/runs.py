@@ -93,6 +93,14 @@ class WaitingReason(StrEnum):
     MANUAL_PAUSE = "manual_pause"
 
 
+class OnTimeout(StrEnum):
+    """What it means that nobody has answered in time; silence never means yes."""
+
+    WAIT = "wait"
+    CANCEL = "cancel"
+    NO = "no"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunWaitingTicket:
     """One open question of a waiting run."""
@@ -104,6 +112,14 @@ class RunWaitingTicket:
     resume_mode: ToolCallResumeMode = ToolCallResumeMode.REPLAY_TOOL_CALL
     reason: str = ""
     updated_at: int = 0
+    expires_at: int | None = None
+    """When it has waited long enough; None for never."""
+    on_timeout: OnTimeout = OnTimeout.WAIT
+
+    def is_over(self, now: int) -> bool:
+        """Say whether it has waited long enough."""
+        ends = self.on_timeout is not OnTimeout.WAIT
+        return ends and self.expires_at is not None and self.expires_at <= now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from postroom.contracts.runs import OnTimeout
+
 RunnerSource = Literal["operator", "file"]
 
 
@@ -41,6 +43,9 @@ class AskedQuestion:
 
     id: str
     text: str
+    patience: int | None = None
+    """How long it waits for its answer, in milliseconds; None for ever."""
+    on_timeout: OnTimeout = OnTimeout.WAIT
 
 
 class WakingReads(Protocol):

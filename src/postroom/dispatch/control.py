@@ -30,7 +30,10 @@ class Control:
         self._execution = execution
 
     async def cancel(self, id: str) -> bool:
-        """Cancel what has this dispatch, run or thread id: queued work at once, a run by asking it."""
+        """Cancel what has this dispatch, run or thread id.
+
+        Queued work and a run that waits for a person at once, a run at work by asking it.
+        """
         core = self._core
         cancelled = await core.observed("cancel", core.dispatches.cancel(id))
         if cancelled is not None:
@@ -40,7 +43,17 @@ class Control:
         if core.executor.cancel(id) or self._stop_here(id):
             return True
         target = await self._target(id)
-        return target is not None and await self._deliver(target, _CANCEL)
+        if target is not None and await self._deliver(target, _CANCEL):
+            return True
+        run = await core.threads.load_run(id) or await core.threads.latest_run(id)
+        return run is not None and await self.cancel_waiting(run)
+
+    async def cancel_waiting(self, run: RunRecord, reason: str | None = None) -> bool:
+        """End a run that waits for a person; False when it is not as it was seen any more."""
+        if not await self._ends.cancel_waiting(run, reason):
+            return False
+        await self._journal.waiting_cancelled(run)
+        return True
 
     async def interrupt(self, thread_id: str) -> Interrupt:
         """Supersede what the thread has queued and ask its active run to end, without waiting for it."""

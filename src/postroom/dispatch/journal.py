@@ -15,6 +15,7 @@ from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import InternalError, InvalidRecord, PostroomError
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventStore
 from postroom.contracts.messages import Json, Message, Role, Visibility
+from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import REPAIR_QUEUE_LIMIT
 from postroom.dispatch.metrics import MailboxMetrics
@@ -107,6 +108,12 @@ class Journal:
         """Tell of one step of a dispatch."""
         if self.is_on:
             await self.publish(self.of_dispatch(kind, dispatch, **payload))
+
+    async def waiting_cancelled(self, run: RunRecord) -> None:
+        """Tell that a run that waited for a person was cancelled; no dispatch of it was open."""
+        if self.is_on:
+            told = Told(key=f"RunCancelled/{run.run_id}/waiting", correlation_id=run.dispatch_id)
+            await self.publish(self._draft("RunCancelled", run.thread_id, run.run_id, told, {}))
 
     def of_dispatch(self, kind: str, dispatch: RunDispatch, **payload: Json) -> CanonicalEventDraft:
         """Return the event of one step of a dispatch."""

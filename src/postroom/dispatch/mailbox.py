@@ -25,6 +25,7 @@ from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
 from postroom.contracts.run_stores import RunStores
+from postroom.contracts.runs import RunRecord
 from postroom.contracts.signals import DispatchSignals
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.assembly import assemble
@@ -146,6 +147,14 @@ class Mailbox:
     async def cancel(self, id: str) -> bool:
         """Cancel what has this dispatch, run or thread id; False when there was nothing to cancel."""
         return await self._parts.control.cancel(id)
+
+    async def cancel_waiting(self, run: RunRecord, *, reason: str | None = None) -> bool:
+        """End a run that waits for a person, for this reason; False when it is not as it was seen any more.
+
+        Raises:
+            StoreError: it could not be written; it waits still.
+        """
+        return await self._parts.control.cancel_waiting(run, reason)
 
     async def interrupt(self, thread_id: str) -> Interrupt:
         """Supersede what a thread has queued and ask its active run to end, without waiting for it."""

@@ -3,9 +3,15 @@
 import structlog
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import IllegalTransition, PostroomError
+from postroom.contracts.errors import IllegalTransition, PostroomError, VersionConflict
 from postroom.contracts.run_stores import ThreadCommit
-from postroom.contracts.runs import RunRecord, TerminationReason
+from postroom.contracts.runs import (
+    RunRecord,
+    RunStatus,
+    TerminationKind,
+    TerminationReason,
+    WaitingReason,
+)
 from postroom.dispatch.config import RECONCILE_PAGE
 from postroom.dispatch.core import Core
 
@@ -57,6 +63,24 @@ class RunEnds:
             if failed:
                 break
         return told
+
+    async def cancel_waiting(self, run: RunRecord, reason: str | None = None) -> bool:
+        """End a run that waits for a person; False when it is not as it was seen any more."""
+        is_asking = run.waiting is not None and run.waiting.reason is not WaitingReason.BACKGROUND_TASKS
+        if run.status is not RunStatus.WAITING or not is_asking:
+            return False
+        end = TerminationReason(type=TerminationKind.CANCELLED, value=reason)
+        ended = run.ended(end, now=self._core.now())
+        effects = self._core.effects_of(ended)
+        commit = ThreadCommit(thread_id=run.thread_id, run=ended, replaces=run, outbox=effects)
+        try:
+            await self._core.observed("cancel_waiting_run", self._core.stores.coordinator.commit(commit))
+        except (IllegalTransition, VersionConflict):
+            _LOG.info("run.went_on_meanwhile", run_id=run.run_id)
+            return False
+        self._core.effects_stored(ended)
+        self._core.metrics.run_ended("cancelled")
+        return True
 
     async def _end(self, run: RunRecord, dispatch: RunDispatch) -> None:
         ended = run.ended(termination_of(dispatch), now=self._core.now(), dispatch_id=dispatch.dispatch_id)

@@ -1,7 +1,7 @@
 """What a caller may ask, as typed and documented values; every edge reads its arguments through these."""
 
 import math
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -256,6 +256,15 @@ class AskPerson(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
     agent_name: AgentName
     run_id: Annotated[str, Meta(min_length=1, max_length=512, description="POSTROOM_RUN of your program")]
     question: Annotated[str, Meta(min_length=1, max_length=2000)]
+    timeout_seconds: (
+        Annotated[
+            int, Meta(ge=1, le=31_536_000, description="with on_timeout; else it waits as long as it takes")
+        ]
+        | None
+    ) = None
+    on_timeout: Annotated[
+        Literal["wait", "cancel", "no"], Meta(description="cancel the run, or take silence for no")
+    ] = "wait"
 
 
 class RequestContact(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -3,7 +3,8 @@
 import hashlib
 from typing import TypedDict
 
-from postroom.contracts.errors import IllegalTransition
+from postroom.contracts.errors import IllegalTransition, InvalidArgument
+from postroom.contracts.runs import OnTimeout
 from postroom.contracts.waking import AskedQuestion
 from postroom.mail.commands import AskPerson
 from postroom.mail.desk import Writing
@@ -24,10 +25,22 @@ def ask_person(desk: Writing, asked: AskPerson) -> AskedView:
 
     Raises:
         IllegalTransition: the agent has no such run at work.
+        InvalidArgument: a time is given without what silence means then, or the other way about.
     """
     _, agent = acting_active(desk, asked.project_key, asked.agent_name)
+    if (asked.timeout_seconds is None) != (asked.on_timeout == "wait"):
+        raise InvalidArgument(
+            "timeout_seconds and an on_timeout other than 'wait' need one another",
+            value=asked.on_timeout,
+            remedy="give both, or neither to wait as long as it takes",
+        )
     told = f"{asked.run_id}\0{asked.question}"
-    question = AskedQuestion(id=hashlib.sha256(told.encode()).hexdigest()[:_DIGITS], text=asked.question)
+    question = AskedQuestion(
+        id=hashlib.sha256(told.encode()).hexdigest()[:_DIGITS],
+        text=asked.question,
+        patience=None if asked.timeout_seconds is None else asked.timeout_seconds * 1_000,
+        on_timeout=OnTimeout(asked.on_timeout),
+    )
     if not desk.tx.ask(asked.run_id, agent.id, question, desk.now):
         raise IllegalTransition(
             f"{agent.name} has no run {asked.run_id!r} at work",

@@ -82,13 +82,16 @@ class AgentTurns(RunDispatchExecutor):
         return tuple(kept)
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
+        now = self._clock.now()
         tickets = tuple(
             RunWaitingTicket(
                 ticket_id=one.id,
                 tool_call_id=one.id,
                 tool_name=ASK,
                 reason=one.text,
-                updated_at=self._clock.now(),
+                updated_at=now,
+                expires_at=None if one.patience is None else now + one.patience,
+                on_timeout=one.on_timeout,
             )
             for one in asked
         )

@@ -167,7 +167,7 @@ class MemoryCommitCoordinator:
         if run is not None:
             if run.thread_id != commit.thread_id:
                 raise ForeignThread(f"run {run.run_id!r} is of thread {run.thread_id!r}", value=run.run_id)
-            run.refuse_illegal_move(self._threads.runs.get(run.run_id))
+            commit.refuse_changed_run(self._threads.runs.get(run.run_id))
         thread = self._threads.threads.get(commit.thread_id)
         if thread is None:
             commit.refuse_gone()

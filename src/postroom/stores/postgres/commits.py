@@ -132,7 +132,7 @@ async def _thread_after(session: Connection, commit: ThreadCommit, now: int) -> 
     if run is not None:
         if run.thread_id != commit.thread_id:
             raise ForeignThread(f"run {run.run_id!r} is of thread {run.thread_id!r}", value=run.run_id)
-        run.refuse_illegal_move(None if body is None else rows.run((run_id, body)))
+        commit.refuse_changed_run(None if body is None else rows.run((run_id, body)))
     if known is None and parent is not None and not parent_known:
         raise UnknownThread(f"no thread {parent!r}, the parent of another", value=parent)
     thread = known or new_thread(commit.thread_id, now, parent)

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import fields
 
+from postroom.contracts.runs import OnTimeout
 from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner, RunnerSource
 from postroom.stores.sqlite.statements import STATEMENTS as SQL
 
@@ -67,14 +68,18 @@ class SqliteWakingWrites(SqliteWakingReads):
 
     def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
         """Keep a question of a run at work; False when the agent has no such run at work."""
-        self._connection.execute(SQL["ask"], (run_id, agent_id, question.id, question.text, now))
+        told = question.id, question.text, now, question.patience, question.on_timeout.value
+        self._connection.execute(SQL["ask"], (run_id, agent_id, *told))
         return self._connection.execute(SQL["sits"], (run_id, agent_id)).fetchone() is not None
 
     def end_sitting(self, run_id: str) -> list[AskedQuestion]:
         """Record that a run is not at work any more and return what it asked, in the order of asking."""
         rows = self._connection.execute(SQL["questions"], (run_id,)).fetchall()
         self._connection.execute(SQL["end_sitting"], (run_id,))
-        return [AskedQuestion(id=row[0], text=row[1]) for row in rows]
+        return [
+            AskedQuestion(id=row[0], text=row[1], patience=row[2], on_timeout=OnTimeout(row[3]))
+            for row in rows
+        ]
 
     def note_answer(self, message_id: int, run_id: str) -> None:
         """Record that a letter tells the end of a run; the first record stands."""

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from postroom.contracts.errors import StoreError
+from postroom.contracts.runs import OnTimeout
 from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner
 from postroom.testing.clock import ManualClock
@@ -72,7 +73,8 @@ async def what_a_run_at_work_asks_is_told_when_it_ends(store: MailStore, clock: 
     """In the order of asking, each once, and nobody else can ask in its name; begun anew it asked nothing."""
     here = await an_office(store)
     ada, ben = here.ada.id, here.ben.id
-    first, second = AskedQuestion(id="b", text="May I? é"), AskedQuestion(id="a", text="And this?")
+    first = AskedQuestion(id="b", text="May I? é")
+    second = AskedQuestion(id="a", text="And this?", patience=60_000, on_timeout=OnTimeout.NO)
     assert not await store.write(lambda tx: tx.ask("r", ada, first, 1))
     await store.write(lambda tx: tx.begin_sitting("r", ada, 1))
     assert not await store.write(lambda tx: tx.ask("r", ben, first, 1))

@@ -23,7 +23,7 @@ from postroom.contracts.run_stores import (
     RunStores,
     ThreadCommit,
 )
-from postroom.contracts.runs import RunStatus, Thread
+from postroom.contracts.runs import RunStatus, TerminationReason, Thread
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused
 from postroom.testing.conformance.run_given import (
@@ -182,6 +182,21 @@ async def a_run_moves_only_along_its_arrows(stores: RunStores, clock: ManualCloc
     assert kept.thread_id == "u"
 
 
+async def a_run_is_replaced_only_as_it_was_seen(stores: RunStores, clock: ManualClock) -> None:
+    """Whatever else was written over it meanwhile stays."""
+    await furnished(stores)
+    await stores.threads.create_run(run(stores, "w", status=RunStatus.WAITING))
+    seen = await stores.threads.load_run("w")
+    assert seen is not None
+    ended = seen.ended(TerminationReason.cancelled(), now=clock.now())
+    commit = replace(everything(stores), run=ended, replaces=replace(seen, steps=seen.steps + 1))
+    await refused_whole(stores, commit, VersionConflict)
+    await refused_whole(stores, replace(commit, run=run(stores, "none"), replaces=seen), VersionConflict)
+    await stores.coordinator.commit(ThreadCommit(thread_id="t", run=ended, replaces=seen))
+    assert await stores.threads.load_run("w") == ended
+    await refused_whole(stores, replace(commit, replaces=seen), VersionConflict, IllegalTransition)
+
+
 async def a_run_of_another_thread_is_refused(stores: RunStores, clock: ManualClock) -> None:
     """As is a dispatch of one."""
     await furnished(stores)
@@ -293,6 +308,7 @@ PROMISES: tuple[Promise, ...] = (
     a_commit_of_what_changed_meanwhile_is_refused,
     messages_that_break_a_rule_are_refused,
     a_committed_id_is_not_committed_again,
+    a_run_is_replaced_only_as_it_was_seen,
     a_run_moves_only_along_its_arrows,
     a_run_of_another_thread_is_refused,
     events_and_effects_are_refused_with_the_rest,

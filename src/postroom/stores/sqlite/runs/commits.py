@@ -123,7 +123,7 @@ def _thread_after(db: sqlite3.Connection, thread: Thread, written: Written, now:
         return thread
     if run.thread_id != thread.id:
         raise ForeignThread(f"run {run.run_id!r} is of thread {run.thread_id!r}", value=run.run_id)
-    run.refuse_illegal_move(thread_steps.load_run(db, run.run_id))
+    written.commit.refuse_changed_run(thread_steps.load_run(db, run.run_id))
     thread_steps.put_run(db, run, written.run)
     return thread.after(run)
 

@@ -471,15 +471,15 @@ ON CONFLICT (run_id) DO UPDATE SET agent_id = ?2, began_at = ?3;
 DELETE FROM questions WHERE run_id = ?;
 
 -- ask
-INSERT INTO questions (run_id, question_id, text, asked_at)
-SELECT run_id, ?3, ?4, ?5 FROM sittings WHERE run_id = ?1 AND agent_id = ?2
+INSERT INTO questions (run_id, question_id, text, asked_at, patience, on_timeout)
+SELECT run_id, ?3, ?4, ?5, ?6, ?7 FROM sittings WHERE run_id = ?1 AND agent_id = ?2
 ON CONFLICT (run_id, question_id) DO NOTHING;
 
 -- sits
 SELECT 1 FROM sittings WHERE run_id = ? AND agent_id = ?;
 
 -- questions
-SELECT question_id, text FROM questions WHERE run_id = ? ORDER BY asked_at, question_id;
+SELECT question_id, text, patience, on_timeout FROM questions WHERE run_id = ? ORDER BY asked_at, question_id;
 
 -- end_sitting
 DELETE FROM sittings WHERE run_id = ?;

@@ -1,0 +1,170 @@
+"""A question that nobody answers in time ends as its asker said, and never in a yes."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+
+from dispatch_room import done
+from postroom.app.pauses import POLL_MS, Pauses
+from postroom.concurrency import Tasks
+from postroom.contracts.errors import InvalidArgument, StoreUnavailable
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runs import RunStatus
+from postroom.contracts.tools import ToolCallResume
+from postroom.gateway.asking import hand_over
+from postroom.gateway.replies import question_of
+from waking_room import PROJECT
+
+
+@dataclass
+class House:
+    """A fake for tests: what `HouseRuns` has, of the room."""
+
+    stores: object
+    mailbox: object
+
+
+@pytest.fixture
+def pauses(room):
+    return Pauses(House(room.runs, room.mailbox), room.clock, room.clock)
+
+
+async def asked(room, **more):
+    """Have Bo ask a person and wait."""
+
+    async def act(activation):
+        if activation.decisions:
+            return done(activation, activation.messages[-1].text().splitlines()[1])
+        mine = {"project_key": PROJECT, "agent_name": "Bo", "run_id": activation.run_id}
+        await room.mail.call("ask_person", {**mine, "question": "May I?", **more})
+        return done(activation, "I wait.")
+
+    await room.people("Ada", "Bo", runners=("Bo",))
+    room.agents.act = act
+    await room.send("Ada", "Bo")
+    await room.turn()
+
+
+async def waiting(room):
+    return await room.runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,)))
+
+
+async def test_a_question_waits_as_long_as_it_takes_unless_it_says_otherwise(room, pauses):
+    await asked(room)
+    room.clock.advance(timedelta(days=400))
+    assert await pauses.round() == 0
+    assert len(await waiting(room)) == 1
+
+
+async def test_silence_is_a_no_when_the_asker_said_so_and_is_told_once(room, pauses):
+    await asked(room, timeout_seconds=60, on_timeout="no")
+    room.clock.advance(timedelta(seconds=59, milliseconds=999))
+    assert await pauses.round() == 0
+    room.clock.advance(timedelta(milliseconds=1))
+    assert await pauses.round() == 1
+    assert await pauses.round() == 0
+    await room.turn()
+    told = [text for _, text in await room.texts("Ada")]
+    assert told[1:] == ["The answer is no. They said: nobody has answered in time"]
+    assert await waiting(room) == ()
+
+
+async def test_silence_cancels_the_run_when_the_asker_said_so_and_its_sender_learns_why(room, pauses):
+    await asked(room, timeout_seconds=60, on_timeout="cancel")
+    room.clock.advance(timedelta(minutes=1))
+    assert await pauses.round() == 1
+    await room.turn()
+    assert await waiting(room) == ()
+    told = [text for _, text in await room.texts("Ada")]
+    assert len(told) == 2
+    assert told[1] == "Bo could not handle your letter: nobody has answered in time"
+    assert [one["read_at"] for one in await room.inbox("Bo")] == [None]
+
+
+async def test_an_answer_that_came_before_its_time_counts_though_the_run_has_not_gone_on(room, pauses):
+    await asked(room, timeout_seconds=60, on_timeout="no")
+    [run] = await waiting(room)
+    [ticket] = run.open_tickets
+    yes = ToolCallResume(decision_id="yes", result={"approved": True})
+    assert await hand_over(room.mailbox, run.thread_id, question_of(run, ticket), yes)
+    room.clock.advance(timedelta(minutes=2))
+    await pauses.round()
+    await room.turn()
+    assert [text for _, text in await room.texts("Ada")][1:] == ["The answer is yes."]
+
+
+@pytest.mark.parametrize("more", [{"timeout_seconds": 60}, {"on_timeout": "no"}, {"on_timeout": "cancel"}])
+async def test_a_time_and_what_silence_means_then_need_one_another(room, more):
+    refused = []
+
+    async def act(activation):
+        mine = {"project_key": PROJECT, "agent_name": "Bo", "run_id": activation.run_id, "question": "?"}
+        with pytest.raises(InvalidArgument) as caught:
+            await room.mail.call("ask_person", {**mine, **more})
+        refused.append(caught.value.remedy)
+
+    await room.people("Ada", "Bo", runners=("Bo",))
+    room.agents.act = act
+    await room.send("Ada", "Bo")
+    await room.turn()
+    assert refused == ["give both, or neither to wait as long as it takes"]
+
+
+@pytest.mark.parametrize("more", [{"on_timeout": "yes", "timeout_seconds": 1}, {"timeout_seconds": 0}])
+async def test_silence_cannot_mean_yes_and_time_is_above_zero(room, more):
+    with pytest.raises(InvalidArgument):
+        await room.mail.call(
+            "ask_person",
+            {"project_key": PROJECT, "agent_name": "Bo", "run_id": "r", "question": "?", **more},
+        )
+
+
+async def test_a_store_that_fails_does_not_end_the_looking(room, pauses, monkeypatch):
+    await asked(room, timeout_seconds=60, on_timeout="no")
+    room.clock.advance(timedelta(minutes=1))
+    listed, calls = room.runs.threads.list_runs, []
+
+    async def failing(query):
+        calls.append(query)
+        if len(calls) == 1:
+            raise StoreUnavailable("not now")
+        return await listed(query)
+
+    monkeypatch.setattr(room.runs.threads, "list_runs", failing)
+    tasks = Tasks("pauses")
+    tasks.start(pauses.serve(), name="serve")
+    async with asyncio.timeout(5):
+        while not calls or not room.clock.sleeping:
+            await asyncio.sleep(0)
+        room.clock.advance(timedelta(milliseconds=POLL_MS))
+        while len(calls) < 2 or not room.clock.sleeping:
+            await asyncio.sleep(0)
+    await tasks.close()
+    await room.turn()
+    assert len(await room.texts("Ada")) == 2
+
+
+async def test_a_waiting_run_is_cancelled_once_and_not_when_it_went_on_meanwhile(room):
+    await asked(room)
+    [run] = await waiting(room)
+    [ticket] = run.open_tickets
+    yes = ToolCallResume(decision_id="yes", result={"approved": True})
+    assert await hand_over(room.mailbox, run.thread_id, question_of(run, ticket), yes)
+    assert not await room.mailbox.cancel_waiting(run)
+    await room.turn()
+    assert [text for _, text in await room.texts("Ada")][1:] == ["The answer is yes."]
+
+
+async def test_cancel_reaches_a_run_that_waits_by_its_id_and_by_its_thread(room):
+    for by in ("run_id", "thread_id"):
+        room.agents.prompts.clear()
+        await asked(room)
+        [run] = await waiting(room)
+        assert await room.mailbox.cancel(getattr(run, by))
+        assert not await room.mailbox.cancel(run.run_id)
+        await room.turn()
+        assert await waiting(room) == ()
+    failed = [text for _, text in await room.texts("Ada") if "could not handle" in text]
+    assert failed == ["Bo could not handle your letter: cancelled"] * 2
