@@ -45,6 +45,8 @@ class Caller:
     agent_token: str | None = None
     operator: bool = False
     """A person at this machine's command line, proved by the server's own token."""
+    agent_id: int | None = None
+    """The agent whose run the server itself executes, and nobody else, whatever a call says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
