@@ -14,6 +14,8 @@ from postroom.app.agent_executors import ExecutorsByRunner, secret_named
 from postroom.app.agents_config import DeclaredAgent
 from postroom.app.config import Settings
 from postroom.app.house_runs import HouseRuns
+from postroom.app.model_agents import ModelAgents
+from postroom.app.model_tools import check_tools
 from postroom.app.pauses import Pauses
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.activation import RunActivation
@@ -33,6 +35,7 @@ from postroom.mail.waking.runners import read_runner, written_runner
 from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
 from postroom.mail.waking.words import AGENT_THREAD, agent_of
+from postroom.mcp_server.calls import Calls
 
 _LOG = structlog.get_logger(__name__)
 _OPERATOR = Caller(operator=True)
@@ -46,6 +49,7 @@ class HouseAgents:
         self,
         settings: Settings,
         mail: Mail,
+        calls: Calls,
         runs: HouseRuns,
         clock: Clock,
         declared: Sequence[DeclaredAgent] = (),
@@ -67,6 +71,10 @@ class HouseAgents:
         )
         self._executors = ExecutorsByRunner(self)
         self._executors.add(RunnerKind.COMMAND, self._commands)
+        self._models = ModelAgents(
+            self, calls, mail.store, environment=self._environment, clock=clock, timer=SystemTimer()
+        )
+        self._executors.add(RunnerKind.MODEL, self._models)
         self._effects = LetterEffects()
         runs.serve(AGENT_THREAD, AgentTurns(self._executors, mail.store, clock), self._effects)
         self.boxes = PeopleBoxes(mail, clock)
@@ -80,7 +88,7 @@ class HouseAgents:
     @property
     def executing(self) -> int:
         """How many agents are at work."""
-        return self._commands.executing
+        return self._commands.executing + self._models.executing
 
     async def orphans(self) -> tuple[int, ...] | None:
         """Return the processes that a former server has left running; None where they cannot be seen."""
@@ -90,9 +98,11 @@ class HouseAgents:
         """Refuse a runner that could not be run here, whatever its agent.
 
         Raises:
-            InvalidRunner: nothing here executes its kind.
+            InvalidRunner: nothing here executes its kind, or it names what there is not.
         """
         self._executors.check(runner)
+        if isinstance(runner, ModelRunner):
+            check_tools(runner.tools)
 
     def looked_at(self, runner: AnyRunner) -> str:
         """Return what a runner would start or ask, without doing so. Blocks.
@@ -189,6 +199,7 @@ class HouseAgents:
         """End it; harmless when it never started."""
         await self._tasks.close()
         await self._runs.stop()
+        await self._models.close()
         await self._commands.close()
 
 

@@ -53,7 +53,7 @@ class House:
             Author(name=settings.git_author_name, email=settings.git_author_email),
         )
         self.runs = HouseRuns(store.runs, registry=self.metrics.registry)
-        self.agents = HouseAgents(settings, self.mail, self.runs, clock, declared)
+        self.agents = HouseAgents(settings, self.mail, self.calls, self.runs, clock, declared)
         self.backups = Backups(settings, store, clock)
         self.mail.on_change = self._changed
         self.gateway: HouseGateway | None = None

@@ -66,6 +66,8 @@ class RunControl:
     """The registry that the run is pinned to; None means the live one."""
     hidden_runs: frozenset[str] = frozenset()
     hidden_message_ids: frozenset[str] = frozenset()
+    only: frozenset[str] | None = None
+    """With it the run sees these messages of its thread, and what it has said itself, and nothing else."""
 
     def shows(self, message: Message) -> bool:
         """Say whether the run sees a message of its thread; what was rolled back it does not."""

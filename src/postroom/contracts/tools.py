@@ -51,6 +51,11 @@ class ToolCallResumeMode(StrEnum):
     USE_DECISION_AS_TOOL_RESULT = "use_decision_as_tool_result"
     PASS_DECISION_TO_TOOL = "pass_decision_to_tool"  # noqa: S105 - the name of a mode
 
+    @property
+    def is_a_question(self) -> bool:
+        """Whether the tool asks something of its own, and hears yes and no alike."""
+        return self is ToolCallResumeMode.PASS_DECISION_TO_TOOL
+
 
 class ResumeDecisionAction(StrEnum):
     """What was decided about a suspended call."""

@@ -142,7 +142,8 @@ def is_chat(thread_id: str) -> bool:
 def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
     """Return what a person is asked. The number is short, and the same for the same question."""
     what = ticket.reason or f"The agent wants to use {ticket.tool_name or 'a tool'}"
-    text = f"{what}: {_arguments(ticket.arguments)}" if ticket.arguments else what
+    is_whole = not ticket.arguments or ticket.resume_mode.is_a_question
+    text = what if is_whole else f"{what}: {_arguments(ticket.arguments)}"
     return Question(
         number=question_number(run.run_id, ticket), run_id=run.run_id, call_id=ticket.tool_call_id, text=text
     )

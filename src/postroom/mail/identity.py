@@ -62,11 +62,16 @@ def find_address(tx: MailReads, home: Project, address: str) -> tuple[Project, A
 def check_token(desk: Reading | Writing, agent: Agent) -> None:
     """Let the caller act as `agent`, or say why not.
 
-    A token that is given is checked in every mode; only a verified installation demands one.
+    A token that is given is checked in every mode; only a verified installation demands one. Of an agent
+    that the server runs itself none is asked.
 
     Raises:
         TokenRequired, WrongToken, IdentityMismatch: the caller is not shown to be the agent.
     """
+    if desk.caller.agent_id is not None:
+        if desk.caller.agent_id != agent.id:
+            raise IdentityMismatch(f"this run is not one of {shown(agent.name)}", value=agent.name)
+        return
     token = desk.caller.agent_token
     if token is None:
         if desk.rules.verified and not desk.caller.house:

@@ -16,7 +16,8 @@ class AgentSpec:
 
     `tools` names those it may use of the tools it is resolved with; None means all. `max_rounds` and
     `wall_timeout_ms` bound one execution, `token_budget` the run with all its executions; a run over a bound
-    is stopped, and what it did stands.
+    is stopped, and what it did stands. With `commits_calls` the calls of a step are committed before they are
+    made: what a crash cuts off is made again under the same ids, and the model is not asked again.
     """
 
     model: str
@@ -29,6 +30,7 @@ class AgentSpec:
     wall_timeout_ms: int | None = None
     tool_timeout_ms: int | None = 600_000
     parallel_tools: bool = True
+    commits_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

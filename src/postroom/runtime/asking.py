@@ -17,26 +17,32 @@ from postroom.runtime.calls import FRONTEND, CallRequest, rejected
 def ticket_for(call: ToolCall, result: ToolResult, *, now: int) -> RunWaitingTicket:
     """Return the ticket of a call that was suspended."""
     question = result.suspension
-    by_other_side = question is not None and question.action == FRONTEND
+    reason: str = WaitingReason.TOOL_PERMISSION
+    if question is not None and question.action == FRONTEND:
+        reason = WaitingReason.USER_INPUT
+    elif question is not None and question.message and result.resume_mode.is_a_question:
+        reason = question.message
     return RunWaitingTicket(
         ticket_id=question.id if question else f"ask_{call.id}",
         tool_call_id=call.id,
         tool_name=call.name,
         arguments=call.arguments,
         resume_mode=result.resume_mode,
-        reason=WaitingReason.USER_INPUT if by_other_side else WaitingReason.TOOL_PERMISSION,
+        reason=reason,
         updated_at=now,
     )
 
 
-def waiting_for(tickets: Sequence[RunWaitingTicket], dispatch_id: str | None) -> RunWaitingState:
+def waiting_for(
+    tickets: Sequence[RunWaitingTicket], dispatch_id: str | None, *, said: str = ""
+) -> RunWaitingState:
     """Return what a run with these open questions waits for; a permission goes before an input."""
-    reasons = {ticket.reason for ticket in tickets}
-    reason = WaitingReason.USER_INPUT if reasons == {WaitingReason.USER_INPUT} else None
+    asks = any(ticket.reason == WaitingReason.TOOL_PERMISSION for ticket in tickets)
     return RunWaitingState(
-        reason=reason or WaitingReason.TOOL_PERMISSION,
+        reason=WaitingReason.TOOL_PERMISSION if asks else WaitingReason.USER_INPUT,
         tickets=tuple(tickets),
         since_dispatch_id=dispatch_id,
+        message=said or None,
     )
 
 
@@ -50,12 +56,14 @@ def settled_by(
 ) -> tuple[ToolCall, ToolResult | CallRequest]:
     """Return what a decision makes of a call: its answer at once, or that it is to be made.
 
-    A no is an answer, except where the decision is the answer itself or the tool's to judge.
+    A no is an answer, except where the decision is the answer itself or the tool's to judge. A question that
+    is given up is answered so, whoever asked.
     """
     call = ToolCall(id=ticket.tool_call_id, name=ticket.tool_name, arguments=ticket.arguments)
     mode = ticket.resume_mode
-    refused = mode is ToolCallResumeMode.REPLAY_TOOL_CALL and decision.approved is False
-    if decision.action is ResumeDecisionAction.CANCEL or refused:
+    is_no = decision.approved is False
+    given_up = decision.action is ResumeDecisionAction.CANCEL and not (is_no and mode.is_a_question)
+    if given_up or (is_no and mode is ToolCallResumeMode.REPLAY_TOOL_CALL):
         return call, rejected(call, decision)
     if mode is ToolCallResumeMode.USE_DECISION_AS_TOOL_RESULT:
         return call, ToolResult.success(call.name, decision.result)

@@ -66,8 +66,7 @@ class RunLog:
         """
         self.record = await self.stored()
         self.state = state_of(self.record)
-        thread = await self._control.threads.load_messages(self._fresh.thread_id) or ()
-        committed = tuple(message for message in thread if self._control.shows(message))
+        committed = tuple(message for message in await self._thread() if self._control.shows(message))
         if restart:
             said = [message.id for message in committed if is_output_of(message, self.run_id)]
             self.state = replace(
@@ -75,6 +74,13 @@ class RunLog:
             )
         self.messages = without_former_output(committed, self.run_id, self.state.hidden_until)
         self.keep(given)
+
+    async def _thread(self) -> Sequence[Message]:
+        control, thread_id = self._control, self._fresh.thread_id
+        if control.only is None:
+            return await control.threads.load_messages(thread_id) or ()
+        ids = (*control.only, *self.record.output_message_ids)
+        return [one.message for one in await control.threads.load_message_records(thread_id, ids)]
 
     def extend(self, committed: Sequence[Message]) -> None:
         """Add messages that somebody else has committed."""

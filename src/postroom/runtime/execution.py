@@ -38,7 +38,7 @@ from postroom.runtime.agents import merged
 from postroom.runtime.asking import decided, settled_by, ticket_for, waiting_for, waits
 from postroom.runtime.calls import Answers, CallRequest, given_up, serializable
 from postroom.runtime.checkpoint import Change, running
-from postroom.runtime.history import as_seen_by_model, has_input_after, is_output_of
+from postroom.runtime.history import as_seen_by_model, calls_left, has_input_after, is_output_of
 from postroom.runtime.interrupting import Interrupted
 from postroom.runtime.model_call import ask, with_call_ids
 from postroom.runtime.run_state import RuntimeState, by_call, state_of
@@ -104,6 +104,8 @@ class Execution:
 
     async def _go_on(self) -> AgentRunResult:
         decisions = dict(self._with.activation.decisions)
+        if self._with.agent.spec.commits_calls:
+            await self._make_left()
         while True:
             if self._tickets and (result := await self._settle(decisions)):
                 return result
@@ -144,12 +146,20 @@ class Execution:
         self._log.keep([message], as_output=True)
         for call in result.tool_calls:
             await self._sink.emit(ToolCallReady(id=call.id, name=call.name, arguments=call.arguments))
-        await self._make(result.tool_calls, [CallRequest(call=call) for call in result.tool_calls], Answers())
-        if not self._tickets:
+        if result.tool_calls and self._with.agent.spec.commits_calls:
             await self._checkpoint(running)
-        else:
-            await self._checkpoint(self._waiting_on_tickets())
+        await self._make_anew(result.tool_calls)
         await self._sink.emit(StepEnd())
+
+    async def _make_left(self) -> None:
+        """Make the calls that were committed, and whose answers a crash has cut off."""
+        left = calls_left(self._log.messages, self._log.run_id)
+        if calls := [call for call in left if call.id not in self._tickets]:
+            await self._make_anew(calls)
+
+    async def _make_anew(self, calls: Sequence[ToolCall]) -> None:
+        await self._make(calls, [CallRequest(call=call) for call in calls], Answers())
+        await self._checkpoint(self._waiting_on_tickets() if self._tickets else running)
 
     async def _asked_model(self) -> InferenceResult:
         spec = self._with.agent.spec
@@ -161,7 +171,8 @@ class Execution:
             overrides=merged(spec.overrides, self._with.activation.options.overrides),
         )
         result = await ask(self._with.agent.model, request, self._sink, self._with.clock)
-        return with_call_ids(result, self._with.new_id)
+        taken = [call.id for message in self._log.messages for call in message.tool_calls]
+        return with_call_ids(result, self._with.new_id, taken=taken)
 
     def _metadata(self) -> MessageMetadata:
         return MessageMetadata(
@@ -251,7 +262,9 @@ class Execution:
             await self._checkpoint(self._waiting_on_tickets())
 
     def _waiting_on_tickets(self) -> Change:
-        waiting = waiting_for(tuple(self._tickets.values()), self._active.identity.dispatch_id)
+        waiting = waiting_for(
+            tuple(self._tickets.values()), self._active.identity.dispatch_id, said=self._said
+        )
         return lambda record: waits(record, waiting)
 
     def _waiting_on_tasks(self) -> Change:

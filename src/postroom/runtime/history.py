@@ -6,7 +6,7 @@ Every tool call that the model sees has its answer right behind it; a call witho
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from postroom.contracts.messages import Message, Role, Visibility
+from postroom.contracts.messages import Message, Role, ToolCall, Visibility
 
 
 @dataclass(slots=True)
@@ -68,6 +68,17 @@ def has_input_after(messages: Sequence[Message], call_id: str) -> bool:
         if any(call.id == call_id for call in message.tool_calls):
             return False
     return False
+
+
+def calls_left(messages: Sequence[Message], run_id: str) -> tuple[ToolCall, ...]:
+    """Return the calls of the run's last step that nothing has answered."""
+    answered: set[str | None] = set()
+    for message in reversed(messages):
+        if message.role is Role.TOOL:
+            answered.add(message.tool_call_id)
+        elif is_output_of(message, run_id):
+            return tuple(call for call in message.tool_calls if call.id not in answered)
+    return ()
 
 
 def own_answer(messages: Sequence[Message], run_id: str) -> Message | None:

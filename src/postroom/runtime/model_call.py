@@ -1,6 +1,6 @@
 """One question to the model, streamed to listeners; an answer that was cut off is asked for again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from postroom.contracts.agent_events import (
@@ -75,9 +75,11 @@ async def _show(piece: InferencePiece, sink: EventSink) -> None:
             await sink.emit(ToolCallDelta(id=call_id, args_delta=delta))
 
 
-def with_call_ids(result: InferenceResult, new_id: Callable[[], str]) -> InferenceResult:
-    """Return the answer with an id on each tool call that no other call in it has."""
-    seen: set[str] = set()
+def with_call_ids(
+    result: InferenceResult, new_id: Callable[[], str], *, taken: Iterable[str] = ()
+) -> InferenceResult:
+    """Return the answer with an id on each tool call that no other call in it has, and none that is taken."""
+    seen = set(taken)
     calls = []
     for call in result.tool_calls:
         fresh = call.id if call.id.strip() and call.id not in seen else new_id()

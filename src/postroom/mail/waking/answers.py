@@ -16,7 +16,7 @@ from postroom.contracts.outbox import OutboxDraft, OutboxMessage, OutboxStore
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.store import MailStore
 from postroom.mail.waking.ended import DeskOf, Ended
-from postroom.mail.waking.words import agent_of, letters_named
+from postroom.mail.waking.words import STOPS, agent_of, letters_named
 
 _LOG = structlog.get_logger(__name__)
 LANE = "letters"
@@ -138,7 +138,7 @@ def _reason(run: RunRecord) -> str | None:
     end = run.termination
     if end is None or end.type in (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED):
         return None
-    return run.error or end.value or end.type.value
+    return run.error or STOPS.get(end.value or "") or end.value or end.type.value
 
 
 def _nobody() -> None:

@@ -12,7 +12,7 @@ from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, Terminati
 from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import AskedQuestion, Handling
-from postroom.mail.waking.words import agent_of, answer_told, letters_named
+from postroom.mail.waking.words import DECISION, agent_of, answer_told, letters_named
 
 ASK = "ask_person"
 AgentName = tuple[str, str]
@@ -145,6 +145,6 @@ async def _decided(activation: RunActivation) -> tuple[Message, ...]:
     tickets = run.waiting.tickets if run is not None and run.waiting is not None else ()
     asked = {one.tool_call_id: one.reason for one in tickets}
     return tuple(
-        Message.user(answer_told(asked.get(call_id, ""), resume), id=f"decision-{resume.decision_id}")
+        Message.user(answer_told(asked.get(call_id, ""), resume), id=f"{DECISION}{resume.decision_id}")
         for call_id, resume in activation.decisions
     )

@@ -1,0 +1,140 @@
+"""The executor whose agents are models: the built-in loop, with operations of the mail room as its tools."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from postroom.app.agent_executors import secret_named
+from postroom.app.model_tools import tools_for
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.agent_events import EventSink
+from postroom.contracts.clock import Clock, Timer, milliseconds
+from postroom.contracts.errors import InvalidRunner, RunnerNotFound
+from postroom.contracts.executor import AgentRunResult, RunControl
+from postroom.contracts.messages import Message
+from postroom.contracts.remote_runners import ModelRunner
+from postroom.contracts.runners import Runners
+from postroom.contracts.store import MailReads, MailStore
+from postroom.mail.desk import Caller
+from postroom.mail.waking.words import DECISION, agent_of
+from postroom.mcp_server.calls import Calls
+from postroom.runtime import AgentRuntime, AgentSpec, MapResolver, OpenAICompatibleModel, ResolvedAgent
+
+_INTRODUCTION: Final = (
+    "You are {name}, an agent of the project {project}. Your tools are operations of the project's mail "
+    "room, in which you act as {name} and as nobody else. You have no environment: where you are told of a "
+    "run_id or of a variable, your tools know it already."
+)
+
+
+class ModelAgents(AgentRuntime):
+    """Runs each agent by the model that its runner names.
+
+    On an agent's own thread a run sees the letters that began it and what it has done, as a program does; in
+    a chat it sees the conversation, and reads what comes while it works. Calls are committed before they are
+    made, so that a run that was cut off changes nothing twice.
+    """
+
+    def __init__(
+        self,
+        runners: Runners,
+        calls: Calls,
+        store: MailStore,
+        *,
+        environment: Mapping[str, str],
+        clock: Clock,
+        timer: Timer,
+    ) -> None:
+        """Keep what it works with; a key is read from `environment` when a run needs it."""
+        self._agents: dict[str, ResolvedAgent] = {}
+        """By id, as each was when its last run began."""
+        super().__init__(MapResolver(self._agents), clock=clock, timer=timer)
+        self._runners = runners
+        self._calls = calls
+        self._store = store
+        self._environment = environment
+        self._models: dict[tuple[str, str | None], OpenAICompatibleModel] = {}
+
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        """Execute an agent's run until it is done, stopped, cancelled or waits for a person.
+
+        Raises:
+            RunnerNotFound: nobody has said how this agent is run.
+            InvalidRunner: it is not run by a model, or has a tool that there is not.
+            RunnerSecretMissing: the variable with the endpoint's key is not set.
+            MissingExtra: the endpoint's client is not installed.
+            InferenceError: the model's side failed; `retryable` says whether it may pass.
+            StaleClaim: the run is not the worker's any more.
+        """
+        agent_id = activation.agent_id or "default"
+        runner = await self._runners.runner_of(agent_id)
+        if runner is None:
+            raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
+        if not isinstance(runner, ModelRunner):
+            raise InvalidRunner(f"the runner of {agent_id!r} is no model", value=runner.kind.value)
+        self._agents[agent_id] = await self._resolved(agent_id, runner)
+        return await super().run(await _as_shown(activation), sink)
+
+    async def _resolved(self, agent_id: str, runner: ModelRunner) -> ResolvedAgent:
+        name, _, slug = agent_id.partition("@")
+        row_id = await self._store.read(lambda tx: _row_id(tx, slug, name))
+        caller = Caller(agent_id=row_id)
+        introduction = _INTRODUCTION.format(name=name, project=slug)
+        spec = AgentSpec(
+            model=runner.model,
+            agent_id=agent_id,
+            system_prompt=f"{introduction}\n\n{runner.instructions}".strip(),
+            max_rounds=runner.max_steps,
+            wall_timeout_ms=milliseconds(runner.timeout),
+            commits_calls=True,
+        )
+        tools = tools_for(runner.tools, self._calls, project=slug, agent=name, caller=caller)
+        return ResolvedAgent(spec=spec, model=await self._model_of(runner), tools=tuple(tools))
+
+    async def _model_of(self, runner: ModelRunner) -> OpenAICompatibleModel:
+        """Return the endpoint's client; it is kept, with its connections, for all agents that ask there."""
+        name = runner.api_key_env
+        key = None if name is None else secret_named(name, self._environment)
+        where = runner.base_url, name
+        if where not in self._models:
+            # Making one reads the certificates of the system.
+            made = await asyncio.to_thread(OpenAICompatibleModel, runner.base_url, key)
+            if self._models.setdefault(where, made) is not made:
+                await made.close()
+        return self._models[where]
+
+    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
+        """Hand messages to a chat's run for its next step; letters wait for a run of their own: False."""
+        active = self._runs.find(id)
+        if active is None or agent_of(active.identity.thread_id) is not None:
+            return False
+        return super().send_messages(id, messages)
+
+    async def close(self) -> None:
+        """End the connections to endpoints; runs are ended by who began them."""
+        await super().close()
+        while self._models:
+            _, model = self._models.popitem()
+            await model.close()
+
+
+async def _as_shown(activation: RunActivation) -> RunActivation:
+    """Return the request with what its run is to see: decisions reach it as the answers of its own calls."""
+    asked = tuple(one for one in activation.messages if not (one.id or "").startswith(DECISION))
+    activation = replace(activation, messages=asked)
+    control = activation.control
+    if agent_of(activation.thread_id) is None or not isinstance(control, RunControl):
+        return activation
+    run = await control.threads.load_run(activation.run_id or "")
+    seen = run.input.trigger_message_ids if run is not None and run.steps and run.input is not None else ()
+    only = frozenset({*seen, *(one.id for one in asked if one.id)})
+    return replace(activation, control=replace(control, only=only, pending=None))
+
+
+def _row_id(tx: MailReads, slug: str, name: str) -> int:
+    project = tx.project(slug)
+    agent = None if project is None else tx.agent(project.id, name)
+    if agent is None:
+        raise RunnerNotFound(f"there is no agent {name}@{slug}", value=f"{name}@{slug}")
+    return agent.id

@@ -1,0 +1,152 @@
+"""The tools of an agent that a model runs: operations of the mail room, called as that agent alone."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any, Final, get_type_hints
+
+import msgspec
+
+from postroom.contracts.errors import InvalidRunner
+from postroom.contracts.messages import Json
+from postroom.contracts.tools import Suspension, ToolCallResumeMode, ToolDescriptor, ToolResult
+from postroom.mail.commands import AgentName
+from postroom.mail.desk import Caller
+from postroom.mail.operations import OPERATIONS, Operation
+from postroom.mail.waking.turns import ASK
+from postroom.mail.waking.words import decision_told
+from postroom.mcp_server.calls import Calls
+from postroom.mcp_server.schema import input_schema
+from postroom.runtime import Tool, ToolContext
+
+LONGEST_ANSWER: Final = 200_000
+"""Characters; what is longer the model is told to ask for in parts."""
+LONGEST_QUESTION: Final = 2_000
+_PROJECT: Final = "project_key"
+_KEY: Final = "idempotency_key"
+_NOT_FOR_MODELS: Final = frozenset(
+    {
+        "create_agent_identity",
+        "ensure_project",
+        "health_check",
+        "register_agent",
+        "rotate_agent_token",
+        "start_session",
+    }
+)
+"""A model acts as its agent in its project: it makes neither, and gets no token."""
+TOOLS: Final = tuple(name for name in OPERATIONS if name not in _NOT_FOR_MODELS)
+
+
+def check_tools(names: Sequence[str]) -> None:
+    """Refuse what no model can be given.
+
+    Raises:
+        InvalidRunner: one of the names is none of the operations that it may call.
+    """
+    if wrong := [name for name in names if name not in TOOLS]:
+        raise InvalidRunner(
+            f"the runner's tools are refused: {wrong[0]!r} is no operation that a model may call",
+            value=wrong,
+            remedy=f"choose of: {', '.join(TOOLS)}",
+        )
+
+
+def tools_for(names: Sequence[str], calls: Calls, *, project: str, agent: str, caller: Caller) -> list[Tool]:
+    """Return the tools of an agent.
+
+    Raises:
+        InvalidRunner: one of the names is none of the operations that a model may call.
+    """
+    check_tools(names)
+    made: list[Tool] = []
+    for name in names:
+        if name == ASK:
+            made.append(AskTool())
+        else:
+            made.append(MailTool(OPERATIONS[name], calls, project=project, agent=agent, caller=caller))
+    return made
+
+
+class MailTool:
+    """One operation of the mail room. Who acts, and in which project, the model is not asked."""
+
+    def __init__(
+        self, operation: Operation, calls: Calls, *, project: str, agent: str, caller: Caller
+    ) -> None:
+        self._operation = operation
+        self._calls = calls
+        self._caller = caller
+        self._given = {_PROJECT: project, **dict.fromkeys(_who_acts(operation), agent)}
+        schema = input_schema(operation.command)
+        hidden = {*self._given, _KEY}
+        parameters = {
+            **schema,
+            "properties": {name: one for name, one in schema["properties"].items() if name not in hidden},
+            "required": [name for name in schema.get("required", ()) if name not in hidden],
+        }
+        self._descriptor = ToolDescriptor(
+            id=operation.name,
+            name=operation.name,
+            description=operation.description,
+            parameters=parameters,
+        )
+
+    @property
+    def descriptor(self) -> ToolDescriptor:
+        """What the model is told of it."""
+        return self._descriptor
+
+    async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
+        """Do it; a call that changes something does it once, however often it is made again.
+
+        Raises:
+            PostroomError: the mail room refused; nothing was changed.
+        """
+        name = self._operation.name
+        asked: dict[str, Any] = {**arguments, **self._given}
+        if self._operation.changes:
+            asked[_KEY] = key_of(context.identity.run_id, context.call_id)
+        answer = msgspec.to_builtins(await self._calls.perform(name, asked, caller=self._caller))
+        if len(json.dumps(answer)) > LONGEST_ANSWER:
+            told = "it was done" if self._operation.changes else "ask for less at once"
+            return ToolResult.error(name, f"the answer is longer than {LONGEST_ANSWER} characters: {told}")
+        return ToolResult.success(name, answer)
+
+
+class AskTool:
+    """Has a person asked; the run waits, as long as it takes, and goes on with the answer."""
+
+    descriptor = ToolDescriptor(
+        id=ASK,
+        name=ASK,
+        description="Ask a person a yes or no question. The run waits for the answer, which this returns.",
+        parameters={
+            "type": "object",
+            "properties": {"question": {"type": "string"}},
+            "required": ["question"],
+            "additionalProperties": False,
+        },
+    )
+
+    async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
+        """Ask, or return what was answered."""
+        question = str(arguments["question"]).strip()
+        if context.decision is not None:
+            return ToolResult.success(ASK, decision_told(context.decision))
+        if not 0 < len(question) <= LONGEST_QUESTION:
+            return ToolResult.error(ASK, f"the question has not 1 to {LONGEST_QUESTION} characters")
+        asked = Suspension(id=f"ask_{context.call_id}", action=ASK, message=question)
+        return ToolResult.suspended(ASK, asked, resume_mode=ToolCallResumeMode.PASS_DECISION_TO_TOOL)
+
+
+def key_of(run_id: str, call_id: str) -> str:
+    """Return the key of a change that a call of a run makes: the same when the call is made again."""
+    told = f"{run_id}\0{call_id}"
+    return f"run-{hashlib.sha256(told.encode()).hexdigest()}"
+
+
+def _who_acts(operation: Operation) -> list[str]:
+    """Return the arguments that say who acts."""
+    hints = get_type_hints(operation.command, include_extras=True)
+    return [name for name, hint in hints.items() if hint == AgentName]

@@ -1,0 +1,90 @@
+"""A mail room whose agents are run as their runners say: letters in, real executors, answers out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from random import Random
+
+from postroom.app.agent_executors import ExecutorsByRunner
+from postroom.app.model_agents import ModelAgents
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runner_fields import RunnerKind
+from postroom.contracts.runners import AnyRunner
+from postroom.contracts.runs import RunRecord
+from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.mailbox import Mailbox
+from postroom.dispatch.routing import ExecutorsByThread
+from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.service import Mail
+from postroom.mail.waking.answers import Answering, LetterEffects
+from postroom.mail.waking.boxes import PeopleBoxes
+from postroom.mail.waking.runners import written_runner
+from postroom.mail.waking.turns import AgentTurns
+from postroom.mail.waking.waker import Waker
+from postroom.mail.waking.words import AGENT_THREAD
+from postroom.mcp_server.calls import Calls
+from waking_room import PROJECT, Room
+
+KEY = "sk-very-secret"
+SECRET = "a secret that both sides know"
+ENVIRONMENT = {"MODEL_KEY": KEY, "BO_SECRET": SECRET, "BLANK": " "}
+
+
+@dataclass
+class RunnerRoom(Room):
+    """Mail, a mailbox and executors; what a process has of its own is in `Process`."""
+
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
+    most_attempts: int = 1
+
+    def __post_init__(self) -> None:
+        self.mail = Mail(self.store, self.clock, self.rules)
+        self.runners: dict[str, AnyRunner] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin as a new process does, on what the former one has left."""
+        self.calls = Calls(self.mail, ALL_OPERATIONS)
+        self.executors = ExecutorsByRunner(self)
+        self.models = ModelAgents(
+            self, self.calls, self.store, environment=self.environment, clock=self.clock, timer=self.clock
+        )
+        self.executors.add(RunnerKind.MODEL, self.models)
+        self.turns = AgentTurns(self.executors, self.store, self.clock)
+        self.mailbox = Mailbox(
+            ExecutorsByThread({AGENT_THREAD: self.turns}),
+            self.runs,
+            consumer_id="server",
+            effects=LetterEffects(),
+            timer=self.clock,
+            random=Random(1),
+            config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=self.most_attempts),
+        )
+        boxes = PeopleBoxes(self.mail, self.clock)
+        verified = self.rules.verified
+        self.waker = Waker(self.store, self.mailbox, self.clock, verified=verified, boxes=boxes)
+        self.answering = Answering(self.runs.outbox, self.store, self.mail.own_desk, self.clock)
+
+    async def runner_of(self, agent_id: str) -> AnyRunner | None:
+        return self.runners.get(agent_id.partition("@")[0])
+
+    async def employ(self, **runners: AnyRunner) -> None:
+        """Register agents that are run so, and Ada, who is not."""
+        await self.people("Ada", *runners)
+        for name, runner in runners.items():
+            self.runners[name] = runner
+            await self.mail.set_runner(PROJECT, name, written_runner(runner))
+
+    async def runs_of(self) -> list[RunRecord]:
+        """Return every run."""
+        return list(await self.runs.threads.list_runs(RunQuery()))
+
+    async def dead(self) -> list[RunDispatch]:
+        """Return the dead letters."""
+        return list(await self.runs.dispatches.list_by_status(RunDispatchStatus.DEAD_LETTER))
+
+    async def end(self) -> None:
+        """End as a process does that is told to."""
+        await self.mailbox.aclose(timedelta(0))
+        await self.models.close()
