@@ -73,6 +73,9 @@ class FakeEndpoint:
             if piece is CUT:
                 writer.transport.abort()
                 return
+            if isinstance(piece, asyncio.Event):
+                await piece.wait()
+                continue
             if piece is SILENCE:
                 await self._over.wait()
                 return

@@ -78,10 +78,10 @@ class PendingZone:
         self._stores, self._thread_id, self._run_id = stores, thread_id, run_id
         self.asked: list[Boundary] = []
 
-    async def freeze(self, boundary: Boundary) -> tuple[Message, ...]:
+    async def freeze(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
         self.asked.append(boundary)
         waiting = await self._stores.threads.pending_messages(self._thread_id)
-        taken = select_pending(waiting, boundary, self._run_id)
+        taken = select_pending(waiting, boundary, self._run_id, group=group)
         if not taken:
             return ()
         thread = await self._stores.threads.load_thread(self._thread_id)

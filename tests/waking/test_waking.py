@@ -188,6 +188,50 @@ async def test_every_step_may_be_done_again(room):
     assert await room.texts("Ada") == [("Bo", "Bo did it")]
 
 
+async def test_a_run_that_was_cut_off_after_it_had_read_its_letter_itself_is_begun_again(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+    sent = await room.send("Ada", "Bo")
+    has_read = asyncio.Event()
+
+    async def reads_and_hangs(activation):
+        if not has_read.is_set():
+            read = {"project_key": PROJECT, "agent_name": "Bo", "message_id": number(sent)}
+            await room.mail.call("mark_message_read", read)
+            has_read.set()
+            await asyncio.Event().wait()
+
+    room.agents.act = reads_and_hangs
+    await room.waker.round()
+    async with asyncio.timeout(5):
+        await has_read.wait()
+    await room.close()
+    room.mailbox, room.waker, room.answering = room.opened("server")
+    await room.mailbox.recover()
+    await room.turn()
+    assert len(room.agents.prompts) == 2
+    assert await room.texts("Ada") == [("Bo", "Bo did it")]
+
+
+async def test_everybody_who_wrote_on_a_thread_has_the_answer_of_the_run_that_read_it(room):
+    await room.people("Ada", "Bo", "Cy", runners=("Bo",))
+    for sender in ("Ada", "Cy", "Ada"):
+        await room.send(sender, "Bo", thread_id="plan")
+    rows = await room.store.read(lambda tx: tx.outbox("wake", limit=9))
+    assert len(rows) == 3
+    blocked = asyncio.Event()
+
+    async def waits(activation):
+        await blocked.wait()
+
+    room.agents.act = waits
+    await room.waker.round()  # the first begins; the others wait together
+    blocked.set()
+    await room.turn()
+    assert len(room.agents.prompts) == 2
+    assert await room.texts("Cy") == [("Bo", "Bo did it")]
+    assert await room.texts("Ada") == [("Bo", "Bo did it"), ("Bo", "Bo did it")]
+
+
 class _Instead:
     def __init__(self, inner, **others):
         self._inner = inner

@@ -31,9 +31,9 @@ _INTRODUCTION: Final = (
 class ModelAgents(AgentRuntime):
     """Runs each agent by the model that its runner names.
 
-    On an agent's own thread a run sees the letters that began it and what it has done, as a program does; in
-    a chat it sees the conversation, and reads what comes while it works. Calls are committed before they are
-    made, so that a run that was cut off changes nothing twice.
+    On an agent's own thread a run sees the letters that it has in its hands and what it has done; in a chat
+    it sees the conversation. It reads what comes while it works. Calls are committed before they are made, so
+    that a run that was cut off changes nothing twice.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ async def _as_shown(activation: RunActivation) -> RunActivation:
     run = await control.threads.load_run(activation.run_id or "")
     seen = run.input.trigger_message_ids if run is not None and run.steps and run.input is not None else ()
     only = frozenset({*seen, *(one.id for one in asked if one.id)})
-    return replace(activation, control=replace(control, only=only, pending=None))
+    return replace(activation, control=replace(control, only=only))
 
 
 def _row_id(tx: MailReads, slug: str, name: str) -> int:

@@ -42,8 +42,8 @@ class ResolvedRunPlan:
 class PendingBoundary(Protocol):
     """Lets a run read what waits for it."""
 
-    async def freeze(self, boundary: Boundary) -> tuple[Message, ...]:
-        """Commit what the run reads at this boundary and return it, in order.
+    async def freeze(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
+        """Commit what the run reads at this boundary and return it, in order; with `group` nothing else.
 
         Raises:
             StaleClaim: the run is not the worker's any more.

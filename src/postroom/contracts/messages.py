@@ -218,16 +218,18 @@ class PendingVersion:
 
 
 def select_pending(
-    waiting: Iterable[PendingMessage], boundary: Boundary, run_id: str | None
+    waiting: Iterable[PendingMessage], boundary: Boundary, run_id: str | None, *, group: str | None = None
 ) -> tuple[PendingMessage, ...]:
     """Return what a run reads at this boundary, in order.
 
     A barrier that is not read stops the selection; messages for a new run are passed over at the boundaries
-    of a running one; a message that wants to be alone, or is of another group, ends the batch.
+    of a running one; a message that wants to be alone, or is of another group, ends the batch. With `group`
+    messages of others are passed over as well.
     """
     taken: list[PendingMessage] = []
     for entry in waiting:
-        if not entry.mode.is_read_at(boundary, run_id):
+        is_ours = group is None or entry.mode.group == group
+        if not is_ours or not entry.mode.is_read_at(boundary, run_id):
             if entry.mode.barrier:
                 break
             continue

@@ -63,6 +63,10 @@ class WakingReads(Protocol):
         """Return which of these agents have a runner."""
         ...
 
+    def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
+        """Return which of these agents have a run at work that has a letter of this thread in its hands."""
+        ...
+
     def handlings(self, message_ids: Sequence[int]) -> dict[int, dict[int, Handling]]:
         """Return what runs made of each message, by recipient; every message is there."""
         ...

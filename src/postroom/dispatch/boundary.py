@@ -32,8 +32,8 @@ class ThreadBoundary:
         self._thread_id = thread_id
         self._run_id = run_id
 
-    async def freeze(self, boundary: Boundary) -> tuple[Message, ...]:
-        """Commit what the run reads at this boundary and return it, in order.
+    async def freeze(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
+        """Commit what the run reads at this boundary and return it, in order; with `group` nothing else.
 
         Raises:
             StaleClaim: the run is not the worker's any more; what waits, waits on.
@@ -41,7 +41,7 @@ class ThreadBoundary:
         async with self._core.threads_being_read.holding(self._thread_id):
             for _ in range(COMMIT_ATTEMPTS):
                 facts = await self._core.threads.submission_facts(self._thread_id, self._run_id)
-                taken = select_pending(facts.pending, boundary, self._run_id)
+                taken = select_pending(facts.pending, boundary, self._run_id, group=group)
                 if not taken:
                     return ()
                 try:

@@ -33,6 +33,7 @@ from postroom.mail.outgoing import to_archive, to_wake
 from postroom.mail.people import is_persons
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.views import MessageView, address_of, message_view
+from postroom.mail.waking.runners import reads_at_work
 
 _REPLY_PREFIX = re.compile(r"^\s*(?:re\s*:\s*)+", re.IGNORECASE)
 _GENERATED_THREAD = re.compile(r"msg-([1-9][0-9]*)")
@@ -43,6 +44,8 @@ MAX_THREAD = 1_000
 """The newest letters of a thread, by which those are found who are in it."""
 THREAD = "thread:"
 FEW = 4
+LIVE = "live"
+"""By a run that is at work on the thread, at its next step; when it ends before that, by a run of its own."""
 RUNNER = "wake by runner"
 CHAT = "message in a chat"
 HOOK = "hook at next step"
@@ -321,6 +324,8 @@ def _sent(
     )
     ids = [one.agent_id for one in recipients]
     runners, hooks = desk.tx.with_runner(ids), desk.tx.with_client_session(ids)
+    at_work = desk.tx.working_on(ids, letter.project.id, message.thread_id) if runners else ()
+    live = {one for one in at_work if _is_steered(desk, one)}
     by_project: dict[str, list[Recipient]] = {}
     for one in recipients:
         by_project.setdefault(one.project_slug, []).append(one)
@@ -331,12 +336,18 @@ def _sent(
                 "project": slug,
                 "recipients": [one.name for one in readers],
                 "payload": payload,
-                "seen": [_seen(one, runners, hooks) for one in readers],
+                "seen": [LIVE if one.agent_id in live else _seen(one, runners, hooks) for one in readers],
             }
             for slug, readers in by_project.items()
         ],
         "skipped": skipped,
     }
+
+
+def _is_steered(desk: Writing, agent_id: int) -> bool:
+    """Say whether a run of an agent reads letters of its thread while it works."""
+    kept = desk.tx.runner(agent_id)
+    return kept is not None and reads_at_work(kept.runner)
 
 
 def _seen(reader: Recipient, runners: Collection[int], hooks: Collection[int]) -> str:

@@ -1,6 +1,6 @@
 """The end of an agent's run as the mail room hears of it, and what it does then."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -67,10 +67,10 @@ class Ended:
         handled = self._in_hand(desk, agent) if self.asked else self._handled(desk, agent)
         if not handled:
             return
-        asked = handled[-1]
-        asker = _asker(desk, agent, asked)
-        if asker is not None:
-            self._answer(desk, project, agent, asked, asker)
+        found = (_asker(desk, agent, one) for one in reversed(handled))
+        askers = {one.id: one for one in found if one is not None}
+        if askers:
+            self._answer(desk, project, agent, handled[-1], list(askers.values()))
 
     def _in_hand(self, desk: Writing, agent: Agent) -> list[Message]:
         """Return the letters that the run has in its hands, unless its question was told before."""
@@ -117,14 +117,16 @@ class Ended:
         if self.failed is None:
             desk.tx.mark_read(known.message_id, known.agent_id, desk.now)
 
-    def _answer(self, desk: Writing, project: Project, agent: Agent, asked: Message, asker: Agent) -> None:
-        home = desk.tx.project_by_id(asker.project_id)
-        if home is None:
-            return
-        addressee = Addressee(project=home, agent=asker, kind="to")
-        refused = refusals(desk, project, agent, [addressee], reply_to=asked)
-        if refused:
-            _LOG.warning("answer.refused", run_id=self.run_id, reason=refused[asker.id].describe())
+    def _answer(
+        self, desk: Writing, project: Project, agent: Agent, asked: Message, askers: Sequence[Agent]
+    ) -> None:
+        homes = ((one, desk.tx.project_by_id(one.project_id)) for one in askers)
+        found = [Addressee(project=home, agent=one, kind="to") for one, home in homes if home is not None]
+        refused = refusals(desk, project, agent, found, reply_to=asked)
+        for why in refused.values():
+            _LOG.warning("answer.refused", run_id=self.run_id, reason=why.describe())
+        addressees = [one for one in found if one.agent.id not in refused]
+        if not addressees:
             return
         if self.asked:
             body = asks(agent.name, self.text, self.asked)
@@ -135,7 +137,7 @@ class Ended:
         letter = Letter(
             project=project,
             sender=agent,
-            addressees=[addressee],
+            addressees=addressees,
             subject=reply_subject(asked.subject, desk.rules.max_subject_chars),
             body_md=clipped(body, desk.rules.max_body_bytes),
             importance="normal" if self.failed is None else "high",

@@ -3,6 +3,7 @@
 import msgspec
 
 from postroom.contracts.errors import InvalidRunner
+from postroom.contracts.remote_runners import ModelRunner
 from postroom.contracts.runners import AnyRunner, runner_of
 
 
@@ -22,3 +23,14 @@ def read_runner(kept: str) -> AnyRunner:
 def written_runner(runner: AnyRunner) -> str:
     """Return a runner as it is kept."""
     return msgspec.json.encode(runner.to_dict()).decode()
+
+
+def reads_at_work(kept: str) -> bool:
+    """Say whether a run reads what comes on its thread while it works.
+
+    A program reads its input once; what it is told meanwhile it asks for itself, or a hook tells it.
+    """
+    try:
+        return isinstance(read_runner(kept), ModelRunner)
+    except InvalidRunner:
+        return False

@@ -1,22 +1,41 @@
 """Gives a run the letters that began it, and the answers that it waited for, and notes that it has them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock
 from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
+from postroom.contracts.mail import Agent
 from postroom.contracts.messages import Message
-from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
+from postroom.contracts.runs import (
+    RunRecord,
+    RunWaitingState,
+    RunWaitingTicket,
+    TerminationReason,
+    WaitingReason,
+)
 from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import AskedQuestion, Handling
-from postroom.mail.waking.words import DECISION, agent_of, answer_told, letters_named
+from postroom.mail.waking.at_work import LettersAtWork
+from postroom.mail.waking.words import DECISION, agent_of, answer_told, letter_name, letters_named
 
 ASK = "ask_person"
 AgentName = tuple[str, str]
 """Slug of the project, and name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """What a run that begins, or goes on, has to do."""
+
+    messages: tuple[Message, ...]
+    """What it is told now."""
+    has_work: bool
+    mail_thread: str | None
+    """The thread of its letters, where it has any."""
 
 
 class AgentTurns(RunDispatchExecutor):
@@ -46,11 +65,16 @@ class AgentTurns(RunDispatchExecutor):
             return await self._within.run(activation, sink)
         slug, name = whose
         run_id = activation.run_id or ""
-        said = await _decided(activation)
-        taken = await self._store.write(lambda tx: self._begun(tx, activation, slug, name))
-        if not taken and not said:
+        before = await _former(activation)
+        said = _decided(activation, before)
+        begun = await self._store.write(lambda tx: self._begun(tx, activation, before, whose))
+        if not begun.has_work and not said:
             return AgentRunResult(run_id=run_id)
-        told = replace(activation, messages=(*taken, *said), agent_id=f"{name}@{slug}")
+        told = replace(
+            self._reading(activation, begun, whose),
+            messages=(*begun.messages, *said),
+            agent_id=f"{name}@{slug}",
+        )
         try:
             result = await self._within.run(told, sink)
         except Exception:
@@ -59,27 +83,66 @@ class AgentTurns(RunDispatchExecutor):
         asked = await self._store.write(lambda tx: tx.end_sitting(run_id))
         return self._waiting(result, asked) if asked and result.waiting is None else result
 
-    def _begun(self, tx: MailWrites, activation: RunActivation, slug: str, name: str) -> tuple[Message, ...]:
+    def _begun(
+        self, tx: MailWrites, activation: RunActivation, before: RunRecord | None, whose: AgentName
+    ) -> _Begun:
         """Return what the run is to read, and note that it has it and is at work."""
-        project = tx.project(slug)
-        agent = None if project is None else tx.agent(project.id, name)
-        kept: list[Message] = []
-        for message in activation.messages:
-            letters = letters_named([message.id or ""])
-            if letters and (agent is None or not _is_open(tx, letters[0], agent.id)):
-                continue
-            if letters and agent is not None:
-                handling = Handling(
-                    message_id=letters[0],
-                    agent_id=agent.id,
-                    run_id=activation.run_id or "",
-                    injected_at=self._clock.now(),
-                )
-                tx.put_handling(handling)
-            kept.append(message)
+        run_id = activation.run_id or ""
+        agent = _agent(tx, whose)
+        messages = self._taken(tx, agent, run_id, activation.messages)
+        now = {one.id for one in activation.messages}
+        earlier = [one for one in _letters_before(before) if letter_name(one) not in now]
+        kept = [one for one in earlier if self._is_taken(tx, agent, run_id, one)]
         if agent is not None:
-            tx.begin_sitting(activation.run_id or "", agent.id, self._clock.now())
-        return tuple(kept)
+            tx.begin_sitting(run_id, agent.id, self._clock.now())
+        letters = [*kept, *letters_named([one.id or "" for one in messages])]
+        first = tx.message(letters[0]) if letters else None
+        return _Begun(
+            messages=messages,
+            has_work=bool(messages or kept),
+            mail_thread=None if first is None else first.thread_id,
+        )
+
+    def _reading(self, activation: RunActivation, begun: _Begun, whose: AgentName) -> RunActivation:
+        """Return the request with what waits for the run as the run may read it: letters of its thread."""
+        control, mail_thread = activation.control, begun.mail_thread
+        if mail_thread is None or not isinstance(control, RunControl) or control.pending is None:
+            return activation
+        run_id = activation.run_id or ""
+
+        def taken(tx: MailWrites, messages: Sequence[Message]) -> tuple[Message, ...]:
+            return self._taken(tx, _agent(tx, whose), run_id, messages)
+
+        pending = LettersAtWork(control.pending, self._store, mail_thread, taken)
+        return replace(activation, control=replace(control, pending=pending))
+
+    def _taken(
+        self, tx: MailWrites, agent: Agent | None, run_id: str, messages: Sequence[Message]
+    ) -> tuple[Message, ...]:
+        """Note that the run has these letters in its hands; return what of the messages it is to read."""
+
+        def is_read(message: Message) -> bool:
+            letters = letters_named([message.id or ""])
+            return not letters or self._is_taken(tx, agent, run_id, letters[0])
+
+        return tuple(one for one in messages if is_read(one))
+
+    def _is_taken(self, tx: MailWrites, agent: Agent | None, run_id: str, message_id: int) -> bool:
+        """Note that the run has a letter in its hands; False when nobody needs to handle it any more."""
+        message = tx.message(message_id)
+        if agent is None or message is None or message.recalled_at is not None:
+            return False
+        known = tx.handlings([message_id])[message_id].get(agent.id)
+        if known is not None and known.run_id == run_id and known.ended_at is None:
+            return True  # the run was cut off with it in its hands, and may have read it itself
+        mine = next(
+            (one for one in tx.recipients([message_id])[message_id] if one.agent_id == agent.id), None
+        )
+        if mine is None or mine.read_at is not None:
+            return False
+        now = self._clock.now()
+        tx.put_handling(Handling(message_id=message_id, agent_id=agent.id, run_id=run_id, injected_at=now))
+        return True
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
         now = self._clock.now()
@@ -129,19 +192,27 @@ class AgentTurns(RunDispatchExecutor):
         return self._within.commits_steps(thread_id)
 
 
-def _is_open(tx: MailWrites, message_id: int, agent_id: int) -> bool:
-    """Say whether a letter is still to be read."""
-    message = tx.message(message_id)
-    mine = next((one for one in tx.recipients([message_id])[message_id] if one.agent_id == agent_id), None)
-    return message is not None and message.recalled_at is None and mine is not None and mine.read_at is None
+def _agent(tx: MailWrites, whose: AgentName) -> Agent | None:
+    project = tx.project(whose[0])
+    return None if project is None else tx.agent(project.id, whose[1])
 
 
-async def _decided(activation: RunActivation) -> tuple[Message, ...]:
-    """Return what a person has decided about the run's questions, as it is told to the agent."""
+async def _former(activation: RunActivation) -> RunRecord | None:
+    """Return the run as an execution before this one has left it; None for one that begins."""
     control = activation.control
-    if not activation.decisions or not isinstance(control, RunControl):
-        return ()
-    run = await control.threads.load_run(activation.run_id or "")
+    begins = activation.recovery is Recovery.START and not activation.decisions
+    if begins or not isinstance(control, RunControl):
+        return None
+    return await control.threads.load_run(activation.run_id or "")
+
+
+def _letters_before(run: RunRecord | None) -> list[int]:
+    """Return the letters that a run was given so far, also those that came while it was at work."""
+    return letters_named(run.input.trigger_message_ids if run is not None and run.input is not None else ())
+
+
+def _decided(activation: RunActivation, run: RunRecord | None) -> tuple[Message, ...]:
+    """Return what a person has decided about the run's questions, as it is told to the agent."""
     tickets = run.waiting.tickets if run is not None and run.waiting is not None else ()
     asked = {one.tool_call_id: one.reason for one in tickets}
     return tuple(

@@ -26,6 +26,16 @@ class MemoryWakingReads:
         """Return which of these agents have a runner."""
         return {agent_id for agent_id in agent_ids if agent_id in self._tables.waking.runners}
 
+    def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
+        """Return which of these agents have a run at work that has a letter of this thread in its hands."""
+        tables, found = self._tables, set[int]()
+        for letter in tables.messages.where("thread", (project_id, thread_id)):
+            for row in tables.waking.handlings.where("message", letter.id):
+                sitting = tables.waking.sittings.get(row.run_id)
+                if sitting is not None and sitting.agent_id == row.agent_id:
+                    found.add(row.agent_id)
+        return found.intersection(agent_ids)
+
     def handlings(self, message_ids: Sequence[int]) -> dict[int, dict[int, Handling]]:
         """Return what runs made of each message, by recipient; every message is there."""
         return {

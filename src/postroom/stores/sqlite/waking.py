@@ -32,6 +32,11 @@ class SqliteWakingReads:
             row[0] for row in self._connection.execute(SQL["with_runner"], (json.dumps(list(agent_ids)),))
         }
 
+    def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
+        """Return which of these agents have a run at work that has a letter of this thread in its hands."""
+        asked = json.dumps(list(agent_ids)), project_id, thread_id
+        return {row[0] for row in self._connection.execute(SQL["working_on"], asked)}
+
     def handlings(self, message_ids: Sequence[int]) -> dict[int, dict[int, Handling]]:
         """Return what runs made of each message, by recipient; every message is there."""
         found: dict[int, dict[int, Handling]] = {message_id: {} for message_id in message_ids}

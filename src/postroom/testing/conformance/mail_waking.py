@@ -89,6 +89,32 @@ async def what_a_run_at_work_asks_is_told_when_it_ends(store: MailStore, clock: 
     assert await store.write(lambda tx: tx.end_sitting("r")) == []
 
 
+async def who_works_on_a_thread_is_known(store: MailStore, clock: ManualClock) -> None:
+    """Whose run at work has a letter of it in its hands; nobody else, and not when the run has ended."""
+    here = await an_office(store)
+    ada, ben = here.ada.id, here.ben.id
+    mine, other = await store.write(
+        lambda tx: [letter(tx, here.ada, [here.ben, here.ada], now=5, thread=one) for one in ("t", "u")]
+    )
+
+    async def working(thread_id: str, *asked: int) -> set[int]:
+        return await store.read(lambda tx: tx.working_on(asked, mine.project_id, thread_id))
+
+    def begun(tx: MailWrites) -> None:
+        for agent_id, run_id, message_id in ((ada, "a", other.id), (ben, "b", mine.id)):
+            tx.put_handling(Handling(message_id=message_id, agent_id=agent_id, run_id=run_id, injected_at=6))
+        tx.begin_sitting("b", ben, 6)
+        tx.begin_sitting("other", ada, 6)
+
+    assert await working("t", ada, ben) == set()
+    await store.write(begun)
+    assert await working("t", ada, ben) == {ben}
+    assert await working("t", ada) == await working("t") == await working("u", ada, ben) == set()
+    assert await store.read(lambda tx: tx.working_on([ben], mine.project_id + 1, "t")) == set()
+    await store.write(lambda tx: tx.end_sitting("b"))
+    assert await working("t", ada, ben) == set()
+
+
 async def runners_and_unread_letters_are_counted(store: MailStore, clock: ManualClock) -> None:
     """A letter counts once for each inbox in which it lies unread; a recalled one lies in none."""
     here = await an_office(store)
@@ -114,5 +140,6 @@ PROMISES = (
     what_a_run_makes_of_a_letter_is_kept_by_recipient,
     a_letter_that_tells_the_end_of_a_run_is_known,
     what_a_run_at_work_asks_is_told_when_it_ends,
+    who_works_on_a_thread_is_known,
     runners_and_unread_letters_are_counted,
 )

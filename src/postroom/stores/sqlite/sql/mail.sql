@@ -453,6 +453,12 @@ ON CONFLICT (agent_id) DO UPDATE SET runner = ?2, declared_by = ?3, updated_at =
 -- drop_runner
 DELETE FROM runners WHERE agent_id = ?;
 
+-- working_on
+SELECT DISTINCT s.agent_id FROM sittings s
+ CROSS JOIN messages m CROSS JOIN handlings h
+ WHERE s.agent_id IN (SELECT value FROM json_each(?1)) AND m.project_id = ?2 AND m.thread_id = ?3
+   AND h.message_id = m.id AND h.agent_id = s.agent_id AND h.run_id = s.run_id;
+
 -- handlings
 SELECT message_id, agent_id, run_id, injected_at, ended_at, failure FROM handlings
  WHERE message_id IN (SELECT value FROM json_each(?));

@@ -1,0 +1,45 @@
+"""Lets a run that is at work read the letters that come on its thread; each is noted as in its hands."""
+
+from collections.abc import Callable, Sequence
+
+from postroom.contracts.executor import PendingBoundary
+from postroom.contracts.messages import Boundary, Message
+from postroom.contracts.store import MailStore, MailWrites
+
+Taken = Callable[[MailWrites, Sequence[Message]], tuple[Message, ...]]
+"""Notes that a run has messages in its hands, and returns those that it is to read."""
+
+
+class LettersAtWork:
+    """What waits for an agent's run: letters of the thread that it works on, and nothing else.
+
+    They are read before a step and never behind the last word, which would be lost to whoever waits for it:
+    such a letter begins a run of its own.
+    """
+
+    def __init__(self, within: PendingBoundary, store: MailStore, mail_thread: str, taken: Taken) -> None:
+        self._within = within
+        self._store = store
+        self._mail_thread = mail_thread
+        self._taken = taken
+
+    async def freeze(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
+        """Commit what the run reads before this step and return it, in order.
+
+        What was read or taken back meanwhile is left out. A run that is cut off before its letters are noted
+        notes them when it is begun again.
+
+        Raises:
+            StaleClaim: the run is not the worker's any more.
+            StoreError: mail could not be reached.
+        """
+        if boundary is not Boundary.NEXT_STEP:
+            return ()
+        frozen = await self._within.freeze(boundary, group=self._mail_thread)
+        if not frozen:
+            return ()
+        return await self._store.write(lambda tx: self._taken(tx, frozen))
+
+    async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
+        """Put messages that came live among those that wait, for this run; known ids are passed over."""
+        await self._within.stage(boundary, messages)
