@@ -12,7 +12,7 @@ from postroom.app.machine import most_descriptors, open_descriptors, told_of_des
 from postroom.app.wiring import House
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import CommandError, InvalidRunner
+from postroom.contracts.errors import InvalidRunner, RunFailure
 from postroom.contracts.store import MailReads
 from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
@@ -87,10 +87,10 @@ class Examination:
 
     def _runner(self, name: str, kept: str) -> Finding:
         try:
-            program = self._house.agents.program_of(read_runner(kept))
-        except (CommandError, InvalidRunner) as error:
+            told = self._house.agents.looked_at(read_runner(kept))
+        except (RunFailure, InvalidRunner) as error:
             return broken("runner", error, about=name)
-        return Finding(part="runner", about=name, state="ok", detail=f"it starts {program}")
+        return Finding(part="runner", about=name, state="ok", detail=told)
 
     async def _orphans(self) -> list[Finding]:
         found = await self._house.agents.orphans()

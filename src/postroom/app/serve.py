@@ -101,7 +101,7 @@ class Site:
                 mcp_path=settings.mcp_path,
                 refresh=self.operator.refresh_metrics,
                 chats=self.operator.chats,
-                runners=RunnerOperator(house.mail),
+                runners=RunnerOperator(house.mail, house.agents.check),
                 questions=QuestionOperator(house.runs, house.clock),
                 runs=RunOperator(house.runs),
                 calls=house.calls,

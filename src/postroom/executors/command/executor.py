@@ -9,6 +9,7 @@ import structlog
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import StreamReset
 from postroom.contracts.clock import Clock, Timer
+from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Runner, Runners
 from postroom.executors.command.execution import Execution
 from postroom.executors.command.outcome import Outcome
@@ -30,6 +31,8 @@ class CommandExecutor(ProgramExecutor):
     no two servers that run at once may share it. `environment` is the server's, of which a program is given
     what its runner says; `environment_of` tells more of a run, as its project.
     """
+
+    kind = RunnerKind.COMMAND
 
     def __init__(  # noqa: PLR0913 - what it works with, by name
         self,

@@ -4,15 +4,22 @@ import asyncio
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunIdentity, RunStart
 from postroom.contracts.clock import milliseconds
-from postroom.contracts.errors import CommandNotEnded, InvalidActivation, PostroomError, RunnerNotFound
+from postroom.contracts.errors import (
+    CommandNotEnded,
+    InvalidActivation,
+    InvalidRunner,
+    PostroomError,
+    RunnerNotFound,
+)
 from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
 from postroom.contracts.messages import Message
+from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Runner, Runners
 from postroom.contracts.runs import TerminationReason
 from postroom.contracts.tools import ToolCallResume
@@ -51,6 +58,9 @@ class ProgramExecutor(RunDispatchExecutor):
 
     `workshop` may be shared by several of them. `environment_of` tells more of a run, as its project.
     """
+
+    kind: ClassVar[RunnerKind]
+    """The kind of runner that it executes."""
 
     def __init__(
         self,
@@ -101,6 +111,7 @@ class ProgramExecutor(RunDispatchExecutor):
         Raises:
             ThreadAlreadyRunning: the thread's run is executed here already.
             RunnerNotFound: nobody has said how this agent is run.
+            InvalidRunner: it is run otherwise.
             InvalidActivation: it was asked nothing, or is not handed over by a mailbox.
             CommandError: the program was not started, or failed; `retryable` says whether it may pass.
             StaleClaim: the run is not the worker's any more.
@@ -146,6 +157,9 @@ class ProgramExecutor(RunDispatchExecutor):
         runner = await self._runners.runner_of(agent_id)
         if runner is None:
             raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
+        if not isinstance(runner, Runner) or runner.kind is not self.kind:
+            what = f"the runner of {agent_id!r} is of the kind {runner.kind.value!r}, not {self.kind.value!r}"
+            raise InvalidRunner(what, value=runner.kind.value)
         return runner
 
     async def _begun(self, work: Work) -> Ended:
