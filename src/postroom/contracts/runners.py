@@ -69,6 +69,7 @@ class Runner:
     `argv` is executed as it is, never by a shell; a recipe that knows its command does without. `env` is
     given literally, `pass_env` names what is taken from the server's environment. Of its answer the last
     `max_output_bytes` are kept. With `resume` the program goes on with its own session of the thread.
+    A program of the kind `acp` speaks the Agent Client Protocol; its recipe is its command, and nothing more.
     """
 
     cwd: str
@@ -114,7 +115,9 @@ class Runner:
         is_named = any(PROMPT_FILE in word for word in self.argv)
         if is_named != (self.prompt is PromptWay.FILE):
             raise refused("argv", self.argv, "{prompt_file} and the prompt 'file' need one another")
-        if self.resume and self.recipe is Recipe.SHELL:
+        if self.kind is RunnerKind.ACP and self.prompt is not PromptWay.STDIN:
+            raise refused("prompt", self.prompt.value, "an ACP agent has it by the protocol")
+        if self.resume and self.kind is RunnerKind.COMMAND and self.recipe is Recipe.SHELL:
             raise refused("resume", True, "the recipe 'shell' knows no sessions")
 
     def _refuse_places(self) -> None:
