@@ -23,6 +23,7 @@ from postroom.contracts.messages import Message
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason, WaitingReason
 from postroom.contracts.tools import ToolCallOutcome
+from postroom.executors.acp.permissions import FORGETS
 from postroom.version import __version__
 
 REMOVE = "{'toolCallId': 'c%d' % asked, 'title': 'Remove', 'kind': 'delete', 'rawInput': {'path': '/old'}}"
@@ -117,7 +118,8 @@ async def test_a_request_for_permission_ends_the_turn_and_asks_a_person(tmp_path
     assert result.waiting.message == result.response == room.sink.text
     assert "I look. " in result.response
     [ticket] = result.waiting.tickets
-    assert ticket.reason == 'May it go on with "Remove" (delete)? It would do this: {"path": "/old"}'
+    asked = 'May it go on with "Remove" (delete)? It would do this: {"path": "/old"}'
+    assert ticket.reason == f"{asked} {FORGETS}"
     cancel, answered = heard(journal)[-2:]
     assert cancel["method"] == "session/cancel"
     assert answered["result"] == {"outcome": {"outcome": "cancelled"}}
@@ -198,7 +200,7 @@ async def test_what_was_told_of_a_call_before_belongs_to_the_question(tmp_path: 
         "update('tool_call', toolCallId='c', title='Run', kind='execute', rawInput={'command': 'ls'});"
         "say(may({'toolCallId': 'c'}))"
     )
-    result = await AcpRoom(tmp_path, agent(words)).ends()
+    result = await AcpRoom(tmp_path, agent(words, {"loads": True})).ends()
     assert result.waiting.tickets[0].reason == (
         'May it go on with "Run" (execute)? It would do this: {"command": "ls"}'
     )

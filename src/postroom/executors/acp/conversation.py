@@ -9,7 +9,7 @@ We declare no capabilities: what the agent asks of files and terminals is refuse
 import asyncio
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from postroom.concurrency import Tasks
@@ -29,7 +29,7 @@ from postroom.executors.acp.peer import (
     Told,
 )
 from postroom.executors.acp.pen import Pen
-from postroom.executors.acp.permissions import Decisions, Permission, permission_of, selected
+from postroom.executors.acp.permissions import FORGETS, Decisions, Permission, permission_of, selected
 from postroom.executors.acp.turn import Turn
 from postroom.executors.processes.output import LEAST_LINE_BYTES, Stream
 from postroom.executors.processes.sessions import is_session
@@ -54,12 +54,13 @@ class Fault:
 class Conversation:
     """The talk with one agent. When it is over the program is asked to stop, for `DONE`."""
 
-    def __init__(self, workshop: Workshop, work: Work, *, prompt: str, former: str | None) -> None:
-        """Keep what is to be said; `former` is a session to go on with."""
+    def __init__(self, workshop: Workshop, work: Work, *, prompt: str, anew: str, former: str | None) -> None:
+        """Keep what is to be said; `former` is a session to go on with, `anew` is said in a new one."""
         runner = work.runner
         self._with = workshop
         self._work = work
         self._prompt = prompt
+        self._anew = anew
         self._former = former
         self._decisions = Decisions(work.activation.decisions)
         self._tasks = Tasks("acp")
@@ -67,6 +68,7 @@ class Conversation:
         self._pen: Pen | None = None
         self._stage = "initialize"
         self._is_cancelled = False
+        self._forgets = False
         longest = max(runner.max_output_bytes, LEAST_LINE_BYTES)
         self._peer = Peer(self._write, longest_line=longest)
         stream = Stream(
@@ -197,11 +199,12 @@ class Conversation:
         elif said.method == "initialize":
             self._initialized(said.result)
         else:
-            id = self._former if said.method in _RESTORES else said.result.get("sessionId")
+            is_restored = said.method in _RESTORES
+            id = self._former if is_restored else said.result.get("sessionId")
             if not is_session(id):
                 raise ProtocolFault("answered 'session/new' without a session")
             self.session = id
-            asked = [{"type": "text", "text": self._prompt}]
+            asked = [{"type": "text", "text": self._prompt if is_restored else self._anew}]
             self._ask("session/prompt", {"sessionId": id, "prompt": asked})
 
     def _initialized(self, told: Mapping[str, Any]) -> None:
@@ -209,12 +212,13 @@ class Conversation:
             raise ProtocolFault(f"does not speak version {PROTOCOL} of the protocol")
         can = _table(told, "agentCapabilities")
         resumes = isinstance(_table(can, "sessionCapabilities").get("resume"), dict)
-        if self._former is not None and can.get("loadSession") is True:
-            self._ask("session/load", {"sessionId": self._former, **self._place()})
-        elif self._former is not None and resumes:
-            self._ask("session/resume", {"sessionId": self._former, **self._place()})
-        else:
+        loads = can.get("loadSession") is True
+        self._forgets = not (loads or resumes)
+        if self._former is None or self._forgets:
             self._ask("session/new", self._place())
+        else:
+            method = "session/load" if loads else "session/resume"
+            self._ask(method, {"sessionId": self._former, **self._place()})
 
     def _place(self) -> dict[str, Any]:
         return {"cwd": self._work.runner.cwd, "mcpServers": []}
@@ -256,7 +260,7 @@ class Conversation:
             )
             return
         if self.asked is None and not stop.is_ending:
-            self.asked = asked
+            self.asked = replace(asked, text=f"{asked.text} {FORGETS}") if self._forgets else asked
             stop.ask(StopReason.DONE)  # the turn is cancelled while we part
             self._cancel()
         self._peer.answer(said.id, selected(None))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from postroom.contracts.activation import RunActivation
+from postroom.contracts.messages import storable
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Recipe, Runner, Runners
 from postroom.executors.acp.conversation import Conversation
@@ -50,7 +51,9 @@ class AcpExecutor(ProgramExecutor):
         program, runner = Program(self._with, work), work.runner
         run_id = work.active.identity.run_id
         former = await self._sessions(work).former(of_run=None if runner.resume else run_id)
-        talk = Conversation(self._with, work, prompt=prompt_of(work.activation), former=former)
+        prompt = prompt_of(work.activation)
+        anew = "\n\n".join((*await _asked_before(work), prompt))
+        talk = Conversation(self._with, work, prompt=prompt, anew=anew, former=former)
         launch = Launch(
             words=tuple(self.words_of(runner)),
             cwd=runner.cwd,
@@ -89,3 +92,17 @@ class AcpExecutor(ProgramExecutor):
             key=KEY,
             made_with=(*self.words_of(work.runner), work.runner.cwd),
         )
+
+
+async def _asked_before(work: Work) -> list[str]:
+    """Return what a run that goes on was asked when it began: without its session an agent does not know."""
+    if work.activation.continue_run_id is None:
+        return []
+    control, thread_id = work.control, work.active.identity.thread_id
+    run = await control.threads.load_run(work.active.identity.run_id)
+    told = {message.id for message in work.activation.messages}
+    ids = run.input.trigger_message_ids if run is not None and run.input is not None else ()
+    new = [id for id in ids if id not in told]
+    records = await control.threads.load_message_records(thread_id, new) if new else ()
+    texts = (record.message.text() for record in records if control.shows(record.message))
+    return [storable(text) for text in texts if text.strip()]

@@ -18,6 +18,9 @@ MOST_SHOWN: Final = 2_000
 """Characters of a call that a person is shown; a longer one says how much is missing."""
 MOST_TITLE: Final = 200
 CALL_FIELDS: Final = ("title", "kind", "rawInput", "content", "locations")
+FORGETS: Final = (
+    "It cannot restore a session: answered, it begins again, and asks again for what it was allowed."
+)
 _LASTING: Final = "It offers no permission for one time: a yes may hold for longer than that."
 
 
