@@ -218,11 +218,14 @@ async def test_a_permission_that_lasts_is_given_only_when_the_person_was_told_so
 
 
 async def test_requests_that_come_while_one_is_asked_are_not_allowed_either(tmp_path: Path) -> None:
-    words = f"say(may({REMOVE})); say(may({{'toolCallId': 'd', 'title': 'Other'}}))"
-    room = AcpRoom(tmp_path, agent(words))
+    journal = tmp_path / "heard"
+    words = f"say('Before.'); say(may({REMOVE})); say(may({{'toolCallId': 'd', 'title': 'Other'}}))"
+    room = AcpRoom(tmp_path, agent(words, {"journal": str(journal)}))
     result = await room.ends()
-    assert result.response == "cancelledcancelled"
+    assert result.response == "Before."  # what it says to that is no answer
     assert len(result.waiting.tickets) == 1
+    outcomes = [one["result"]["outcome"] for one in heard(journal) if "result" in one]
+    assert outcomes == [{"outcome": "cancelled"}] * 2
 
 
 async def test_what_we_do_not_offer_is_refused_and_the_agent_goes_on(tmp_path: Path) -> None:

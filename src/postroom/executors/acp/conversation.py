@@ -261,6 +261,7 @@ class Conversation:
             return
         if self.asked is None and not stop.is_ending:
             self.asked = replace(asked, text=f"{asked.text} {FORGETS}") if self._forgets else asked
+            self.turn.is_broken_off = True
             stop.ask(StopReason.DONE)  # the turn is cancelled while we part
             self._cancel()
         self._peer.answer(said.id, selected(None))

@@ -34,6 +34,8 @@ class Turn:
         self._message_id: str | None = None
         self._begins_anew = False
         self.said = Tail(most)
+        self.is_broken_off = False
+        """Whether the turn was broken off: what the agent says to that is not its answer."""
 
     async def hear(self, update: Mapping[str, Any]) -> None:
         """Take an update; one of a kind that is not known is passed over."""
@@ -47,7 +49,7 @@ class Turn:
     async def _text(self, update: Mapping[str, Any]) -> None:
         content, message_id = update.get("content"), update.get("messageId")
         text = content.get("text") if isinstance(content, dict) else None
-        if not isinstance(text, str) or not text:
+        if not isinstance(text, str) or not text or self.is_broken_off:
             return
         if isinstance(message_id, str):
             self._begins_anew = self._begins_anew or self._message_id not in (None, message_id)
