@@ -18,7 +18,7 @@ from postroom.contracts.agent_events import (
     ToolCallResumed,
     ToolCallStart,
 )
-from postroom.contracts.errors import CommandNotEnded, CommandTimedOut, InvalidRunner
+from postroom.contracts.errors import CommandNotEnded, CommandTimedOut, InvalidRunner, StoreUnavailable
 from postroom.contracts.messages import Message
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason, WaitingReason
@@ -151,6 +151,33 @@ async def test_a_persons_answer_is_given_once(tmp_path: Path, approved: bool) ->
     assert second.waiting is not None
     assert second.waiting.tickets[0].tool_call_id == first.waiting.tickets[0].tool_call_id
     assert "again: yes" not in second.response
+
+
+async def test_a_permission_that_was_used_is_not_used_again_when_the_run_is_begun_again(
+    tmp_path: Path,
+) -> None:
+    """As after a crash: the same dispatch, with the same decision, once more."""
+    room = AcpRoom(tmp_path, agent(f"{ASKS}; hang()", timeout=timedelta(milliseconds=700)))
+    yes = decided(await room.ends(), True)
+    with pytest.raises(CommandTimedOut):
+        await room.ends("go on", yes)
+    assert "May I: yes" in room.sink.text
+    assert (await room.ends("go on", yes)).waiting is not None
+    room.runners.runner = agent(ASKS)
+    assert (await room.ends("go on", yes, run="another")).response == "I look. May I: yes"
+
+
+async def test_a_permission_whose_use_cannot_be_noted_is_asked_for_again(tmp_path: Path) -> None:
+    room = AcpRoom(tmp_path, agent(ASKS))
+    yes = decided(await room.ends(), True)
+
+    async def refuse(commit: Any, *, now: int | None = None) -> Any:
+        raise StoreUnavailable("the disk is full")
+
+    room.stores.coordinator.commit = refuse  # type: ignore[method-assign]
+    result = await room.ends("go on", yes)
+    assert result.waiting is not None
+    assert "May I: yes" not in room.sink.text
 
 
 async def test_silence_and_words_that_are_no_yes_allow_nothing(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from postroom.executors.acp.peer import (
 from postroom.executors.acp.pen import Pen
 from postroom.executors.acp.permissions import FORGETS, Decisions, Permission, permission_of, selected
 from postroom.executors.acp.turn import Turn
+from postroom.executors.acp.used import UsedPermissions
 from postroom.executors.processes.output import LEAST_LINE_BYTES, Stream
 from postroom.executors.processes.sessions import is_session
 from postroom.executors.processes.stopping import StopReason
@@ -51,18 +52,29 @@ class Fault:
     words: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """What an agent is to be told: `former` is a session to go on with, `anew` is said in a new one."""
+
+    prompt: str
+    anew: str
+    former: str | None
+
+
 class Conversation:
     """The talk with one agent. When it is over the program is asked to stop, for `DONE`."""
 
-    def __init__(self, workshop: Workshop, work: Work, *, prompt: str, anew: str, former: str | None) -> None:
-        """Keep what is to be said; `former` is a session to go on with, `anew` is said in a new one."""
+    def __init__(
+        self, workshop: Workshop, work: Work, brief: Brief, decisions: Decisions, used: UsedPermissions
+    ) -> None:
+        """Keep what is to be said, and what people have decided."""
         runner = work.runner
         self._with = workshop
         self._work = work
-        self._prompt = prompt
-        self._anew = anew
-        self._former = former
-        self._decisions = Decisions(work.activation.decisions)
+        self._brief = brief
+        self._former = brief.former
+        self._decisions = decisions
+        self._used = used
         self._tasks = Tasks("acp")
         self._over = asyncio.Event()
         self._pen: Pen | None = None
@@ -204,7 +216,7 @@ class Conversation:
             if not is_session(id):
                 raise ProtocolFault("answered 'session/new' without a session")
             self.session = id
-            asked = [{"type": "text", "text": self._prompt if is_restored else self._anew}]
+            asked = [{"type": "text", "text": self._brief.prompt if is_restored else self._brief.anew}]
             self._ask("session/prompt", {"sessionId": id, "prompt": asked})
 
     def _initialized(self, told: Mapping[str, Any]) -> None:
@@ -252,12 +264,12 @@ class Conversation:
             self._peer.refuse(said.id, INVALID_PARAMS, why)
             return
         stop = self._work.active.stop
-        approved = None if self.asked or stop.is_ending else self._decisions.take(asked)
-        if approved is not None:
+        decided = None if self.asked or stop.is_ending else self._decisions.take(asked)
+        if decided is not None and (not decided.approved or await self._used.note(decided.decision_id)):
+            approved = decided.approved is True
             self._peer.answer(said.id, selected(asked.option(approved=approved)))
-            await self._work.sink.emit(
-                ToolCallResumed(target_id=str(call.get("toolCallId", "")), result={"approved": approved})
-            )
+            target = str(call.get("toolCallId", ""))
+            await self._work.sink.emit(ToolCallResumed(target_id=target, result={"approved": approved}))
             return
         if self.asked is None and not stop.is_ending:
             self.asked = replace(asked, text=f"{asked.text} {FORGETS}") if self._forgets else asked

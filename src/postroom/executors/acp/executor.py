@@ -2,14 +2,17 @@
 
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import Final
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.messages import storable
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Recipe, Runner, Runners
-from postroom.executors.acp.conversation import Conversation
+from postroom.executors.acp.conversation import Brief, Conversation
 from postroom.executors.acp.outcome import Outcome
+from postroom.executors.acp.permissions import Decisions
+from postroom.executors.acp.used import UsedPermissions
 from postroom.executors.processes.executor import ProgramExecutor, nothing_more
 from postroom.executors.processes.limits import ERRORS_KEPT
 from postroom.executors.processes.output import Tail
@@ -53,7 +56,10 @@ class AcpExecutor(ProgramExecutor):
         former = await self._sessions(work).former(of_run=None if runner.resume else run_id)
         prompt = prompt_of(work.activation)
         anew = "\n\n".join((*await _asked_before(work), prompt))
-        talk = Conversation(self._with, work, prompt=prompt, anew=anew, former=former)
+        used = UsedPermissions(control=work.control, thread_id=work.active.identity.thread_id, run_id=run_id)
+        decisions = Decisions(work.activation.decisions, used=await used.all())
+        brief = Brief(prompt=prompt, anew=anew, former=former)
+        talk = Conversation(self._with, work, brief, decisions, used)
         launch = Launch(
             words=tuple(self.words_of(runner)),
             cwd=runner.cwd,
@@ -85,12 +91,13 @@ class AcpExecutor(ProgramExecutor):
         return runner.argv or COMMANDS[runner.recipe]
 
     def _sessions(self, work: Work) -> Sessions:
+        command = "\0".join(self.words_of(work.runner))
         return Sessions(
             control=work.control,
             thread_id=work.active.identity.thread_id,
             agent_id=work.active.identity.agent_id,
             key=KEY,
-            made_with=(*self.words_of(work.runner), work.runner.cwd),
+            made_with=(sha256(storable(command).encode()).hexdigest(), work.runner.cwd),
         )
 
 

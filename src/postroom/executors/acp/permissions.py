@@ -5,7 +5,7 @@ call that differs in anything is another question.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
@@ -79,16 +79,16 @@ def _question(told: Mapping[str, Any], *, lasts: bool) -> str:
 class Decisions:
     """What people have decided about requests; each decision answers one."""
 
-    def __init__(self, decided: Iterable[tuple[str, ToolCallResume]]) -> None:
-        """Keep those that are a yes or a no."""
+    def __init__(self, decided: Iterable[tuple[str, ToolCallResume]], *, used: Collection[str] = ()) -> None:
+        """Keep those that are a yes or a no, and were not used before."""
         self._open = {
-            id: resume.approved
+            id: resume
             for id, resume in decided
-            if id.startswith(PREFIX) and resume.approved is not None
+            if id.startswith(PREFIX) and resume.approved is not None and resume.decision_id not in used
         }
 
-    def take(self, permission: Permission) -> bool | None:
-        """Return whether a request is allowed, once; None when nobody has decided that."""
+    def take(self, permission: Permission) -> ToolCallResume | None:
+        """Return what was decided about a request, once; None when nobody has decided that."""
         return self._open.pop(permission.id, None)
 
 
