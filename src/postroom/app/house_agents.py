@@ -18,6 +18,7 @@ from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
 from postroom.contracts.executor import RunDispatchExecutor
+from postroom.contracts.people import Carrier, ChatPlace
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import AnyRunner, Runner
@@ -27,6 +28,7 @@ from postroom.executors.command import CommandExecutor
 from postroom.mail.desk import Caller
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, LetterEffects
+from postroom.mail.waking.boxes import PeopleBoxes
 from postroom.mail.waking.runners import read_runner, written_runner
 from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
@@ -69,7 +71,9 @@ class HouseAgents:
         self._executors.add(RunnerKind.ACP, self._acp)
         self._effects = LetterEffects()
         runs.serve(AGENT_THREAD, AgentTurns(self._executors, mail.store, clock), self._effects)
-        self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified)
+        self.boxes = PeopleBoxes(mail, clock)
+        """The letters of people who are reached in chats."""
+        self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified, boxes=self.boxes)
         self._answering = Answering(runs.stores.outbox, mail.store, mail.own_desk, clock)
         self._effects.hint = self._answering.wake
         self._tasks = Tasks("agents")
@@ -115,6 +119,15 @@ class HouseAgents:
     def wake(self) -> None:
         """Hint that a letter was written."""
         self._waker.wake()
+
+    def reaches(self, place: ChatPlace) -> bool:
+        """Say whether there is a channel to a chat."""
+        carrier = self._waker.carrier
+        return carrier is not None and carrier.reaches(place)
+
+    def carry_by(self, carrier: Carrier) -> None:
+        """Have letters to people said in chats."""
+        self._waker.carrier = carrier
 
     def as_agent(self, project: str, name: str) -> RunDispatchExecutor:
         """Return what runs this agent on any thread, such as a chat's."""
