@@ -24,6 +24,7 @@ from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason, WaitingReason
 from postroom.contracts.tools import ToolCallOutcome
 from postroom.executors.acp.permissions import FORGETS
+from postroom.executors.command import CommandLimits
 from postroom.version import __version__
 
 REMOVE = "{'toolCallId': 'c%d' % asked, 'title': 'Remove', 'kind': 'delete', 'rawInput': {'path': '/old'}}"
@@ -233,6 +234,14 @@ async def test_what_was_told_of_a_call_before_belongs_to_the_question(tmp_path: 
     )
 
 
+async def test_a_question_shows_what_would_hide_or_turn_its_words(tmp_path: Path) -> None:
+    call = "{'toolCallId': 'c', 'title': 'a\\u202eb\\ud800', 'rawInput': {'path': 'ä\\u200b\\U000e0041 c'}}"
+    result = await AcpRoom(tmp_path, agent(f"say(may({call}))", {"loads": True})).ends()
+    assert result.waiting.tickets[0].reason == (
+        'May it go on with "a\\u202eb\\ud800"? It would do this: {"path": "ä\\u200b\\udb40\\udc41 c"}'
+    )
+
+
 async def test_a_permission_that_lasts_is_given_only_when_the_person_was_told_so(tmp_path: Path) -> None:
     options = [{"optionId": "ever", "name": "Always", "kind": "allow_always"}]
     room = AcpRoom(tmp_path, agent(f"say(may({REMOVE}, {options}))"))
@@ -253,6 +262,19 @@ async def test_requests_that_come_while_one_is_asked_are_not_allowed_either(tmp_
     assert len(result.waiting.tickets) == 1
     outcomes = [one["result"]["outcome"] for one in heard(journal) if "result" in one]
     assert outcomes == [{"outcome": "cancelled"}] * 2
+
+
+@pytest.mark.parametrize("then", ["sys.exit(3)", "os.kill(os.getpid(), 9)", "hang()", "raw('{}\\n'); hang()"])
+async def test_a_question_is_asked_though_the_agent_does_not_end_its_turn(tmp_path: Path, then: str) -> None:
+    words = (
+        f"signal.signal(signal.SIGTERM, signal.SIG_IGN); say('pid %d. ' % os.getpid()); may({REMOVE}); {then}"
+    )
+    limits = replace(QUICK, farewell=timedelta(milliseconds=100))
+    room = AcpRoom(tmp_path, agent(words), limits=limits)
+    result = await room.ends()
+    assert result.termination == TerminationReason.suspended()
+    assert not lives(_pid(result.response))
+    assert room.files() == []
 
 
 async def test_what_we_do_not_offer_is_refused_and_the_agent_goes_on(tmp_path: Path) -> None:
@@ -298,6 +320,17 @@ async def test_an_agent_that_does_not_hear_a_cancel_is_ended_with_its_children(t
     assert run.result().termination == TerminationReason.cancelled()
     assert not any(lives(int(pid)) for pid in text.split()[1:])
     assert room.files() == []
+
+
+async def test_who_waits_for_a_cancel_waits_for_the_farewell_too(tmp_path: Path) -> None:
+    short = timedelta(milliseconds=50)
+    limits = CommandLimits(grace=short, kill_wait=short, drain=short, farewell=timedelta(milliseconds=1_400))
+    room = AcpRoom(tmp_path, agent("say('pid %d\\n' % os.getpid()); hang()"), limits=limits)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(room.ends())
+        pid = await room.sink.number("pid")
+        assert await room.acp.cancel_and_wait_by_thread("t")
+    assert not lives(pid)
 
 
 async def test_a_run_that_is_given_up_ends_the_agent(tmp_path: Path) -> None:
@@ -403,7 +436,19 @@ def test_recipes_are_commands(tmp_path: Path, recipe: str) -> None:
     assert room.acp.words_of(Runner(kind="acp", recipe=recipe, cwd="/", resume=True))
 
 
-@pytest.mark.parametrize("fields", [{"prompt": "argument"}, {"argv": ("x", "{prompt}")}, {"argv": ()}])
-def test_an_acp_runner_has_its_words_by_the_protocol(fields: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRunner):
+@pytest.mark.parametrize(
+    ("fields", "why", "remedy"),
+    [
+        ({"prompt": "argument"}, "the runner's prompt is refused: .* told its prompt by the protocol", "leave it"),
+        ({"prompt": "file"}, "the runner's prompt is refused", "leave it out"),
+        ({"argv": ("x", "{prompt}")}, "the runner's argv is refused: .* by the protocol", "take {prompt}"),
+        ({"argv": ("x", "--in={prompt_file}")}, "the runner's argv is refused: .* by the protocol", "take {prompt}"),
+        ({"argv": ()}, "no command is named", "or a recipe that has a command: claude, codex, gemini, opencode"),
+        ({"argv": (" ",)}, "its first word is the program", ""),
+        ({"recipe": "cursor"}, "'cursor' is not known", "one of: shell, claude"),
+    ],
+)  # fmt: skip
+def test_an_acp_runner_has_its_words_by_the_protocol(fields: dict[str, Any], why: str, remedy: str) -> None:
+    with pytest.raises(InvalidRunner, match=why) as raised:
         Runner(**{"kind": "acp", "argv": ("x",), "cwd": "/", **fields})
+    assert remedy in (raised.value.remedy or "")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from executors.acp_room import QUICK, AcpRoom, agent
-from executors.room import lives
+from executors.room import FORKING, lives
 from postroom.contracts.errors import (
     AgentProtocolBroken,
     AgentStopped,
@@ -22,6 +22,7 @@ from postroom.contracts.errors import (
     CommandKilled,
     CommandNotStarted,
     CommandSaidNothing,
+    CommandTimedOut,
 )
 from postroom.contracts.runners import Runner
 from postroom.executors.acp.peer import MOST_NOISE, Answer, Asked, Peer, ProtocolFault, Told
@@ -43,6 +44,7 @@ PID = "say('pid %d. ' % os.getpid())\n"
         ("send(id=id, result={}); hang()", AgentProtocolBroken, "ended its turn without saying why"),
         ("send(method=7); hang()", AgentProtocolBroken, "whose method is no text"),
         ("send(id=[1], method='x'); hang()", AgentProtocolBroken, "neither a number nor a text"),
+        ("raw(bytes(range(256)) * 5_000); hang()", AgentProtocolBroken, "no JSON objects"),
         ("sys.stdout.write('noise\\n' * 1_100); sys.stdout.flush(); hang()", AgentProtocolBroken, "no JSON objects"),
         ("for _ in range(70): raw(b'{' + b'x' * 100_000)\nhang()", AgentProtocolBroken, "a line of more than"),
         ("sys.exit(0)", AgentProtocolBroken, "ended before it had answered 'session/prompt'"),
@@ -59,6 +61,9 @@ PID = "say('pid %d. ' % os.getpid())\n"
         ("stop = 'refusal'", AgentStopped, "it refuses to go on"),
         ("stop = 'cancelled'", AgentStopped, "which nobody here did"),
         ("stop = 'tired'", AgentStopped, "not known (tired)"),
+        ("stop = 'tired' * 100_000", AgentStopped, "not known (tired"),
+        ("stop = '\\ud800'", AgentStopped, "not known ("),
+        ("send(id=id, error={'code': 10 ** 4_000, 'message': '\\ud800' * 1_000}); hang()", CommandFailed, "error 0: "),
     ],
 )  # fmt: skip
 async def test_whoever_asked_learns_why(
@@ -70,6 +75,7 @@ async def test_whoever_asked_learns_why(
         await room.run()
     assert type(raised.value) is kind or kind is CommandError
     assert why in raised.value.message
+    assert len(raised.value.describe().encode()) < 10_000
     assert not lives(int(room.sink.text.partition("pid ")[2].partition(".")[0]))
     assert room.files() == []
 
@@ -110,6 +116,39 @@ async def test_a_few_words_beside_the_protocol_are_passed_over(tmp_path: Path) -
 async def test_a_turn_without_a_word_is_a_failure(tmp_path: Path) -> None:
     room = AcpRoom(tmp_path, agent("sys.stderr.write('no model'); sys.stderr.flush()"))
     with pytest.raises(CommandSaidNothing, match="said nothing: no model"):
+        await room.run()
+
+
+async def test_a_line_of_a_gibibyte_is_refused_in_bounded_memory(tmp_path: Path) -> None:
+    words = "raw('{'); piece = b'x' * (1 << 20)\nfor _ in range(1 << 10): raw(piece)"
+    room = AcpRoom(tmp_path, agent(words))
+    tracemalloc.start()
+    with pytest.raises(AgentProtocolBroken, match="a line of more than 4194304 bytes"):
+        await room.run()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 16 << 20
+    assert room.files() == []
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(3)", "os.kill(os.getpid(), 9)", "raw('{}\\n'); hang()"])
+async def test_what_an_agent_leaves_behind_is_ended_however_it_ends(tmp_path: Path, end: str) -> None:
+    deaf = "lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    room = AcpRoom(tmp_path, agent(f"{FORKING}say('child %d. ' % leave({deaf}))\n{end}"))
+    failed: CommandError | None = None
+    try:
+        await room.run()
+    except CommandError as error:
+        failed = error
+    assert (failed is None) == (end == "")
+    assert not lives(int(room.sink.text.partition("child ")[2].partition(".")[0]))
+    assert room.files() == []
+
+
+async def test_an_agent_that_begins_no_session_is_ended_by_its_time_out(tmp_path: Path) -> None:
+    options = {"first": "begin_session = hang"}
+    room = AcpRoom(tmp_path, agent("say('x')", options, timeout=timedelta(milliseconds=400)))
+    with pytest.raises(CommandTimedOut, match=r"time-out of 0\.4 s"):
         await room.run()
 
 
@@ -171,6 +210,16 @@ def test_a_line_is_as_long_as_it_may_be_and_no_longer() -> None:
     assert len(list(peer.heard(message + b"\n" + message + b"\n"))) == 2
     with pytest.raises(ProtocolFault, match=f"more than {len(message)} bytes"):
         list(peer.heard(b" " + message))
+
+
+def test_a_line_that_comes_in_small_pieces_costs_its_bytes() -> None:
+    peer, _ = _peer(longest_line=1 << 20)
+    tracemalloc.start()
+    for number in range(100_000, 350_000):
+        list(peer.heard(str(number)[:4].encode()))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 2 << 20
 
 
 def test_noise_is_kept_within_bounds() -> None:

@@ -6,6 +6,7 @@ from typing import Final
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import AgentProtocolBroken, AgentStopped, CommandError, CommandSaidNothing
 from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.messages import storable
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 from postroom.executors.acp.conversation import Conversation
@@ -17,6 +18,8 @@ from postroom.executors.processes.supervision import Ended
 
 TOOL: Final = "permission"
 DONE: Final = "end_turn"
+MOST_NAMED: Final = 80
+"""Characters of a reason of the agent's own that are told."""
 _STOPS: Final = {
     "max_tokens": "it reached its limit of tokens",
     "max_turn_requests": "it reached its limit of model requests",
@@ -92,9 +95,10 @@ class Outcome:
 
     def _stopped(self, failing: Failing, reason: str) -> CommandError:
         why = _STOPS.get(reason, "it gives a reason that is not known")
+        named = storable(reason[:MOST_NAMED])
         last = failing.words(None, self.talk.turn.said) or " nothing"
-        what = f"stopped before it was done: {why} ({reason[:80]}); it said{last}"
-        return failing.by(AgentStopped, what, value=reason[:80])
+        what = f"stopped before it was done: {why} ({named}); it said{last}"
+        return failing.by(AgentStopped, what, value=named)
 
     def _waiting(self, asked: Permission, said: str) -> RunWaitingState:
         ticket = RunWaitingTicket(

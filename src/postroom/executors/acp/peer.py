@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from postroom.contracts.messages import Json
+from postroom.contracts.messages import Json, storable
 from postroom.executors.processes.limits import ERRORS_KEPT
 from postroom.executors.processes.output import Tail
 
@@ -65,8 +65,7 @@ class Peer:
         """Keep how something is said; `longest_line` is in bytes."""
         self._send = send
         self._longest = longest_line
-        self._line: list[bytes] = []
-        self._length = 0
+        self._line = bytearray()
         self._noises = 0
         self._asked: dict[int, str] = {}
         self._next = 0
@@ -103,8 +102,8 @@ class Peer:
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
             self._begin(piece)
-            line = b"".join(self._line).strip()
-            self._line, self._length = [], 0
+            line = bytes(self._line).strip()
+            self._line.clear()
             if line:
                 said = self._read(line)
                 if said is not None:
@@ -112,11 +111,9 @@ class Peer:
         self._begin(rest)
 
     def _begin(self, piece: bytes) -> None:
-        self._length += len(piece)
-        if self._length > self._longest:
+        if len(self._line) + len(piece) > self._longest:
             raise ProtocolFault(f"put out a line of more than {self._longest} bytes")
-        if piece:
-            self._line.append(piece)
+        self._line += piece
 
     def _read(self, line: bytes) -> Answer | Asked | Told | None:
         if not line.startswith(b"{"):
@@ -167,4 +164,5 @@ def _refusal(error: object) -> Refusal:
     code = told.get("code")
     text, data = str(told.get("message") or "no reason was given"), told.get("data")
     more = "" if data is None else f" {json.dumps(data, ensure_ascii=False)}"
-    return Refusal(code=code if isinstance(code, int) else 0, text=f"{text}{more}"[:ERRORS_KEPT])
+    known = code if isinstance(code, int) and abs(code) < 1 << 31 else 0
+    return Refusal(code=known, text=storable(f"{text}{more}"[:ERRORS_KEPT]))

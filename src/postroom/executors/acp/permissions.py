@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
 
-from postroom.contracts.messages import storable
 from postroom.contracts.tools import ToolCallResume
 
 PREFIX: Final = "permission-"
@@ -61,19 +60,27 @@ def permission_of(call: Mapping[str, Any], options: object) -> Permission | None
 def _question(told: Mapping[str, Any], *, lasts: bool) -> str:
     kind, title = told.get("kind"), str(told.get("title", "a tool"))
     title = title if len(title) <= MOST_TITLE else f"{title[:MOST_TITLE]}…"
-    shown = [f"May it go on with {json.dumps(title, ensure_ascii=False)}"]
+    shown = [f"May it go on with {_visible(title)}"]
     shown.append(f" ({kind})" if isinstance(kind, str) and kind.isidentifier() else "")
     details = told["rawInput"] if "rawInput" in told else told.get("content")
     if details is None:
         shown.append("? What exactly it would do is not told.")
     else:
-        text = json.dumps(details, ensure_ascii=False)
+        text = _visible(details)
         more = len(text) - MOST_SHOWN
         shown.append(f"? It would do this: {text[:MOST_SHOWN]}")
         shown.append(f"… ({more} more characters are not shown)" if more > 0 else "")
     if lasts:
         shown.append(f" {_LASTING}")
-    return storable("".join(shown))
+    return "".join(shown)
+
+
+def _visible(value: object) -> str:
+    """Return it as JSON in which nothing hides or turns the order of words: such is written as codes."""
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
 
 
 class Decisions:

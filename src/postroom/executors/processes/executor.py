@@ -207,7 +207,7 @@ class ProgramExecutor(RunDispatchExecutor):
             return False
         active.cancel()
         limits = self._with.limits
-        most = milliseconds(limits.grace + limits.kill_wait + limits.drain) + _MARGIN_MS
+        most = milliseconds(limits.farewell + limits.grace + limits.kill_wait + limits.drain) + _MARGIN_MS
         waits = Tasks("cancel of a run")
         try:
             alarm = waits.start(self._with.timer.sleep(most), name="time-out")
