@@ -7,9 +7,8 @@ that is run before anything is heard).
 
 import json
 import os
-import signal  # noqa: F401 - for the words
+import signal
 import sys
-import time
 from pathlib import Path
 
 WORDS, OPTIONS = sys.argv[1], json.loads(sys.argv[2])
@@ -74,7 +73,7 @@ def may(call, options=ONCE):
 
 def hang():
     while True:
-        time.sleep(3600)
+        signal.pause()
 
 
 def known(id):
