@@ -19,6 +19,8 @@ from postroom.executors.command import CommandLimits
 
 AGENT = Path(__file__).with_name("fake_acp_agent.py")
 QUICK = CommandLimits(grace=timedelta(milliseconds=200), farewell=timedelta(seconds=1))
+PATIENT = CommandLimits(grace=timedelta(milliseconds=200), farewell=timedelta(seconds=20))
+"""For agents that take their leave, however slow the machine is."""
 
 
 def agent(words: str, options: Mapping[str, Any] | None = None, **fields: Any) -> Runner:

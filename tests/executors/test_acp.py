@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatch_room import PATIENCE
-from executors.acp_room import QUICK, AcpRoom, agent, decided, heard
+from executors.acp_room import PATIENT, QUICK, AcpRoom, agent, decided, heard
 from executors.room import lives, script
 from postroom.contracts.agent_events import (
     TextDelta,
@@ -18,7 +18,13 @@ from postroom.contracts.agent_events import (
     ToolCallResumed,
     ToolCallStart,
 )
-from postroom.contracts.errors import CommandNotEnded, CommandTimedOut, InvalidRunner, StoreUnavailable
+from postroom.contracts.errors import (
+    CommandKilled,
+    CommandNotEnded,
+    CommandTimedOut,
+    InvalidRunner,
+    StoreUnavailable,
+)
 from postroom.contracts.messages import Message
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason, WaitingReason
@@ -112,7 +118,8 @@ async def test_tokens_are_counted_where_the_agent_tells_them(tmp_path: Path) -> 
 
 async def test_a_request_for_permission_ends_the_turn_and_asks_a_person(tmp_path: Path) -> None:
     journal = tmp_path / "heard"
-    room = AcpRoom(tmp_path, agent(f"say('pid %d. ' % os.getpid()); {ASKS}", {"journal": str(journal)}))
+    runner = agent(f"say('pid %d. ' % os.getpid()); {ASKS}", {"journal": str(journal)})
+    room = AcpRoom(tmp_path, runner, limits=PATIENT)
     result = await room.ends()
     assert result.termination == TerminationReason.suspended()
     assert result.waiting.reason is WaitingReason.TOOL_PERMISSION
@@ -158,9 +165,9 @@ async def test_a_permission_that_was_used_is_not_used_again_when_the_run_is_begu
     tmp_path: Path,
 ) -> None:
     """As after a crash: the same dispatch, with the same decision, once more."""
-    room = AcpRoom(tmp_path, agent(f"{ASKS}; hang()", timeout=timedelta(milliseconds=700)))
+    room = AcpRoom(tmp_path, agent(f"{ASKS}; os.kill(os.getpid(), 9)"))
     yes = decided(await room.ends(), True)
-    with pytest.raises(CommandTimedOut):
+    with pytest.raises(CommandKilled):
         await room.ends("go on", yes)
     assert "May I: yes" in room.sink.text
     assert (await room.ends("go on", yes)).waiting is not None
@@ -256,7 +263,7 @@ async def test_a_permission_that_lasts_is_given_only_when_the_person_was_told_so
 async def test_requests_that_come_while_one_is_asked_are_not_allowed_either(tmp_path: Path) -> None:
     journal = tmp_path / "heard"
     words = f"say('Before.'); say(may({REMOVE})); say(may({{'toolCallId': 'd', 'title': 'Other'}}))"
-    room = AcpRoom(tmp_path, agent(words, {"journal": str(journal)}))
+    room = AcpRoom(tmp_path, agent(words, {"journal": str(journal)}), limits=PATIENT)
     result = await room.ends()
     assert result.response == "Before."  # what it says to that is no answer
     assert len(result.waiting.tickets) == 1
@@ -295,7 +302,7 @@ send(method='_vendor/told', params={})
 async def test_a_cancelled_agent_is_told_so_and_may_end_its_turn(tmp_path: Path) -> None:
     journal = tmp_path / "heard"
     words = "say('pid %d\\n' % os.getpid())\nwhile not hear().get('method'): pass\nsay('ended')"
-    room = AcpRoom(tmp_path, agent(words, {"journal": str(journal)}))
+    room = AcpRoom(tmp_path, agent(words, {"journal": str(journal)}), limits=PATIENT)
     async with asyncio.TaskGroup() as group:
         run = group.create_task(room.ends())
         pid = await room.sink.number("pid")
