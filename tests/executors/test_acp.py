@@ -10,7 +10,7 @@ import pytest
 
 from dispatch_room import PATIENCE
 from executors.acp_room import PATIENT, QUICK, AcpRoom, agent, heard
-from executors.room import lives, script
+from executors.room import lives, script, shown
 from postroom.contracts.agent_events import TextDelta, ToolCallDone, ToolCallReady, ToolCallStart
 from postroom.contracts.errors import CommandNotEnded, CommandTimedOut, InvalidRunner
 from postroom.contracts.messages import Message
@@ -127,6 +127,22 @@ async def test_a_cancelled_agent_is_told_so_and_may_end_its_turn(tmp_path: Path)
     assert heard(journal)[-1]["method"] == "session/cancel"
     assert "ended" in room.sink.text
     assert not lives(pid)
+
+
+async def test_an_agent_that_is_cancelled_before_its_turn_is_told_nothing_more(tmp_path: Path) -> None:
+    journal = tmp_path / "heard"
+    options = {
+        "journal": str(journal),
+        "first": "hear(); Path(OPTIONS['journal']).with_name('pid').touch(); hang()",
+    }
+    room = AcpRoom(tmp_path, agent("say('x')", options), limits=replace(QUICK, farewell=timedelta(0)))
+    async with asyncio.TaskGroup() as group:
+        run = group.create_task(room.ends())
+        await shown(lambda: asyncio.to_thread(lambda: (tmp_path / "pid").exists() or None))
+        assert room.acp.cancel("r")
+    assert run.result().termination == TerminationReason.cancelled()
+    assert [one["method"] for one in heard(journal)] == ["initialize"]
+    assert room.files() == []
 
 
 async def test_an_agent_that_does_not_hear_a_cancel_is_ended_with_its_children(tmp_path: Path) -> None:

@@ -54,6 +54,14 @@ async def test_a_persons_answer_is_given_to_the_same_request(
     assert ToolCallResumed(target_id="c0", result={"approved": approved}) in room.sink.events
 
 
+async def test_the_id_of_a_call_is_told_as_it_can_be_kept(tmp_path: Path) -> None:
+    room = AcpRoom(tmp_path, agent("say(may({'toolCallId': '\\ud800' * 9_000, 'title': 'Remove'}))"))
+    asked = await room.ends()
+    assert (await room.ends("go on", decided(asked, True))).response == "yes"
+    [told] = [one for one in room.sink.events if isinstance(one, ToolCallResumed)]
+    assert len(told.target_id.encode()) < 10_000
+
+
 @pytest.mark.parametrize("approved", [True, False])
 async def test_a_persons_answer_is_given_once(tmp_path: Path, approved: bool) -> None:
     room = AcpRoom(tmp_path, agent(f"{ASKS}; say(' again: ' + may({REMOVE}))"))

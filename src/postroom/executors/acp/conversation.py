@@ -30,7 +30,7 @@ from postroom.executors.acp.peer import (
 )
 from postroom.executors.acp.pen import Pen
 from postroom.executors.acp.permissions import FORGETS, Decisions, Permission, permission_of, selected
-from postroom.executors.acp.turn import Turn
+from postroom.executors.acp.turn import Turn, told_id
 from postroom.executors.acp.used import UsedPermissions
 from postroom.executors.processes.output import LEAST_LINE_BYTES, Stream
 from postroom.executors.processes.sessions import is_session
@@ -268,7 +268,7 @@ class Conversation:
         if decided is not None and (not decided.approved or await self._used.note(decided.decision_id)):
             approved = decided.approved is True
             self._peer.answer(said.id, selected(asked.option(approved=approved)))
-            target = str(call.get("toolCallId", ""))
+            target = told_id(call.get("toolCallId", ""))
             await self._work.sink.emit(ToolCallResumed(target_id=target, result={"approved": approved}))
             return
         if self.asked is None and not stop.is_ending:

@@ -79,7 +79,7 @@ class Turn:
             del self._calls[oldest]
             self._ended.discard(oldest)
         name = storable(str(call.get("title", "tool")))[:MOST_TOLD]
-        told = storable(id)
+        told = told_id(id)
         if is_new and self._may_tell(2):
             await self._sink.emit(ToolCallStart(id=told, name=name))
             await self._sink.emit(ToolCallReady(id=told, name=name, arguments=_short(call.get("rawInput"))))
@@ -91,6 +91,11 @@ class Turn:
     def _may_tell(self, events: int) -> bool:
         self._events += events
         return self._events <= MOST_EVENTS
+
+
+def told_id(id: object) -> str:
+    """Return the id of a call as it may be kept with the run's events."""
+    return storable(str(id))[:MOST_TOLD]
 
 
 def _done(id: str, name: str, status: str, update: Mapping[str, Any]) -> ToolCallDone:
