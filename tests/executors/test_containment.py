@@ -18,8 +18,8 @@ from postroom.contracts.errors import CommandNotEnded, CommandTimedOut, ThreadAl
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.command import CommandLimits
-from postroom.executors.command import processes as seen_processes
-from postroom.executors.command.processes import GroupOnly, Proc, Seen, Wanted
+from postroom.executors.processes import machine as seen_processes
+from postroom.executors.processes.machine import GroupOnly, Proc, Seen, Wanted
 from postroom.testing import ManualClock
 
 QUICK = CommandLimits(grace=timedelta(milliseconds=100))
@@ -203,10 +203,10 @@ async def test_what_is_cancelled_while_it_starts_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """The cancel comes in the moment in which the process is there and nobody watches it yet."""
-    from postroom.executors.command import execution
+    from postroom.executors.processes import workshop
 
     room = Room(tmp_path, script(DEAF + HANG), limits=QUICK)
-    loop, pids, plain = asyncio.get_running_loop(), [], execution.started
+    loop, pids, plain = asyncio.get_running_loop(), [], workshop.started
 
     def started(launch):  # type: ignore[no-untyped-def]
         process = plain(launch)
@@ -216,7 +216,7 @@ async def test_what_is_cancelled_while_it_starts_is_ended(
         loop.call_soon_threadsafe(act)
         return process
 
-    monkeypatch.setattr(execution, "started", started)
+    monkeypatch.setattr(workshop, "started", started)
     run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
     async with asyncio.timeout(PATIENCE):
         await asyncio.wait((run,))

@@ -16,8 +16,8 @@ import pytest
 from dispatch_room import PATIENCE
 from executors.room import DEAF, FORKING, HANG, PYTHON, SERVER, TELL, Room, lives, script
 from postroom.executors.command import CommandLimits
-from postroom.executors.command.processes import boot_id
-from postroom.executors.command.records import Record, Records
+from postroom.executors.processes.machine import boot_id
+from postroom.executors.processes.records import Record, Records
 
 HOUSE = uuid4().hex
 QUICK = CommandLimits(grace=timedelta(milliseconds=50))

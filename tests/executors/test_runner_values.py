@@ -69,7 +69,7 @@ def test_a_recipe_that_knows_its_command_does_without() -> None:
         ({"kind": "http"}, "kind"),
         ({"prompt": "telepathy"}, "prompt"),
         ({"prompt": ["stdin"]}, "prompt"),
-        ({"argv": []}, "no command of its own"),
+        ({"argv": []}, "no command is named"),
         ({"argv": [""]}, "that is empty"),
         ({"argv": [" ", "x"]}, "that is empty"),
         ({"argv": "agent"}, "no list of texts"),

@@ -24,7 +24,7 @@ from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.executors.command import CommandExecutor, CommandLimits
-from postroom.executors.command.sessions import KEY
+from postroom.executors.command.executor import KEY
 from postroom.testing import ManualClock
 
 prepared_stores = run_backends.prepared_stores

@@ -31,6 +31,7 @@ EXPORTED = {
         "TerminationReason",
         "__version__",
     ],
+    "postroom.executors.acp": ["AcpExecutor"],
     "postroom.executors.command": ["CommandExecutor", "CommandLimits", "Orphan"],
     "postroom.gateway.platforms.base": [
         "AdapterState",

@@ -26,6 +26,7 @@ from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import AnyRunner, Runner
 from postroom.contracts.store import MailReads
+from postroom.executors.acp import AcpExecutor
 from postroom.executors.command import CommandExecutor
 from postroom.mail.desk import Caller
 from postroom.mail.service import Mail
@@ -75,6 +76,8 @@ class HouseAgents:
             self, calls, mail.store, environment=self._environment, clock=clock, timer=SystemTimer()
         )
         self._executors.add(RunnerKind.MODEL, self._models)
+        self._acp = AcpExecutor(self, self._commands.workshop, environment_of=_environment_of)
+        self._executors.add(RunnerKind.ACP, self._acp)
         self._effects = LetterEffects()
         runs.serve(AGENT_THREAD, AgentTurns(self._executors, mail.store, clock), self._effects)
         self.boxes = PeopleBoxes(mail, clock)
@@ -88,7 +91,7 @@ class HouseAgents:
     @property
     def executing(self) -> int:
         """How many agents are at work."""
-        return self._commands.executing + self._models.executing
+        return self._commands.executing + self._acp.executing + self._models.executing
 
     async def orphans(self) -> tuple[int, ...] | None:
         """Return the processes that a former server has left running; None where they cannot be seen."""
@@ -115,7 +118,8 @@ class HouseAgents:
         self.check(runner)
         match runner:
             case Runner():
-                return f"it starts {self._commands.program_of(runner)}"
+                executor = self._acp if runner.kind is RunnerKind.ACP else self._commands
+                return f"it starts {executor.program_of(runner)}"
             case ModelRunner():
                 if runner.api_key_env is not None:
                     secret_named(runner.api_key_env, self._environment)
@@ -201,6 +205,7 @@ class HouseAgents:
         await self._runs.stop()
         await self._models.close()
         await self._commands.close()
+        await self._acp.close()
 
 
 def _declared_before(tx: MailReads) -> list[tuple[str, str]]:

@@ -25,14 +25,21 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     name: Name,
     command: Command = None,
     kind: Annotated[
-        str, typer.Option(help="How it is run: command, acp, model (the built-in loop) or http (a server).")
+        str,
+        typer.Option(
+            help="How it is run: command, acp (a program that speaks the Agent Client Protocol),"
+            " model (the built-in loop) or http (a server)."
+        ),
     ] = "command",
     recipe: Annotated[
-        str | None, typer.Option(help="How its output is read: shell, claude, codex, gemini or opencode.")
+        str | None,
+        typer.Option(help="Which program it is: shell (any; name it), claude, codex, gemini or opencode."),
     ] = None,
     prompt: Annotated[
         str | None,
-        typer.Option(help="How it is given its mail: stdin, argument ({prompt}) or file ({prompt_file})."),
+        typer.Option(
+            help="command: how it is given its mail: stdin, argument ({prompt}) or file ({prompt_file})."
+        ),
     ] = None,
     cwd: Annotated[Path | None, typer.Option(help="Its working folder; by default the project's.")] = None,
     env: Annotated[
@@ -73,6 +80,7 @@ def set_runner(  # noqa: PLR0913 - the options of the command
 
     `postroom agents set-runner Bo --recipe claude --resume` or
     `postroom agents set-runner Bo -- python3 tools/bo.py` or
+    `postroom agents set-runner Bo --kind acp --recipe gemini --resume` or
     `postroom agents set-runner Bo --kind model --base-url http://127.0.0.1:11434/v1 --model qwen3`
     """
     told: dict[str, object] = {

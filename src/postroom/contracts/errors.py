@@ -24,7 +24,7 @@
     │   ├── CommandError      the program that runs the agent
     │   │   ├── CommandBusy, CommandKilled                                  (tried again)
     │   │   └── CommandNotStarted, PromptTooLong, CommandFailed, CommandSaidNothing,
-    │   │       CommandTimedOut, CommandFlooded, CommandNotEnded
+    │   │       CommandTimedOut, CommandFlooded, CommandNotEnded, AgentProtocolBroken, AgentStopped
     │   └── InferenceError    the model's side
     │       ├── InferenceFailed, ProviderFailed, RateLimited, Overloaded,   (tried again)
     │       │   InferenceTimeout, StreamInterrupted
@@ -527,7 +527,7 @@ class PromptTooLong(CommandError):
 
 
 class CommandFailed(CommandError):
-    """The program ended with an exit code that says it failed."""
+    """The program ended with an exit code that says it failed, or answered that it had."""
 
     code = "command_failed"
 
@@ -572,6 +572,20 @@ class CommandKilled(CommandError):
 
     code = "command_killed"
     retryable = True
+
+
+class AgentProtocolBroken(CommandError):
+    """What the program put out is not the Agent Client Protocol, or not what is said next in it."""
+
+    code = "agent_protocol_broken"
+    default_remedy = "look at the command: it must start the agent in its ACP mode, and print nothing else"
+
+
+class AgentStopped(CommandError):
+    """The agent stopped before it was done: it refused, or reached a limit of its own; `value` says which."""
+
+    code = "agent_stopped"
+    default_remedy = "ask for less, or raise the agent's own limit"
 
 
 class InferenceError(RunFailure):

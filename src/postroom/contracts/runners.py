@@ -69,6 +69,7 @@ class Runner:
     `argv` is executed as it is, never by a shell; a recipe that knows its command does without. `env` is
     given literally, `pass_env` names what is taken from the server's environment. Of its answer the last
     `max_output_bytes` are kept. With `resume` the program goes on with its own session of the thread.
+    A program of the kind `acp` speaks the Agent Client Protocol; its recipe is its command, and nothing more.
     """
 
     cwd: str
@@ -105,7 +106,14 @@ class Runner:
         if self.argv and not self.argv[0].strip():
             raise refused("argv", self.argv[0], "its first word is the program, and that is empty")
         if self.recipe is Recipe.SHELL and not self.argv:
-            raise refused("argv", (), "the recipe 'shell' has no command of its own: name one")
+            known = ", ".join(one.value for one in Recipe if one is not Recipe.SHELL)
+            remedy = f"name the program and its words, or a recipe that has a command: {known}"
+            raise refused(
+                "argv", (), "no command is named, and the recipe 'shell' has none of its own", remedy
+            )
+        if self.kind is RunnerKind.ACP:
+            self._refuse_prompt()
+            return
         if any(PROMPT in word and word != PROMPT for word in self.argv):
             remedy = "make {prompt} an argument of its own: within a longer one it could be read as code"
             raise refused("argv", self.argv, "{prompt} stands within a longer argument", remedy)
@@ -116,6 +124,14 @@ class Runner:
             raise refused("argv", self.argv, "{prompt_file} and the prompt 'file' need one another")
         if self.resume and self.recipe is Recipe.SHELL:
             raise refused("resume", True, "the recipe 'shell' knows no sessions")
+
+    def _refuse_prompt(self) -> None:
+        """Refuse another way to be told than the protocol."""
+        what, remedy = "an agent that speaks ACP is told its prompt by the protocol", "leave it out"
+        if self.prompt is not PromptWay.STDIN:
+            raise refused("prompt", self.prompt.value, what, remedy)
+        if any(PROMPT in word or PROMPT_FILE in word for word in self.argv):
+            raise refused("argv", self.argv, what, "take {prompt} and {prompt_file} out of the command")
 
     def _refuse_places(self) -> None:
         if (

@@ -83,6 +83,8 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.CommandTimedOut: 504,
     errors.CommandFlooded: 500,
     errors.CommandNotEnded: 500,
+    errors.AgentProtocolBroken: 502,
+    errors.AgentStopped: 500,
     errors.CommandBusy: 503,
     errors.CommandKilled: 503,
     errors.InferenceError: 502,

@@ -1,7 +1,7 @@
 """Any command-line agent as an executor: a subprocess a run, contained and ended to its last child."""
 
 from postroom.executors.command.executor import CommandExecutor
-from postroom.executors.command.limits import CommandLimits
-from postroom.executors.command.orphans import Orphan
+from postroom.executors.processes.limits import CommandLimits
+from postroom.executors.processes.orphans import Orphan
 
 __all__ = ["CommandExecutor", "CommandLimits", "Orphan"]

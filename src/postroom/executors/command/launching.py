@@ -1,40 +1,18 @@
-"""Makes a program's words and starts it: in a session of its own, with what it was asked, and nothing else.
+"""Makes a program's words and opens what it reads: how it is told what it was asked.
 
 Everything here blocks: call it outside of the event loop.
 """
 
-import errno
-import os
-import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final
+from typing import IO
 
-from postroom.contracts.errors import CommandBusy, CommandError, CommandNotStarted, PromptTooLong
-from postroom.contracts.messages import storable
 from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Runner
 from postroom.executors.command.recipes import RECIPES, SESSION
-
-ARGUMENT_BYTES: Final = 128 * 1024
-"""The longest argument that Linux takes, its end included; elsewhere errno tells of the sum."""
-NO_ROOM: Final = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.ENOSPC}
-"""What passes when others have ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """What is to be started."""
-
-    words: tuple[str, ...]
-    cwd: str
-    environment: Mapping[str, str] = field(repr=False)
-    prompt: bytes
-    way: PromptWay
-    prompt_file: Path
+from postroom.executors.processes.starting import write_private
 
 
 def words_of(runner: Runner, *, prompt: str, prompt_file: Path, session: str | None) -> tuple[str, ...]:
@@ -61,86 +39,13 @@ def _end_with(words: Sequence[str], last: Sequence[str]) -> bool:
     return not last or tuple(words[-len(last) :]) == tuple(last)
 
 
-def started(launch: Launch) -> "subprocess.Popen[bytes]":
-    """Start the program, its output in pipes.
-
-    Raises:
-        CommandNotStarted: its working folder or the program is missing, or may not be used.
-        PromptTooLong: the system takes no such argument.
-        CommandBusy: the system has no room for it now.
-    """
-    _refuse_arguments(launch.words)
-    cwd = Path(launch.cwd)
-    if not cwd.is_dir():
-        raise CommandNotStarted(f"the working folder {launch.cwd!r} is missing", value=launch.cwd)
-    try:
-        with ExitStack() as opened:
-            asked = _prompt(launch, opened)
-            return subprocess.Popen(  # noqa: S603 - no shell; whose words these are the runner's docstring says
-                [os.fsencode(word) for word in launch.words],
-                stdin=asked,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=launch.cwd,
-                env=dict(launch.environment),
-                start_new_session=True,
-            )
-    except OSError as error:
-        raise _refusal(launch, error) from error
-
-
-def _prompt(launch: Launch, opened: ExitStack) -> "IO[bytes] | int":
+def told_to(way: PromptWay, prompt: bytes, prompt_file: Path, opened: ExitStack) -> "IO[bytes] | int":
     """Return what the program reads; by stdin a file without a name, so that nobody waits for a reader."""
-    if launch.way is PromptWay.STDIN:
-        held = opened.enter_context(tempfile.TemporaryFile(dir=launch.prompt_file.parent))  # noqa: SIM115 - the stack closes it
-        held.write(launch.prompt)
+    if way is PromptWay.STDIN:
+        held = opened.enter_context(tempfile.TemporaryFile(dir=prompt_file.parent))  # noqa: SIM115 - the stack closes it
+        held.write(prompt)
         held.seek(0)
         return held
-    if launch.way is PromptWay.FILE:
-        write_private(launch.prompt_file, launch.prompt)
+    if way is PromptWay.FILE:
+        write_private(prompt_file, prompt)
     return subprocess.DEVNULL
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone can read; one that was there is replaced whole."""
-    draft = path.with_name(f"{path.name}.new")
-    draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-    draft.replace(path)
-
-
-def _refuse_arguments(words: Sequence[str]) -> None:
-    for word in words:
-        length = len(storable(word).encode()) + 1
-        if length > ARGUMENT_BYTES:
-            raise PromptTooLong(
-                f"an argument of {length} bytes is longer than the system's {ARGUMENT_BYTES}", value=length
-            )
-        if "\0" in word:
-            raise PromptTooLong("the prompt holds a zero byte, which no argument can", value="\\0")
-
-
-def _refusal(launch: Launch, error: OSError) -> CommandError:
-    """Name why the system did not start it, in the order in which one would look."""
-    program = launch.words[0]
-    if error.errno == errno.E2BIG:
-        return PromptTooLong("arguments and environment are longer than the system takes", value=program)
-    if error.errno in NO_ROOM:
-        return CommandBusy(
-            f"the system has no room to start {program!r} now: {error.strerror}", value=program
-        )
-    path = launch.environment.get("PATH", os.defpath)
-    where = program if os.sep not in program else str(Path(launch.cwd, program))
-    found = shutil.which(where, path=path)
-    if not Path(launch.cwd).is_dir() or not os.access(launch.cwd, os.X_OK):
-        what = f"the working folder {launch.cwd!r} cannot be entered"
-    elif isinstance(error, FileNotFoundError) and found is None:
-        what = f"the command {program!r} was not found"
-    elif isinstance(error, FileNotFoundError):
-        what = f"the command {program!r} names an interpreter that is missing"
-    elif isinstance(error, PermissionError):
-        what = f"the command {program!r} is not executable"
-    else:
-        what = f"the command {program!r} could not be started: {error.strerror}"
-    return CommandNotStarted(what, value=program)

@@ -14,8 +14,8 @@ from typing import Final
 from postroom.contracts import runners
 from postroom.contracts.messages import storable
 from postroom.executors.command import readers
-from postroom.executors.command.output import LEAST_LINE_BYTES, Decoder, Lines, Tail
 from postroom.executors.command.readers import LineReader, Said
+from postroom.executors.processes.output import LEAST_LINE_BYTES, Decoder, Lines, Tail
 
 SESSION: Final = "{session}"
 _MOST_TRIES: Final = 20

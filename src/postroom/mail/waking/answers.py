@@ -55,6 +55,7 @@ class LetterEffects:
             "text": (run.waiting.message if run.waiting else run.final_output) or "",
             "failed": _reason(run),
             "asked": asked,
+            "dispatch_id": run.dispatch_id or "",
         }
         draft = OutboxDraft(
             lane=LANE,

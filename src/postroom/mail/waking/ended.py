@@ -36,6 +36,8 @@ class Ended:
     """Why it was not done, when it was not."""
     asked: tuple[str, ...] = ()
     """What it asks a person; then it has not ended, and its letters stay in its hands."""
+    dispatch_id: str = ""
+    """Which of its executions asks; the same may be asked again in another."""
 
     @classmethod
     def of(cls, row: OutboxMessage) -> "Ended":
@@ -56,6 +58,7 @@ class Ended:
             text=told["text"],
             failed=told["failed"],
             asked=tuple(told["asked"]),
+            dispatch_id=told.get("dispatch_id", ""),
         )
 
     def told(self, desk: Writing) -> None:
@@ -74,7 +77,7 @@ class Ended:
 
     def _in_hand(self, desk: Writing, agent: Agent) -> list[Message]:
         """Return the letters that the run has in its hands, unless its question was told before."""
-        key = self.run_id, ANSWERED + "\n".join(self.asked)
+        key = self.run_id, ANSWERED + "\n".join(filter(None, (self.dispatch_id, *self.asked)))
         if desk.tx.answer(*key) is not None:
             return []
         desk.tx.insert_answer(*key, "", b"null", desk.now)

@@ -81,7 +81,7 @@ class AgentTurns(RunDispatchExecutor):
             await self._store.write(lambda tx: tx.end_sitting(run_id))
             raise
         asked = await self._store.write(lambda tx: tx.end_sitting(run_id))
-        return self._waiting(result, asked) if asked and result.waiting is None else result
+        return self._waiting(result, asked) if asked else result
 
     def _begun(
         self, tx: MailWrites, activation: RunActivation, before: RunRecord | None, whose: AgentName
@@ -158,9 +158,10 @@ class AgentTurns(RunDispatchExecutor):
             )
             for one in asked
         )
-        waiting = RunWaitingState(
-            reason=WaitingReason.USER_INPUT, tickets=tickets, message=result.response or None
+        waiting = result.waiting or RunWaitingState(
+            reason=WaitingReason.USER_INPUT, message=result.response or None
         )
+        waiting = replace(waiting, tickets=(*waiting.tickets, *tickets))
         return replace(result, waiting=waiting, termination=TerminationReason.suspended())
 
     def recovery(self, activation: RunActivation) -> Recovery:

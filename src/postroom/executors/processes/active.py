@@ -4,7 +4,7 @@ import asyncio
 
 from postroom.contracts.agent_events import RunIdentity
 from postroom.contracts.errors import ThreadAlreadyRunning
-from postroom.executors.command.stopping import Stop, StopReason
+from postroom.executors.processes.stopping import Stop, StopReason
 
 
 class ActiveRun:

@@ -63,8 +63,7 @@ class Lines:
 
     def __init__(self, most: int) -> None:
         self._most = max(most, LEAST_LINE_BYTES)
-        self._begun: list[bytes] = []
-        self._length = 0
+        self._begun = bytearray()
         self._too_long = False
 
     def add(self, chunk: bytes) -> Iterator[bytes]:
@@ -77,17 +76,16 @@ class Lines:
 
     def end(self) -> Iterator[bytes]:
         """Yield the line that was begun, if any."""
-        line, is_kept = b"".join(self._begun), not self._too_long
-        self._begun, self._length, self._too_long = [], 0, False
+        line, is_kept = bytes(self._begun), not self._too_long
+        self._begun, self._too_long = bytearray(), False
         if line.strip() and is_kept:
             yield line
 
     def _begin(self, piece: bytes) -> None:
-        self._length += len(piece)
-        if self._length > self._most:
-            self._begun, self._too_long = [], True
-        elif piece:
-            self._begun.append(piece)
+        if self._too_long or len(self._begun) + len(piece) > self._most:
+            self._begun, self._too_long = bytearray(), True
+        else:
+            self._begun += piece
 
 
 class Stream:

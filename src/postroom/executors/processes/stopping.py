@@ -13,6 +13,8 @@ class StopReason(StrEnum):
     FLOODED = "flooded"
     BROKEN = "broken"
     """What reads its output failed."""
+    DONE = "done"
+    """Everything was said: it is not needed any more."""
 
 
 class Stop:

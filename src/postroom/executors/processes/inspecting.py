@@ -10,11 +10,10 @@ from pathlib import Path
 
 from postroom.contracts.errors import CommandNotStarted
 from postroom.contracts.runners import Runner
-from postroom.executors.command.recipes import RECIPES
-from postroom.executors.command.surroundings import environment
+from postroom.executors.processes.surroundings import environment
 
 
-def program_of(runner: Runner, server: Mapping[str, str]) -> str:
+def program_of(program: str, runner: Runner, server: Mapping[str, str]) -> str:
     """Return the file that would be started, found as it is then: by the PATH that the program is given.
 
     Raises:
@@ -28,7 +27,6 @@ def program_of(runner: Runner, server: Mapping[str, str]) -> str:
         )
     if not os.access(cwd, os.X_OK):
         raise CommandNotStarted(f"the working folder {runner.cwd!r} cannot be entered", value=runner.cwd)
-    program = (runner.argv or RECIPES[runner.recipe].command)[0]
     return _found(program, cwd, environment(runner, server, {}, {}).get("PATH", os.defpath))
 
 

@@ -1,6 +1,7 @@
 """One program from its start to the end of its last process: read all the while, ended when asked.
 
-    reads output ─▶ exits by itself, or is to stop ─▶ all its processes are ended ─▶ rest of output ─▶ reaped
+    reads output ─▶ exits by itself ──────────────▶ all its processes are ended ─▶ rest of output ─▶ reaped
+               └─▶ is to stop ─▶ is told so, briefly ─▶┘
 
 Whatever ends the wait, no process of its group outlives it and no descriptor stays open.
 """
@@ -12,17 +13,16 @@ import subprocess
 import threading
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Protocol
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.runners import Runner
-from postroom.executors.command.ending import end_all, told_by
-from postroom.executors.command.limits import READ_BYTES, CommandLimits
-from postroom.executors.command.output import Stream, Tail
-from postroom.executors.command.processes import Machine, Seen, Wanted
-from postroom.executors.command.recipes import Reading
-from postroom.executors.command.stopping import Stop, StopReason
+from postroom.executors.processes.ending import end_all, told_by
+from postroom.executors.processes.limits import READ_BYTES, CommandLimits
+from postroom.executors.processes.machine import Machine, Seen, Wanted
+from postroom.executors.processes.output import Tail
+from postroom.executors.processes.stopping import Stop, StopReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,31 @@ class Watch:
     """When the program was started; 0 is not known."""
 
 
+class Talk(Protocol):
+    """What is made of a program's output, and what it is told while it runs."""
+
+    @property
+    def taken(self) -> int:
+        """How many bytes have come in all."""
+        ...
+
+    async def begin(self, process: "subprocess.Popen[bytes]") -> None:
+        """Begin to talk: the program has just been started."""
+        ...
+
+    async def take(self, chunk: bytes) -> None:
+        """Take a piece of output."""
+        ...
+
+    async def part(self, gone: asyncio.Event) -> None:
+        """Take leave of a program that is to stop, before its processes are ended; returns within a bound."""
+        ...
+
+    async def end(self) -> None:
+        """Let go of the program: none of its processes is left, or nobody could end them."""
+        ...
+
+
 class Supervision:
     """Watches one program that was started."""
 
@@ -57,16 +82,14 @@ class Supervision:
         watch: Watch,
         stop: Stop,
         *,
-        reading: Reading,
+        talk: Talk,
         errors: Tail,
-        stream: Stream,
     ) -> None:
         self._process = process
         self._watch = watch
         self._stop = stop
-        self._reading = reading
+        self._talk = talk
         self._errors = errors
-        self._stream = stream
         self._heard_at = watch.clock.now()
 
     async def end(self) -> Ended:
@@ -86,12 +109,15 @@ class Supervision:
             tasks.start(self._read_output(output), name="output"),
             tasks.start(self._read_errors(errors), name="errors"),
         )
+        await self._talk.begin(self._process)
         self._begin_limits(tasks)
         gone = tasks.start(_wait(exited), name="exit")
         asked = tasks.start(self._stop.asked(), name="stop")
         await asyncio.wait((gone, asked), return_when=asyncio.FIRST_COMPLETED)
         stopped = None if exited.is_set() else self._stop.reason
         self._stop.settle()  # from here on it ends by itself, or for the reason that was first
+        if not exited.is_set():
+            await self._talk.part(exited)
         watch = self._watch
         wanted = Wanted(leader=self._process.pid, variables=watch.marks, since=watch.since)
         _, left = await end_all(watch.machine, wanted, watch.limits, watch.timer)
@@ -125,7 +151,7 @@ class Supervision:
             reader.cancel()
         for pipe in pipes:
             await pipe.close()
-        await self._stream.pass_on(self._reading.end())
+        await self._talk.end()
 
     def _begin_limits(self, tasks: Tasks) -> None:
         runner = self._watch.runner
@@ -147,7 +173,7 @@ class Supervision:
         try:
             while chunk := await pipe.reader.read(READ_BYTES):
                 self._heard_at = self._watch.clock.now()
-                await self._stream.pass_on(self._reading.take(chunk))
+                await self._talk.take(chunk)
                 self._refuse_flood()
             is_whole = True
         finally:
@@ -161,7 +187,7 @@ class Supervision:
             self._refuse_flood()
 
     def _refuse_flood(self) -> None:
-        if self._reading.taken + self._errors.total > self._watch.limits.most_output_bytes:
+        if self._talk.taken + self._errors.total > self._watch.limits.most_output_bytes:
             self._stop.ask(StopReason.FLOODED)
 
     def _kill_group(self) -> None:
@@ -172,7 +198,7 @@ class Supervision:
         """Leave nothing running when the wait itself was broken off, as by the end of the event loop."""
         if self._process.poll() is None:
             self._kill_group()
-        for pipe in (self._process.stdout, self._process.stderr):
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
 

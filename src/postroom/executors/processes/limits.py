@@ -25,5 +25,9 @@ class CommandLimits:
     kill_wait: timedelta = timedelta(seconds=5)
     drain: timedelta = timedelta(seconds=2)
     """How long output is awaited that still is in a pipe when no process of the run is left."""
+    handshake: timedelta = timedelta(minutes=2)
+    """How long a program that is spoken to may take to answer the first thing that it is told."""
+    farewell: timedelta = timedelta(seconds=2)
+    """How long one has to end its turn and itself, before its processes are asked to end."""
     stream_per_second: int = 256 << 10
     most_output_bytes: int = 8 << 30

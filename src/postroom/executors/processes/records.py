@@ -13,8 +13,8 @@ from typing import Final
 
 import structlog
 
-from postroom.executors.command.launching import write_private
-from postroom.executors.command.processes import Machine, boot_id
+from postroom.executors.processes.machine import Machine, boot_id
+from postroom.executors.processes.starting import write_private
 
 _LOG = structlog.get_logger(__name__)
 _RECORD: Final = ".json"

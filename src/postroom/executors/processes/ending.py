@@ -14,8 +14,8 @@ import structlog
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Timer, milliseconds
-from postroom.executors.command.limits import CommandLimits
-from postroom.executors.command.processes import GroupOnly, Machine, Seen, Wanted
+from postroom.executors.processes.limits import CommandLimits
+from postroom.executors.processes.machine import GroupOnly, Machine, Seen, Wanted
 
 _LOG = structlog.get_logger(__name__)
 POLL_MS = 50

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import structlog
 
 from postroom.contracts.clock import Timer
-from postroom.executors.command.ending import end_all
-from postroom.executors.command.limits import CommandLimits
-from postroom.executors.command.processes import GroupOnly, Proc, Wanted
-from postroom.executors.command.records import Records
-from postroom.executors.command.surroundings import DISPATCH, HOUSE, INSTANCE, RUN
+from postroom.executors.processes.ending import end_all
+from postroom.executors.processes.limits import CommandLimits
+from postroom.executors.processes.machine import Machine, Proc, Wanted
+from postroom.executors.processes.records import Records
+from postroom.executors.processes.surroundings import DISPATCH, HOUSE, INSTANCE, RUN
 
 _LOG = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ class Orphans:
     def __init__(
         self,
         records: Records,
-        machine: Proc | GroupOnly,
+        machine: Machine,
         house: str,
         *,
         limits: CommandLimits,

@@ -1,0 +1,289 @@
+"""What is said between us and an agent, from its start to the end of its turn.
+
+    initialize ─▶ session/load, /resume or /new ─▶ session/prompt ─▶ updates … ─▶ why it stopped
+                                                        └─▶ asks for a permission ─▶ its turn is cancelled,
+                                                                                    a person is asked
+We declare no capabilities: what the agent asks of files and terminals is refused.
+"""
+
+import asyncio
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from postroom.concurrency import Tasks
+from postroom.contracts.agent_events import ToolCallResumed
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.errors import AgentProtocolBroken, CommandError, CommandFailed
+from postroom.contracts.runs import Usage
+from postroom.executors.acp.peer import (
+    AUTH_REQUIRED,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    Answer,
+    Asked,
+    Peer,
+    ProtocolFault,
+    Refusal,
+    Told,
+)
+from postroom.executors.acp.pen import Pen
+from postroom.executors.acp.permissions import FORGETS, Decisions, Permission, permission_of, selected
+from postroom.executors.acp.turn import Turn, told_id
+from postroom.executors.acp.used import UsedPermissions
+from postroom.executors.processes.output import LEAST_LINE_BYTES, Stream
+from postroom.executors.processes.sessions import is_session
+from postroom.executors.processes.stopping import StopReason
+from postroom.executors.processes.workshop import Work, Workshop
+from postroom.version import __version__
+
+PROTOCOL: Final = 1
+_PERMISSION: Final = "session/request_permission"
+_RESTORES: Final = ("session/load", "session/resume")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Why nothing more can be said to the agent; `words` are its own."""
+
+    kind: type[CommandError]
+    what: str
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """What an agent is to be told: `former` is a session to go on with, `anew` is said in a new one."""
+
+    prompt: str
+    anew: str
+    former: str | None
+
+
+class Conversation:
+    """The talk with one agent. When it is over the program is asked to stop, for `DONE`."""
+
+    def __init__(
+        self, workshop: Workshop, work: Work, brief: Brief, decisions: Decisions, used: UsedPermissions
+    ) -> None:
+        """Keep what is to be said, and what people have decided."""
+        runner = work.runner
+        self._with = workshop
+        self._work = work
+        self._brief = brief
+        self._former = brief.former
+        self._decisions = decisions
+        self._used = used
+        self._tasks = Tasks("acp")
+        self._over = asyncio.Event()
+        self._pen: Pen | None = None
+        self._stage = "initialize"
+        self._is_cancelled = False
+        self._forgets = False
+        longest = max(runner.max_output_bytes, LEAST_LINE_BYTES)
+        self._peer = Peer(self._write, longest_line=longest)
+        stream = Stream(
+            work.sink,
+            workshop.clock,
+            per_second=workshop.limits.stream_per_second,
+            in_all=runner.max_output_bytes,
+        )
+        self.turn = Turn(work.sink, stream, most=runner.max_output_bytes)
+        self.noise = self._peer.noise
+        self.taken = 0
+        self.session: str | None = None
+        self.stop_reason: str | None = None
+        self.usage = Usage()
+        self.fault: Fault | None = None
+        self.asked: Permission | None = None
+        """What a person is to be asked before the run goes on."""
+
+    @property
+    def stage(self) -> str:
+        """What the agent was asked last."""
+        return self._stage
+
+    async def begin(self, process: "subprocess.Popen[bytes]") -> None:
+        """Say who we are."""
+        full = Fault(kind=AgentProtocolBroken, what="does not read what it is told")
+        self._pen = await Pen.on(process, lambda: self._fail(full))
+        capabilities = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
+        us = {"name": "postroom", "title": "postroom", "version": __version__}
+        self._ask(
+            "initialize",
+            {"protocolVersion": PROTOCOL, "clientCapabilities": capabilities, "clientInfo": us},
+        )
+        self._tasks.start(self._refuse_silence(), name="handshake")
+
+    async def _refuse_silence(self) -> None:
+        patience = self._with.limits.handshake
+        await self._with.timer.sleep(milliseconds(patience))
+        if self._stage == "initialize":
+            what = f"has not answered 'initialize' within {patience.total_seconds():g} s and was ended"
+            self._fail(Fault(kind=AgentProtocolBroken, what=what))
+
+    async def take(self, chunk: bytes) -> None:
+        """Hear a piece of what the agent says; nothing more when the talk is over."""
+        self.taken += len(chunk)
+        if self._over.is_set():
+            return
+        try:
+            for said in self._peer.heard(chunk):
+                await self._heard(said)
+                if self._over.is_set():
+                    return
+        except ProtocolFault as error:
+            self._fail(Fault(kind=AgentProtocolBroken, what=str(error)))
+        except RecursionError:
+            self._fail(Fault(kind=AgentProtocolBroken, what="put out JSON that is nested too deeply"))
+
+    async def part(self, gone: asyncio.Event) -> None:
+        """Have the agent end its turn, and then itself: it is told nothing more."""
+        if self._pen is None:
+            return
+        alarm = self._tasks.start(
+            self._with.timer.sleep(milliseconds(self._with.limits.farewell)), name="farewell"
+        )
+        left = self._tasks.start(gone.wait(), name="exit")
+        if not self._over.is_set():
+            if self._stage == "session/prompt":
+                self._cancel()
+                ended = self._tasks.start(self._over.wait(), name="end of turn")
+                await asyncio.wait((alarm, left, ended), return_when=asyncio.FIRST_COMPLETED)
+            self._over.set()
+        self._pen.finish()
+        await asyncio.wait((alarm, left), return_when=asyncio.FIRST_COMPLETED)
+
+    async def end(self) -> None:
+        """Let go of the program."""
+        self._over.set()
+        if self._pen is not None:
+            await self._pen.drop()
+        await self._tasks.close()
+
+    def _write(self, line: bytes) -> None:
+        if self._pen is not None:
+            self._pen.write(line)
+
+    def _ask(self, method: str, params: Mapping[str, Any]) -> None:
+        self._stage = method
+        self._peer.ask(method, params)
+
+    def _cancel(self) -> None:
+        """Have the agent end its turn; it is told so once."""
+        if self.session is not None and not self._is_cancelled:
+            self._is_cancelled = True
+            self._peer.tell("session/cancel", {"sessionId": self.session})
+
+    def _fail(self, fault: Fault) -> None:
+        if self.fault is None and not self._over.is_set():
+            self.fault = fault
+            self._finish()
+
+    def _finish(self) -> None:
+        self._over.set()
+        self._work.active.stop.ask(StopReason.DONE)
+
+    async def _heard(self, said: Answer | Asked | Told) -> None:
+        match said:
+            case Answer(method="session/prompt"):
+                self._turn_ended(said)
+            case Answer():
+                self._answered(said)
+            case Asked(method=method) if method == _PERMISSION:
+                await self._permission(said)
+            case Asked():
+                self._peer.refuse(said.id, METHOD_NOT_FOUND, f"this client has no method {said.method!r}")
+            case Told(method="session/update") if self._is_ours(said.params):
+                update = said.params.get("update")
+                await self.turn.hear(update if isinstance(update, dict) else {})
+
+    def _is_ours(self, params: Mapping[str, Any]) -> bool:
+        """Say whether something belongs to our turn, and not to what a session is told of its past."""
+        return self._stage == "session/prompt" and params.get("sessionId") == self.session
+
+    def _answered(self, said: Answer) -> None:
+        if said.refusal is not None and said.method in _RESTORES and said.refusal.code != AUTH_REQUIRED:
+            self._ask("session/new", self._place())
+        elif said.refusal is not None:
+            self._refused(said.method, said.refusal)
+        elif said.method == "initialize":
+            self._initialized(said.result)
+        else:
+            is_restored = said.method in _RESTORES
+            id = self._former if is_restored else said.result.get("sessionId")
+            if not is_session(id):
+                raise ProtocolFault("answered 'session/new' without a session")
+            self.session = id
+            asked = [{"type": "text", "text": self._brief.prompt if is_restored else self._brief.anew}]
+            self._ask("session/prompt", {"sessionId": id, "prompt": asked})
+
+    def _initialized(self, told: Mapping[str, Any]) -> None:
+        if told.get("protocolVersion") != PROTOCOL:
+            raise ProtocolFault(f"does not speak version {PROTOCOL} of the protocol")
+        can = _table(told, "agentCapabilities")
+        resumes = isinstance(_table(can, "sessionCapabilities").get("resume"), dict)
+        loads = can.get("loadSession") is True
+        self._forgets = not (loads or resumes)
+        if self._former is None or self._forgets:
+            self._ask("session/new", self._place())
+        else:
+            method = "session/load" if loads else "session/resume"
+            self._ask(method, {"sessionId": self._former, **self._place()})
+
+    def _place(self) -> dict[str, Any]:
+        return {"cwd": self._work.runner.cwd, "mcpServers": []}
+
+    def _refused(self, method: str, refusal: Refusal) -> None:
+        what = f"answered {method!r} with error {refusal.code}"
+        if refusal.code == AUTH_REQUIRED:
+            what = f"wants to be logged in first (it answered {method!r} with error {refusal.code})"
+        self._fail(Fault(kind=CommandFailed, what=what, words=refusal.text))
+
+    def _turn_ended(self, said: Answer) -> None:
+        if self.asked is not None or said.refusal is None:
+            reason = said.result.get("stopReason")
+            if self.asked is None and not isinstance(reason, str):
+                raise ProtocolFault("ended its turn without saying why")
+            self.stop_reason = reason
+            used = _table(said.result, "usage")
+            self.usage = Usage(
+                input_tokens=_count(used, "inputTokens"), output_tokens=_count(used, "outputTokens")
+            )
+            self._finish()
+        else:
+            self._refused(said.method, said.refusal)
+
+    async def _permission(self, said: Asked) -> None:
+        call, asked = _table(said.params, "toolCall"), None
+        if call and self._is_ours(said.params):
+            asked = permission_of(self.turn.details(call), said.params.get("options"))
+        if asked is None:
+            why = "it names no session of ours, no tool call, or no option that allows it"
+            self._peer.refuse(said.id, INVALID_PARAMS, why)
+            return
+        stop = self._work.active.stop
+        decided = None if self.asked or stop.is_ending else self._decisions.take(asked)
+        if decided is not None and (not decided.approved or await self._used.note(decided.decision_id)):
+            approved = decided.approved is True
+            self._peer.answer(said.id, selected(asked.option(approved=approved)))
+            target = told_id(call.get("toolCallId", ""))
+            await self._work.sink.emit(ToolCallResumed(target_id=target, result={"approved": approved}))
+            return
+        if self.asked is None and not stop.is_ending:
+            self.asked = replace(asked, text=f"{asked.text} {FORGETS}") if self._forgets else asked
+            self.turn.is_broken_off = True
+            stop.ask(StopReason.DONE)  # the turn is cancelled while we part
+            self._cancel()
+        self._peer.answer(said.id, selected(None))
+
+
+def _table(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = table.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _count(table: Mapping[str, Any], name: str) -> int:
+    found = table.get(name)
+    return found if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 1 << 53 else 0

@@ -1,0 +1,168 @@
+"""JSON-RPC 2.0 with a program, one JSON object a line: what it says as values, all else as a fault.
+
+No I/O. What is kept is bounded: one line, and as many questions as we have asked ourselves.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from postroom.contracts.messages import Json, storable
+from postroom.executors.processes.limits import ERRORS_KEPT
+from postroom.executors.processes.output import Tail
+
+MOST_NOISE: Final = 1_000
+"""So many lines that are no JSON are passed over: some agents say a few words beside the protocol."""
+METHOD_NOT_FOUND: Final = -32601
+INVALID_PARAMS: Final = -32602
+AUTH_REQUIRED: Final = -32000
+_FIELDS: Final[Mapping[str, Any]] = {}
+
+
+class ProtocolFault(Exception):
+    """What was said is not the protocol; its text says why, and names nothing that could be a secret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An error that the program answered; `text` is its own."""
+
+    code: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the program answered to what we asked."""
+
+    method: str
+    result: Mapping[str, Any] = field(default_factory=dict)
+    refusal: Refusal | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the program asks us; it waits for the answer."""
+
+    id: int | str
+    method: str
+    params: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What the program tells us."""
+
+    method: str
+    params: Mapping[str, Any]
+
+
+class Peer:
+    """Our side of the line."""
+
+    def __init__(self, send: Callable[[bytes], None], *, longest_line: int) -> None:
+        """Keep how something is said; `longest_line` is in bytes."""
+        self._send = send
+        self._longest = longest_line
+        self._line = bytearray()
+        self._noises = 0
+        self._asked: dict[int, str] = {}
+        self._next = 0
+        self.noise = Tail(ERRORS_KEPT)
+        """The last of what was put out beside the protocol."""
+
+    def ask(self, method: str, params: Mapping[str, Json]) -> None:
+        """Ask the program something; its answer is heard later."""
+        self._asked[self._next] = method
+        self._say({"id": self._next, "method": method, "params": params})
+        self._next += 1
+
+    def tell(self, method: str, params: Mapping[str, Json]) -> None:
+        """Tell the program something."""
+        self._say({"method": method, "params": params})
+
+    def answer(self, id: int | str, result: Mapping[str, Json]) -> None:
+        """Answer what the program asked."""
+        self._say({"id": id, "result": result})
+
+    def refuse(self, id: int | str, code: int, why: str) -> None:
+        """Answer with an error."""
+        self._say({"id": id, "error": {"code": code, "message": why}})
+
+    def _say(self, message: Mapping[str, Json]) -> None:
+        self._send(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+
+    def heard(self, chunk: bytes) -> Iterator[Answer | Asked | Told]:
+        """Yield what the program says with this piece of output.
+
+        Raises:
+            ProtocolFault: it is not the protocol; nothing more can be made of what follows.
+        """
+        *ended, rest = chunk.split(b"\n")
+        for piece in ended:
+            self._begin(piece)
+            line = bytes(self._line).strip()
+            self._line.clear()
+            if line:
+                said = self._read(line)
+                if said is not None:
+                    yield said
+        self._begin(rest)
+
+    def _begin(self, piece: bytes) -> None:
+        if len(self._line) + len(piece) > self._longest:
+            raise ProtocolFault(f"put out a line of more than {self._longest} bytes")
+        self._line += piece
+
+    def _read(self, line: bytes) -> Answer | Asked | Told | None:
+        if not line.startswith(b"{"):
+            self.noise.add(line + b"\n")
+            self._noises += 1
+            if self._noises > MOST_NOISE:
+                raise ProtocolFault(f"put out more than {MOST_NOISE} lines that are no JSON objects")
+            return None
+        try:
+            message = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            self.noise.add(line[-ERRORS_KEPT:] + b"\n")
+            raise ProtocolFault("put out a line that begins like a JSON object and is none") from error
+        if "method" in message:
+            return _called(message)
+        if "id" in message:
+            return self._answered(message)
+        raise ProtocolFault("put out a message that asks, tells and answers nothing")
+
+    def _answered(self, message: Mapping[str, Any]) -> Answer:
+        id = message["id"]
+        method = None if isinstance(id, bool) or not isinstance(id, int) else self._asked.pop(id, None)
+        error = message.get("error")
+        if method is None:
+            raise ProtocolFault("answered something that it was not asked")
+        if error is not None:
+            return Answer(method=method, refusal=_refusal(error))
+        result = message.get("result")
+        if result is not None and not isinstance(result, dict):
+            raise ProtocolFault(f"answered {method!r} with what is no object")
+        return Answer(method=method, result=result or _FIELDS)
+
+
+def _called(message: Mapping[str, Any]) -> Asked | Told:
+    method, params, id = message["method"], message.get("params"), message.get("id")
+    if not isinstance(method, str) or (params is not None and not isinstance(params, dict | list)):
+        raise ProtocolFault("put out a call whose method is no text, or whose parameters are no object")
+    named = params if isinstance(params, dict) else _FIELDS
+    if id is None:
+        return Told(method=method, params=named)
+    if isinstance(id, bool) or not isinstance(id, int | str):
+        raise ProtocolFault("put out a call whose id is neither a number nor a text")
+    return Asked(id=id, method=method, params=named)
+
+
+def _refusal(error: object) -> Refusal:
+    told = error if isinstance(error, dict) else _FIELDS
+    code = told.get("code")
+    text, data = str(told.get("message") or "no reason was given"), told.get("data")
+    more = "" if data is None else f" {json.dumps(data, ensure_ascii=False)}"
+    known = code if isinstance(code, int) and abs(code) < 1 << 31 else 0
+    return Refusal(code=known, text=storable(f"{text}{more}"[:ERRORS_KEPT]))

@@ -1,0 +1,106 @@
+"""Requests for permission: what a person is asked, and their answer when the same request comes again.
+
+A question is named after everything that the agent told of the call, what is too long to be shown included: a
+call that differs in anything is another question.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+from postroom.contracts.tools import ToolCallResume
+
+PREFIX: Final = "permission-"
+MOST_SHOWN: Final = 2_000
+"""Characters of a call that a person is shown; a longer one says how much is missing."""
+MOST_TITLE: Final = 200
+CALL_FIELDS: Final = ("title", "kind", "rawInput", "content", "locations")
+FORGETS: Final = (
+    "It cannot restore a session: answered, it begins again, and asks again for what it was allowed."
+)
+_LASTING: Final = "It offers no permission for one time: a yes may hold for longer than that."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permission:
+    """One request: `id` names what is asked, `text` asks a person."""
+
+    id: str
+    text: str
+    options: tuple[tuple[str, str], ...]
+    """Kind and id of each."""
+
+    def option(self, *, approved: bool) -> str | None:
+        """Return the option that says so, for one time where there is such a one."""
+        wanted = ("allow_once", "allow_always") if approved else ("reject_once", "reject_always")
+        return next((id for want in wanted for kind, id in self.options if kind == want), None)
+
+
+def permission_of(call: Mapping[str, Any], options: object) -> Permission | None:
+    """Return what an agent asks with these options; None when they are not as the protocol has them."""
+    if not isinstance(options, list) or not all(isinstance(one, dict) for one in options):
+        return None
+    pairs = [(one.get("kind"), one.get("optionId")) for one in options]
+    if not all(isinstance(kind, str) and isinstance(id, str) for kind, id in pairs):
+        return None
+    if not any(kind in ("allow_once", "allow_always") for kind, _ in pairs):
+        return None
+    lasts = all(kind != "allow_once" for kind, _ in pairs)
+    told = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
+    named = json.dumps([told, lasts], sort_keys=True)
+    return Permission(
+        id=PREFIX + sha256(named.encode()).hexdigest()[:32],
+        text=_question(told, lasts=lasts),
+        options=tuple(pairs),
+    )
+
+
+def _question(told: Mapping[str, Any], *, lasts: bool) -> str:
+    kind, title = told.get("kind"), str(told.get("title", "a tool"))
+    title = title if len(title) <= MOST_TITLE else f"{title[:MOST_TITLE]}…"
+    shown = [f"May it go on with {_visible(title)}"]
+    shown.append(f" ({kind})" if isinstance(kind, str) and kind.isidentifier() else "")
+    details = told["rawInput"] if "rawInput" in told else told.get("content")
+    if details is None:
+        shown.append("? What exactly it would do is not told.")
+    else:
+        text = _visible(details)
+        more = len(text) - MOST_SHOWN
+        shown.append(f"? It would do this: {text[:MOST_SHOWN]}")
+        shown.append(f"… ({more} more characters are not shown)" if more > 0 else "")
+    if lasts:
+        shown.append(f" {_LASTING}")
+    return "".join(shown)
+
+
+def _visible(value: object) -> str:
+    """Return it as JSON in which nothing hides or turns the order of words: such is written as codes."""
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in text)
+
+
+class Decisions:
+    """What people have decided about requests; each decision answers one."""
+
+    def __init__(self, decided: Iterable[tuple[str, ToolCallResume]], *, used: Collection[str] = ()) -> None:
+        """Keep those that are a yes or a no, and were not used before."""
+        self._open = {
+            id: resume
+            for id, resume in decided
+            if id.startswith(PREFIX) and resume.approved is not None and resume.decision_id not in used
+        }
+
+    def take(self, permission: Permission) -> ToolCallResume | None:
+        """Return what was decided about a request, once; None when nobody has decided that."""
+        return self._open.pop(permission.id, None)
+
+
+def selected(option: str | None) -> dict[str, Any]:
+    """Return the answer to a request: an option, or that the turn is over and nothing was decided."""
+    if option is None:
+        return {"outcome": {"outcome": "cancelled"}}
+    return {"outcome": {"outcome": "selected", "optionId": option}}

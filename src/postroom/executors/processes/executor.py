@@ -1,0 +1,283 @@
+"""What executors whose agents are programs have in common: no process outlives its run, however it ends."""
+
+import asyncio
+import uuid
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from postroom.concurrency import Tasks
+from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.agent_events import EventSink, RunIdentity, RunStart
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.errors import (
+    CommandNotEnded,
+    InvalidActivation,
+    InvalidRunner,
+    PostroomError,
+    RunnerNotFound,
+)
+from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
+from postroom.contracts.messages import Message
+from postroom.contracts.runner_fields import RunnerKind
+from postroom.contracts.runners import Runner, Runners
+from postroom.contracts.runs import TerminationReason
+from postroom.contracts.tools import ToolCallResume
+from postroom.executors.processes.active import ActiveRun, ActiveRuns
+from postroom.executors.processes.inspecting import program_of
+from postroom.executors.processes.orphans import Orphan
+from postroom.executors.processes.surroundings import AGENT
+from postroom.executors.processes.workshop import Work, Workshop
+
+_MARGIN_MS = 1_000
+
+
+class Finished(Protocol):
+    """A program that has ended for a run."""
+
+    def result(self, activation: RunActivation) -> AgentRunResult:
+        """Return the run's result.
+
+        Raises:
+            CommandError: the program failed; its class and `retryable` say how.
+        """
+        ...
+
+
+Ended = Finished | PostroomError | None
+"""How work ended: a program that ended, a failure of it or before it, or nothing that was started."""
+
+
+def nothing_more(activation: RunActivation) -> dict[str, str]:
+    """Tell a program nothing beside what every program is told."""
+    return {}
+
+
+class ProgramExecutor(RunDispatchExecutor):
+    """Runs each agent by a program. How the program is spoken to is said by whoever inherits from it.
+
+    `workshop` may be shared by several of them. `environment_of` tells more of a run, as its project.
+    """
+
+    kind: ClassVar[RunnerKind]
+    """The kind of runner that it executes."""
+
+    def __init__(
+        self,
+        runners: Runners,
+        workshop: Workshop,
+        *,
+        name: str,
+        environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
+    ) -> None:
+        self._runners = runners
+        self._environment_of = environment_of
+        self._runs = ActiveRuns()
+        self._tasks = Tasks(name)
+        self._with = workshop
+        self._orphans = workshop.orphans()
+        workshop.running.append(self._runs)
+
+    @abstractmethod
+    async def _attempted(self, work: Work) -> Finished | None:
+        """Run the program to its end; None when it was asked to end before it was started.
+
+        Not to be cancelled: who wants it to end asks it by the active run's `stop`.
+        """
+
+    @abstractmethod
+    async def _keep(self, work: Work, finished: Any) -> None:
+        """Keep what the thread's next run needs of a program that has not failed."""
+
+    @abstractmethod
+    def words_of(self, runner: Runner) -> Sequence[str]:
+        """Return the command that a runner stands for, as far as it is known before a run."""
+
+    @property
+    def workshop(self) -> Workshop:
+        """What programs are started with, for another executor of the same house."""
+        return self._with
+
+    @property
+    def executing(self) -> int:
+        """How many runs execute here."""
+        return len(self._runs)
+
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        """Run the agent's program to its end and return its answer; returns when no process of it is left.
+
+        Cancelled, it ends the program and all its processes before it passes the cancellation on.
+
+        Raises:
+            ThreadAlreadyRunning: the thread's run is executed here already.
+            RunnerNotFound: nobody has said how this agent is run.
+            InvalidRunner: it is run otherwise.
+            InvalidActivation: it was asked nothing, or is not handed over by a mailbox.
+            CommandError: the program was not started, or failed; `retryable` says whether it may pass.
+            StaleClaim: the run is not the worker's any more.
+        """
+        control = activation.control
+        if not isinstance(control, RunControl):
+            raise InvalidActivation("a run needs a thread store and a coordinator", value=activation.run_id)
+        active = ActiveRun(_identity(activation), activation.trace.session_id or uuid.uuid4().hex)
+        await self._runs.enter(active)
+        try:
+            return await self._executed(activation, control, active, sink)
+        finally:
+            self._runs.leave(active)
+
+    async def _executed(
+        self, activation: RunActivation, control: RunControl, active: ActiveRun, sink: EventSink
+    ) -> AgentRunResult:
+        identity = active.identity
+        await sink.emit(
+            RunStart(
+                thread_id=identity.thread_id,
+                run_id=identity.run_id,
+                parent_run_id=identity.parent_run_id,
+                identity=identity,
+            )
+        )
+        work = Work(
+            activation=activation,
+            control=control,
+            active=active,
+            runner=await self._runner_of(identity.agent_id),
+            sink=sink,
+            told={AGENT: identity.agent_id, **self._environment_of(activation)},
+        )
+        finished = await self._contained(active, self._begun(work))
+        if finished is None:
+            return AgentRunResult(run_id=identity.run_id, termination=TerminationReason.cancelled())
+        result = finished.result(activation)
+        await self._keep(work, finished)
+        return result
+
+    async def _runner_of(self, agent_id: str) -> Runner:
+        runner = await self._runners.runner_of(agent_id)
+        if runner is None:
+            raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
+        if not isinstance(runner, Runner) or runner.kind is not self.kind:
+            what = f"the runner of {agent_id!r} is of the kind {runner.kind.value!r}, not {self.kind.value!r}"
+            raise InvalidRunner(what, value=runner.kind.value)
+        return runner
+
+    async def _begun(self, work: Work) -> Ended:
+        try:
+            await self._end_former(work.active)
+            return await self._attempted(work)
+        except PostroomError as error:
+            return error
+
+    async def _end_former(self, active: ActiveRun) -> None:
+        """End what a former execution of the same run has left behind; it is not run twice at once."""
+        run_id = active.identity.run_id
+        for orphan in await self._orphans.end(self._with.instances, run_id=run_id):
+            if orphan.left:
+                raise CommandNotEnded(
+                    f"processes of a former execution could not be ended: {list(orphan.left)}",
+                    value=list(orphan.left),
+                )
+
+    async def _contained(self, active: ActiveRun, work: Coroutine[Any, Any, Ended]) -> Finished | None:
+        """Await work that must come to its end; cancelled, ask it to end and wait until it has."""
+        task = self._tasks.start(work, name=active.identity.run_id)
+        try:
+            done: Ended = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            active.cancel()
+            await _settled(task)
+            raise
+        if isinstance(done, PostroomError):
+            raise done
+        return done
+
+    def recovery(self, activation: RunActivation) -> Recovery:
+        """A program that was cut off is started again from the beginning."""
+        return Recovery.RESTART
+
+    def cancel(self, id: str) -> bool:
+        """Ask the run that has this dispatch, run or thread id to end; False when none runs here."""
+        active = self._runs.find(id)
+        return active is not None and active.cancel()
+
+    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
+        """Ask the thread's run to end and wait until none of its processes is left; False when some are."""
+        if (active := self._runs.on_thread(thread_id)) is None:
+            return False
+        active.cancel()
+        limits = self._with.limits
+        most = milliseconds(limits.farewell + limits.grace + limits.kill_wait + limits.drain) + _MARGIN_MS
+        waits = Tasks("cancel of a run")
+        try:
+            alarm = waits.start(self._with.timer.sleep(most), name="time-out")
+            ended = waits.start(active.ended.wait(), name="end")
+            await asyncio.wait((alarm, ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await waits.close()
+        return active.ended.is_set()
+
+    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
+        """A program asks nothing: False."""
+        return False
+
+    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
+        """A program that runs is told nothing more: False, and they wait for the next run."""
+        return False
+
+    async def find_and_end_orphans(self) -> tuple[Orphan, ...]:
+        """End what a former server of this house has left running, and return it; to be called at the start.
+
+        A process counts by its marker, or by its pid together with the instant it was started at. Where the
+        system shows no processes of others nothing can be proved, and nothing is ended.
+        """
+        return await self._orphans.end(self._with.instances)
+
+    async def orphans(self) -> tuple[int, ...] | None:
+        """Return the processes that a former server of this house has left running, and end none.
+
+        None where the system shows no processes of others.
+        """
+        return await self._orphans.look(self._with.instances)
+
+    def program_of(self, runner: Runner) -> str:
+        """Return the file that a runner would start, without starting it. Blocks.
+
+        Raises:
+            CommandNotStarted: it could not be started.
+        """
+        return program_of(self.words_of(runner)[0], runner, self._with.server)
+
+    async def close(self) -> None:
+        """End every program and return when none is left; harmless when done twice."""
+        for active in self._runs.all():
+            active.cancel()
+        for active in self._runs.all():
+            await active.ended.wait()
+        await self._tasks.close()
+
+
+def _identity(activation: RunActivation) -> RunIdentity:
+    trace = activation.trace
+    return RunIdentity(
+        thread_id=activation.thread_id,
+        run_id=activation.run_id or f"run_{uuid.uuid4().hex}",
+        agent_id=activation.agent_id or "default",
+        parent_thread_id=trace.parent_thread_id,
+        parent_run_id=trace.parent_run_id,
+        dispatch_id=trace.dispatch_id,
+        session_id=trace.session_id,
+        transport_request_id=trace.transport_request_id,
+        origin=trace.origin,
+        run_mode=trace.run_mode,
+        adapter=trace.adapter,
+    )
+
+
+async def _settled(task: "asyncio.Task[Ended]") -> None:
+    """Return when the work has ended, however often the wait for it is cancelled: it ends itself in time."""
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:  # the cancellation that began this is passed on by the caller
+            continue

@@ -1,0 +1,91 @@
+"""Why a program failed, in words that whoever asked for it can read, and with its own last words."""
+
+import signal
+from dataclasses import dataclass, field
+from typing import Final
+
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.errors import (
+    CommandBusy,
+    CommandError,
+    CommandFailed,
+    CommandFlooded,
+    CommandKilled,
+    CommandNotEnded,
+    CommandTimedOut,
+)
+from postroom.contracts.runners import Runner
+from postroom.executors.processes.limits import ERRORS_KEPT, ERRORS_SHOWN
+from postroom.executors.processes.output import Tail
+from postroom.executors.processes.stopping import StopReason
+from postroom.executors.processes.supervision import Ended
+from postroom.executors.processes.surroundings import masked
+
+TRY_LATER: Final = 75
+"""EX_TEMPFAIL of sysexits.h: how a program asks to be started again later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failing:
+    """Names the failures of one program that has ended; `secrets` are not to be shown."""
+
+    program: str
+    runner: Runner
+    taken: int
+    """How many bytes it has put out in all."""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    def left(self, ended: Ended) -> CommandError:
+        """Return that processes of it could not be ended."""
+        pids = [one.pid for one in ended.left]
+        return self.by(CommandNotEnded, f"left processes that could not be ended: {pids}", value=pids)
+
+    def stopped(self, reason: StopReason, words: str) -> CommandError:
+        """Return why it was ended by us."""
+        if reason is StopReason.TIMED_OUT:
+            limit = f"{milliseconds(self.runner.timeout) / 1000:g} s"
+            return self.by(
+                CommandTimedOut, f"was not done after its time-out of {limit} and was ended{words}"
+            )
+        if reason is StopReason.IDLE and self.runner.idle_timeout is not None:
+            limit = f"{milliseconds(self.runner.idle_timeout) / 1000:g} s"
+            return self.by(
+                CommandTimedOut, f"put nothing out for its idle time-out of {limit} and was ended{words}"
+            )
+        if reason is StopReason.FLOODED:
+            return self.by(CommandFlooded, f"put out {self.taken} bytes and was ended", value=self.taken)
+        return self.by(CommandFailed, f"was ended, for its output could not be read{words}")
+
+    def exited(self, code: int | None, words: str) -> CommandError:
+        """Return that it ended by itself, with a code that is not 0."""
+        if code is not None and code < 0:
+            return self.by(CommandKilled, f"was killed by {_name(-code)}{words}", value=-code)
+        kind = CommandBusy if code == TRY_LATER else CommandFailed
+        return self.by(kind, f"ended with exit code {code}{words}", value=code)
+
+    def by(self, kind: type[CommandError], what: str, *, value: object = None) -> CommandError:
+        """Return a failure of this program."""
+        return kind(f"the command {self.program!r} {what}", value=value)
+
+    def words(self, said: str | None, *tails: Tail) -> str:
+        """Return the program's own words about its end, the last of them, with no secret in them.
+
+        `said` goes before the tails of its output, of which the first that holds something counts.
+        """
+        if said:
+            shown = masked(said, self.secrets)
+        else:
+            tail = next((one for one in tails if one.plain().strip()), tails[-1])
+            whole = tail.plain()
+            is_cut = tail.is_cut or len(whole) > ERRORS_KEPT
+            shown = masked(whole[-ERRORS_KEPT:], self.secrets, is_cut=is_cut)
+        shown = shown.strip()
+        cut = "…" if len(shown) > ERRORS_SHOWN else ""
+        return f": {cut}{shown[-ERRORS_SHOWN:]}" if shown else ""
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,248 @@
+"""Agents that do not keep to the protocol: a typed failure that says why, bounded memory, nothing left running."""
+
+import asyncio
+import json
+import tracemalloc
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from executors.acp_room import QUICK, AcpRoom, agent
+from executors.room import FORKING, lives
+from postroom.contracts.errors import (
+    AgentProtocolBroken,
+    AgentStopped,
+    CommandBusy,
+    CommandError,
+    CommandFailed,
+    CommandFlooded,
+    CommandKilled,
+    CommandNotStarted,
+    CommandSaidNothing,
+    CommandTimedOut,
+)
+from postroom.contracts.runners import Runner
+from postroom.executors.acp.peer import MOST_NOISE, Answer, Asked, Peer, ProtocolFault, Told
+
+PID = "say('pid %d. ' % os.getpid())\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "why"),
+    [
+        ("raw('{\"jsonrpc\": \"2.0\", \\n'); hang()", AgentProtocolBroken, "begins like a JSON object and is none"),
+        ("raw(b'{\"a\": \"\\xff\"}\\n'); hang()", AgentProtocolBroken, "begins like a JSON object and is none"),
+        ("raw('{\"a\":' + '[' * 100_000 + '\\n'); hang()", AgentProtocolBroken, "begins like a JSON object"),
+        ("raw('{}\\n'); hang()", AgentProtocolBroken, "asks, tells and answers nothing"),
+        ("send(id=99, result={}); hang()", AgentProtocolBroken, "answered something that it was not asked"),
+        ("send(id='x', error={'code': 1, 'message': 'no'}); hang()", AgentProtocolBroken, "was not asked"),
+        ("send(id=True, result={}); hang()", AgentProtocolBroken, "was not asked"),
+        ("send(id=id, result=[]); hang()", AgentProtocolBroken, "answered 'session/prompt' with what is no object"),
+        ("send(id=id, result={}); hang()", AgentProtocolBroken, "ended its turn without saying why"),
+        ("send(method=7); hang()", AgentProtocolBroken, "whose method is no text"),
+        ("send(id=[1], method='x'); hang()", AgentProtocolBroken, "neither a number nor a text"),
+        ("raw(bytes(range(256)) * 5_000); hang()", AgentProtocolBroken, "no JSON objects"),
+        ("sys.stdout.write('noise\\n' * 1_100); sys.stdout.flush(); hang()", AgentProtocolBroken, "no JSON objects"),
+        ("for _ in range(70): raw(b'{' + b'x' * 100_000)\nhang()", AgentProtocolBroken, "a line of more than"),
+        ("sys.exit(0)", AgentProtocolBroken, "ended before it had answered 'session/prompt'"),
+        ("raw('not json\\n'); sys.exit(0)", AgentProtocolBroken, "'session/prompt': not json"),
+        ("sys.stderr.write('broken'); sys.exit(3)", CommandFailed, "exit code 3: broken"),
+        ("sys.exit(75)", CommandBusy, "exit code 75"),
+        ("os.kill(os.getpid(), 9)", CommandKilled, "SIGKILL"),
+        ("send(id=id, error={'code': -32603, 'message': 'no quota', 'data': {'left': 0}}); hang()", CommandFailed,
+         'answered \'session/prompt\' with error -32603: no quota {"left": 0}'),
+        ("send(id=id, error='odd'); hang()", CommandFailed, "error 0: no reason was given"),
+        ("stop = 'max_tokens'; say('half of it')", AgentStopped, "limit of tokens (max_tokens); it said: pid"),
+        ("stop = 'max_turn_requests'", AgentStopped, "max_turn_requests"),
+        ("stop = 'refusal'", AgentStopped, "it refuses to go on"),
+        ("stop = 'cancelled'", AgentStopped, "which nobody here did"),
+        ("stop = 'tired'", AgentStopped, "not known (tired)"),
+        ("stop = 'tired' * 100_000", AgentStopped, "not known (tired"),
+        ("stop = '\\ud800'", AgentStopped, "not known ("),
+        ("send(id=id, error={'code': 10 ** 4_000, 'message': '\\ud800' * 1_000}); hang()", CommandFailed, "error 0: "),
+    ],
+)  # fmt: skip
+async def test_whoever_asked_learns_why(
+    tmp_path: Path, words: str, kind: type[CommandError], why: str
+) -> None:
+    limits = replace(QUICK, farewell=timedelta(milliseconds=50))
+    room = AcpRoom(tmp_path, agent(PID + words), limits=limits)
+    with pytest.raises(CommandError) as raised:
+        await room.run()
+    assert type(raised.value) is kind
+    assert why in raised.value.message
+    assert len(raised.value.describe().encode()) < 10_000
+    assert not lives(int(room.sink.text.partition("pid ")[2].partition(".")[0]))
+    assert room.files() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "why"),
+    [
+        ({"version": 2}, AgentProtocolBroken, "does not speak version 1"),
+        ({"version": "1"}, AgentProtocolBroken, "does not speak version 1"),
+        ({"first": "begin_session = lambda: {}"}, AgentProtocolBroken, "without a session"),
+        ({"first": "begin_session = lambda: {'sessionId': 7}"}, AgentProtocolBroken, "without a session"),
+        ({"first": "begin_session = lambda: []"}, AgentProtocolBroken, "answered 'session/new'"),
+        ({"first": "begin_session = lambda: sys.exit(0)"}, AgentProtocolBroken, "answered 'session/new'"),
+        ({"first": "begin_session = lambda: None"}, CommandFailed, "answered 'session/new' with error -32603"),
+        ({"first": "hear(); send(id=0, error={'code': -32000, 'message': 'log in'}); hang()"}, CommandFailed,
+         "wants to be logged in first (it answered 'initialize' with error -32000): log in"),
+        ({"first": "request('session/request_permission', {}); sys.exit(0)"}, AgentProtocolBroken, "'initialize'"),
+    ],
+)  # fmt: skip
+async def test_an_agent_that_does_not_begin_is_ended(
+    tmp_path: Path, options: dict[str, Any], kind: type[CommandError], why: str
+) -> None:
+    limits = replace(QUICK, farewell=timedelta(milliseconds=50))
+    room = AcpRoom(tmp_path, agent("say('x')", options), limits=limits)
+    with pytest.raises(kind) as raised:
+        await room.run()
+    assert why in raised.value.message
+    assert room.files() == []
+
+
+@pytest.mark.parametrize("first", ["hear(); hang()", "os.close(0); hang()", "os.close(1); hang()"])
+async def test_an_agent_that_never_answers_who_it_is_is_ended(tmp_path: Path, first: str) -> None:
+    limits = replace(QUICK, farewell=timedelta(milliseconds=50), handshake=timedelta(milliseconds=500))
+    room = AcpRoom(tmp_path, agent("say('x')", {"first": first}), limits=limits)
+    with pytest.raises(AgentProtocolBroken, match=r"has not answered 'initialize' within 0\.5 s"):
+        await room.run()
+    assert room.files() == []
+
+
+async def test_an_agent_that_closes_its_output_is_ended_by_its_idle_time_out(tmp_path: Path) -> None:
+    room = AcpRoom(tmp_path, agent("os.close(1); hang()", idle_timeout=timedelta(seconds=1)))
+    with pytest.raises(CommandTimedOut, match="put nothing out"):
+        await room.run()
+    assert room.files() == []
+
+
+async def test_a_few_words_beside_the_protocol_are_passed_over(tmp_path: Path) -> None:
+    options = {"first": "raw('Loaded cached credentials.\\n\\n[1, 2]\\n')"}
+    assert await AcpRoom(tmp_path, agent("raw('tick\\n'); say('ok')", options)).run() == "ok"
+
+
+async def test_a_turn_without_a_word_is_a_failure(tmp_path: Path) -> None:
+    room = AcpRoom(tmp_path, agent("sys.stderr.write('no model'); sys.stderr.flush()"))
+    with pytest.raises(CommandSaidNothing, match="said nothing: no model"):
+        await room.run()
+
+
+async def test_a_line_of_a_gibibyte_is_refused_in_bounded_memory(tmp_path: Path) -> None:
+    words = "raw('{'); piece = b'x' * (1 << 20)\nfor _ in range(1 << 10): raw(piece)"
+    room = AcpRoom(tmp_path, agent(words))
+    tracemalloc.start()
+    with pytest.raises(AgentProtocolBroken, match="a line of more than 4194304 bytes"):
+        await room.run()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 16 << 20
+    assert room.files() == []
+
+
+@pytest.mark.parametrize("end", ["", "sys.exit(3)", "os.kill(os.getpid(), 9)", "raw('{}\\n'); hang()"])
+async def test_what_an_agent_leaves_behind_is_ended_however_it_ends(tmp_path: Path, end: str) -> None:
+    deaf = "lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    room = AcpRoom(tmp_path, agent(f"{FORKING}say('child %d. ' % leave({deaf}))\n{end}"))
+    failed: CommandError | None = None
+    try:
+        await room.run()
+    except CommandError as error:
+        failed = error
+    assert (failed is None) == (end == "")
+    assert not lives(int(room.sink.text.partition("child ")[2].partition(".")[0]))
+    assert room.files() == []
+
+
+async def test_an_agent_that_begins_no_session_is_ended_by_its_time_out(tmp_path: Path) -> None:
+    options = {"first": "begin_session = hang"}
+    room = AcpRoom(tmp_path, agent("say('x')", options, timeout=timedelta(milliseconds=400)))
+    with pytest.raises(CommandTimedOut, match=r"time-out of 0\.4 s"):
+        await room.run()
+
+
+async def test_a_flood_ends_the_agent(tmp_path: Path) -> None:
+    limits = replace(QUICK, most_output_bytes=300_000, farewell=timedelta(milliseconds=50))
+    room = AcpRoom(tmp_path, agent("while True: say('x' * 1000)"), limits=limits)
+    with pytest.raises(CommandFlooded):
+        await room.run()
+
+
+async def test_an_agent_that_asks_for_ever_and_reads_nothing_is_ended(tmp_path: Path) -> None:
+    words = "while True: send(id='a', method='x' * 5_000, params={})"
+    limits = replace(QUICK, farewell=timedelta(milliseconds=50))
+    with pytest.raises(AgentProtocolBroken, match="does not read what it is told"):
+        await AcpRoom(tmp_path, agent(words), limits=limits).run()
+
+
+async def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
+    runner = Runner(kind="acp", argv=("no-such-agent",), cwd="/")
+    room = AcpRoom(tmp_path, runner)
+    with pytest.raises(CommandNotStarted, match="no-such-agent"):
+        await room.run()
+    with pytest.raises(CommandNotStarted, match="no-such-agent"):
+        await asyncio.to_thread(room.acp.program_of, runner)
+
+
+async def test_secrets_are_masked_in_what_the_agent_says_of_its_failure(tmp_path: Path) -> None:
+    words = "send(id=id, error={'code': 1, 'message': 'key ' + os.environ['API_KEY']}); hang()"
+    room = AcpRoom(tmp_path, agent(words, env={"API_KEY": "hush-hush"}))
+    with pytest.raises(CommandFailed, match=r"key \[masked\]"):
+        await room.run()
+
+
+def _peer(**fields: Any) -> tuple[Peer, list[dict[str, Any]]]:
+    said: list[dict[str, Any]] = []
+    return Peer(lambda line: said.append(json.loads(line)), **{"longest_line": 1_000, **fields}), said
+
+
+def test_a_message_may_come_in_pieces_and_several_at_once() -> None:
+    peer, said = _peer()
+    peer.ask("first", {"a": 1})
+    peer.ask("second", {})
+    assert [one["id"] for one in said] == [0, 1]
+    whole = (
+        b'{"id": 1, "result": {"x": "\xc3\xa4"}}\r\n\n  {"method": "told", "params": [1]}\n'
+        b'{"id": "q", "method": "asked"}\n{"id": 0, "error": {"code": 3, "message": "m"}}\n'
+    )
+    heard = [one for byte in whole for one in peer.heard(bytes([byte]))]
+    assert [type(one) for one in heard] == [Answer, Told, Asked, Answer]
+    assert (heard[0].method, heard[0].result) == ("second", {"x": "ä"})
+    assert (heard[3].method, heard[3].refusal.code) == ("first", 3)
+    with pytest.raises(ProtocolFault, match="was not asked"):
+        list(peer.heard(b'{"id": 0, "result": {}}\n'))
+
+
+def test_a_line_is_as_long_as_it_may_be_and_no_longer() -> None:
+    message = b'{"method": "x", "params": {"y": "' + b"z" * 200 + b'"}}'
+    peer, _ = _peer(longest_line=len(message))
+    assert len(list(peer.heard(message + b"\n" + message + b"\n"))) == 2
+    with pytest.raises(ProtocolFault, match=f"more than {len(message)} bytes"):
+        list(peer.heard(b" " + message))
+
+
+def test_a_line_that_comes_in_small_pieces_costs_its_bytes() -> None:
+    peer, _ = _peer(longest_line=1 << 20)
+    tracemalloc.start()
+    for number in range(100_000, 350_000):
+        list(peer.heard(str(number)[:4].encode()))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 2 << 20
+
+
+def test_noise_is_kept_within_bounds() -> None:
+    peer, _ = _peer(longest_line=1 << 20)
+    tracemalloc.start()
+    for _ in range(MOST_NOISE):
+        list(peer.heard(b"n" * 10_000 + b"\n"))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 200_000
+    assert len(peer.noise.bytes()) <= 8 << 10
+    with pytest.raises(ProtocolFault, match="no JSON objects"):
+        list(peer.heard(b"one more\n"))
