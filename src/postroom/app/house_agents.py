@@ -58,8 +58,11 @@ class HouseAgents:
             environment_of=_environment_of,
         )
         self._effects = LetterEffects()
-        runs.serve(AGENT_THREAD, AgentTurns(self._commands, mail.store, clock), self._effects)
+        runs.serve(
+            AGENT_THREAD, AgentTurns(self._commands, mail.store, clock, ring=mail.bell.ring), self._effects
+        )
         self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified)
+        self._waker.on_change = mail.bell.ring
         self._answering = Answering(runs.stores.outbox, mail.store, mail.own_desk, clock)
         self._effects.hint = self._answering.wake
         self._tasks = Tasks("agents")
@@ -87,7 +90,13 @@ class HouseAgents:
 
     def as_agent(self, project: str, name: str) -> RunDispatchExecutor:
         """Return what runs this agent on any thread, such as a chat's."""
-        return AgentTurns(self._commands, self._mail.store, self._clock, whose=lambda _: (project, name))
+        return AgentTurns(
+            self._commands,
+            self._mail.store,
+            self._clock,
+            whose=lambda _: (project, name),
+            ring=self._mail.bell.ring,
+        )
 
     async def runner_of(self, agent_id: str) -> Runner | None:
         """Return how an agent (`name@project`) is run; None when it is not run here.

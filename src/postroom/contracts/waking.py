@@ -74,7 +74,7 @@ class WakingWrites(WakingReads, Protocol):
         """Say, or say anew, how an agent is run."""
         ...
 
-    def drop_runner(self, agent_id: int) -> bool:
+    def drop_runner(self, agent_id: int, *, now: int) -> bool:
         """Have an agent run no more; False when it was not."""
         ...
 
@@ -86,8 +86,11 @@ class WakingWrites(WakingReads, Protocol):
         """
         ...
 
-    def begin_sitting(self, run_id: str, agent_id: int, now: int) -> None:
-        """Record that a run of an agent is at work; begun anew, it has asked nothing."""
+    def begin_sitting(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
+        """Record that a run of an agent is at work; begun anew, it has asked nothing.
+
+        `answered` are the questions whose answers it goes on with.
+        """
         ...
 
     def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
@@ -97,7 +100,7 @@ class WakingWrites(WakingReads, Protocol):
         """
         ...
 
-    def end_sitting(self, run_id: str) -> list[AskedQuestion]:
+    def end_sitting(self, run_id: str, *, now: int, failed: bool = False) -> list[AskedQuestion]:
         """Record that a run is not at work any more and return what it asked, in the order of asking."""
         ...
 

@@ -8,7 +8,13 @@ from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock
 from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
 from postroom.contracts.messages import Message
-from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
+from postroom.contracts.runs import (
+    RunWaitingState,
+    RunWaitingTicket,
+    TerminationKind,
+    TerminationReason,
+    WaitingReason,
+)
 from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import AskedQuestion, Handling
@@ -17,6 +23,10 @@ from postroom.mail.waking.words import agent_of, answer_told, letters_named
 ASK = "ask_person"
 AgentName = tuple[str, str]
 """Slug of the project, and name."""
+
+
+def _nobody() -> None:
+    """Hint to nobody."""
 
 
 class AgentTurns(RunDispatchExecutor):
@@ -32,12 +42,14 @@ class AgentTurns(RunDispatchExecutor):
         store: MailStore,
         clock: Clock,
         whose: Callable[[str], AgentName | None] = agent_of,
+        ring: Callable[[], None] = _nobody,
     ) -> None:
-        """Keep what it works with; `whose` says which agent runs a thread."""
+        """Keep what it works with; `whose` says which agent runs a thread, `ring` hints at changes."""
         self._within = within
         self._store = store
         self._clock = clock
         self._whose = whose
+        self._ring = ring
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run of an agent and return how it ended, or what it waits for."""
@@ -47,19 +59,31 @@ class AgentTurns(RunDispatchExecutor):
         slug, name = whose
         run_id = activation.run_id or ""
         said = await _decided(activation)
-        taken = await self._store.write(lambda tx: self._begun(tx, activation, slug, name))
+        taken = await self._store.write(
+            lambda tx: self._begun(tx, activation, slug, name, goes_on=bool(said))
+        )
+        self._ring()
         if not taken and not said:
             return AgentRunResult(run_id=run_id)
         told = replace(activation, messages=(*taken, *said), agent_id=f"{name}@{slug}")
         try:
             result = await self._within.run(told, sink)
         except Exception:
-            await self._store.write(lambda tx: tx.end_sitting(run_id))
+            await self._ended(run_id, failed=True)
             raise
-        asked = await self._store.write(lambda tx: tx.end_sitting(run_id))
+        asked = await self._ended(run_id, failed=_failed(result))
         return self._waiting(result, asked) if asked and result.waiting is None else result
 
-    def _begun(self, tx: MailWrites, activation: RunActivation, slug: str, name: str) -> tuple[Message, ...]:
+    async def _ended(self, run_id: str, *, failed: bool) -> list[AskedQuestion]:
+        """Note that a run is not at work any more, and return what it asked."""
+        now = self._clock.now()
+        asked = await self._store.write(lambda tx: tx.end_sitting(run_id, now=now, failed=failed))
+        self._ring()
+        return asked
+
+    def _begun(
+        self, tx: MailWrites, activation: RunActivation, slug: str, name: str, *, goes_on: bool
+    ) -> tuple[Message, ...]:
         """Return what the run is to read, and note that it has it and is at work."""
         project = tx.project(slug)
         agent = None if project is None else tx.agent(project.id, name)
@@ -77,8 +101,9 @@ class AgentTurns(RunDispatchExecutor):
                 )
                 tx.put_handling(handling)
             kept.append(message)
-        if agent is not None:
-            tx.begin_sitting(activation.run_id or "", agent.id, self._clock.now())
+        if agent is not None and (kept or goes_on):
+            answered = [call_id for call_id, _ in activation.decisions]
+            tx.begin_sitting(activation.run_id or "", agent.id, self._clock.now(), answered=answered)
         return tuple(kept)
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
@@ -124,6 +149,11 @@ class AgentTurns(RunDispatchExecutor):
     def commits_steps(self, thread_id: str) -> bool:
         """Say whether the steps of this thread's runs are committed by what executes them."""
         return self._within.commits_steps(thread_id)
+
+
+def _failed(result: AgentRunResult) -> bool:
+    ends_well = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED, TerminationKind.SUSPENDED)
+    return result.waiting is None and result.termination.type not in ends_well
 
 
 def _is_open(tx: MailWrites, message_id: int, agent_id: int) -> bool:

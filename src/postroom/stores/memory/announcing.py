@@ -6,6 +6,7 @@ from dataclasses import replace
 from postroom.contracts.announcing import Arrival, ClientSession, Nudges
 from postroom.contracts.errors import StoreError
 from postroom.contracts.mail import Message
+from postroom.stores.memory.project_log import MemoryLogWrites
 from postroom.stores.memory.tables import Letter, Tables
 
 
@@ -61,7 +62,7 @@ class MemoryAnnouncingReads:
                 yield letter, message
 
 
-class MemoryAnnouncingWrites(MemoryAnnouncingReads):
+class MemoryAnnouncingWrites(MemoryAnnouncingReads, MemoryLogWrites):
     """Look-ups and changes within one transaction."""
 
     def mark_announced(self, agent_id: int, message_ids: Sequence[int], *, by: str, now: int) -> int:
@@ -75,6 +76,7 @@ class MemoryAnnouncingWrites(MemoryAnnouncingReads):
         ]
         for letter in new:
             letters.put((agent_id, letter.seq), replace(letter, announced_at=now, announced_by=by))
+            self._tell_delivery("delivery.announced", letter.message_id, agent_id, letter.kind, now, by)
         return len(new)
 
     def bind_client_session(self, client: str, session_id: str, agent_id: int, now: int) -> None:

@@ -18,6 +18,7 @@ from postroom.contracts.mail import (
     Reservation,
     StoredAnswer,
 )
+from postroom.contracts.project_log import ProjectEvent
 from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner
 
 K = TypeVar("K", bound=Hashable)
@@ -212,13 +213,19 @@ class Tables:
         self.waking = WakingTables(journal)
         self.client_sessions: Table[tuple[str, str], ClientSession] = Table(journal)
         self.nudges: Table[int, Nudges] = Table(journal)
+        self.project_events: Table[tuple[int, int], ProjectEvent] = Table(journal)
+        self.log_floors: Table[int, int] = Table(journal)
         self.probes: Table[int, int] = Table(journal)
         self._numbers: Table[str, int] = Table(journal)
 
     def next_number(self, name: str) -> int:
         """Return the next number of a series; none is given out twice, even after its row is gone."""
-        return self._numbers.put(name, (self._numbers.get(name) or 0) + 1)
+        return self._numbers.put(name, self.newest_number(name) + 1)
+
+    def newest_number(self, name: str) -> int:
+        """Return the number of a series that was given out last; 0 before the first."""
+        return self._numbers.get(name) or 0
 
     def numbers_reach(self, name: str, number: int) -> None:
         """Let a series go on after a number that came from elsewhere."""
-        self._numbers.put(name, max(self._numbers.get(name) or 0, number))
+        self._numbers.put(name, max(self.newest_number(name), number))
