@@ -40,6 +40,7 @@ from postroom.http_api.lag import LagMeter, measure_lag
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
+from postroom.mail.event_following import EventFollowing
 from postroom.mail.following import Following
 from postroom.mail.hooks import Hooks
 from postroom.mail.query import parse_query
@@ -105,6 +106,7 @@ class Site:
                 questions=QuestionOperator(house.runs, house.clock),
                 runs=RunOperator(house.runs),
                 calls=house.calls,
+                events=EventFollowing(house.mail),
             ),
             *hook_routes(Hooks(house.mail), Following(house.mail)),
             *([] if house.gateway is None else house.gateway.routes()),

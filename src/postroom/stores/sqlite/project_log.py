@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from postroom.contracts.project_log import EventKind, Happening, LogBounds, ProjectEvent
+from postroom.stores.codec import encode
 from postroom.stores.sqlite.statements import load_statements
 from postroom.stores.telling import Telling
 
@@ -62,7 +63,7 @@ class SqliteLogWrites(SqliteLogReads, Telling):
 
 
 def _columns(told: Happening) -> tuple[object, ...]:
-    detail = json.dumps(told.detail, ensure_ascii=False, separators=(",", ":")) if told.detail else "{}"
+    detail = encode(told.detail) if told.detail else "{}"
     return (told.at, told.kind, told.agent_id, told.message_id, told.reservation_id, told.run_id, detail)
 
 

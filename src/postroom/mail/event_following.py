@@ -1,0 +1,63 @@
+"""Waiting for what happens in a project: who follows its log is answered when something comes."""
+
+import asyncio
+
+from postroom.contracts.store import MailReads
+from postroom.mail.commands import FetchEvents, FollowEvents
+from postroom.mail.desk import Caller
+from postroom.mail.event_log import EventsView, fetch_events, newest_of
+from postroom.mail.identity import refuse_unknown_token
+from postroom.mail.service import Mail
+
+
+class EventFollowing:
+    """Answers those who wait, for one mail room."""
+
+    def __init__(self, mail: Mail) -> None:
+        self._mail = mail
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the server stops, and nobody waits any more."""
+        return self._mail.bell.is_stopped
+
+    async def events(self, asked: FollowEvents, caller: Caller) -> EventsView:
+        """Return what happened after a cursor, as soon as there is something the caller may see.
+
+        When the wait is over it is empty; `next` moves on all the same. Without a cursor the answer is empty
+        and comes at once; its `next` is where to begin.
+
+        Raises:
+            UnknownProject, WrongToken, CursorExpired, CursorAhead: it cannot be followed.
+        """
+        if asked.after is None:
+            return await self._mail.store.read(lambda tx: self._newest(tx, asked, caller))
+        until = asyncio.get_running_loop().time() + asked.wait
+
+        after = asked.after
+
+        async def look() -> EventsView:
+            nonlocal after
+            found = await self._look(asked, after, caller)
+            while not found["events"] and found["next"] < found["newest"]:  # a page of what it may not see
+                found = await self._look(asked, found["next"], caller)
+            after = found["next"]
+            return found
+
+        return await self._mail.bell.awaited(look, lambda found: bool(found["events"]), until=until)
+
+    async def _look(self, asked: FollowEvents, after: int, caller: Caller) -> EventsView:
+        return await self._mail.store.read(lambda tx: self._after(tx, asked, after, caller))
+
+    def _newest(self, tx: MailReads, asked: FollowEvents, caller: Caller) -> EventsView:
+        desk = self._mail.desk(tx, caller)
+        refuse_unknown_token(desk)
+        return newest_of(desk, asked.project_key)
+
+    def _after(self, tx: MailReads, asked: FollowEvents, after: int, caller: Caller) -> EventsView:
+        desk = self._mail.desk(tx, caller)
+        refuse_unknown_token(desk)
+        command = FetchEvents(
+            project_key=asked.project_key, after=after, limit=asked.limit, kinds=asked.kinds
+        )
+        return fetch_events(desk, command)
