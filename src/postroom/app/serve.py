@@ -187,6 +187,7 @@ class _Server(uvicorn.Server):
             await self._house.agents.stop()
             return
         self._house.backups.start()
+        self._house.trimming.start()
         for listener in sockets or ():
             listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
         settings = self._house.settings
@@ -227,6 +228,7 @@ class _Server(uvicorn.Server):
         Chats are stopped before: turns and answers get their time while pages and health still answer.
         """
         await self._house.backups.stop()
+        await self._house.trimming.stop()
         if self._chats is not None:
             await self._chats.stop()
         await self._house.agents.stop()

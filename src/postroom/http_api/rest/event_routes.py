@@ -1,6 +1,6 @@
 """What happens in a project, as it happens: an answer that waits, or a stream of events. By one address.
 
-    GET /v1/events?project_key=&after=&wait=30      one answer, as soon as there is something or the wait is over
+    GET /v1/events?project_key=&after=&wait=30      one answer: when there is something or the wait is over
     GET /v1/events?project_key=  text/event-stream  event by event, until the server stops or the hour is over
 
 A reader that comes again with `Last-Event-ID` (browsers do by themselves) gets what it missed, each once.
@@ -99,7 +99,7 @@ class EventDesk:
         while True:
             for one in found["events"]:
                 yield sse.entry(one["kind"], msgspec.json.encode(one).decode(), number=one["seq"])
-            if not found["events"]:
+            if not found["events"] or found["events"][-1]["seq"] < found["next"]:
                 yield sse.beat(found["next"])
             if self._following.is_over or loop.time() >= until:
                 return
