@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message
 from mail_room import HARBOR
 from postroom import sse
 from postroom.http_api.rest import event_routes
+from postroom.mail.bell import Bell
 from rest_room import OPERATOR, Edge, opened
 
 PATIENCE = 5
@@ -54,6 +55,11 @@ class Listener:
     async def _send(self, message: Message) -> None:
         await self.takes.wait()
         self._pieces.put_nowait(message)
+
+    def statuses(self) -> list[int]:
+        """Return the statuses of the answers that were sent, taking all of them."""
+        sent = [self._pieces.get_nowait() for _ in range(self._pieces.qsize())]
+        return [one["status"] for one in sent if one["type"] == "http.response.start"]
 
     async def piece(self) -> str:
         """Return the next piece of the body; empty at its end."""
@@ -170,32 +176,63 @@ async def test_a_stream_that_cannot_go_on_says_why_and_ends(edge: Edge) -> None:
     async with listening(edge, {"Authorization": f"Bearer {token}"}, after=3) as listener:
         assert await listener.events(1) == [("4", "agent.registered")]
         await edge.mail.issue_token(HARBOR, "Ada", None)
-        await edge.room.send("Ada", "Ben")
         last = await listener.piece()
         assert last.startswith("event: refused\ndata: ")
         assert json.loads(last.partition("data: ")[2])["code"] == "wrong_token"
         assert await listener.piece() == ""
 
 
-async def test_no_more_streams_than_agreed_and_each_that_ends_makes_room(
+async def test_nobody_looks_on_for_who_has_gone(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_routes, "MOST_LISTENERS", 1)
+    await edge.room.open()
+    query = urlencode({"project_key": HARBOR, "after": 4, "wait": 60})
+    for _ in range(3):
+        listener = Listener(edge.app, query, {"Accept": "application/json"})
+        async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+            group.create_task(listener.run())
+            await asyncio.sleep(0)
+            listener.gone.set()
+        assert listener.statuses() == [204]
+
+
+async def test_who_waits_is_refused_when_its_token_ends(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
+    await edge.room.open()
+    waits, bell = asyncio.Event(), edge.mail.bell
+
+    def next_ring() -> asyncio.Event:
+        waits.set()
+        return Bell.next_ring(bell)
+
+    monkeypatch.setattr(bell, "next_ring", next_ring)
+    bearer = {"Authorization": f"Bearer {await edge.token_of('Ada')}"}
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        wait = group.create_task(ask(edge, bearer, after=4, wait=60))
+        await waits.wait()
+        await edge.mail.issue_token(HARBOR, "Ada", None)
+    assert (wait.result().status_code, wait.result().json()["code"]) == (401, "wrong_token")
+
+
+async def test_no_more_listeners_than_agreed_and_each_that_ends_makes_room(
     edge: Edge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_routes, "MOST_STREAMS", 1)
+    monkeypatch.setattr(event_routes, "MOST_LISTENERS", 1)
     await edge.room.open()
     for _ in range(2):
         async with listening(edge, after=3) as listener:
             assert await listener.events(1) == [("4", "agent.registered")]
-            refused = await ask(edge, STREAM, after=3)
-            assert (refused.status_code, refused.json()["code"]) == (503, "server_unavailable")
-            assert refused.headers["retry-after"]
+            for refused in (await ask(edge, STREAM, after=3), await ask(edge, after=4, wait=1)):
+                assert (refused.status_code, refused.json()["code"]) == (503, "server_unavailable")
+                assert refused.headers["retry-after"]
             assert (await ask(edge, after=3)).status_code == 200
     for _ in range(2):
         assert (await ask(edge, STREAM, after=99)).status_code == 409
+        assert (await ask(edge, after=99, wait=1)).status_code == 409
+        assert (await ask(edge, after=3, wait=1)).status_code == 200
 
 
 async def test_a_reader_that_takes_nothing_is_cut_off(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "SLOWEST", 0.01)
-    monkeypatch.setattr(event_routes, "MOST_STREAMS", 1)
+    monkeypatch.setattr(event_routes, "MOST_LISTENERS", 1)
     await edge.room.open()
     query = urlencode({"project_key": HARBOR, "after": 0})
     slow = Listener(edge.app, query, {})

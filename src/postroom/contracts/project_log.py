@@ -42,6 +42,7 @@ EventKind = Literal[
     "run.paused",
     "run.ended",
     "run.failed",
+    "run.cut_off",
     "pause.asked",
     "pause.answered",
 ]

@@ -89,7 +89,8 @@ class WakingWrites(WakingReads, Protocol):
     def begin_sitting(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
         """Record that a run of an agent is at work; begun anew, it has asked nothing.
 
-        `answered` are the questions whose answers it goes on with.
+        One that is at work already was cut off before, with its server or its lease. `answered` are the
+        questions whose answers it goes on with.
         """
         ...
 

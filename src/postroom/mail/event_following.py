@@ -1,6 +1,7 @@
 """Waiting for what happens in a project: who follows its log is answered when something comes."""
 
 import asyncio
+from typing import Final
 
 from postroom.contracts.store import MailReads
 from postroom.mail.commands import FetchEvents, FollowEvents
@@ -8,6 +9,9 @@ from postroom.mail.desk import Caller
 from postroom.mail.event_log import EventsView, fetch_events, newest_of
 from postroom.mail.identity import refuse_unknown_token
 from postroom.mail.service import Mail
+
+STRIDE: Final = 1_000
+"""Entries that are looked through at a time for one that the caller may see, however few it asked for."""
 
 
 class EventFollowing:
@@ -33,31 +37,36 @@ class EventFollowing:
         if asked.after is None:
             return await self._mail.store.read(lambda tx: self._newest(tx, asked, caller))
         until = asyncio.get_running_loop().time() + asked.wait
-
         after = asked.after
 
         async def look() -> EventsView:
             nonlocal after
-            found = await self._look(asked, after, caller)
+            found = await self._look(asked, after, caller, asked.limit)
             while not found["events"] and found["next"] < found["newest"]:  # a page of what it may not see
-                found = await self._look(asked, found["next"], caller)
+                found = _first(await self._look(asked, found["next"], caller, STRIDE), asked.limit)
             after = found["next"]
             return found
 
         return await self._mail.bell.awaited(look, lambda found: bool(found["events"]), until=until)
 
-    async def _look(self, asked: FollowEvents, after: int, caller: Caller) -> EventsView:
-        return await self._mail.store.read(lambda tx: self._after(tx, asked, after, caller))
+    async def _look(self, asked: FollowEvents, after: int, caller: Caller, limit: int) -> EventsView:
+        command = FetchEvents(project_key=asked.project_key, after=after, limit=limit, kinds=asked.kinds)
+        return await self._mail.store.read(lambda tx: self._after(tx, command, caller))
 
     def _newest(self, tx: MailReads, asked: FollowEvents, caller: Caller) -> EventsView:
         desk = self._mail.desk(tx, caller)
         refuse_unknown_token(desk)
         return newest_of(desk, asked.project_key)
 
-    def _after(self, tx: MailReads, asked: FollowEvents, after: int, caller: Caller) -> EventsView:
+    def _after(self, tx: MailReads, command: FetchEvents, caller: Caller) -> EventsView:
         desk = self._mail.desk(tx, caller)
         refuse_unknown_token(desk)
-        command = FetchEvents(
-            project_key=asked.project_key, after=after, limit=asked.limit, kinds=asked.kinds
-        )
         return fetch_events(desk, command)
+
+
+def _first(found: EventsView, most: int) -> EventsView:
+    """Return no more entries than were asked for; who goes on after them misses none."""
+    if len(found["events"]) <= most:
+        return found
+    kept = found["events"][:most]
+    return {**found, "events": kept, "next": kept[-1]["seq"]}

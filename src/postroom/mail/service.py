@@ -110,6 +110,7 @@ class Mail:
             tx.set_agent_token(find_agent(tx, project, agent_name).id, hashed)
 
         await self.store.write(change)
+        self.bell.ring()  # who waits by a token that has ended waits no longer
 
     async def _rotate(self, command: RotateAgentToken, caller: Caller) -> RotatedToken:
         """Give the agent a new token in a file of the server; a model that asks never sees it."""

@@ -132,6 +132,10 @@ class Telling(ABC):
         detail = {"question_id": question_id} if question_id else {}
         self._record_of_agents(Happening(kind=kind, at=now, agent_id=agent_id, run_id=run_id, detail=detail))
 
+    def _tell_cut_off(self, run_id: str, agent_id: int, now: int) -> None:
+        """Tell that a run lost its lease, or its server, while it was at work: it is begun anew."""
+        self._tell_run("run.cut_off", run_id, agent_id, now)
+
     def _tell_begun(self, run_id: str, agent_id: int, now: int, answered: Sequence[str]) -> None:
         for question_id in answered:
             self._tell_run("pause.answered", run_id, agent_id, now, question_id)

@@ -7,12 +7,12 @@ A reader that comes again with `Last-Event-ID` (browsers do by themselves) gets 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from postroom import sse
@@ -33,7 +33,8 @@ BEAT: Final = 15
 """Seconds of silence before a sign of life."""
 LIFE: Final = timedelta(hours=1)
 """After so long a stream ends: who comes again is looked at again."""
-MOST_STREAMS: Final = 64
+MOST_LISTENERS: Final = 128
+"""Streams and waits at one moment; an answer that comes at once is always to be had."""
 _LISTS: Final = list_fields(input_schema(FollowEvents))
 
 
@@ -55,41 +56,51 @@ class EventDesk:
 
     def __init__(self, following: EventOperations) -> None:
         self._following = following
-        self._streams = 0
+        self._listeners = 0
 
     async def answer(self, request: Request) -> Response:
         """Return what happened, or the stream of it.
 
         Raises:
             InvalidArgument: a field, or the last id, does not fit.
-            ServerUnavailable: too many streams are open.
+            ServerUnavailable: too many listen already.
             PostroomError: the log cannot be followed.
         """
-        asked = _asked(request)
-        caller = caller_of(request)
+        asked, caller = _asked(request), caller_of(request)
         if request.method == "HEAD":
-            asked = msgspec.structs.replace(asked, wait=0)
-        if request.method == "HEAD" or not _wants_stream(request):
-            return Response(msgspec.json.encode(await self._following.events(asked, caller)), media_type=JSON)
-        return await self._stream(asked, caller)
+            return _as_json(await self._following.events(_at_once(asked), caller))
+        if _wants_stream(request):
+            return await self._stream(asked, caller)
+        if asked.after is None or not asked.wait:
+            return _as_json(await self._following.events(asked, caller))
+        self._come()
+        try:
+            return _as_json(await _while_there(request, self._following.events(asked, caller)))
+        except ClientDisconnect:
+            return Response(status_code=204)  # which nobody reads
+        finally:
+            self._leave()
 
     async def _stream(self, asked: FollowEvents, caller: Caller) -> Response:
-        if self._streams >= MOST_STREAMS:
-            raise ServerUnavailable(
-                f"{MOST_STREAMS} streams of events are open",
-                value=MOST_STREAMS,
-                remedy="come again later, or ask with `wait` and without a stream",
-            )
-        self._streams += 1
+        self._come()
         try:  # what cannot be followed is refused with a status, before the stream begins
-            first = await self._following.events(msgspec.structs.replace(asked, wait=0), caller)
+            first = await self._following.events(_at_once(asked), caller)
         except BaseException:
-            self._streams -= 1
+            self._leave()
             raise
-        return sse.SseResponse(self._events(asked, first, caller), left=self._left)
+        return sse.SseResponse(self._events(asked, first, caller), left=self._leave)
 
-    def _left(self) -> None:
-        self._streams -= 1
+    def _come(self) -> None:
+        if self._listeners >= MOST_LISTENERS:
+            raise ServerUnavailable(
+                f"{MOST_LISTENERS} listen to events already",
+                value=MOST_LISTENERS,
+                remedy="come again later, or ask without `wait` and without a stream",
+            )
+        self._listeners += 1
+
+    def _leave(self) -> None:
+        self._listeners -= 1
 
     async def _events(self, asked: FollowEvents, found: EventsView, caller: Caller) -> AsyncGenerator[str]:
         """Yield events as they come; a sign of life in between says how far the log was read."""
@@ -109,6 +120,37 @@ class EventDesk:
             except PostroomError as error:
                 yield sse.entry(REFUSED, msgspec.json.encode(error.as_dict()).decode())
                 return
+
+
+async def _while_there(request: Request, asking: Awaitable[EventsView]) -> EventsView:
+    """Return what was asked for; nobody looks on for a client that has gone.
+
+    Raises:
+        ClientDisconnect: it has gone.
+        PostroomError: what was asked for is refused.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(_gone(request))
+            found = await asking
+            watching.cancel()
+    except ExceptionGroup as errors:  # of the two the one that came first
+        raise errors.exceptions[0] from None
+    return found
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    raise ClientDisconnect
+
+
+def _at_once(asked: FollowEvents) -> FollowEvents:
+    return msgspec.structs.replace(asked, wait=0)
+
+
+def _as_json(found: EventsView) -> Response:
+    return Response(msgspec.json.encode(found), media_type=JSON)
 
 
 def _asked(request: Request) -> FollowEvents:

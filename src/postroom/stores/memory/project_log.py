@@ -22,7 +22,7 @@ class MemoryLogReads:
 
     def log_bounds(self, project_id: int) -> LogBounds:
         """Return what a project's log holds."""
-        oldest = self._tables.log_floors.get(project_id) or 0
+        oldest = self._tables.logs.floors.get(project_id) or 0
         return LogBounds(oldest=oldest, newest=self._tables.newest_number(_series(project_id)))
 
     def letters_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
@@ -35,7 +35,7 @@ class MemoryLogReads:
     def _behind(self, project_id: int, after: int) -> Iterator[ProjectEvent]:
         bounds = self.log_bounds(project_id)
         for seq in range(max(after, bounds.oldest) + 1, bounds.newest + 1):
-            yield self._tables.project_events.row((project_id, seq))
+            yield self._tables.logs.events.row((project_id, seq))
 
 
 class MemoryLogWrites(MemoryLogReads, Telling):
@@ -46,16 +46,16 @@ class MemoryLogWrites(MemoryLogReads, Telling):
         bounds = self.log_bounds(project_id)
         last = min(bounds.newest - max(keep, 1), bounds.oldest + limit)
         for seq in range(bounds.oldest + 1, last + 1):
-            self._tables.project_events.drop((project_id, seq))
+            self._tables.logs.events.drop((project_id, seq))
         if last <= bounds.oldest:
             return 0
-        self._tables.log_floors.put(project_id, last)
+        self._tables.logs.floors.put(project_id, last)
         return last - bounds.oldest
 
     def _record(self, project_id: int, happening: Happening) -> None:
         seq = self._tables.next_number(_series(project_id))
         event = ProjectEvent(project_id=project_id, seq=seq, happening=happening)
-        self._tables.project_events.insert((project_id, seq), event)
+        self._tables.logs.events.insert((project_id, seq), event)
 
     def _record_of_agents(self, happening: Happening, *, other_id: int | None = None) -> None:
         tables = self._tables

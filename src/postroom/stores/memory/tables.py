@@ -171,6 +171,15 @@ class WakingTables:
         self.sittings: Table[str, Sitting] = Table(journal)
 
 
+class LogTables:
+    """What is kept of what happened."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.events: Table[tuple[int, int], ProjectEvent] = Table(journal)
+        self.floors: Table[int, int] = Table(journal)
+        """The last entry of each project that was trimmed."""
+
+
 class Tables:
     """Everything a memory store holds."""
 
@@ -213,8 +222,7 @@ class Tables:
         self.waking = WakingTables(journal)
         self.client_sessions: Table[tuple[str, str], ClientSession] = Table(journal)
         self.nudges: Table[int, Nudges] = Table(journal)
-        self.project_events: Table[tuple[int, int], ProjectEvent] = Table(journal)
-        self.log_floors: Table[int, int] = Table(journal)
+        self.logs = LogTables(journal)
         self.probes: Table[int, int] = Table(journal)
         self._numbers: Table[str, int] = Table(journal)
 

@@ -73,6 +73,9 @@ class MemoryWakingWrites(MemoryWakingReads, MemoryLogWrites):
         """Record that a run of an agent is at work; begun anew, it has asked nothing."""
         if agent_id not in self._tables.agents:
             raise StoreError("the store refused: no such agent", value=agent_id)
+        former = self._tables.waking.sittings.get(run_id)
+        if former is not None:
+            self._tell_cut_off(run_id, former.agent_id, now)
         self._tables.waking.sittings.put(run_id, Sitting(agent_id=agent_id))
         self._tell_begun(run_id, agent_id, now, answered)
 

@@ -69,8 +69,10 @@ class SqliteWakingWrites(SqliteWakingReads, SqliteLogWrites):
 
     def begin_sitting(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
         """Record that a run of an agent is at work; begun anew, it has asked nothing."""
+        former = self._connection.execute(SQL["end_sitting"], (run_id,)).fetchone()
+        if former is not None:
+            self._tell_cut_off(run_id, former[0], now)
         self._connection.execute(SQL["begin_sitting"], (run_id, agent_id, now))
-        self._connection.execute(SQL["drop_questions"], (run_id,))
         self._tell_begun(run_id, agent_id, now, answered)
 
     def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:

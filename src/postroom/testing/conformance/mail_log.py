@@ -198,7 +198,10 @@ async def contacts_are_told_in_both_projects(store: MailStore, clock: ManualCloc
 
 
 async def a_run_and_its_questions_are_told(store: MailStore, clock: ManualClock) -> None:
-    """A run that has asked is paused; the same question again, or the end of no run, is not told."""
+    """A run that has asked is paused, one that begins while it is at work was cut off before.
+
+    The same question again, or the end of no run, is not told.
+    """
     here = await an_office(store)
     ada, question = here.ada.id, AskedQuestion(id="q", text="SECRET")
     await store.write(lambda tx: tx.begin_sitting("r", ada, 5))
@@ -209,7 +212,8 @@ async def a_run_and_its_questions_are_told(store: MailStore, clock: ManualClock)
     await store.write(lambda tx: tx.begin_sitting("r", ada, 10, answered=["q"]))
     await store.write(lambda tx: tx.end_sitting("r", now=11, failed=True))
     await store.write(lambda tx: tx.begin_sitting("s", ada, 12))
-    await store.write(lambda tx: tx.end_sitting("s", now=13))
+    await store.write(lambda tx: tx.begin_sitting("s", ada, 13))
+    await store.write(lambda tx: tx.end_sitting("s", now=14))
     assert await _told(store, here.project.id) == [
         ("run.began", 5, ada, {}),
         ("pause.asked", 6, ada, {"question_id": "q"}),
@@ -218,7 +222,9 @@ async def a_run_and_its_questions_are_told(store: MailStore, clock: ManualClock)
         ("run.began", 10, ada, {}),
         ("run.failed", 11, ada, {}),
         ("run.began", 12, ada, {}),
-        ("run.ended", 13, ada, {}),
+        ("run.cut_off", 13, ada, {}),
+        ("run.began", 13, ada, {}),
+        ("run.ended", 14, ada, {}),
     ]
 
 

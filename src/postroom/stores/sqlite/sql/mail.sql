@@ -476,11 +476,7 @@ ON CONFLICT (message_id, agent_id) DO UPDATE
    SET run_id = :run_id, injected_at = :injected_at, ended_at = :ended_at, failure = :failure;
 
 -- begin_sitting
-INSERT INTO sittings (run_id, agent_id, began_at) VALUES (?1, ?2, ?3)
-ON CONFLICT (run_id) DO UPDATE SET agent_id = ?2, began_at = ?3;
-
--- drop_questions
-DELETE FROM questions WHERE run_id = ?;
+INSERT INTO sittings (run_id, agent_id, began_at) VALUES (?1, ?2, ?3);
 
 -- ask
 INSERT INTO questions (run_id, question_id, text, asked_at)

@@ -5,10 +5,11 @@ VALUES (?1, 1 + coalesce((SELECT max(seq) FROM project_events WHERE project_id =
 
 -- record_of_agents
 INSERT INTO project_events (project_id, seq, at, kind, agent_id, message_id, reservation_id, run_id, detail)
-SELECT p.project_id, 1 + coalesce((SELECT max(e.seq) FROM project_events e WHERE e.project_id = p.project_id), 0),
+SELECT homes.project_id,
+       1 + coalesce((SELECT max(e.seq) FROM project_events e WHERE e.project_id = homes.project_id), 0),
        ?2, ?3, ?4, ?5, ?6, ?7, ?8
   FROM (SELECT project_id FROM messages WHERE id = ?5
-        UNION SELECT project_id FROM agents WHERE id IN (?4, ?1)) p;
+        UNION SELECT project_id FROM agents WHERE id IN (?4, ?1)) homes;
 
 -- projects_reached
 SELECT a.project_id, min(r.kind = 'bcc') FROM recipients r JOIN agents a ON a.id = r.agent_id
