@@ -118,7 +118,11 @@ def _as_line(one: Mapping[str, Any]) -> str:
         ("run", one["run_id"]),
         *one["detail"].items(),
     )
-    words = [f"{name}={value}" for name, value in about if value is not None]
+    words = [
+        f"{name}={json.dumps(value) if isinstance(value, bool) else value}"
+        for name, value in about
+        if value is not None
+    ]
     return "\t".join(
         show.line(word) for word in (one["seq"], one["at"], one["kind"], one["agent"] or "-", " ".join(words))
     )
