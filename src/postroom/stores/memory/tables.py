@@ -171,6 +171,14 @@ class WakingTables:
         self.sittings: Table[str, Sitting] = Table(journal)
 
 
+class AnnouncingTables:
+    """What is kept of who was told of letters."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.client_sessions: Table[tuple[str, str], ClientSession] = Table(journal)
+        self.nudges: Table[int, Nudges] = Table(journal)
+
+
 class LogTables:
     """What is kept of what happened."""
 
@@ -220,8 +228,7 @@ class Tables:
         self.answers: Table[tuple[str, str], KeptAnswer] = Table(journal)
         self.outbox: Table[int, OutboxRow] = Table(journal, topic=by("topic"))
         self.waking = WakingTables(journal)
-        self.client_sessions: Table[tuple[str, str], ClientSession] = Table(journal)
-        self.nudges: Table[int, Nudges] = Table(journal)
+        self.announcing = AnnouncingTables(journal)
         self.logs = LogTables(journal)
         self.probes: Table[int, int] = Table(journal)
         self._numbers: Table[str, int] = Table(journal)

@@ -137,6 +137,18 @@ async def each_step_of_a_delivery_is_told_once(store: MailStore, clock: ManualCl
     assert (last[0].happening.run_id, last[0].happening.message_id) == ("r", sent)
 
 
+async def letters_are_announced_in_the_order_in_which_they_are_named(
+    store: MailStore, clock: ManualClock
+) -> None:
+    """Each once, however often it is named."""
+    here = await an_office(store)
+    ids = await store.write(lambda tx: [letter(tx, here.ada, [here.ben], now=5).id for _ in range(3)])
+    named = [ids[2], ids[0], ids[2], ids[1]]
+    assert await store.write(lambda tx: tx.mark_announced(here.ben.id, named, by="hook", now=6)) == 3
+    found = await store.read(lambda tx: tx.project_events(here.project.id, after=FURNISHED + 3, limit=9))
+    assert [one.happening.message_id for one in found] == [ids[2], ids[0], ids[1]]
+
+
 async def what_comes_of_a_hidden_copy_is_marked(store: MailStore, clock: ManualClock) -> None:
     """Whoever may not know of the copy can be kept from it."""
     here = await an_office(store)
@@ -329,6 +341,7 @@ PROMISES = (
     what_agents_do_of_themselves_is_told,
     a_letter_is_told_once_in_each_project,
     each_step_of_a_delivery_is_told_once,
+    letters_are_announced_in_the_order_in_which_they_are_named,
     what_comes_of_a_hidden_copy_is_marked,
     what_becomes_of_a_reservation_is_told,
     contacts_are_told_in_both_projects,
