@@ -186,6 +186,7 @@ def _project(tx: MailReads, project: Project) -> dict[str, object]:
         "attachments": tx.attachments(ids),
         "reservations": tx.reservations(project.id, limit=100_000),
         "contacts": [tx.contacts(agent.id) for agent in agents],
+        "events": tx.project_events(project.id, after=0, limit=100_000),
     }
 
 

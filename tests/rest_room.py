@@ -14,6 +14,7 @@ from postroom.http_api.rest.routes import rest_paths, rest_routes
 from postroom.http_api.routes import application
 from postroom.http_api.sessions import Sessions
 from postroom.mail.desk import Rules, token_hash
+from postroom.mail.event_following import EventFollowing
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mcp_server import PostroomMcpServer
@@ -41,6 +42,7 @@ LOOKS: dict[str, dict[str, Any]] = {
     "list_contacts": {"agent_name": "Ada"},
     "check_file_reservations": {"agent_name": "Ada", "paths": ["p", "x y&z"], "exclusive": False},
     "list_file_reservations": {"agent_name": "Ben"},
+    "fetch_events": {"after": 3, "limit": 4, "kinds": ["letter.sent", "reservation.made"]},
 }
 """The arguments of a look each, in the world of `furnish`."""
 
@@ -76,7 +78,7 @@ class Edge:
         self.mcp = PostroomMcpServer(self.mail, subscriptions=self.news)
         self.sessions = Sessions(b"k" * 32, self.clock)
         calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self._count)
-        made = rest_routes(calls, session_cookie=self.sessions.cookie_name)
+        made = rest_routes(calls, EventFollowing(self.mail), session_cookie=self.sessions.cookie_name)
         self.bare = application([*made])
         self.app = Guard(
             self.bare,

@@ -82,6 +82,12 @@ REST: Final = (
         "What follows, as an OpenAPI document.",
     ),
     (
+        "`/v1/events`",
+        "GET, OPTIONS",
+        "operator, agents, logged-in people",
+        "What happens in a project, as an answer that waits or as a stream. See [Events](../events.md).",
+    ),
+    (
         "`/v1/{look}`",
         "GET, OPTIONS",
         "operator, agents, logged-in people",

@@ -1,13 +1,15 @@
 """The page of REST: every address of the mail room, from the document that the server serves."""
 
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from from_code.markdown import table
-from postroom.http_api.rest.addresses import address_of, method_of
+from postroom.http_api.rest.addresses import EVENTS, address_of, method_of
 from postroom.http_api.rest.document import OPENAPI
 from postroom.http_api.rest.refusals import ONLY_OF_CHANGES, codes_by_status
 from postroom.http_api.rest.schemas import PROBLEM
+from postroom.mail.commands import FollowEvents
 from postroom.mail.operations import ALL_OPERATIONS
 
 
@@ -23,7 +25,8 @@ def page() -> str:
                 f"[`{one.name}`](tools.md#{one.name})",
             )
             for one in ALL_OPERATIONS
-        ],
+        ]
+        + [("GET", f"`{EVENTS}`", inspect.cleandoc(FollowEvents.__doc__ or ""), "[Events](../events.md)")],
     )
     return f"""
 # REST

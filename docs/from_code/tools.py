@@ -141,6 +141,8 @@ def _annotation(kind: Any, views: dict[str, type]) -> str:
         return f"[{kind.__name__}](#{kind.__name__.lower()})"
     if origin is list:
         return f"list of {_annotation(typing.get_args(kind)[0], views)}"
+    if origin is dict:
+        return f"object of {_annotation(typing.get_args(kind)[1], views)}"
     if origin in (typing.Union, UnionType):
         return " or ".join(_annotation(one, views) for one in typing.get_args(kind))
     names = {str: "string", int: "integer", bool: "boolean", float: "number", NoneType: "null"}

@@ -115,6 +115,7 @@ def test_what_was_answered_before_a_kill_is_there_exactly_once(cut_server: Runni
         ask_again(cut_server, ledger)
         check_letters(cut_server, ledger)
         check_cursors(cut_server)
+        check_log(cut_server)
     cut_server.await_archive(patience=60 + ROUNDS)
     check_archive(cut_server)
     took = time.monotonic() - began
@@ -183,6 +184,23 @@ def check_cursors(server: RunningServer) -> None:
             assert seen == page["newest"]
             with pytest.raises(Refused, match="cursor_ahead"):
                 line.tool("fetch_inbox_events", project_key=FOLDER, agent_name=name, after=seen + 1)
+
+
+def check_log(server: RunningServer) -> None:
+    """The project's log has no gap, and tells of every letter that is there, once, and of no other."""
+    told: list[int] = []
+    cursor = 0
+    with server.line() as line:
+        while True:
+            page = line.tool("fetch_events", project_key=FOLDER, after=cursor, limit=1000)
+            seqs = [event["seq"] for event in page["events"]]
+            assert seqs == list(range(cursor + 1, page["next"] + 1))
+            told += [event["message_id"] for event in page["events"] if event["kind"] == "letter.sent"]
+            cursor = page["next"]
+            if cursor == page["newest"]:
+                break
+    with closing(sqlite3.connect(f"file:{server.database}?mode=ro", uri=True)) as database:
+        assert told == [number for (number,) in database.execute("SELECT id FROM messages ORDER BY id")]
 
 
 def check_archive(server: RunningServer) -> None:

@@ -322,6 +322,19 @@ CREATE TABLE project_aliases (
   project_id INTEGER NOT NULL REFERENCES projects (id)
 ) WITHOUT ROWID;
 
+CREATE TABLE project_events (
+  project_id     INTEGER NOT NULL REFERENCES projects (id),
+  seq            INTEGER NOT NULL CHECK (seq > 0),
+  at             INTEGER NOT NULL,
+  kind           TEXT NOT NULL,
+  agent_id       INTEGER,
+  message_id     INTEGER,
+  reservation_id INTEGER,
+  run_id         TEXT,
+  detail         TEXT NOT NULL DEFAULT '{}',
+  PRIMARY KEY (project_id, seq)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE projects (
   id           INTEGER PRIMARY KEY,
   slug         TEXT NOT NULL UNIQUE,

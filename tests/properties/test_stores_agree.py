@@ -44,6 +44,7 @@ ids = st.sampled_from([1, 2, 3, 1, 2, 3, 1, 2, 3, 4, 5, 9])
 instants = st.integers(min_value=START, max_value=START + SPAN)
 lengths = st.integers(min_value=0, max_value=8)
 limits = st.integers(min_value=0, max_value=5)
+places = st.integers(min_value=0, max_value=6)
 names = st.sampled_from(["Ada", "ADA", "Ben", "Åsa", "ÅSA", "Straße", "STRASSE"])
 slugs = st.sampled_from(["one", "two", "three"])
 threads = st.sampled_from([None, "t:1", "t:2"])
@@ -205,9 +206,9 @@ people = (
     | step(
         "update_agent", agent_id=ids, program=odd_text, model=odd_text, task_description=texts, now=instants
     )
-    | step("set_agent_retired", agent_id=ids, retired_at=st.none() | instants)
+    | step("set_agent_retired", agent_id=ids, retired_at=st.none() | instants, now=instants)
     | step("set_agent_token", agent_id=ids, token_hash=st.none() | hashes)
-    | step("set_contact_policy", agent_id=ids, policy=choice(ContactPolicy))
+    | step("set_contact_policy", agent_id=ids, policy=choice(ContactPolicy), now=instants)
     | step("touch_agent", agent_id=ids, now=instants)
     | step("put_contact", from_id=ids, to_id=ids, status=choice(ContactStatus), reason=odd_text, now=instants)
 )
@@ -267,6 +268,7 @@ effects = (
         ttl=lengths,
         exclusive=st.booleans(),
         reason=odd_text,
+        now=instants,
     )
     | step("release_reservation", reservation_id=ids, now=instants, by=names, reason=odd_text)
     | step("expire_reservations", project_id=st.integers(1, 2), now=instants)
@@ -276,6 +278,7 @@ effects = (
     | step("purge_answers", before=instants, limit=limits)
     | step("insert_outbox", topic=slugs, key=hashes, project_id=ids, now=instants)
     | step("insert_outbox", topic=slugs, key=hashes, project_id=ids, now=instants)
+    | step("trim_log", project_id=ids, keep=places, limit=limits)
     | st.builds(EffectStep, st.just("finish_outbox"), slugs, st.lists(ids.map(lambda n: n - 1), max_size=3))
     | st.builds(
         EffectStep,
@@ -288,7 +291,6 @@ effects = (
 steps = people | letters | letters | effects
 
 
-places = st.integers(min_value=0, max_value=6)
 some = st.lists(ids, max_size=4)
 keys = st.sampled_from(["one", "/two", "C:/three", "none"])
 looks = (
@@ -316,6 +318,14 @@ looks = (
     | step("agents", project_id=st.integers(1, 2), include_retired=st.booleans(), limit=limits, after=places)
     | step("agent", project_id=st.integers(1, 2), name=names)
     | step("agents_by_id", agent_ids=some)
+    | step("letters_of", agent_id=ids, message_ids=some)
+    | step(
+        "project_events",
+        project_id=st.integers(1, 3),
+        after=places,
+        limit=limits,
+        kinds=st.sampled_from([(), ("letter.sent",), ("delivery.read", "reservation.made")]),
+    )
     | step("project_messages", project_id=st.integers(1, 2), limit=limits, after=places)
     | step("messages", message_ids=some)
     | step("recipients", message_ids=some)
@@ -358,6 +368,8 @@ def everything(tx: MailReads) -> dict[str, object]:
         ],
         "backlog": [tx.backlog(topic) for topic in ("one", "two", "three")],
         "counts": tx.counts(),
+        "log": {one.id: tx.project_events(one.id, after=0, limit=MANY) for one in projects},
+        "bounds": {one.id: tx.log_bounds(one.id) for one in projects},
     }
 
 
@@ -497,6 +509,9 @@ class Agreement(RuleBasedStateMachine):
                 assert (message.subject, message.body_md, message.topic) == ("", "", "")
         for held in found["reservations"].values():
             assert all(before.id < after.id for before, after in pairwise(held))
+        for project_id, bounds in found["bounds"].items():
+            numbers = [one.seq for one in found["log"][project_id]]
+            assert numbers == list(range(bounds.oldest + 1, bounds.newest + 1))
 
 
 async def _outcome(work: Any) -> tuple[str, Any]:

@@ -117,6 +117,7 @@ async def test_every_argument_refuses_values_of_another_type(memory: Room, opera
                 "ids",
                 "reserve_paths",
                 "attachments",
+                "kinds",
             ):
                 continue
             await memory.refused(InvalidArgument, operation.name, **{**good, field.name: value})
@@ -186,7 +187,7 @@ def test_every_operation_is_in_the_tables_above() -> None:
     names = {one.name for one in ALL_OPERATIONS}
     assert {one.name for one in PLACED} | {*UNPLACED, "start_session", "rotate_agent_token"} == names
     free = {"register_agent", "create_agent_identity", "show_project", "list_agents", "search_messages"}
-    free |= {"summarize_thread", "list_file_reservations"}
+    free |= {"summarize_thread", "list_file_reservations", "fetch_events"}
     assert {one.name for one in PLACED} - {one.name for one in ACTED} == free
 
 

@@ -85,6 +85,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "search_messages": {"query": "subject"},
     "summarize_thread": {"thread_id": "t"},
     "list_file_reservations": {},
+    "fetch_events": {},
 }
 
 

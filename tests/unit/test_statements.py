@@ -1,4 +1,4 @@
-"""Every statement of `mail.sql` prepares, is used, and finds its rows by an index where it matters."""
+"""Every statement of the mail room prepares, is used, and finds its rows by an index where it matters."""
 
 import re
 import sqlite3
@@ -9,7 +9,10 @@ from importlib import resources
 import pytest
 
 from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
-from postroom.stores.sqlite.statements import STATEMENTS
+from postroom.stores.sqlite.statements import STATEMENTS as MAIL
+from postroom.stores.sqlite.statements import load_statements
+
+STATEMENTS = {**MAIL, **load_statements("project_log")}
 
 HOT = (
     "project_by_path",
@@ -61,9 +64,20 @@ HOT = (
     "answering_run",
     "finish_outbox",
     "fail_outbox",
+    "recipient_kind",
+    "read_mark",
+    "acked_mark",
+    "record",
+    "record_of_agents",
+    "projects_reached",
+    "project_events",
+    "log_bounds",
+    "letters_written",
+    "letters_received",
+    "trim_log",
 )
-MAY_BE_SCANNED = {"json_each", "CONSTANT"}
-"""Lists that the caller gave, and rows that stand in the statement."""
+MAY_BE_SCANNED = {"json_each", "CONSTANT", "homes"}
+"""Lists that the caller gave, rows that stand in the statement, and the three projects of an entry at most."""
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,9 @@ async def test_a_letter_to_a_person_is_said_in_their_chat_and_answered_from_ther
     assert f"Letter {number(sent)} from Ada@work-shop: Work" in text
     assert "May I push?" in text
     assert (await status(room, sent))["state"] == "stored"
+    rung = room.mail.bell.next_ring()
     await boxes.arrived(key)
+    assert rung.is_set()
     await boxes.arrived(key)
     told = await status(room, sent)
     assert (told["name"], told["state"], told["announced_by"]) == (

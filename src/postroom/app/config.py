@@ -203,6 +203,12 @@ class Settings(BaseSettings):
         default=timedelta(days=7),
         description="How long a call repeated with its key is answered as before.",
     )
+    event_keep: Count = Field(
+        default=100_000,
+        ge=100,
+        le=100_000_000,
+        description="How many of its newest events a project keeps in its log.",
+    )
     case_sensitive_paths: bool = Field(
         default=sys.platform not in ("win32", "darwin"),
         description="Whether paths that differ by case are two; by default as on this system.",

@@ -79,10 +79,13 @@ class HouseAgents:
         self._acp = AcpExecutor(self, self._commands.workshop, environment_of=_environment_of)
         self._executors.add(RunnerKind.ACP, self._acp)
         self._effects = LetterEffects()
-        runs.serve(AGENT_THREAD, AgentTurns(self._executors, mail.store, clock), self._effects)
+        runs.serve(
+            AGENT_THREAD, AgentTurns(self._executors, mail.store, clock, ring=mail.bell.ring), self._effects
+        )
         self.boxes = PeopleBoxes(mail, clock)
         """The letters of people who are reached in chats."""
         self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified, boxes=self.boxes)
+        self._waker.on_change = mail.bell.ring
         self._answering = Answering(runs.stores.outbox, mail.store, mail.own_desk, clock)
         self._effects.hint = self._answering.wake
         self._pauses = Pauses(runs, clock, SystemTimer())
@@ -143,7 +146,13 @@ class HouseAgents:
 
     def as_agent(self, project: str, name: str) -> RunDispatchExecutor:
         """Return what runs this agent on any thread, such as a chat's."""
-        return AgentTurns(self._executors, self._mail.store, self._clock, whose=lambda _: (project, name))
+        return AgentTurns(
+            self._executors,
+            self._mail.store,
+            self._clock,
+            whose=lambda _: (project, name),
+            ring=self._mail.bell.ring,
+        )
 
     async def runner_of(self, agent_id: str) -> AnyRunner | None:
         """Return how an agent (`name@project`) is run; None when it is not run here.

@@ -42,6 +42,7 @@ from postroom.http_api.people_routes import people_routes
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
+from postroom.mail.event_following import EventFollowing
 from postroom.mail.following import Following
 from postroom.mail.hooks import Hooks
 from postroom.mail.query import parse_query
@@ -107,6 +108,7 @@ class Site:
                 questions=QuestionOperator(house.runs, house.clock),
                 runs=RunOperator(house.runs),
                 calls=house.calls,
+                events=EventFollowing(house.mail),
             ),
             *hook_routes(Hooks(house.mail), Following(house.mail)),
             *people_routes(PeopleOperator(house.mail, house.agents.reaches)),
@@ -187,6 +189,7 @@ class _Server(uvicorn.Server):
         if self.should_exit:
             return
         self._house.backups.start()
+        self._house.trimming.start()
         for listener in sockets or ():
             listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
         settings = self._house.settings
@@ -227,6 +230,7 @@ class _Server(uvicorn.Server):
         Chats are stopped before: turns and answers get their time while pages and health still answer.
         """
         await self._house.backups.stop()
+        await self._house.trimming.stop()
         if self._chats is not None:
             await self._chats.stop()
         await self._house.agents.stop()

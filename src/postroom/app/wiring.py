@@ -10,6 +10,7 @@ from postroom.app.backups import Backups
 from postroom.app.config import Settings
 from postroom.app.house_agents import HouseAgents
 from postroom.app.house_runs import HouseRuns
+from postroom.app.log_trimming import LogTrimming
 from postroom.app.metrics import Metrics
 from postroom.app.places import agent_token_dir, write_private
 from postroom.app.tokens import new_agent_token
@@ -55,6 +56,7 @@ class House:
         self.runs = HouseRuns(store.runs, registry=self.metrics.registry)
         self.agents = HouseAgents(settings, self.mail, self.calls, self.runs, clock, declared)
         self.backups = Backups(settings, store, clock)
+        self.trimming = LogTrimming(settings, store)
         self.mail.on_change = self._changed
         self.gateway: HouseGateway | None = None
         """Its chats, where they are configured; run by whoever serves."""

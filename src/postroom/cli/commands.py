@@ -5,6 +5,7 @@ import typer
 from postroom.cli import (
     agents,
     backup,
+    events,
     gateway,
     guard,
     hook_command,
@@ -36,6 +37,7 @@ app.add_typer(mail.app, name="mail")
 app.add_typer(agents.app, name="agents")
 app.add_typer(reservations.app, name="reservations")
 app.add_typer(watch.app)
+app.add_typer(events.app)
 app.add_typer(guard.app, name="guard")
 app.add_typer(hook_command.app)
 app.add_typer(gateway.app, name="gateway")

@@ -51,9 +51,9 @@ def watch(
     name = acting or places.environment().get("POSTROOM_AGENT", "")
     if not name:
         raise InvalidArgument("no agent is named", remedy="name one with --as, or set POSTROOM_AGENT")
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     for letter in letters({"project_key": project_key(project), "agent_name": name}, after):
-        _print(_as_json(letter) if as_json else _as_line(letter))
+        print_line(_as_json(letter) if as_json else _as_line(letter))
 
 
 def letters(who: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
@@ -62,10 +62,10 @@ def letters(who: Mapping[str, object], after: int | None) -> Iterator[Mapping[st
     Raises:
         PostroomError: the inbox cannot be followed, for a reason that will not pass.
     """
-    pause = SHORTEST_PAUSE
+    patience = Patience()
     shown: list[int] = []
     while True:
-        _leave_when_unread()
+        leave_when_unread()
         asked = {**who, "after": after, "shown": shown, "wait_seconds": WAIT_SECONDS}
         try:
             server = Server.find(timeout=timedelta(seconds=WAIT_SECONDS + 15))
@@ -73,13 +73,10 @@ def letters(who: Mapping[str, object], after: int | None) -> Iterator[Mapping[st
                 "POST", "/watch", {name: one for name, one in asked.items() if one is not None}
             )
         except PostroomError as error:
-            if not error.retryable:
-                raise
-            # A chance in it, so that a crowd of watchers does not come back at one instant.
-            threading.Event().wait(pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-            pause = min(LONGEST_PAUSE, pause * 2)
+            patience.wait_out(error)
             continue
-        pause, shown = SHORTEST_PAUSE, []
+        patience.reset()
+        shown = []
         for letter in show.items(found.get("events")):
             if letter.get("recalled_at") is None:
                 yield letter
@@ -99,7 +96,31 @@ def _as_json(letter: Mapping[str, Any]) -> str:
     return json.dumps({name: letter[name] for name in names})
 
 
-def _print(text: str) -> None:
+class Patience:
+    """Waits for a server that is away, longer each time."""
+
+    def __init__(self) -> None:
+        self._pause = SHORTEST_PAUSE
+
+    def reset(self) -> None:
+        """Begin anew: the server has answered."""
+        self._pause = SHORTEST_PAUSE
+
+    def wait_out(self, error: PostroomError) -> None:
+        """Let some time pass before the next try.
+
+        Raises:
+            PostroomError: this very error, for it will not pass.
+        """
+        if not error.retryable:
+            raise error
+        # A chance in it, so that a crowd of watchers does not come back at one instant.
+        threading.Event().wait(self._pause * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+        self._pause = min(LONGEST_PAUSE, self._pause * 2)
+
+
+def print_line(text: str) -> None:
+    """Print a line at once; end when nobody reads any more."""
     try:
         print(text, flush=True)
     except BrokenPipeError as error:
@@ -109,7 +130,7 @@ def _print(text: str) -> None:
         raise SystemExit(READER_GONE) from error
 
 
-def _leave_when_unread() -> None:
+def leave_when_unread() -> None:
     """End when the reader of a pipe has gone: the next letter, which would say so, may be days away."""
     if hasattr(select, "poll"):
         poll = select.poll()
@@ -118,5 +139,6 @@ def _leave_when_unread() -> None:
             raise SystemExit(READER_GONE)
 
 
-def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+def terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """End as who was told to by SIGTERM."""
     raise SystemExit(TERMINATED)

@@ -32,12 +32,13 @@ from postroom.contracts.mail import (
     StoredAnswer,
     ThreadHead,
 )
+from postroom.contracts.project_log import ProjectLogReads, ProjectLogWrites
 from postroom.contracts.waking import WakingReads, WakingWrites
 
 T = TypeVar("T")
 
 
-class MailReads(AnnouncingReads, WakingReads, Protocol):
+class MailReads(AnnouncingReads, WakingReads, ProjectLogReads, Protocol):
     """Look-ups within one consistent view. Absence is None or an empty list."""
 
     def project(self, key: str) -> Project | None:
@@ -213,8 +214,12 @@ class MailReads(AnnouncingReads, WakingReads, Protocol):
         ...
 
 
-class MailWrites(MailReads, AnnouncingWrites, WakingWrites, Protocol):
-    """Look-ups and changes within one transaction."""
+class MailWrites(MailReads, AnnouncingWrites, WakingWrites, ProjectLogWrites, Protocol):
+    """Look-ups and changes within one transaction.
+
+    Whatever happens to a project, its agents, letters, reservations, contacts and runs is told in its log by
+    the change itself (`contracts.project_log`); what changes nothing is not told.
+    """
 
     def insert_project(
         self, *, slug: str, human_key: str, spelling: str, git_identity: str, owner: str, now: int
@@ -242,7 +247,7 @@ class MailWrites(MailReads, AnnouncingWrites, WakingWrites, Protocol):
         """Replace what an agent says of itself, and note its activity."""
         ...
 
-    def set_agent_retired(self, agent_id: int, retired_at: int | None) -> None:
+    def set_agent_retired(self, agent_id: int, retired_at: int | None, *, now: int) -> None:
         """Retire an agent at an instant, or bring it back with None."""
         ...
 
@@ -250,7 +255,7 @@ class MailWrites(MailReads, AnnouncingWrites, WakingWrites, Protocol):
         """Replace an agent's token; None revokes it."""
         ...
 
-    def set_contact_policy(self, agent_id: int, policy: ContactPolicy) -> None:
+    def set_contact_policy(self, agent_id: int, policy: ContactPolicy, *, now: int) -> None:
         """Say whose mail an agent takes."""
         ...
 
@@ -307,7 +312,7 @@ class MailWrites(MailReads, AnnouncingWrites, WakingWrites, Protocol):
         ...
 
     def extend_reservation(
-        self, reservation_id: int, *, expires_at: int, ttl: int, exclusive: bool, reason: str
+        self, reservation_id: int, *, expires_at: int, ttl: int, exclusive: bool, reason: str, now: int
     ) -> Reservation:
         """Move the end of a reservation and replace its terms."""
         ...

@@ -83,7 +83,7 @@ class WakingWrites(WakingReads, Protocol):
         """Say, or say anew, how an agent is run."""
         ...
 
-    def drop_runner(self, agent_id: int) -> bool:
+    def drop_runner(self, agent_id: int, *, now: int) -> bool:
         """Have an agent run no more; False when it was not."""
         ...
 
@@ -95,8 +95,12 @@ class WakingWrites(WakingReads, Protocol):
         """
         ...
 
-    def begin_sitting(self, run_id: str, agent_id: int, now: int) -> None:
-        """Record that a run of an agent is at work; begun anew, it has asked nothing."""
+    def begin_sitting(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
+        """Record that a run of an agent is at work; begun anew, it has asked nothing.
+
+        One that is at work already was cut off before, with its server or its lease. `answered` are the
+        questions whose answers it goes on with.
+        """
         ...
 
     def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
@@ -106,8 +110,13 @@ class WakingWrites(WakingReads, Protocol):
         """
         ...
 
-    def end_sitting(self, run_id: str) -> list[AskedQuestion]:
-        """Record that a run is not at work any more and return what it asked, in the order of asking."""
+    def end_sitting(
+        self, run_id: str, *, now: int, failed: bool = False, waits_for: Sequence[str] | None = None
+    ) -> list[AskedQuestion]:
+        """Record that a run is not at work any more and return what it asked, in the order of asking.
+
+        `waits_for` is given where the run itself keeps questions: those of them that are new, for the log.
+        """
         ...
 
     def note_answer(self, message_id: int, run_id: str) -> None:

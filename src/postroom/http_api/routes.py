@@ -21,6 +21,7 @@ from postroom.http_api.operations import Operations
 from postroom.http_api.operators import operators, read_body
 from postroom.http_api.question_routes import QuestionDesk, question_routes
 from postroom.http_api.readiness import FreshReadiness
+from postroom.http_api.rest.event_routes import EventOperations
 from postroom.http_api.rest.routes import rest_routes
 from postroom.http_api.run_routes import RunDesk, run_routes
 from postroom.http_api.runner_routes import RunnerDesk, runner_routes
@@ -60,13 +61,14 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     questions: QuestionDesk | None = None,
     runs: RunDesk | None = None,
     calls: Calls | None = None,
+    events: EventOperations | None = None,
 ) -> list[Route]:
     """Return every route of this room: health, metrics, log-in, administration, REST, OAuth's clean refusals.
 
     They stand behind `Guard`; the operator's routes refuse everybody where it is missing. `refresh` brings
     the registry's gauges up to date before they are shown. `chats` answers for the gateway, if there is one,
     `runners` for the agents that are run here, `runs` for what they were asked, `questions` for what they
-    wait to be told, and `calls` for the mail room.
+    wait to be told, `calls` for the mail room, and `events` for what happens in it.
     """
     return [
         *_health_routes(operations, registry, clock, refresh),
@@ -76,7 +78,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
         *([] if runners is None else runner_routes(runners)),
         *([] if questions is None else question_routes(questions)),
         *([] if runs is None else run_routes(runs)),
-        *([] if calls is None else rest_routes(calls, session_cookie=desk.cookie_name)),
+        *_rest(calls, events, desk),
         *_no_oauth(mcp_path),
     ]
 
@@ -88,6 +90,12 @@ def application(routes: list[BaseRoute], *, lifespan: Lifespan[Starlette] | None
         lifespan=lifespan,
         exception_handlers={HTTPException: _http_refusal, PostroomError: _refusal, Exception: _failure},
     )
+
+
+def _rest(calls: Calls | None, events: EventOperations | None, desk: LoginDesk) -> list[Route]:
+    if calls is None or events is None:
+        return []
+    return rest_routes(calls, events, session_cookie=desk.cookie_name)
 
 
 def _health_routes(

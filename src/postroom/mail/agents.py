@@ -240,7 +240,7 @@ def retire_agent(desk: Writing, asked: RetireAgent) -> AgentView:
     """Retire an agent and end its reservations; harmless when it is retired."""
     project, agent = acting(desk, asked.project_key, asked.agent_name)
     if agent.retired_at is None:
-        desk.tx.set_agent_retired(agent.id, desk.now)
+        desk.tx.set_agent_retired(agent.id, desk.now, now=desk.now)
         for held in desk.tx.live_reservations(project.id, now=desk.now, agent_id=agent.id):
             desk.tx.release_reservation(held.id, now=desk.now, by=agent.name, reason="agent retired")
             to_archive(desk, "reservation", held.id, project.id)
@@ -252,7 +252,7 @@ def unretire_agent(desk: Writing, asked: UnretireAgent) -> AgentView:
     """Bring an agent back; harmless when it is active."""
     project, agent = acting(desk, asked.project_key, asked.agent_name)
     if agent.retired_at is not None:
-        desk.tx.set_agent_retired(agent.id, None)
+        desk.tx.set_agent_retired(agent.id, None, now=desk.now)
         to_archive(desk, "agent", agent.id, project.id)
     return agent_view(desk.tx.agents_by_id([agent.id])[agent.id])
 
@@ -260,7 +260,7 @@ def unretire_agent(desk: Writing, asked: UnretireAgent) -> AgentView:
 def set_contact_policy(desk: Writing, asked: SetContactPolicy) -> AgentView:
     """Say whose mail the agent takes."""
     project, agent = acting(desk, asked.project_key, asked.agent_name)
-    desk.tx.set_contact_policy(agent.id, asked.policy)
+    desk.tx.set_contact_policy(agent.id, asked.policy, now=desk.now)
     to_archive(desk, "agent", agent.id, project.id)
     return agent_view(desk.tx.agents_by_id([agent.id])[agent.id])
 

@@ -1,6 +1,13 @@
 """Wakes those who wait for a change. A ring is a hint: who wakes looks for itself."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+TOGETHER = 0.05
+"""Seconds that a waiter lets pass after a ring: a burst of changes is one look."""
 
 
 class Bell:
@@ -24,3 +31,23 @@ class Bell:
     def next_ring(self) -> asyncio.Event:
         """Return what is set at the next ring: take it before looking, so that no change is missed."""
         return self._next
+
+    async def awaited(
+        self, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], *, until: float
+    ) -> T:
+        """Look now and after each ring; return what was seen when it is news, or last of all.
+
+        The last look is that before `until`, an instant of the event loop, or before the bell is stopped.
+        """
+        while True:
+            rung = self.next_ring()
+            found = await look()
+            if is_news(found) or self.is_stopped:
+                return found
+            try:
+                async with asyncio.timeout_at(until):
+                    await rung.wait()
+                    if not self.is_stopped:
+                        await asyncio.sleep(TOGETHER)
+            except TimeoutError:
+                return found

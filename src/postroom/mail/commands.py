@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import ContactPolicy, Importance, SearchOrder
+from postroom.contracts.project_log import EVENT_KINDS, EventKind
 
 _END = r"$(?!\n)"
 """The end of a text, where Python alone would let a line break follow; readers of the schema know it too."""
@@ -32,6 +33,7 @@ Topic = Annotated[str, Meta(pattern=rf"^([A-Za-z0-9][A-Za-z0-9._/-]{{0,63}})?{_E
 Seconds = Annotated[int, Meta(ge=1, le=31_536_000)]
 Cursor = Annotated[int, Meta(ge=0, le=2**53)]
 Key = Annotated[str, Meta(min_length=1, max_length=200)]
+Kinds = Annotated[list[EventKind], Meta(max_length=len(EVENT_KINDS))]
 When = Annotated[str, Meta(max_length=64, description="ISO 8601 moment")]
 
 
@@ -190,6 +192,25 @@ class FetchInboxEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields
     agent_name: AgentName
     after: Cursor = 0
     limit: Limit = 100
+
+
+class FetchEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Follow what happens in a project by a cursor that survives restarts: each entry once, in order."""
+
+    project_key: ProjectKey
+    after: Cursor = 0
+    limit: Limit = 100
+    kinds: Annotated[Kinds, Meta(description="all, unless some are named")] = []
+
+
+class FollowEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Wait for what happens in a project; asked at an address of its own, and no tool."""
+
+    project_key: ProjectKey
+    after: Annotated[int, Meta(ge=0, le=2**53, description="omit to begin at the newest entry")] | None = None
+    wait: Annotated[int, Meta(ge=0, le=60, description="seconds, while there is nothing")] = 0
+    limit: Limit = 100
+    kinds: Annotated[Kinds, Meta(description="all, unless some are named")] = []
 
 
 class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -13,8 +13,6 @@ from postroom.mail.inbox import InboxEvents, fetch_inbox_events
 from postroom.mail.service import Mail
 
 BY = "watch"
-TOGETHER = 0.05
-"""Seconds that a waiter lets pass after a ring: a burst of changes is one look."""
 
 
 class Following:
@@ -39,18 +37,11 @@ class Following:
         if asked.after is None:
             return await self._mail.store.read(lambda tx: self._newest(tx, asked, caller))
         until = asyncio.get_running_loop().time() + asked.wait_seconds
-        while True:
-            rung = self._mail.bell.next_ring()
-            found = await self._mail.store.read(lambda tx: self._after(tx, asked, caller))
-            if found["events"] or self._mail.bell.is_stopped:
-                return found
-            try:
-                async with asyncio.timeout_at(until):
-                    await rung.wait()
-                    if not self._mail.bell.is_stopped:
-                        await asyncio.sleep(TOGETHER)
-            except TimeoutError:
-                return found
+        return await self._mail.bell.awaited(
+            lambda: self._mail.store.read(lambda tx: self._after(tx, asked, caller)),
+            lambda found: bool(found["events"]),
+            until=until,
+        )
 
     async def _mark(self, asked: AwaitLetters, caller: Caller) -> None:
         def change(tx: MailWrites) -> None:
@@ -59,6 +50,7 @@ class Following:
             tx.mark_announced(agent.id, asked.shown, by=BY, now=desk.now)
 
         await self._mail.store.write(change)
+        self._mail.bell.ring()
 
     def _newest(self, tx: MailReads, asked: AwaitLetters, caller: Caller) -> InboxEvents:
         _, agent = acting(self._mail.desk(tx, caller), asked.project_key, asked.agent_name)

@@ -4,7 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from postroom.mail import agents, commands, contact_requests, inbox, reservations, sending, threads
+from postroom.mail import (
+    agents,
+    commands,
+    contact_requests,
+    event_log,
+    inbox,
+    reservations,
+    sending,
+    threads,
+)
 from postroom.mail.commands import Command
 from postroom.mail.desk import Desk
 from postroom.mail.waking import asking
@@ -80,6 +89,7 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
     _changes(commands.RenewReservations, reservations.renew_file_reservations),
     _changes(commands.ForceReleaseReservation, reservations.force_release_file_reservation, destructive=True),
     _looks(commands.ListReservations, reservations.list_file_reservations),
+    _looks(commands.FetchEvents, event_log.fetch_events),
 )
 
 OPERATIONS = {operation.name: operation for operation in ALL_OPERATIONS}

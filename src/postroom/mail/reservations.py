@@ -103,7 +103,12 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
             answer["conflicts"].append(_conflict(pattern, holders))
         if held := own.get(pattern.text):
             granted = desk.tx.extend_reservation(
-                held.id, expires_at=desk.now + ttl, ttl=ttl, exclusive=exclusive, reason=reason or held.reason
+                held.id,
+                expires_at=desk.now + ttl,
+                ttl=ttl,
+                exclusive=exclusive,
+                reason=reason or held.reason,
+                now=desk.now,
             )
         else:
             granted = desk.tx.insert_reservation(
@@ -191,6 +196,7 @@ def renew_file_reservations(desk: Writing, asked: RenewReservations) -> RenewAns
             ttl=ttl,
             exclusive=one.exclusive,
             reason=one.reason,
+            now=desk.now,
         )
         for one in _own(desk, project, agent, asked.paths, asked.ids)
     ]

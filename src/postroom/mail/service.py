@@ -110,6 +110,7 @@ class Mail:
             tx.set_agent_token(find_agent(tx, project, agent_name).id, hashed)
 
         await self.store.write(change)
+        self.bell.ring()  # who waits by a token that has ended waits no longer
 
     async def _rotate(self, command: RotateAgentToken, caller: Caller) -> RotatedToken:
         """Give the agent a new token in a file of the server; a model that asks never sees it."""
@@ -161,12 +162,15 @@ class Mail:
         def change(tx: MailWrites) -> bool:
             agent = find_agent(tx, find_project(tx, project_key), agent_name)
             if runner is None:
-                return tx.drop_runner(agent.id)
+                return tx.drop_runner(agent.id, now=now)
             known = tx.runner(agent.id) is not None
-            tx.put_runner(agent.id, runner, declared_by=declared_by, now=self.clock.now())
+            tx.put_runner(agent.id, runner, declared_by=declared_by, now=now)
             return known
 
-        return await self.store.write(change)
+        now = self.clock.now()
+        had_one = await self.store.write(change)
+        self.bell.ring()
+        return had_one
 
     def desk(self, tx: Any, caller: Caller, loaded: Sequence[LoadedAttachment] = ()) -> Desk[Any]:
         """Return the place of work for a caller over an open transaction."""

@@ -64,7 +64,6 @@ from postroom.gateway.platforms.base import AdapterState, Metadata
 from postroom.gateway.platforms.http_adapter import (
     HttpAdapter,
     Refused,
-    SseResponse,
     is_number,
     json_response,
     parse_object,
@@ -74,6 +73,7 @@ from postroom.gateway.platforms.http_adapter import (
     same_secret,
 )
 from postroom.gateway.session import SessionSource
+from postroom.sse import SseResponse
 
 LARGEST_BODY: Final = 10_000_000
 LEAST_KEY: Final = 16

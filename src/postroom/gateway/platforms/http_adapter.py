@@ -11,14 +11,12 @@ import hashlib
 import hmac
 import json
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from postroom.concurrency import Tasks
 from postroom.contracts.errors import ConfigError, InputError, StoreError
@@ -52,36 +50,6 @@ class Refused(Exception):
         self.param = param
         """The field that is wrong."""
         self.headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
-
-
-class SseResponse(StreamingResponse):
-    """Server-sent events; the source is closed as soon as nobody reads any more."""
-
-    def __init__(
-        self,
-        source: AsyncGenerator[str],
-        headers: Mapping[str, str] | None = None,
-        *,
-        left: Callable[[], None],
-    ) -> None:
-        """`left` is called when it is over, also when nobody began to read."""
-        # A proxy that buffers would keep the events to itself.
-        unbuffered = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(source, headers={**unbuffered, **(headers or {})}, media_type="text/event-stream")
-        self._source = source
-        self._left = left
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer with the stream, until it ends or nobody reads it any more."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._left()
-
-    async def stream_response(self, send: Send) -> None:
-        """Send what the source yields, and close it."""
-        async with aclosing(self._source):
-            await super().stream_response(send)
 
 
 class HttpAdapter(BasePlatformAdapter):

@@ -41,7 +41,6 @@ from postroom.gateway.platforms.base import AdapterState, Metadata
 from postroom.gateway.platforms.http_adapter import (
     HttpAdapter,
     Refused,
-    SseResponse,
     json_response,
     parse_object,
     read_body,
@@ -53,6 +52,7 @@ from postroom.gateway.platforms.web_log import ChatLog, Entry
 from postroom.gateway.platforms.web_pages import chat_page, sign_in_page, static_file, token_in_form
 from postroom.gateway.platforms.web_people import SESSION_LIFE, Visitors, read_people, require_own_page
 from postroom.gateway.session import SessionSource
+from postroom.sse import SseResponse
 
 LARGEST_BODY: Final = 1024 * 1024
 LARGEST_FORM: Final = 8 * 1024

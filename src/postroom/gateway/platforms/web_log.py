@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from postroom import sse
 from postroom.gateway.events import Card
 from postroom.gateway.platforms.growing_text import grows_from
 from postroom.gateway.platforms.http_adapter import Refused
@@ -189,22 +190,22 @@ class ChatLog:
         self, watcher: Watcher, last_id: str | None, *, may_watch: Callable[[], bool]
     ) -> AsyncGenerator[str]:
         """Yield what changed since `last_id`, then every change as it comes, until nobody may watch."""
-        yield f"retry: {RETRY_MS}\n\n"
+        yield sse.retry(RETRY_MS)
         seen, is_whole = self._seen(last_id)
         if not is_whole:
-            yield "event: reset\ndata: {}\n\n"
+            yield sse.entry("reset", "{}")
         while not watcher.ended and may_watch():
             watcher.news.clear()
             changed = [one for one in self._entries.values() if one.version > seen]
             for entry in sorted(changed, key=lambda one: one.version):
                 seen = entry.version
-                yield f"id: {self._epoch}-{seen}\nevent: entry\ndata: {json.dumps(entry.shown())}\n\n"
+                yield sse.entry("entry", json.dumps(entry.shown()), number=f"{self._epoch}-{seen}")
             if watcher.is_typing:
                 watcher.is_typing = False
-                yield "event: typing\ndata: {}\n\n"
+                yield sse.entry("typing", "{}")
             if watcher.beats:
                 watcher.beats = False
-                yield ": still here\n\n"
+                yield sse.beat()
             await watcher.news.wait()
 
     def _seen(self, last_id: str | None) -> tuple[int, bool]:

@@ -11,6 +11,8 @@ from postroom.mail.operations import Operation
 
 BASE: Final = "/v1"
 DOCUMENT: Final = f"{BASE}/openapi.json"
+EVENTS: Final = f"{BASE}/events"
+"""Where what happens is waited for: the one address that is no operation."""
 
 Method = Literal["GET", "POST"]
 

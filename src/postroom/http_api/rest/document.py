@@ -8,12 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
-from postroom.http_api.rest.addresses import DOCUMENT, address_of, method_of
+from postroom.http_api.rest.addresses import DOCUMENT, EVENTS, address_of, method_of
 from postroom.http_api.rest.examples import example_of
 from postroom.http_api.rest.reading import JSON, KEY_FIELD, KEY_HEADER
 from postroom.http_api.rest.refusals import ALWAYS, ONLY_OF_CHANGES, codes_by_status
 from postroom.http_api.rest.schemas import PROBLEM, answer_schema, components, query_fields, reference
-from postroom.mail.operations import ALL_OPERATIONS, Operation
+from postroom.mail.commands import Command, FollowEvents
+from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
 from postroom.version import __version__
 
 OPENAPI: Final = "3.1.0"
@@ -32,6 +33,16 @@ _KEY: Final = {
     "description": f"The field {KEY_FIELD}, as it stands; give it here or there.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[!-~]+$"},
 }
+_STREAM: Final = (
+    "With `Accept: text/event-stream` a stream: `id` is the number of an event, `event` its kind, `data` the "
+    "entry as JSON. An event of the kind `refused` is the last one and says why the stream cannot go on."
+)
+_LAST_ID: Final = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "description": "Of a stream: the number of the last event that came. It stands above `after`.",
+    "schema": {"type": "string", "pattern": "^[0-9]{1,16}$"},
+}
 _REQUEST_ID: Final = {
     "description": "The caller's own X-Request-Id if it sent a usable one, else a new one.",
     "required": True,
@@ -48,6 +59,7 @@ def document(*, session_cookie: str) -> dict[str, Any]:
         "paths": {
             DOCUMENT: {"get": _description_of_itself()},
             **{address_of(one): {method_of(one).lower(): _operation(one)} for one in ALL_OPERATIONS},
+            EVENTS: {"get": _events()},
         },
         "components": {
             "schemas": {**components(), "Problem": PROBLEM},
@@ -81,14 +93,32 @@ def _change(operation: Operation) -> dict[str, Any]:
 
 
 def _look(operation: Operation) -> dict[str, Any]:
-    example = example_of(operation.command)
+    return {"parameters": _query(operation.command)}
+
+
+def _query(command: type[Command]) -> list[dict[str, Any]]:
+    example = example_of(command)
     parameters = []
-    for field in query_fields(operation.command):
+    for field in query_fields(command):
         parameter = {"name": field.name, "in": "query", "required": field.required, "schema": field.schema}
         if field.name in example:
             parameter["example"] = example[field.name]
         parameters.append(parameter)
-    return {"parameters": parameters}
+    return parameters
+
+
+def _events() -> dict[str, Any]:
+    """Return what is told of the address that waits: its answer is that of `fetch_events`, or a stream."""
+    responses = _responses(answer_schema(OPERATIONS["fetch_events"]), _ALL - ONLY_OF_CHANGES)
+    responses["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+    return {
+        "operationId": "events",
+        "summary": (FollowEvents.__doc__ or "").strip(),
+        "description": _STREAM,
+        "parameters": [*_query(FollowEvents), _LAST_ID],
+        "responses": responses,
+        "security": _security(_LOOKERS),
+    }
 
 
 def _description_of_itself() -> dict[str, Any]:

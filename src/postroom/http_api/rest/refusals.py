@@ -49,6 +49,7 @@ DOOR: Final[Mapping[int, tuple[str, ...]]] = {
     415: ("unsupported_media_type",),
     421: ("unknown_host",),
     500: ("internal_error",),
+    503: ("server_unavailable",),
 }
 """What is said outside of any operation, beside of tokens and sizes."""
 ONLY_OF_CHANGES: Final = frozenset({415, 507})

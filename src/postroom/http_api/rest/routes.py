@@ -9,8 +9,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from postroom.contracts.errors import NotPermitted
-from postroom.http_api.rest.addresses import DOCUMENT, address_of, method_of
+from postroom.http_api.rest.addresses import DOCUMENT, EVENTS, address_of, method_of
 from postroom.http_api.rest.document import encoded
+from postroom.http_api.rest.event_routes import EventDesk, EventOperations
 from postroom.http_api.rest.reading import JSON, body_arguments, list_fields, query_arguments
 from postroom.mail.operations import ALL_OPERATIONS, Operation
 from postroom.mcp_server.calls import Calls
@@ -25,22 +26,28 @@ _MAY_LOOK: Final = _MAY_CHANGE | {"person"}
 
 def rest_paths() -> frozenset[str]:
     """Return every address of this interface, for the door."""
-    return frozenset({DOCUMENT, *map(address_of, ALL_OPERATIONS)})
+    return frozenset({DOCUMENT, EVENTS, *map(address_of, ALL_OPERATIONS)})
 
 
-def rest_routes(calls: Calls, *, session_cookie: str) -> list[Route]:
-    """Return a route for each operation, and the one that describes them.
+def rest_routes(calls: Calls, following: EventOperations, *, session_cookie: str) -> list[Route]:
+    """Return a route for each operation, the one that waits for events, and the one that describes them.
 
     They stand behind `Guard`, and refuse everybody where it is missing. `session_cookie` is the name of the
     cookie by which people at the pages are known.
     """
     told = encoded(session_cookie=session_cookie)
+    desk = EventDesk(following)
 
     async def describe(request: Request) -> Response:
         _refuse_strangers(request, _MAY_LOOK)
         return Response(told, media_type=JSON)
 
-    return [_route(DOCUMENT, "GET", describe), *(_operation_route(one, calls) for one in ALL_OPERATIONS)]
+    async def events(request: Request) -> Response:
+        _refuse_strangers(request, _MAY_LOOK)
+        return await desk.answer(request)
+
+    own = [_route(DOCUMENT, "GET", describe), _route(EVENTS, "GET", events)]
+    return [*own, *(_operation_route(one, calls) for one in ALL_OPERATIONS)]
 
 
 def _operation_route(operation: Operation, calls: Calls) -> Route:

@@ -17,7 +17,16 @@ class LettersAtWork:
     such a letter begins a run of its own.
     """
 
-    def __init__(self, within: PendingBoundary, store: MailStore, mail_thread: str, taken: Taken) -> None:
+    def __init__(
+        self,
+        within: PendingBoundary,
+        store: MailStore,
+        mail_thread: str,
+        taken: Taken,
+        ring: Callable[[], None],
+    ) -> None:
+        """Keep what it works with; `ring` hints that letters were noted."""
+        self._ring = ring
         self._within = within
         self._store = store
         self._mail_thread = mail_thread
@@ -38,7 +47,9 @@ class LettersAtWork:
         frozen = await self._within.freeze(boundary, group=self._mail_thread)
         if not frozen:
             return ()
-        return await self._store.write(lambda tx: self._taken(tx, frozen))
+        taken = await self._store.write(lambda tx: self._taken(tx, frozen))
+        self._ring()
+        return taken
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
         """Put messages that came live among those that wait, for this run; known ids are passed over."""

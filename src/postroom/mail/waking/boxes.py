@@ -36,6 +36,7 @@ class PeopleBoxes:
             tx.mark_announced(agent_id, [message_id], by=by, now=self._clock.now())
 
         await self._mail.store.write(change)
+        self._mail.bell.ring()
 
     async def lost(self, key: str, why: str) -> None:
         """Tell whoever wrote a letter that the chat will not show it; said again, it changes nothing.

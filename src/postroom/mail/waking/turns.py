@@ -13,6 +13,7 @@ from postroom.contracts.runs import (
     RunRecord,
     RunWaitingState,
     RunWaitingTicket,
+    TerminationKind,
     TerminationReason,
     WaitingReason,
 )
@@ -38,6 +39,10 @@ class _Begun:
     """The thread of its letters, where it has any."""
 
 
+def _nobody() -> None:
+    """Hint to nobody."""
+
+
 class AgentTurns(RunDispatchExecutor):
     """Stands around what runs agents.
 
@@ -51,12 +56,14 @@ class AgentTurns(RunDispatchExecutor):
         store: MailStore,
         clock: Clock,
         whose: Callable[[str], AgentName | None] = agent_of,
+        ring: Callable[[], None] = _nobody,
     ) -> None:
-        """Keep what it works with; `whose` says which agent runs a thread."""
+        """Keep what it works with; `whose` says which agent runs a thread, `ring` hints at changes."""
         self._within = within
         self._store = store
         self._clock = clock
         self._whose = whose
+        self._ring = ring
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run of an agent and return how it ended, or what it waits for."""
@@ -68,6 +75,7 @@ class AgentTurns(RunDispatchExecutor):
         before = await _former(activation)
         said = _decided(activation, before)
         begun = await self._store.write(lambda tx: self._begun(tx, activation, before, whose))
+        self._ring()
         if not begun.has_work and not said:
             return AgentRunResult(run_id=run_id)
         told = replace(
@@ -78,10 +86,21 @@ class AgentTurns(RunDispatchExecutor):
         try:
             result = await self._within.run(told, sink)
         except Exception:
-            await self._store.write(lambda tx: tx.end_sitting(run_id))
+            await self._ended(run_id, failed=True)
             raise
-        asked = await self._store.write(lambda tx: tx.end_sitting(run_id))
+        asked = await self._ended(run_id, failed=_failed(result), waits_for=_newly_asked(result, before))
         return self._waiting(result, asked) if asked else result
+
+    async def _ended(
+        self, run_id: str, *, failed: bool, waits_for: Sequence[str] | None = None
+    ) -> list[AskedQuestion]:
+        """Note that a run is not at work any more, and return what it asked the mail room to ask."""
+        now = self._clock.now()
+        asked = await self._store.write(
+            lambda tx: tx.end_sitting(run_id, now=now, failed=failed, waits_for=waits_for)
+        )
+        self._ring()
+        return asked
 
     def _begun(
         self, tx: MailWrites, activation: RunActivation, before: RunRecord | None, whose: AgentName
@@ -93,8 +112,9 @@ class AgentTurns(RunDispatchExecutor):
         now = {one.id for one in activation.messages}
         earlier = [one for one in _letters_before(before) if letter_name(one) not in now]
         kept = [one for one in earlier if self._is_taken(tx, agent, run_id, one)]
-        if agent is not None:
-            tx.begin_sitting(run_id, agent.id, self._clock.now())
+        if agent is not None and (messages or kept or activation.decisions):
+            answered = [call_id for call_id, _ in activation.decisions]
+            tx.begin_sitting(run_id, agent.id, self._clock.now(), answered=answered)
         letters = [*kept, *letters_named([one.id or "" for one in messages])]
         first = tx.message(letters[0]) if letters else None
         return _Begun(
@@ -113,7 +133,7 @@ class AgentTurns(RunDispatchExecutor):
         def taken(tx: MailWrites, messages: Sequence[Message]) -> tuple[Message, ...]:
             return self._taken(tx, _agent(tx, whose), run_id, messages)
 
-        pending = LettersAtWork(control.pending, self._store, mail_thread, taken)
+        pending = LettersAtWork(control.pending, self._store, mail_thread, taken, self._ring)
         return replace(activation, control=replace(control, pending=pending))
 
     def _taken(
@@ -196,6 +216,20 @@ class AgentTurns(RunDispatchExecutor):
 def _agent(tx: MailWrites, whose: AgentName) -> Agent | None:
     project = tx.project(whose[0])
     return None if project is None else tx.agent(project.id, whose[1])
+
+
+def _newly_asked(result: AgentRunResult, before: RunRecord | None) -> list[str] | None:
+    """Return the questions that a run has not waited for before; None when it waits for none."""
+    if result.waiting is None:
+        return None
+    former = before.waiting.tickets if before is not None and before.waiting is not None else ()
+    known = {one.tool_call_id for one in former}
+    return [one.tool_call_id for one in result.waiting.tickets if one.tool_call_id not in known]
+
+
+def _failed(result: AgentRunResult) -> bool:
+    ends_well = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED, TerminationKind.SUSPENDED)
+    return result.waiting is None and result.termination.type not in ends_well
 
 
 async def _former(activation: RunActivation) -> RunRecord | None:

@@ -6,6 +6,7 @@ wait for a hint or the poll ─▶ a batch of rows ─▶ revalidate ─┬─�
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from secrets import token_hex
@@ -66,6 +67,8 @@ class Waker:
         self._clock = clock
         self._verified = verified
         self._hint = asyncio.Event()
+        self.on_change: Callable[[], None] = _nobody
+        """Called after letters were announced, as a hint to whoever waits for changes."""
 
     def wake(self) -> None:
         """Hint that a letter was written."""
@@ -115,6 +118,7 @@ class Waker:
                 tx.mark_announced(agent_id, [message_id], by=BY, now=self._clock.now())
 
         await self._store.write(change)
+        self.on_change()
 
     def _looked_up(self, tx: MailReads, row: OutboxRow) -> Wake | Carried | None:
         """Return what the reader is to have; None when it needs to be woken no more."""
@@ -153,3 +157,7 @@ class Waker:
                 await self._hint.wait()
         except TimeoutError:
             return
+
+
+def _nobody() -> None:
+    """Hint to nobody."""

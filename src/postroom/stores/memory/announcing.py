@@ -6,6 +6,7 @@ from dataclasses import replace
 from postroom.contracts.announcing import Arrival, ClientSession, Nudges
 from postroom.contracts.errors import StoreError
 from postroom.contracts.mail import Message
+from postroom.stores.memory.project_log import MemoryLogWrites
 from postroom.stores.memory.tables import Letter, Tables
 
 
@@ -44,15 +45,15 @@ class MemoryAnnouncingReads:
 
     def client_session(self, client: str, session_id: str) -> ClientSession | None:
         """Return what is known of a session of this client."""
-        return self._tables.client_sessions.get((client, session_id))
+        return self._tables.announcing.client_sessions.get((client, session_id))
 
     def with_client_session(self, agent_ids: Sequence[int]) -> set[int]:
         """Return which of these agents a session of some client acts as."""
-        return {one.agent_id for one in self._tables.client_sessions} & set(agent_ids)
+        return {one.agent_id for one in self._tables.announcing.client_sessions} & set(agent_ids)
 
     def nudges(self, agent_id: int) -> Nudges:
         """Return what hooks did with the agent's turns."""
-        return self._tables.nudges.get(agent_id) or Nudges()
+        return self._tables.announcing.nudges.get(agent_id) or Nudges()
 
     def _unread(self, agent_id: int) -> Iterator[tuple[Letter, Message]]:
         for letter in self._tables.letters.where("inbox", agent_id):
@@ -61,44 +62,42 @@ class MemoryAnnouncingReads:
                 yield letter, message
 
 
-class MemoryAnnouncingWrites(MemoryAnnouncingReads):
+class MemoryAnnouncingWrites(MemoryAnnouncingReads, MemoryLogWrites):
     """Look-ups and changes within one transaction."""
 
     def mark_announced(self, agent_id: int, message_ids: Sequence[int], *, by: str, now: int) -> int:
         """Note that the agent was told of these letters; the first note stays. Return how many were new."""
-        letters = self._tables.letters
-        wanted = set(message_ids)
-        new = [
-            letter
-            for letter in letters.where("inbox", agent_id)
-            if letter.message_id in wanted and letter.announced_at is None
-        ]
-        for letter in new:
-            letters.put((agent_id, letter.seq), replace(letter, announced_at=now, announced_by=by))
-        return len(new)
+        letters, new = self._tables.letters, 0
+        for message_id in message_ids:
+            letter = letters.one("copy", (message_id, agent_id))
+            if letter is not None and letter.announced_at is None:
+                letters.put((agent_id, letter.seq), replace(letter, announced_at=now, announced_by=by))
+                self._tell_delivery("delivery.announced", message_id, agent_id, letter.kind, now, by)
+                new += 1
+        return new
 
     def bind_client_session(self, client: str, session_id: str, agent_id: int, now: int) -> None:
         """Note that a session acts as an agent, in place of what was noted before."""
         self._insist_on_its_agent(agent_id)
         session = ClientSession(client=client, session_id=session_id, agent_id=agent_id, bound_at=now)
-        self._tables.client_sessions.put((client, session_id), session)
+        self._tables.announcing.client_sessions.put((client, session_id), session)
 
     def end_client_session(self, client: str, session_id: str) -> None:
         """Forget a session; harmless when it is not known."""
-        self._tables.client_sessions.drop((client, session_id))
+        self._tables.announcing.client_sessions.drop((client, session_id))
 
     def purge_client_sessions(self, before: int, *, limit: int) -> int:
         """Forget sessions that were bound before an instant, the oldest first; return how many."""
-        old = [one for one in self._tables.client_sessions if one.bound_at < before]
+        old = [one for one in self._tables.announcing.client_sessions if one.bound_at < before]
         gone = sorted(old, key=lambda one: (one.bound_at, one.client, one.session_id))[:limit]
         for one in gone:
-            self._tables.client_sessions.drop((one.client, one.session_id))
+            self._tables.announcing.client_sessions.drop((one.client, one.session_id))
         return len(gone)
 
     def set_nudges(self, agent_id: int, nudges: Nudges) -> None:
         """Note what hooks did with an agent's turns."""
         self._insist_on_its_agent(agent_id)
-        self._tables.nudges.put(agent_id, nudges)
+        self._tables.announcing.nudges.put(agent_id, nudges)
 
     def _insist_on_its_agent(self, agent_id: int) -> None:
         if agent_id not in self._tables.agents:

@@ -24,12 +24,13 @@ from postroom.contracts.mail import (
     ThreadHead,
 )
 from postroom.stores.memory.announcing import MemoryAnnouncingReads
+from postroom.stores.memory.project_log import MemoryLogReads
 from postroom.stores.memory.search import hit
 from postroom.stores.memory.tables import Letter, R
 from postroom.stores.memory.waking import MemoryWakingReads
 
 
-class MemoryReads(MemoryAnnouncingReads, MemoryWakingReads):
+class MemoryReads(MemoryAnnouncingReads, MemoryWakingReads, MemoryLogReads):
     """Look-ups over the tables as they are."""
 
     def project(self, key: str) -> Project | None:

@@ -18,6 +18,7 @@ from postroom.contracts.mail import (
     Reservation,
     StoredAnswer,
 )
+from postroom.contracts.project_log import ProjectEvent
 from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner
 
 K = TypeVar("K", bound=Hashable)
@@ -170,6 +171,23 @@ class WakingTables:
         self.sittings: Table[str, Sitting] = Table(journal)
 
 
+class AnnouncingTables:
+    """What is kept of who was told of letters."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.client_sessions: Table[tuple[str, str], ClientSession] = Table(journal)
+        self.nudges: Table[int, Nudges] = Table(journal)
+
+
+class LogTables:
+    """What is kept of what happened."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.events: Table[tuple[int, int], ProjectEvent] = Table(journal)
+        self.floors: Table[int, int] = Table(journal)
+        """The last entry of each project that was trimmed."""
+
+
 class Tables:
     """Everything a memory store holds."""
 
@@ -210,15 +228,19 @@ class Tables:
         self.answers: Table[tuple[str, str], KeptAnswer] = Table(journal)
         self.outbox: Table[int, OutboxRow] = Table(journal, topic=by("topic"))
         self.waking = WakingTables(journal)
-        self.client_sessions: Table[tuple[str, str], ClientSession] = Table(journal)
-        self.nudges: Table[int, Nudges] = Table(journal)
+        self.announcing = AnnouncingTables(journal)
+        self.logs = LogTables(journal)
         self.probes: Table[int, int] = Table(journal)
         self._numbers: Table[str, int] = Table(journal)
 
     def next_number(self, name: str) -> int:
         """Return the next number of a series; none is given out twice, even after its row is gone."""
-        return self._numbers.put(name, (self._numbers.get(name) or 0) + 1)
+        return self._numbers.put(name, self.newest_number(name) + 1)
+
+    def newest_number(self, name: str) -> int:
+        """Return the number of a series that was given out last; 0 before the first."""
+        return self._numbers.get(name) or 0
 
     def numbers_reach(self, name: str, number: int) -> None:
         """Let a series go on after a number that came from elsewhere."""
-        self._numbers.put(name, max(self._numbers.get(name) or 0, number))
+        self._numbers.put(name, max(self.newest_number(name), number))

@@ -21,23 +21,27 @@ from postroom.contracts.mail import (
     ContactStatus,
     Importance,
     Message,
-    OutboxRow,
     Project,
     RecipientKind,
     Reservation,
-    StoredAnswer,
 )
 from postroom.stores.memory.announcing import MemoryAnnouncingWrites
+from postroom.stores.memory.effects import MemoryEffectWrites
 from postroom.stores.memory.reads import MemoryReads
 from postroom.stores.memory.restore import restore
-from postroom.stores.memory.tables import Enclosure, KeptAnswer, Letter, R
+from postroom.stores.memory.tables import Enclosure, Letter, R, Tables
 from postroom.stores.memory.waking import MemoryWakingWrites
+from postroom.stores.telling import Telling
 
 _EXPIRED_AT_ONCE = 100
 
 
-class MemoryWrites(MemoryReads, MemoryAnnouncingWrites, MemoryWakingWrites):
+class MemoryWrites(MemoryReads, MemoryAnnouncingWrites, MemoryWakingWrites, MemoryEffectWrites):
     """Look-ups and changes within one transaction."""
+
+    def __init__(self, tables: Tables) -> None:
+        super().__init__(tables)
+        Telling.__init__(self)
 
     def insert_project(
         self, *, slug: str, human_key: str, spelling: str, git_identity: str, owner: str, now: int
@@ -55,7 +59,9 @@ class MemoryWrites(MemoryReads, MemoryAnnouncingWrites, MemoryWakingWrites):
             git_identity=git_identity,
             owner=owner,
         )
-        return projects.insert(project.id, project)
+        projects.insert(project.id, project)
+        self._tell_made(project.id, now)
+        return project
 
     def add_project_alias(self, project_id: int, human_key: str) -> None:
         """Let another spelling of the path name the project."""
@@ -84,26 +90,25 @@ class MemoryWrites(MemoryReads, MemoryAnnouncingWrites, MemoryWakingWrites):
             created_at=now,
             last_active_at=now,
         )
-        return self._tables.agents.insert(agent.id, agent)
+        self._tables.agents.insert(agent.id, agent)
+        self._tell_registered(agent)
+        return agent
 
     def update_agent(
         self, agent_id: int, *, program: str, model: str, task_description: str, now: int
     ) -> Agent:
         """Replace what an agent says of itself, and note its activity."""
         agent = self._agent(agent_id)
-        return self._put_agent(
-            replace(
-                agent,
-                program=program,
-                model=model,
-                task_description=task_description,
-                last_active_at=max(agent.last_active_at, now),
-            )
-        )
+        says = replace(agent, program=program, model=model, task_description=task_description)
+        if says != agent:
+            self._tell_of_agent("agent.changed", agent_id, now)
+        return self._put_agent(replace(says, last_active_at=max(agent.last_active_at, now)))
 
-    def set_agent_retired(self, agent_id: int, retired_at: int | None) -> None:
+    def set_agent_retired(self, agent_id: int, retired_at: int | None, *, now: int) -> None:
         """Retire an agent at an instant, or bring it back with None."""
-        self._put_agent(replace(self._agent(agent_id), retired_at=retired_at))
+        before = self._agent(agent_id)
+        self._put_agent(replace(before, retired_at=retired_at))
+        self._tell_retired(before, retired_at, now)
 
     def set_agent_token(self, agent_id: int, token_hash: str | None) -> None:
         """Replace an agent's token; None revokes it."""
@@ -112,10 +117,12 @@ class MemoryWrites(MemoryReads, MemoryAnnouncingWrites, MemoryWakingWrites):
         _insist(bearer is None or bearer.id == agent_id, "another agent has this token", agent_id)
         self._put_agent(replace(agent, token_hash=token_hash))
 
-    def set_contact_policy(self, agent_id: int, policy: ContactPolicy) -> None:
+    def set_contact_policy(self, agent_id: int, policy: ContactPolicy, *, now: int) -> None:
         """Say whose mail an agent takes."""
         _insist(policy in get_args(ContactPolicy), "there is no such contact policy", policy)
-        self._put_agent(replace(self._agent(agent_id), contact_policy=policy))
+        before = self._agent(agent_id)
+        self._put_agent(replace(before, contact_policy=policy))
+        self._tell_policy(before, policy, now)
 
     def touch_agent(self, agent_id: int, now: int) -> None:
         """Note an agent's activity and extend its live reservations by their own length."""
@@ -158,7 +165,9 @@ class MemoryWrites(MemoryReads, MemoryAnnouncingWrites, MemoryWakingWrites):
             broadcast=broadcast,
             reply_to=reply_to,
         )
-        return self._tables.messages.insert(message_id, message)
+        self._tables.messages.insert(message_id, message)
+        self._tell_sent(message)
+        return message
 
     def insert_recipient(self, message_id: int, agent: Agent, kind: RecipientKind) -> int:
         """Store a recipient and return the letter's sequence number in that inbox."""
@@ -175,6 +184,7 @@ class MemoryWrites(MemoryReads, MemoryAnnouncingWrites, MemoryWakingWrites):
         )
         self._put_agent(replace(stored, inbox_seq=letter.seq))
         self._tables.letters.insert((agent.id, letter.seq), letter)
+        self._tell_reached(message_id, agent, kind)
         return letter.seq
 
     def mark_read(self, message_id: int, agent_id: int, now: int) -> int | None:
@@ -182,19 +192,25 @@ class MemoryWrites(MemoryReads, MemoryAnnouncingWrites, MemoryWakingWrites):
         letter = self._copy(message_id, agent_id)
         if letter is None:
             return None
+        if letter.read_at is None:
+            self._tell_delivery("delivery.read", message_id, agent_id, letter.kind, now)
         return self._put_letter(replace(letter, read_at=_first_of(letter.read_at, now))).read_at
 
     def mark_acked(self, message_id: int, agent_id: int, now: int) -> int | None:
         """Set the acknowledgement (and the read mark) unless set; return it, or None for no recipient."""
+        self.mark_read(message_id, agent_id, now)
         letter = self._copy(message_id, agent_id)
         if letter is None:
             return None
-        read_at, acked_at = _first_of(letter.read_at, now), _first_of(letter.acked_at, now)
-        return self._put_letter(replace(letter, read_at=read_at, acked_at=acked_at)).acked_at
+        if letter.acked_at is None:
+            self._tell_delivery("delivery.acknowledged", message_id, agent_id, letter.kind, now)
+        return self._put_letter(replace(letter, acked_at=_first_of(letter.acked_at, now))).acked_at
 
     def mark_recalled(self, message_id: int, now: int) -> None:
         """Recall a message: its text is erased here and from search; the entry stays."""
         message = _there(self.message(message_id), UnknownMessage, message_id)
+        if message.recalled_at is None:
+            self._tell_recalled(message, now)
         recalled_at = _first_of(message.recalled_at, now)
         erased = replace(message, recalled_at=recalled_at, subject="", body_md="", topic="")
         self._tables.messages.put(message_id, erased)
@@ -236,15 +252,18 @@ class MemoryWrites(MemoryReads, MemoryAnnouncingWrites, MemoryWakingWrites):
             expires_at=now + ttl,
             ttl=ttl,
         )
-        return self._tables.reservations.insert(reservation.id, reservation)
+        self._tables.reservations.insert(reservation.id, reservation)
+        self._tell_reserved("reservation.made", reservation, now)
+        return reservation
 
     def extend_reservation(
-        self, reservation_id: int, *, expires_at: int, ttl: int, exclusive: bool, reason: str
+        self, reservation_id: int, *, expires_at: int, ttl: int, exclusive: bool, reason: str, now: int
     ) -> Reservation:
         """Move the end of a reservation and replace its terms."""
         held = self._reservation(reservation_id)
         _insist(ttl > 0, "a reservation has a length", ttl)
         terms = replace(held, expires_at=expires_at, ttl=ttl, exclusive=exclusive, reason=reason)
+        self._tell_reserved("reservation.renewed", terms, now)
         return self._put_reservation(terms)
 
     def release_reservation(self, reservation_id: int, *, now: int, by: str, reason: str) -> Reservation:
@@ -252,6 +271,7 @@ class MemoryWrites(MemoryReads, MemoryAnnouncingWrites, MemoryWakingWrites):
         held = self._reservation(reservation_id)
         if held.released_at is not None:
             return held
+        self._tell_released(held, now, by)
         return self._put_reservation(replace(held, released_at=now, released_by=by, release_reason=reason))
 
     def expire_reservations(self, project_id: int, now: int) -> list[Reservation]:
@@ -260,6 +280,8 @@ class MemoryWrites(MemoryReads, MemoryAnnouncingWrites, MemoryWakingWrites):
         over = sorted(
             (row for row in unreleased if row.expires_at <= now), key=lambda row: (row.expires_at, row.id)
         )
+        for row in over[:_EXPIRED_AT_ONCE]:
+            self._tell_expired(row, now)
         return [
             self._put_reservation(replace(row, released_at=row.expires_at, release_reason="expired"))
             for row in over[:_EXPIRED_AT_ONCE]
@@ -281,43 +303,8 @@ class MemoryWrites(MemoryReads, MemoryAnnouncingWrites, MemoryWakingWrites):
             created_at=before.created_at if before else now,
             decided_at=None if status == "pending" else now,
         )
+        self._tell_contact(before, link, now)
         return self._tables.contacts.put((from_id, to_id), link)
-
-    def insert_answer(self, scope: str, key: str, digest: str, answer: bytes, now: int) -> None:
-        """Keep the first answer given under an idempotency key."""
-        kept = KeptAnswer(
-            scope=scope,
-            key=key,
-            stored=StoredAnswer(digest=digest, answer=bytes(answer)),
-            created_at=now,
-            number=self._tables.next_number("answers"),
-        )
-        self._tables.answers.insert((scope, key), kept)
-
-    def purge_answers(self, before: int, *, limit: int) -> int:
-        """Forget answers older than an instant; return how many."""
-        old = [kept for kept in self._tables.answers if kept.created_at < before]
-        gone = sorted(old, key=lambda kept: (kept.created_at, kept.number))[:limit]
-        for kept in gone:
-            self._tables.answers.drop((kept.scope, kept.key))
-        return len(gone)
-
-    def insert_outbox(self, topic: str, key: str, project_id: int, now: int) -> None:
-        """Store an effect to be performed after this transaction."""
-        row_id = self._tables.next_number("outbox")
-        row = OutboxRow(id=row_id, topic=topic, key=key, project_id=project_id, created_at=now)
-        self._tables.outbox.insert(row_id, row)
-
-    def finish_outbox(self, row_ids: Sequence[int]) -> None:
-        """Remove rows whose effects were performed; harmless when they are gone."""
-        for row_id in row_ids:
-            self._tables.outbox.drop(row_id)
-
-    def fail_outbox(self, row_ids: Sequence[int], error: str) -> None:
-        """Count one failed attempt on each row and keep the reason."""
-        for row_id in set(row_ids):
-            if row := self._tables.outbox.get(row_id):
-                self._tables.outbox.put(row_id, replace(row, attempts=row.attempts + 1, last_error=error))
 
     def restore_rows(self, rows: Mapping[str, Sequence[Mapping[str, object]]]) -> None:
         """Store whole rows by table with their ids, for rebuilding from an archive."""

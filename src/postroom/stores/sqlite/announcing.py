@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from postroom.contracts.announcing import Arrival, ClientSession, Nudges
+from postroom.stores.sqlite.project_log import SqliteLogWrites
 from postroom.stores.sqlite.statements import STATEMENTS as SQL
 
 
@@ -54,14 +55,18 @@ class SqliteAnnouncingReads:
         return Nudges(held_seq=row[0], told_at=row[1]) if row else Nudges()
 
 
-class SqliteAnnouncingWrites(SqliteAnnouncingReads):
+class SqliteAnnouncingWrites(SqliteAnnouncingReads, SqliteLogWrites):
     """Look-ups and changes over the writer's connection."""
 
     def mark_announced(self, agent_id: int, message_ids: Sequence[int], *, by: str, now: int) -> int:
         """Note that the agent was told of these letters; the first note stays. Return how many were new."""
         # One by one: with a list of ids SQLite would go through the whole inbox, however long it is.
-        values = [(message_id, agent_id, now, by) for message_id in message_ids]
-        return max(0, self._connection.executemany(SQL["mark_announced"], values).rowcount)
+        new = 0
+        for message_id in message_ids:
+            if row := self._execute(SQL["mark_announced"], (message_id, agent_id, now, by)).fetchone():
+                self._tell_delivery("delivery.announced", message_id, agent_id, row[0], now, by)
+                new += 1
+        return new
 
     def bind_client_session(self, client: str, session_id: str, agent_id: int, now: int) -> None:
         """Note that a session acts as an agent, in place of what was noted before."""

@@ -38,8 +38,10 @@ from postroom.contracts.mail import (
 from postroom.stores.sqlite import rows
 from postroom.stores.sqlite.announcing import SqliteAnnouncingReads, SqliteAnnouncingWrites
 from postroom.stores.sqlite.match import fts5
+from postroom.stores.sqlite.project_log import SqliteLogReads
 from postroom.stores.sqlite.statements import STATEMENTS as SQL
 from postroom.stores.sqlite.waking import SqliteWakingReads, SqliteWakingWrites
+from postroom.stores.telling import Telling
 
 _NO_LIMIT = -1
 FEW = 4
@@ -55,7 +57,7 @@ _INBOX = {
 _SEARCH: dict[SearchOrder, str] = {"newest": "search_newest", "best": "search_best"}
 
 
-class SqliteReads(SqliteAnnouncingReads, SqliteWakingReads):
+class SqliteReads(SqliteAnnouncingReads, SqliteWakingReads, SqliteLogReads):
     """Look-ups over one connection."""
 
     def project(self, key: str) -> Project | None:
@@ -280,6 +282,7 @@ class SqliteWrites(SqliteReads, SqliteAnnouncingWrites, SqliteWakingWrites):
 
     def __init__(self, connection: sqlite3.Connection, outbox_ids: Iterator[int]) -> None:
         super().__init__(connection)
+        Telling.__init__(self)
         self._outbox_ids = outbox_ids
         self._positions: dict[int, int] = {}
         """The place of the next recipient of each message that this change addresses."""
@@ -289,7 +292,9 @@ class SqliteWrites(SqliteReads, SqliteAnnouncingWrites, SqliteWakingWrites):
     ) -> Project:
         """Store a project whose path and slug nobody has."""
         values = (slug, human_key, now, spelling, git_identity, owner)
-        return rows.project(self._execute(SQL["insert_project"], values).fetchone())
+        made = rows.project(self._execute(SQL["insert_project"], values).fetchone())
+        self._tell_made(made.id, now)
+        return made
 
     def add_project_alias(self, project_id: int, human_key: str) -> None:
         """Let another spelling of the path name the project."""
@@ -312,7 +317,9 @@ class SqliteWrites(SqliteReads, SqliteAnnouncingWrites, SqliteWakingWrites):
             "task_description": task_description,
             "now": now,
         }
-        return rows.agent(self._execute(SQL["insert_agent"], values).fetchone())
+        made = rows.agent(self._execute(SQL["insert_agent"], values).fetchone())
+        self._tell_registered(made)
+        return made
 
     def update_agent(
         self, agent_id: int, *, program: str, model: str, task_description: str, now: int
@@ -325,22 +332,28 @@ class SqliteWrites(SqliteReads, SqliteAnnouncingWrites, SqliteWakingWrites):
             "task_description": task_description,
             "now": now,
         }
+        if self._execute(SQL["agent_differs"], values).fetchone():
+            self._tell_of_agent("agent.changed", agent_id, now)
         row = self._execute(SQL["update_agent"], values).fetchone()
         if row is None:
             raise _unknown(UnknownAgent, agent_id)
         return rows.agent(row)
 
-    def set_agent_retired(self, agent_id: int, retired_at: int | None) -> None:
+    def set_agent_retired(self, agent_id: int, retired_at: int | None, *, now: int) -> None:
         """Retire an agent at an instant, or bring it back with None."""
+        before = self.agents_by_id([agent_id]).get(agent_id)
         self._update("set_agent_retired", (retired_at, agent_id), UnknownAgent, agent_id)
+        self._tell_retired(before, retired_at, now)
 
     def set_agent_token(self, agent_id: int, token_hash: str | None) -> None:
         """Replace an agent's token; None revokes it."""
         self._update("set_agent_token", (token_hash, agent_id), UnknownAgent, agent_id)
 
-    def set_contact_policy(self, agent_id: int, policy: ContactPolicy) -> None:
+    def set_contact_policy(self, agent_id: int, policy: ContactPolicy, *, now: int) -> None:
         """Say whose mail an agent takes."""
+        before = self.agents_by_id([agent_id]).get(agent_id)
         self._update("set_contact_policy", (policy, agent_id), UnknownAgent, agent_id)
+        self._tell_policy(before, policy, now)
 
     def touch_agent(self, agent_id: int, now: int) -> None:
         """Note an agent's activity and extend its live reservations by their own length."""
@@ -383,7 +396,7 @@ class SqliteWrites(SqliteReads, SqliteAnnouncingWrites, SqliteWakingWrites):
             reply_to,
         )
         self._execute(SQL["insert_message"], values)
-        return Message(
+        message = Message(
             id=message_id,
             project_id=project_id,
             sender_id=sender.id,
@@ -398,6 +411,8 @@ class SqliteWrites(SqliteReads, SqliteAnnouncingWrites, SqliteWakingWrites):
             broadcast=broadcast,
             reply_to=reply_to,
         )
+        self._tell_sent(message)
+        return message
 
     def insert_recipient(self, message_id: int, agent: Agent, kind: RecipientKind) -> int:
         """Store a recipient and return the letter's sequence number in that inbox."""
@@ -406,21 +421,32 @@ class SqliteWrites(SqliteReads, SqliteAnnouncingWrites, SqliteWakingWrites):
             raise _unknown(UnknownAgent, agent.id)
         position = self._next_position(message_id)
         self._execute(SQL["insert_recipient"], (message_id, agent.id, kind, row[0], position))
+        self._tell_reached(message_id, agent, kind)
         return int(row[0])
 
     def mark_read(self, message_id: int, agent_id: int, now: int) -> int | None:
         """Set the read mark unless it is set; return it, or None when the agent is no recipient."""
-        row = self._execute(SQL["mark_read"], (message_id, agent_id, now)).fetchone()
+        if row := self._execute(SQL["mark_read"], (message_id, agent_id, now)).fetchone():
+            self._tell_delivery("delivery.read", message_id, agent_id, row[0], now)
+            return now
+        row = self._execute(SQL["read_mark"], (message_id, agent_id)).fetchone()
         return int(row[0]) if row else None
 
     def mark_acked(self, message_id: int, agent_id: int, now: int) -> int | None:
         """Set the acknowledgement (and the read mark) unless set; return it, or None for no recipient."""
-        row = self._execute(SQL["mark_acked"], (message_id, agent_id, now)).fetchone()
+        self.mark_read(message_id, agent_id, now)
+        if row := self._execute(SQL["mark_acked"], (message_id, agent_id, now)).fetchone():
+            self._tell_delivery("delivery.acknowledged", message_id, agent_id, row[0], now)
+            return now
+        row = self._execute(SQL["acked_mark"], (message_id, agent_id)).fetchone()
         return int(row[0]) if row else None
 
     def mark_recalled(self, message_id: int, now: int) -> None:
         """Recall a message: its text is erased here and from search; the entry stays."""
         stored = self.attachments([message_id])[message_id]
+        message = self.message(message_id)
+        if message is not None and message.recalled_at is None:
+            self._tell_recalled(message, now)
         self._update("mark_recalled", (message_id, now), UnknownMessage, message_id)
         self._execute(SQL["drop_attachments"], (message_id,))
         blobs = {one.sha256 for one in stored} | {one.preview_sha256 for one in stored if one.preview_sha256}
@@ -449,7 +475,7 @@ class SqliteWrites(SqliteReads, SqliteAnnouncingWrites, SqliteWakingWrites):
         values = (agent.project_id, agent.id, pattern, prefix, exclusive, reason, now, now + ttl, ttl)
         made = self._execute(SQL["insert_reservation"], values).lastrowid
         assert made is not None  # noqa: S101 - an INSERT that did not raise has an id
-        return Reservation(
+        reservation = Reservation(
             id=made,
             project_id=agent.project_id,
             agent_id=agent.id,
@@ -462,32 +488,45 @@ class SqliteWrites(SqliteReads, SqliteAnnouncingWrites, SqliteWakingWrites):
             expires_at=now + ttl,
             ttl=ttl,
         )
+        self._tell_reserved("reservation.made", reservation, now)
+        return reservation
 
     def extend_reservation(
-        self, reservation_id: int, *, expires_at: int, ttl: int, exclusive: bool, reason: str
+        self, reservation_id: int, *, expires_at: int, ttl: int, exclusive: bool, reason: str, now: int
     ) -> Reservation:
         """Move the end of a reservation and replace its terms."""
         self._execute(SQL["extend_reservation"], (expires_at, ttl, exclusive, reason, reservation_id))
-        return self._reservation_again(reservation_id)
+        extended = self._reservation_again(reservation_id)
+        self._tell_reserved("reservation.renewed", extended, now)
+        return extended
 
     def release_reservation(self, reservation_id: int, *, now: int, by: str, reason: str) -> Reservation:
         """End a reservation that is live."""
-        self._execute(SQL["release_reservation"], (now, by, reason, reservation_id))
-        return self._reservation_again(reservation_id)
+        is_new = self._execute(SQL["release_reservation"], (now, by, reason, reservation_id)).rowcount > 0
+        released = self._reservation_again(reservation_id)
+        if is_new:
+            self._tell_released(released, now, by)
+        return released
 
     def expire_reservations(self, project_id: int, now: int) -> list[Reservation]:
         """End those whose time is over and return them, oldest first, at most a hundred a call."""
         found = self._execute(SQL["expired_reservations"], (project_id, now)).fetchall()
         for row in found:
             self._execute(SQL["expire_reservation"], (row[0],))
-        return [rows.reservation(row) for row in found]
+        over = [rows.reservation(row) for row in found]
+        for one in over:
+            self._tell_expired(one, now)
+        return over
 
     def put_contact(
         self, from_id: int, to_id: int, *, status: ContactStatus, reason: str, now: int
     ) -> ContactLink:
         """Store or replace what `from_id` asks of, or is granted by, `to_id`."""
         values = {"from_id": from_id, "to_id": to_id, "status": status, "reason": reason, "now": now}
-        return rows.contact(self._execute(SQL["put_contact"], values).fetchone())
+        before = self.contact(from_id, to_id)
+        link = rows.contact(self._execute(SQL["put_contact"], values).fetchone())
+        self._tell_contact(before, link, now)
+        return link
 
     def insert_answer(self, scope: str, key: str, digest: str, answer: bytes, now: int) -> None:
         """Keep the first answer given under an idempotency key."""

@@ -7,6 +7,7 @@ from dataclasses import fields
 
 from postroom.contracts.runs import OnTimeout
 from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner, RunnerSource
+from postroom.stores.sqlite.project_log import SqliteLogWrites
 from postroom.stores.sqlite.statements import STATEMENTS as SQL
 
 _COLUMNS = tuple(field.name for field in fields(Handling))
@@ -51,36 +52,54 @@ class SqliteWakingReads:
         return row[0] if row else None
 
 
-class SqliteWakingWrites(SqliteWakingReads):
+class SqliteWakingWrites(SqliteWakingReads, SqliteLogWrites):
     """Changes over the writer's connection."""
 
     def put_runner(self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int) -> None:
         """Say, or say anew, how an agent is run."""
         self._connection.execute(SQL["put_runner"], (agent_id, runner, declared_by, now))
+        self._tell_of_agent("agent.runner_set", agent_id, now)
 
-    def drop_runner(self, agent_id: int) -> bool:
+    def drop_runner(self, agent_id: int, *, now: int) -> bool:
         """Have an agent run no more; False when it was not."""
-        return self._connection.execute(SQL["drop_runner"], (agent_id,)).rowcount > 0
+        known = self._connection.execute(SQL["drop_runner"], (agent_id,)).rowcount > 0
+        if known:
+            self._tell_of_agent("agent.runner_dropped", agent_id, now)
+        return known
 
     def put_handling(self, handling: Handling) -> None:
         """Store or replace what a run makes of a letter."""
         self._connection.execute(SQL["put_handling"], {name: getattr(handling, name) for name in _COLUMNS})
+        key = (handling.message_id, handling.agent_id)
+        self._tell_handling(handling, self._connection.execute(SQL["recipient_kind"], key).fetchone()[0])
 
-    def begin_sitting(self, run_id: str, agent_id: int, now: int) -> None:
+    def begin_sitting(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
         """Record that a run of an agent is at work; begun anew, it has asked nothing."""
+        former = self._connection.execute(SQL["end_sitting"], (run_id,)).fetchone()
+        if former is not None:
+            self._tell_cut_off(run_id, former[0], now)
         self._connection.execute(SQL["begin_sitting"], (run_id, agent_id, now))
-        self._connection.execute(SQL["drop_questions"], (run_id,))
+        self._tell_begun(run_id, agent_id, now, answered)
 
     def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
         """Keep a question of a run at work; False when the agent has no such run at work."""
         told = question.id, question.text, now, question.patience, question.on_timeout.value
-        self._connection.execute(SQL["ask"], (run_id, agent_id, *told))
+        asked = self._connection.execute(SQL["ask"], (run_id, agent_id, *told))
+        if asked.rowcount > 0:
+            self._tell_run("pause.asked", run_id, agent_id, now, question.id)
         return self._connection.execute(SQL["sits"], (run_id, agent_id)).fetchone() is not None
 
-    def end_sitting(self, run_id: str) -> list[AskedQuestion]:
-        """Record that a run is not at work any more and return what it asked, in the order of asking."""
+    def end_sitting(
+        self, run_id: str, *, now: int, failed: bool = False, waits_for: Sequence[str] | None = None
+    ) -> list[AskedQuestion]:
+        """Record that a run is not at work any more and return what it asked, in the order of asking.
+
+        `waits_for` is given where the run itself keeps questions: those of them that are new, for the log.
+        """
         rows = self._connection.execute(SQL["questions"], (run_id,)).fetchall()
-        self._connection.execute(SQL["end_sitting"], (run_id,))
+        sat = self._connection.execute(SQL["end_sitting"], (run_id,)).fetchone()
+        if sat is not None:
+            self._tell_ended(run_id, sat[0], now, waits_for, asks=bool(rows), failed=failed)
         return [
             AskedQuestion(id=row[0], text=row[1], patience=row[2], on_timeout=OnTimeout(row[3]))
             for row in rows

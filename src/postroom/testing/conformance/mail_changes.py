@@ -100,6 +100,8 @@ def _snapshot(tx: MailReads, here: Office, now: int) -> list[object]:
         [hit.message.id for hit in tx.search(home, Term("plum"), order="newest", limit=99)],
         [hit.message.id for hit in tx.search(home, Term("pear"), order="newest", limit=99)],
         tx.counts(),
+        tx.project_events(home, after=0, limit=999),
+        tx.log_bounds(home),
     ]
 
 
@@ -110,9 +112,9 @@ def _everything(tx: MailWrites, here: Office, now: int) -> None:
     tx.set_git_identity(here.project.id, "changed")
     given.agent(tx, here.project.id, "Dot")
     tx.update_agent(here.ada.id, program="x", model="x", task_description="x", now=now)
-    tx.set_agent_retired(here.ben.id, now)
+    tx.set_agent_retired(here.ben.id, now, now=now)
     tx.set_agent_token(here.ben.id, "token")
-    tx.set_contact_policy(here.ben.id, "closed")
+    tx.set_contact_policy(here.ben.id, "closed", now=now)
     tx.touch_agent(here.ada.id, now + 5)
     tx.mark_read(1, here.ben.id, now)
     tx.mark_acked(1, here.ben.id, now)
@@ -121,7 +123,7 @@ def _everything(tx: MailWrites, here: Office, now: int) -> None:
     tx.insert_blob("new", b"new")
     tx.insert_attachment(sent.id, given.file("new"))
     reservation(tx, here.ada, "src/new", now=now)
-    tx.extend_reservation(1, expires_at=now + 7, ttl=7, exclusive=False, reason="x")
+    tx.extend_reservation(1, expires_at=now + 7, ttl=7, exclusive=False, reason="x", now=now)
     tx.release_reservation(2, now=now, by="Ada", reason="done")
     tx.expire_reservations(here.project.id, now)
     tx.put_contact(here.ada.id, here.ben.id, status="blocked", reason="x", now=now)

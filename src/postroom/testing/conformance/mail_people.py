@@ -158,7 +158,7 @@ async def agents_come_by_id_after_a_cursor(store: MailStore, clock: ManualClock)
     """Pages join without a gap, and hold retired agents only when asked to."""
     here = await an_office(store)
     await an_office(store, "elsewhere")
-    await store.write(lambda tx: tx.set_agent_retired(here.ben.id, clock.now()))
+    await store.write(lambda tx: tx.set_agent_retired(here.ben.id, clock.now(), now=clock.now()))
 
     async def page(*, retired: bool, limit: int, after: int = 0) -> list[str]:
         found = await store.read(
@@ -179,7 +179,7 @@ async def an_update_replaces_what_an_agent_says_of_itself(store: MailStore, cloc
     here = await an_office(store)
 
     def prepare(tx: MailWrites) -> None:
-        tx.set_contact_policy(here.ada.id, "approval")
+        tx.set_contact_policy(here.ada.id, "approval", now=1)
         tx.set_agent_token(here.ada.id, "hash")
         given.letter(tx, here.ben, [here.ada])
 
@@ -208,11 +208,11 @@ async def activity_never_goes_back(store: MailStore, clock: ManualClock) -> None
 async def an_agent_is_retired_and_brought_back(store: MailStore, clock: ManualClock) -> None:
     """Retirement has an instant; a retired agent is still found by name and id."""
     here = await an_office(store)
-    await store.write(lambda tx: tx.set_agent_retired(here.ada.id, clock.now()))
+    await store.write(lambda tx: tx.set_agent_retired(here.ada.id, clock.now(), now=clock.now()))
     retired = await store.read(lambda tx: tx.agent(here.project.id, "Ada"))
     assert retired is not None
     assert retired.retired_at == clock.now()
-    await store.write(lambda tx: tx.set_agent_retired(here.ada.id, None))
+    await store.write(lambda tx: tx.set_agent_retired(here.ada.id, None, now=clock.now()))
     assert await store.read(lambda tx: tx.agent(here.project.id, "Ada")) == here.ada
 
 
@@ -241,7 +241,7 @@ async def a_contact_policy_is_replaced(store: MailStore, clock: ManualClock) -> 
     def set_each(tx: MailWrites) -> list[ContactPolicy]:
         seen = []
         for policy in policies:
-            tx.set_contact_policy(here.ada.id, policy)
+            tx.set_contact_policy(here.ada.id, policy, now=1)
             seen.append(tx.agents_by_id([here.ada.id])[here.ada.id].contact_policy)
         return seen
 
@@ -303,12 +303,12 @@ async def a_change_of_what_is_not_there_is_refused(store: MailStore, clock: Manu
     changes: tuple[Callable[[MailWrites], object], ...] = (
         lambda tx: tx.set_git_identity(99, ""),
         lambda tx: tx.update_agent(99, program="", model="", task_description="", now=1),
-        lambda tx: tx.set_agent_retired(99, 1),
+        lambda tx: tx.set_agent_retired(99, 1, now=1),
         lambda tx: tx.set_agent_token(99, None),
-        lambda tx: tx.set_contact_policy(99, "open"),
+        lambda tx: tx.set_contact_policy(99, "open", now=1),
         lambda tx: tx.touch_agent(99, 1),
         lambda tx: tx.mark_recalled(99, 1),
-        lambda tx: tx.extend_reservation(99, expires_at=2, ttl=1, exclusive=True, reason=""),
+        lambda tx: tx.extend_reservation(99, expires_at=2, ttl=1, exclusive=True, reason="", now=1),
         lambda tx: tx.release_reservation(99, now=1, by="", reason=""),
     )
     for change in changes:

@@ -94,7 +94,9 @@ async def a_reservation_has_a_length(store: MailStore, clock: ManualClock) -> No
     made = await store.write(lambda tx: reservation(tx, here.ada, "src", now=now))
     with refused(StoreError):
         await store.write(
-            lambda tx: tx.extend_reservation(made.id, expires_at=now, ttl=0, exclusive=True, reason="")
+            lambda tx: tx.extend_reservation(
+                made.id, expires_at=now, ttl=0, exclusive=True, reason="", now=now
+            )
         )
     assert await store.read(lambda tx: tx.reservation(made.id)) == made
 
@@ -213,7 +215,7 @@ async def an_extension_moves_the_end_and_replaces_the_terms(store: MailStore, cl
     end = now + 5 * MINUTE
     extended = await store.write(
         lambda tx: tx.extend_reservation(
-            made.id, expires_at=end, ttl=4 * MINUTE, exclusive=False, reason="longer"
+            made.id, expires_at=end, ttl=4 * MINUTE, exclusive=False, reason="longer", now=now
         )
     )
     assert (extended.expires_at, extended.ttl) == (end, 4 * MINUTE)
@@ -256,7 +258,7 @@ async def activity_extends_live_reservations_only(store: MailStore, clock: Manua
             "namesake": reservation(tx, there.ada, "g", ttl=2 * MINUTE, now=now).id,
         }
         far = now + 9 * MINUTE
-        tx.extend_reservation(made["farther"], expires_at=far, ttl=MINUTE, exclusive=True, reason="")
+        tx.extend_reservation(made["farther"], expires_at=far, ttl=MINUTE, exclusive=True, reason="", now=now)
         tx.release_reservation(made["released"], now=now, by="Ada", reason="done")
         return made
 

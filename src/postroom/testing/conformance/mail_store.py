@@ -8,6 +8,7 @@ from postroom.testing.conformance import (
     mail_announcing,
     mail_changes,
     mail_letters,
+    mail_log,
     mail_people,
     mail_reservations,
     mail_restoring,
@@ -26,4 +27,5 @@ PROMISES: tuple[Promise, ...] = (
     *mail_changes.PROMISES,
     *mail_restoring.PROMISES,
     *mail_waking.PROMISES,
+    *mail_log.PROMISES,
 )

@@ -19,7 +19,10 @@ async def a_runner_is_kept_replaced_and_dropped(store: MailStore, clock: ManualC
     await store.write(lambda tx: tx.put_runner(ada, '{"é": 1}', declared_by="operator", now=6))
     kept = KeptRunner(agent_id=ada, runner='{"é": 1}', declared_by="operator", updated_at=6)
     assert await store.read(lambda tx: tx.runner(ada)) == kept
-    assert await store.write(lambda tx: (tx.drop_runner(ada), tx.drop_runner(ada))) == (True, False)
+    assert await store.write(lambda tx: (tx.drop_runner(ada, now=7), tx.drop_runner(ada, now=8))) == (
+        True,
+        False,
+    )
     assert await store.read(lambda tx: (tx.runner(ada), tx.with_runner([]))) == (None, set())
     with refused(StoreError):
         await store.write(lambda tx: tx.put_runner(99, "{}", declared_by="file", now=5))
@@ -81,12 +84,15 @@ async def what_a_run_at_work_asks_is_told_when_it_ends(store: MailStore, clock: 
     for question, at in ((first, 2), (second, 3), (first, 4)):
         assert await store.write(lambda tx, one=question, now=at: tx.ask("r", ada, one, now))  # type: ignore[misc]
     await store.write(lambda tx: tx.begin_sitting("other", ada, 1))
-    assert await store.write(lambda tx: tx.end_sitting("r")) == [first, second]
-    assert await store.write(lambda tx: (tx.end_sitting("r"), tx.end_sitting("other"))) == ([], [])
+    assert await store.write(lambda tx: tx.end_sitting("r", now=9)) == [first, second]
+    assert await store.write(lambda tx: (tx.end_sitting("r", now=9), tx.end_sitting("other", now=9))) == (
+        [],
+        [],
+    )
     await store.write(lambda tx: tx.begin_sitting("r", ada, 5))
     assert await store.write(lambda tx: tx.ask("r", ada, first, 5))
     await store.write(lambda tx: tx.begin_sitting("r", ada, 6))
-    assert await store.write(lambda tx: tx.end_sitting("r")) == []
+    assert await store.write(lambda tx: tx.end_sitting("r", now=9)) == []
 
 
 async def who_works_on_a_thread_is_known(store: MailStore, clock: ManualClock) -> None:
@@ -111,7 +117,7 @@ async def who_works_on_a_thread_is_known(store: MailStore, clock: ManualClock) -
     assert await working("t", ada, ben) == {ben}
     assert await working("t", ada) == await working("t") == await working("u", ada, ben) == set()
     assert await store.read(lambda tx: tx.working_on([ben], mine.project_id + 1, "t")) == set()
-    await store.write(lambda tx: tx.end_sitting("b"))
+    await store.write(lambda tx: tx.end_sitting("b", now=7))
     assert await working("t", ada, ben) == set()
 
 

@@ -63,6 +63,10 @@ VALUES (:project_id, :name, :name_key, :program, :model, :task_description, :now
 RETURNING id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
           retired_at, token_hash, inbox_seq, inbox_floor;
 
+-- agent_differs
+SELECT 1 FROM agents WHERE id = :id
+   AND (program <> :program OR model <> :model OR task_description <> :task_description);
+
 -- update_agent
 UPDATE agents SET program = :program, model = :model, task_description = :task_description,
        last_active_at = max(last_active_at, :now)
@@ -241,11 +245,16 @@ SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m
  ORDER BY best.score, best.id DESC;
 
 -- mark_read
-UPDATE recipients SET read_at = coalesce(read_at, ?3) WHERE message_id = ?1 AND agent_id = ?2 RETURNING read_at;
+UPDATE recipients SET read_at = ?3 WHERE message_id = ?1 AND agent_id = ?2 AND read_at IS NULL RETURNING kind;
+
+-- read_mark
+SELECT read_at FROM recipients WHERE message_id = ? AND agent_id = ?;
 
 -- mark_acked
-UPDATE recipients SET read_at = coalesce(read_at, ?3), acked_at = coalesce(acked_at, ?3)
- WHERE message_id = ?1 AND agent_id = ?2 RETURNING acked_at;
+UPDATE recipients SET acked_at = ?3 WHERE message_id = ?1 AND agent_id = ?2 AND acked_at IS NULL RETURNING kind;
+
+-- acked_mark
+SELECT acked_at FROM recipients WHERE message_id = ? AND agent_id = ?;
 
 -- unannounced
 SELECT m.id, r.seq, r.kind, m.sender_id, m.sender_name, m.importance, m.broadcast, m.created_ts
@@ -260,7 +269,10 @@ SELECT count(*), coalesce(max(r.seq), 0)
 
 -- mark_announced
 UPDATE recipients SET announced_at = ?3, announced_by = ?4
- WHERE message_id = ?1 AND agent_id = ?2 AND announced_at IS NULL;
+ WHERE message_id = ?1 AND agent_id = ?2 AND announced_at IS NULL RETURNING kind;
+
+-- recipient_kind
+SELECT kind FROM recipients WHERE message_id = ? AND agent_id = ?;
 
 -- client_session
 SELECT client, session_id, agent_id, bound_at FROM client_sessions WHERE client = ? AND session_id = ?;
@@ -470,11 +482,7 @@ ON CONFLICT (message_id, agent_id) DO UPDATE
    SET run_id = :run_id, injected_at = :injected_at, ended_at = :ended_at, failure = :failure;
 
 -- begin_sitting
-INSERT INTO sittings (run_id, agent_id, began_at) VALUES (?1, ?2, ?3)
-ON CONFLICT (run_id) DO UPDATE SET agent_id = ?2, began_at = ?3;
-
--- drop_questions
-DELETE FROM questions WHERE run_id = ?;
+INSERT INTO sittings (run_id, agent_id, began_at) VALUES (?1, ?2, ?3);
 
 -- ask
 INSERT INTO questions (run_id, question_id, text, asked_at, patience, on_timeout)
@@ -488,7 +496,7 @@ SELECT 1 FROM sittings WHERE run_id = ? AND agent_id = ?;
 SELECT question_id, text, patience, on_timeout FROM questions WHERE run_id = ? ORDER BY asked_at, question_id;
 
 -- end_sitting
-DELETE FROM sittings WHERE run_id = ?;
+DELETE FROM sittings WHERE run_id = ? RETURNING agent_id;
 
 -- answering_run
 SELECT run_id FROM run_answers WHERE message_id = ?;

@@ -1,0 +1,128 @@
+"""`postroom events`: what happened in a project, a line each, in order; with --follow as it happens.
+
+Each sequence number is printed once, also across absences of the server: the number is the cursor.
+"""
+
+import json
+import signal
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Final
+from urllib.parse import urlencode
+
+import typer
+
+from postroom.cli import show
+from postroom.cli.client import Server
+from postroom.cli.options import HERE, AsJson, Project, project_key
+from postroom.cli.watch import Patience, leave_when_unread, print_line, terminate
+from postroom.contracts.errors import CursorExpired, InvalidArgument, PostroomError
+from postroom.contracts.project_log import EVENT_KINDS
+
+WAIT_SECONDS: Final = 25
+PAGE: Final = 500
+
+app = typer.Typer()
+
+
+@app.command()
+def events(
+    project: Project = HERE,
+    after: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="SEQ",
+            help="The last number seen.",
+            show_default="the oldest that is kept; the newest with --follow",
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as things happen.")] = False,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind", metavar="KIND", help="Only of this kind, such as letter.sent; may be repeated."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what happened in a project, a line each: number, moment, kind, agent, and what it is about.
+
+    With --json each line is a JSON object. With --follow it goes on, also when the server was away, until
+    Ctrl-C (130), SIGTERM (143) or until nobody reads (141).
+    """
+    if unknown := [one for one in kind or () if one not in EVENT_KINDS]:
+        raise InvalidArgument(
+            f"there is no kind {unknown[0]!r}", value=unknown[0], remedy=f"use {', '.join(EVENT_KINDS)}"
+        )
+    signal.signal(signal.SIGTERM, terminate)
+    asked = {"project_key": project_key(project), "kinds": kind or []}
+    for one in _followed(asked, after) if follow else _kept(asked, after):
+        print_line(json.dumps(one) if as_json else _as_line(one))
+
+
+def _kept(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
+    """Yield what is kept after a number, up to what is the newest when it is reached.
+
+    Raises:
+        PostroomError: the log cannot be read.
+    """
+    server = Server.find()
+    cursor = _beginning(server, asked) if after is None else after
+    while True:
+        found = _ask(server, "fetch_events", {**asked, "after": cursor, "limit": PAGE})
+        yield from show.items(found.get("events"))
+        cursor = int(str(found["next"]))
+        if cursor >= int(str(found["newest"])):
+            return
+
+
+def _beginning(server: Server, asked: Mapping[str, object]) -> int:
+    """Return the number before the oldest entry that is kept."""
+    try:
+        found = _ask(server, "fetch_events", {**asked, "after": 0, "limit": 1})
+    except CursorExpired as error:
+        return int(str(error.details["oldest"]))
+    return int(str(found["oldest"]))
+
+
+def _followed(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
+    """Yield what happens after a number, or from now on, each once.
+
+    Raises:
+        PostroomError: the log cannot be followed, for a reason that will not pass.
+    """
+    patience = Patience()
+    while True:
+        leave_when_unread()
+        try:
+            server = Server.find(timeout=timedelta(seconds=WAIT_SECONDS + 15))
+            cursor = {} if after is None else {"after": after, "wait": WAIT_SECONDS}
+            found = _ask(server, "events", {**asked, **cursor, "limit": PAGE})
+        except PostroomError as error:
+            patience.wait_out(error)
+            continue
+        patience.reset()
+        yield from show.items(found.get("events"))
+        after = int(str(found["next"]))
+
+
+def _ask(server: Server, name: str, arguments: Mapping[str, object]) -> Mapping[str, object]:
+    return server.admin("GET", f"/v1/{name}?{urlencode(arguments, doseq=True)}")
+
+
+def _as_line(one: Mapping[str, Any]) -> str:
+    about = (
+        ("message", one["message_id"]),
+        ("reservation", one["reservation_id"]),
+        ("run", one["run_id"]),
+        *one["detail"].items(),
+    )
+    words = [
+        f"{name}={json.dumps(value) if isinstance(value, bool) else value}"
+        for name, value in about
+        if value is not None
+    ]
+    return "\t".join(
+        show.line(word) for word in (one["seq"], one["at"], one["kind"], one["agent"] or "-", " ".join(words))
+    )

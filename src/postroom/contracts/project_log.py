@@ -1,0 +1,122 @@
+"""The log of a project: what happened in it, in order, numbered from 1 without gaps.
+
+An entry is written by the store in the transaction of the change that it tells of: a change that is undone
+leaves none, and no change goes without. It names records by their ids. No subject, no text, no reason and no
+question is in it, so that a letter that is recalled is recalled here too.
+
+What concerns agents of two projects is told in the log of each.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol, get_args
+
+from postroom.contracts.mail import ContactStatus
+
+EventKind = Literal[
+    "project.made",
+    "agent.registered",
+    "agent.changed",
+    "agent.retired",
+    "agent.unretired",
+    "agent.policy_set",
+    "agent.runner_set",
+    "agent.runner_dropped",
+    "letter.sent",
+    "letter.recalled",
+    "delivery.announced",
+    "delivery.injected",
+    "delivery.handled",
+    "delivery.failed",
+    "delivery.read",
+    "delivery.acknowledged",
+    "reservation.made",
+    "reservation.renewed",
+    "reservation.released",
+    "reservation.taken",
+    "reservation.expired",
+    "contact.asked",
+    "contact.granted",
+    "contact.blocked",
+    "run.began",
+    "run.paused",
+    "run.ended",
+    "run.failed",
+    "run.cut_off",
+    "pause.asked",
+    "pause.answered",
+]
+EVENT_KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
+
+OF_CONTACT: Final[Mapping[ContactStatus, EventKind]] = {
+    "pending": "contact.asked",
+    "approved": "contact.granted",
+    "blocked": "contact.blocked",
+}
+
+HIDDEN: Final = "hidden"
+"""The detail of what only those may learn who know of a hidden copy."""
+OTHER: Final = "other_id"
+"""The detail that names the second agent of a contact."""
+
+Detail = Mapping[str, str | int | bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """What happened, before a log numbers it."""
+
+    kind: EventKind
+    at: int
+    agent_id: int | None = None
+    """Who did it, or, of a delivery, whose inbox it is about."""
+    message_id: int | None = None
+    reservation_id: int | None = None
+    run_id: str | None = None
+    detail: Detail = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectEvent:
+    """An entry of a project's log."""
+
+    project_id: int
+    seq: int
+    happening: Happening
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogBounds:
+    """What a log holds: the entries after `oldest` up to `newest`; both are 0 while it is empty."""
+
+    oldest: int
+    newest: int
+
+
+class ProjectLogReads(Protocol):
+    """Look-ups in the logs of projects."""
+
+    def project_events(
+        self, project_id: int, *, after: int, limit: int, kinds: Sequence[EventKind] = ()
+    ) -> list[ProjectEvent]:
+        """Return entries after a sequence number, oldest first; those of some kinds, or of all."""
+        ...
+
+    def log_bounds(self, project_id: int) -> LogBounds:
+        """Return what a project's log holds."""
+        ...
+
+    def letters_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
+        """Return which of these letters the agent wrote, and which of them came to it."""
+        ...
+
+
+class ProjectLogWrites(ProjectLogReads, Protocol):
+    """Changes of them, beside those that every other change makes."""
+
+    def trim_log(self, project_id: int, *, keep: int, limit: int) -> int:
+        """Forget the oldest entries beyond the newest `keep` (1 or more), at most `limit`; return how many.
+
+        Numbers go on where they were, and `oldest` says what is gone.
+        """
+        ...

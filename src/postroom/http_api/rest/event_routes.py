@@ -1,0 +1,171 @@
+"""What happens in a project, as it happens: an answer that waits, or a stream of events. By one address.
+
+    GET /v1/events?project_key=&after=&wait=30      one answer: when there is something or the wait is over
+    GET /v1/events?project_key=  text/event-stream  event by event, until the server stops or the hour is over
+
+A reader that comes again with `Last-Event-ID` (browsers do by themselves) gets what it missed, each once.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from postroom import sse
+from postroom.contracts.errors import InvalidArgument, PostroomError, ServerUnavailable
+from postroom.http_api.rest.reading import JSON, list_fields, query_arguments
+from postroom.mail.commands import FollowEvents, read_command
+from postroom.mail.desk import Caller
+from postroom.mail.event_log import EventsView
+from postroom.mcp_server.schema import input_schema
+from postroom.mcp_server.server import caller_of
+
+STREAM: Final = "text/event-stream"
+LAST_ID: Final = "Last-Event-ID"
+REFUSED: Final = "refused"
+"""The kind of the last event of a stream that cannot go on."""
+RETRY_MS: Final = 2_000
+BEAT: Final = 15
+"""Seconds of silence before a sign of life."""
+LIFE: Final = timedelta(hours=1)
+"""After so long a stream ends: who comes again is looked at again."""
+MOST_LISTENERS: Final = 128
+"""Streams and waits at one moment; an answer that comes at once is always to be had."""
+_LISTS: Final = list_fields(input_schema(FollowEvents))
+
+
+class EventOperations(Protocol):
+    """What a mail room answers to those who follow a project's log."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the server stops."""
+        ...
+
+    async def events(self, asked: FollowEvents, caller: Caller) -> EventsView:
+        """Return what happened after a cursor, as soon as there is something or the wait is over."""
+        ...
+
+
+class EventDesk:
+    """Answers those who ask, and counts those who stay."""
+
+    def __init__(self, following: EventOperations) -> None:
+        self._following = following
+        self._listeners = 0
+
+    async def answer(self, request: Request) -> Response:
+        """Return what happened, or the stream of it.
+
+        Raises:
+            InvalidArgument: a field, or the last id, does not fit.
+            ServerUnavailable: too many listen already.
+            PostroomError: the log cannot be followed.
+        """
+        asked, caller = _asked(request), caller_of(request)
+        if request.method == "HEAD":
+            return _as_json(await self._following.events(_at_once(asked), caller))
+        if _wants_stream(request):
+            return await self._stream(asked, caller)
+        if asked.after is None or not asked.wait:
+            return _as_json(await self._following.events(asked, caller))
+        self._come()
+        try:
+            return _as_json(await _while_there(request, self._following.events(asked, caller)))
+        except ClientDisconnect:
+            return Response(status_code=204)  # which nobody reads
+        finally:
+            self._leave()
+
+    async def _stream(self, asked: FollowEvents, caller: Caller) -> Response:
+        self._come()
+        try:  # what cannot be followed is refused with a status, before the stream begins
+            first = await self._following.events(_at_once(asked), caller)
+        except BaseException:
+            self._leave()
+            raise
+        return sse.SseResponse(self._events(asked, first, caller), left=self._leave)
+
+    def _come(self) -> None:
+        if self._listeners >= MOST_LISTENERS:
+            raise ServerUnavailable(
+                f"{MOST_LISTENERS} listen to events already",
+                value=MOST_LISTENERS,
+                remedy="come again later, or ask without `wait` and without a stream",
+            )
+        self._listeners += 1
+
+    def _leave(self) -> None:
+        self._listeners -= 1
+
+    async def _events(self, asked: FollowEvents, found: EventsView, caller: Caller) -> AsyncGenerator[str]:
+        """Yield events as they come; a sign of life in between says how far the log was read."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + LIFE.total_seconds()
+        yield sse.retry(RETRY_MS)
+        while True:
+            for one in found["events"]:
+                yield sse.entry(one["kind"], msgspec.json.encode(one).decode(), number=one["seq"])
+            if not found["events"] or found["events"][-1]["seq"] < found["next"]:
+                yield sse.beat(found["next"])
+            if self._following.is_over or loop.time() >= until:
+                return
+            asked = msgspec.structs.replace(asked, after=found["next"], wait=BEAT)
+            try:
+                found = await self._following.events(asked, caller)
+            except PostroomError as error:
+                yield sse.entry(REFUSED, msgspec.json.encode(error.as_dict()).decode())
+                return
+
+
+async def _while_there(request: Request, asking: Awaitable[EventsView]) -> EventsView:
+    """Return what was asked for; nobody looks on for a client that has gone.
+
+    Raises:
+        ClientDisconnect: it has gone.
+        PostroomError: what was asked for is refused.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(_gone(request))
+            found = await asking
+            watching.cancel()
+    except ExceptionGroup as errors:  # of the two the one that came first
+        raise errors.exceptions[0] from None
+    return found
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    raise ClientDisconnect
+
+
+def _at_once(asked: FollowEvents) -> FollowEvents:
+    return msgspec.structs.replace(asked, wait=0)
+
+
+def _as_json(found: EventsView) -> Response:
+    return Response(msgspec.json.encode(found), media_type=JSON)
+
+
+def _asked(request: Request) -> FollowEvents:
+    given: dict[str, Any] = query_arguments(request.scope["query_string"], _LISTS)
+    asked = read_command(FollowEvents, given)
+    last = request.headers.get(LAST_ID)
+    if last is None or not _wants_stream(request):
+        return asked
+    if not (last.isascii() and last.isdigit() and len(last) <= 16):
+        raise InvalidArgument(
+            f"the header {LAST_ID} is no number of an event", value=last[:60], remedy="send the last `id`"
+        )
+    return msgspec.structs.replace(asked, after=int(last))
+
+
+def _wants_stream(request: Request) -> bool:
+    accepted = request.headers.get("accept", "").split(",")
+    return any(one.partition(";")[0].strip().lower() == STREAM for one in accepted)

@@ -1,0 +1,72 @@
+"""Waiting for what happens in a project: who follows its log is answered when something comes."""
+
+import asyncio
+from typing import Final
+
+from postroom.contracts.store import MailReads
+from postroom.mail.commands import FetchEvents, FollowEvents
+from postroom.mail.desk import Caller
+from postroom.mail.event_log import EventsView, fetch_events, newest_of
+from postroom.mail.identity import refuse_unknown_token
+from postroom.mail.service import Mail
+
+STRIDE: Final = 1_000
+"""Entries that are looked through at a time for one that the caller may see, however few it asked for."""
+
+
+class EventFollowing:
+    """Answers those who wait, for one mail room."""
+
+    def __init__(self, mail: Mail) -> None:
+        self._mail = mail
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the server stops, and nobody waits any more."""
+        return self._mail.bell.is_stopped
+
+    async def events(self, asked: FollowEvents, caller: Caller) -> EventsView:
+        """Return what happened after a cursor, as soon as there is something the caller may see.
+
+        When the wait is over it is empty; `next` moves on all the same. Without a cursor the answer is empty
+        and comes at once; its `next` is where to begin.
+
+        Raises:
+            UnknownProject, WrongToken, CursorExpired, CursorAhead: it cannot be followed.
+        """
+        if asked.after is None:
+            return await self._mail.store.read(lambda tx: self._newest(tx, asked, caller))
+        until = asyncio.get_running_loop().time() + asked.wait
+        after = asked.after
+
+        async def look() -> EventsView:
+            nonlocal after
+            found = await self._look(asked, after, caller, asked.limit)
+            while not found["events"] and found["next"] < found["newest"]:  # a page of what it may not see
+                found = _first(await self._look(asked, found["next"], caller, STRIDE), asked.limit)
+            after = found["next"]
+            return found
+
+        return await self._mail.bell.awaited(look, lambda found: bool(found["events"]), until=until)
+
+    async def _look(self, asked: FollowEvents, after: int, caller: Caller, limit: int) -> EventsView:
+        command = FetchEvents(project_key=asked.project_key, after=after, limit=limit, kinds=asked.kinds)
+        return await self._mail.store.read(lambda tx: self._after(tx, command, caller))
+
+    def _newest(self, tx: MailReads, asked: FollowEvents, caller: Caller) -> EventsView:
+        desk = self._mail.desk(tx, caller)
+        refuse_unknown_token(desk)
+        return newest_of(desk, asked.project_key)
+
+    def _after(self, tx: MailReads, command: FetchEvents, caller: Caller) -> EventsView:
+        desk = self._mail.desk(tx, caller)
+        refuse_unknown_token(desk)
+        return fetch_events(desk, command)
+
+
+def _first(found: EventsView, most: int) -> EventsView:
+    """Return no more entries than were asked for; who goes on after them misses none."""
+    if len(found["events"]) <= most:
+        return found
+    kept = found["events"][:most]
+    return {**found, "events": kept, "next": kept[-1]["seq"]}

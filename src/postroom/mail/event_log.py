@@ -1,0 +1,152 @@
+"""The operation that reads a project's log, and who may see what in it.
+
+| who | sees |
+|---|---|
+| the operator | everything |
+| an agent, by its token | agents, reservations and, at home, runs; letters and contacts it is a party to |
+| a person at the pages | everything but contacts, and whatever tells of a hidden copy |
+
+Of a hidden copy nobody learns but its sender, its reader and the operator.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, TypedDict
+
+from postroom.contracts.clock import iso
+from postroom.contracts.errors import CursorAhead, CursorExpired
+from postroom.contracts.mail import Agent, Project
+from postroom.contracts.project_log import HIDDEN, OTHER, LogBounds, ProjectEvent
+from postroom.contracts.store import MailReads
+from postroom.mail.commands import FetchEvents
+from postroom.mail.desk import Reading, token_hash
+from postroom.mail.projects import find_project
+from postroom.mail.views import address_of
+
+
+class EventView(TypedDict):
+    """What happened: `agent` did it or, of a delivery, is its reader; ids name the rest."""
+
+    seq: int
+    at: str
+    kind: str
+    agent: str | None
+    agent_id: int | None
+    message_id: int | None
+    reservation_id: int | None
+    run_id: str | None
+    detail: dict[str, str | int | bool]
+
+
+class EventsView(TypedDict):
+    """Entries of a log in order; give `next` as `after` of the next call, also when nothing was shown."""
+
+    events: list[EventView]
+    next: int
+    newest: int
+    oldest: int
+
+
+class _Sight(Protocol):
+    """Says which entries a reader may see."""
+
+    def __call__(self, event: ProjectEvent) -> bool: ...
+
+
+def fetch_events(desk: Reading, asked: FetchEvents) -> EventsView:
+    """Return what happened in a project after a cursor, each entry once and in order.
+
+    Raises:
+        CursorExpired: entries after the cursor were trimmed.
+        CursorAhead: the cursor is beyond the newest entry.
+    """
+    project = find_project(desk.tx, asked.project_key)
+    bounds = desk.tx.log_bounds(project.id)
+    _check_cursor(asked.after, bounds)
+    found = desk.tx.project_events(project.id, after=asked.after, limit=asked.limit, kinds=asked.kinds)
+    may_see = _sight(desk, project, found)
+    return {
+        "events": _views(desk.tx, project, [one for one in found if may_see(one)]),
+        "next": found[-1].seq if len(found) == asked.limit else bounds.newest,
+        "newest": bounds.newest,
+        "oldest": bounds.oldest,
+    }
+
+
+def newest_of(desk: Reading, project_key: str) -> EventsView:
+    """Return nothing, with the cursor for whatever happens from now on."""
+    bounds = desk.tx.log_bounds(find_project(desk.tx, project_key).id)
+    return {"events": [], "next": bounds.newest, "newest": bounds.newest, "oldest": bounds.oldest}
+
+
+def _reader(desk: Reading) -> Agent | None:
+    """Return the agent whose token came along, which is known; None for the operator and for people."""
+    token = desk.caller.agent_token
+    return None if token is None else desk.tx.agent_by_token(token_hash(token))
+
+
+def _check_cursor(after: int, bounds: LogBounds) -> None:
+    details = {"oldest": bounds.oldest, "newest": bounds.newest}
+    if after < bounds.oldest:
+        raise CursorExpired(
+            f"entries up to {bounds.oldest} are not kept any more",
+            value=after,
+            remedy=f"go on after {bounds.oldest}, and look at the project anew for what happened before",
+            details=details,
+        )
+    if after > bounds.newest:
+        raise CursorAhead(f"the newest entry is {bounds.newest}", value=after, details=details)
+
+
+def _sight(desk: Reading, home: Project, events: Sequence[ProjectEvent]) -> _Sight:
+    reader = _reader(desk)
+    if reader is None:
+        return _everything if desk.caller.operator else _open
+    letters = sorted({one.happening.message_id for one in events if one.happening.message_id is not None})
+    written, received = desk.tx.letters_of(reader.id, letters) if letters else (set[int](), set[int]())
+
+    def may_see(event: ProjectEvent) -> bool:
+        told = event.happening
+        group, _, _ = told.kind.partition(".")
+        if group == "contact":
+            return reader.id in (told.agent_id, told.detail.get(OTHER))
+        if group in ("run", "pause"):
+            return reader.project_id == home.id
+        if group not in ("letter", "delivery") or told.message_id in written:
+            return True
+        if told.message_id not in received:
+            return False
+        return group == "letter" or told.agent_id == reader.id or not told.detail.get(HIDDEN)
+
+    return may_see
+
+
+def _everything(event: ProjectEvent) -> bool:
+    return True
+
+
+def _open(event: ProjectEvent) -> bool:
+    return not event.happening.detail.get(HIDDEN) and not event.happening.kind.startswith("contact.")
+
+
+def _views(tx: MailReads, home: Project, events: Sequence[ProjectEvent]) -> list[EventView]:
+    ids = sorted({one.happening.agent_id for one in events if one.happening.agent_id is not None})
+    agents = tx.agents_by_id(ids) if ids else {}
+    homes = {one.project_id: tx.project_by_id(one.project_id) for one in agents.values()}
+    slugs = {number: project.slug if project else "?" for number, project in homes.items()}
+    names = {one.id: address_of(one.name, slugs[one.project_id], home.slug) for one in agents.values()}
+    return [_view(one, names) for one in events]
+
+
+def _view(event: ProjectEvent, names: dict[int, str]) -> EventView:
+    told = event.happening
+    return {
+        "seq": event.seq,
+        "at": iso(told.at),
+        "kind": told.kind,
+        "agent": None if told.agent_id is None else names.get(told.agent_id),
+        "agent_id": told.agent_id,
+        "message_id": told.message_id,
+        "reservation_id": told.reservation_id,
+        "run_id": told.run_id,
+        "detail": dict(told.detail),
+    }

@@ -1,0 +1,158 @@
+"""A real server, real streams, real processes that follow: each event once, through kills and stops."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.running import Cut, Line, RunningServer, plain_environment
+
+PLACE = "/yard/log"
+STREAM = {"Accept": "text/event-stream"}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    with RunningServer(tmp_path / "data") as running:
+        with running.line() as line:
+            line.tool("ensure_project", human_key=PLACE)
+            for name in ("Ada", "Ben"):
+                line.tool("register_agent", project_key=PLACE, program="p", model="m", name=name)
+        yield running
+
+
+def send(server: RunningServer, subject: str = "A subject") -> None:
+    letter = {"to": ["Ben"], "subject": subject, "body_md": "A body", "idempotency_key": subject}
+    with server.line() as line:
+        line.tool("send_message", project_key=PLACE, sender_name="Ada", **letter)
+
+
+def listen(line: Line, after: int | None = None, **headers: str) -> None:
+    cursor = "" if after is None else f"&after={after}"
+    answer = line.request("GET", f"/v1/events?project_key={PLACE}{cursor}", headers={**STREAM, **headers})
+    assert (answer.status, answer.is_stream) == (200, True), answer
+
+
+def seqs(found: list[Any]) -> list[int]:
+    return [one["seq"] for one in found]
+
+
+def test_a_stream_is_resumed_after_a_kill_without_gap_or_double(server: RunningServer) -> None:
+    seen: list[Any] = []
+    with server.line() as line:
+        listen(line, 0)
+        seen += line.events(3)
+        send(server, "before the kill")
+        seen += line.events(1)
+        server.kill()
+        with pytest.raises((Cut, OSError)):
+            line.events(1)
+    server.start()
+    send(server, "before the kill")  # asked again under its key
+    send(server, "after it")
+    with server.line() as line:
+        listen(line, 0, **{"Last-Event-ID": str(seen[-1]["seq"])})
+        seen += line.events(1)
+        send(server, "while it listens")
+        seen += line.events(1)
+    assert seqs(seen) == [1, 2, 3, 4, 5, 6]
+    assert [one["message_id"] for one in seen[3:]] == [1, 2, 3]
+    assert "subject" not in json.dumps(seen)
+    assert "Traceback" not in server.log()
+
+
+def test_a_server_that_is_stopped_ends_its_streams_at_once(server: RunningServer) -> None:
+    with server.line() as line:
+        listen(line, 0)
+        line.events(3)
+        began = time.monotonic()
+        assert server.stop() == 0
+        assert time.monotonic() - began < 5
+        with pytest.raises((Cut, ValueError)):
+            line.events(1)
+    assert "Traceback" not in server.log()
+
+
+def test_listeners_that_leave_make_room_for_others(server: RunningServer) -> None:
+    for number in range(3):
+        lines = [server.line() for _ in range(50)]
+        for line in lines:
+            listen(line, 0)
+            assert seqs(line.events(3)) == [1, 2, 3]
+        for line in lines:
+            line.close()
+        send(server, f"letter {number}")
+    assert "Traceback" not in server.log()
+
+
+class Follower:
+    """A process of `postroom events --follow`, and the lines that it printed."""
+
+    def __init__(self, data: Path, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "postroom", "events", "--project", PLACE, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**plain_environment(data.parent), "POSTROOM_DATA_DIR": str(data)},
+        )
+
+    def lines(self, count: int) -> list[str]:
+        """Return the next lines; a watchdog ends what takes too long."""
+        timer = threading.Timer(20, self.process.kill)
+        timer.start()
+        assert self.process.stdout is not None
+        found = [self.process.stdout.readline().rstrip("\n") for _ in range(count)]
+        timer.cancel()
+        return found
+
+    def end(self, signal_number: int | None = None) -> tuple[int, str]:
+        if signal_number is not None:
+            self.process.send_signal(signal_number)
+        _, said = self.process.communicate(timeout=20)
+        return self.process.returncode, said
+
+
+def test_the_command_follows_through_a_kill_with_each_number_once(server: RunningServer) -> None:
+    follower = Follower(server.data_dir, "--follow", "--after", "0", "--json")
+    assert seqs([json.loads(one) for one in follower.lines(3)]) == [1, 2, 3]
+    send(server, "one")
+    assert json.loads(follower.lines(1)[0])["kind"] == "letter.sent"
+    server.kill()
+    server.start()
+    send(server, "two")
+    assert seqs([json.loads(one) for one in follower.lines(1)]) == [5]
+    assert follower.end(15) == (143, "")
+
+
+def test_the_command_prints_what_is_kept_and_ends(server: RunningServer) -> None:
+    send(server)
+    every = Follower(server.data_dir)
+    found = [one.split("\t") for one in every.lines(4)]
+    assert every.end() == (0, "")
+    assert [(one[0], one[2], one[3]) for one in found] == [
+        ("1", "project.made", "-"),
+        ("2", "agent.registered", "Ada"),
+        ("3", "agent.registered", "Ben"),
+        ("4", "letter.sent", "Ada"),
+    ]
+    assert found[3][4] == "message=1 thread_id=msg-1 importance=normal"
+    some = Follower(server.data_dir, "--kind", "letter.sent", "--kind", "project.made", "--json")
+    assert seqs([json.loads(one) for one in some.lines(2)]) == [1, 4]
+    assert some.end() == (0, "")
+    for words, said in (
+        (("--after", "9"), "the newest entry is 4"),
+        (("--after", "9", "--follow"), "the newest entry is 4"),
+        (("--kind", "letter.lost"), "there is no kind"),
+        (("--project", "/nowhere"), "no project is named"),
+    ):
+        code, told = Follower(server.data_dir, *words).end()
+        assert code == 2
+        assert said in told
+        assert "remedy: " in told

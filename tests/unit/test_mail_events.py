@@ -1,0 +1,302 @@
+"""The log of a project: what each change tells, who may see it, and how it is followed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from mail_room import CHANGES, HARBOR, RUN_OF_ADA, SHORE, Room, furnish, room_in_memory, room_over_each_store
+from postroom.contracts.errors import (
+    CursorAhead,
+    CursorExpired,
+    InvalidArgument,
+    PostroomError,
+    UnknownProject,
+    WrongToken,
+)
+from postroom.contracts.project_log import EVENT_KINDS
+from postroom.contracts.store import MailReads
+from postroom.mail.commands import FollowEvents
+from postroom.mail.desk import Caller, Rules, token_hash
+from postroom.mail.event_following import EventFollowing
+
+room = room_over_each_store
+memory = room_in_memory
+PATIENCE = 5
+OPERATOR = Caller(operator=True)
+
+TELLS: dict[str, list[str]] = {
+    "ensure_project": [],
+    "start_session": ["agent.registered", "reservation.made"],
+    "register_agent": ["agent.registered"],
+    "create_agent_identity": ["agent.registered"],
+    "retire_agent": ["agent.retired"],
+    "unretire_agent": ["agent.unretired"],
+    "send_message": ["letter.sent"],
+    "reply_message": ["letter.sent"],
+    "recall_message": ["letter.recalled"],
+    "mark_message_read": ["delivery.read"],
+    "acknowledge_message": ["delivery.read", "delivery.acknowledged"],
+    "ask_person": ["pause.asked"],
+    "request_contact": ["contact.asked"],
+    "respond_contact": ["contact.granted"],
+    "set_contact_policy": ["agent.policy_set"],
+    "file_reservation_paths": ["reservation.made", "reservation.made"],
+    "release_file_reservations": ["reservation.released", "reservation.released"],
+    "renew_file_reservations": ["reservation.renewed", "reservation.renewed"],
+    "force_release_file_reservation": ["reservation.taken", "letter.sent"],
+}
+"""What each change of the table tells the project in which it is made; `ensure_project` makes another."""
+
+
+async def newest(room: Room) -> int:
+    return int((await room.call("fetch_events", after=0, caller=OPERATOR))["newest"])
+
+
+async def kinds(room: Room, after: int = 0, caller: Caller = OPERATOR, **more: Any) -> list[str]:
+    found = await room.call("fetch_events", after=after, limit=1_000, caller=caller, **more)
+    return [one["kind"] for one in found["events"]]
+
+
+async def token_of(room: Room, name: str, project: str = HARBOR) -> Caller:
+    token = f"pra_{name}_{project}"
+    await room.mail.issue_token(project, name, token_hash(token))
+    return Caller(agent_token=token)
+
+
+def test_every_change_is_in_the_table() -> None:
+    assert TELLS.keys() == CHANGES.keys()
+
+
+@pytest.mark.parametrize("name", TELLS)
+async def test_each_change_tells_what_happened_once_however_often_it_is_sent(room: Room, name: str) -> None:
+    await furnish(room)
+    before = await newest(room)
+    for _ in range(3):
+        await room.call(name, **CHANGES[name].arguments, idempotency_key="k")
+    assert await kinds(room, before) == TELLS[name]
+
+
+async def test_an_entry_says_who_and_what_and_repeats_no_words(room: Room) -> None:
+    await room.open()
+    sent = await room.send("Ada", "Ben", subject="SECRET", body_md="SECRET", thread_id="t", importance="high")
+    held = await room.call("file_reservation_paths", agent_name="Ben", paths=["src/"], reason="SECRET")
+    found = await room.call("fetch_events", after=4, caller=OPERATOR)
+    assert "SECRET" not in str(found)
+    letter, reservation = found["events"]
+    assert letter == {
+        "seq": 5,
+        "at": "2023-11-14T22:13:20.000Z",
+        "kind": "letter.sent",
+        "agent": "Ada",
+        "agent_id": 1,
+        "message_id": sent,
+        "reservation_id": None,
+        "run_id": None,
+        "detail": {"thread_id": "t", "importance": "high"},
+    }
+    assert (reservation["agent"], reservation["reservation_id"]) == ("Ben", held["granted"][0]["id"])
+    assert reservation["detail"] == {"path": "src/**", "exclusive": True}
+    assert (found["next"], found["newest"], found["oldest"]) == (6, 6, 0)
+
+
+async def test_a_log_is_read_in_pages_of_some_kinds(room: Room) -> None:
+    await furnish(room)
+    pages, after = [], 0
+    while True:
+        page = await room.call(
+            "fetch_events", after=after, limit=2, kinds=["agent.registered"], caller=OPERATOR
+        )
+        pages.append([one["agent"] for one in page["events"]])
+        after = page["next"]
+        if after == page["newest"]:
+            break
+    assert pages == [["Ada", "Ben"], ["Cyd", "Ret"], []]
+
+
+async def test_a_cursor_that_is_wrong_is_refused_with_what_to_do(room: Room) -> None:
+    await room.open()
+    ahead = await room.refused(CursorAhead, "fetch_events", after=5)
+    assert ahead.details == {"oldest": 0, "newest": 4}
+    await room.store.write(lambda tx: tx.trim_log(1, keep=2, limit=9))
+    expired = await room.refused(CursorExpired, "fetch_events", after=1)
+    assert expired.details == {"oldest": 2, "newest": 4}
+    assert "after 2" in (expired.remedy or "")
+    assert len(await kinds(room, 2)) == 2
+    for wrong in (-1, 2**60, "x", 1.5):
+        await room.refused(InvalidArgument, "fetch_events", after=wrong)
+    await room.refused(InvalidArgument, "fetch_events", kinds=["no.such"])
+    await room.refused(UnknownProject, "fetch_events", project_key="/nowhere")
+
+
+async def test_an_agent_sees_what_is_public_and_its_own_letters(memory: Room) -> None:
+    await memory.open()
+    await memory.send("Ada", "Ben", bcc=["Cyd"])
+    await memory.call("mark_message_read", agent_name="Ben", message_id=1)
+    await memory.call("mark_message_read", agent_name="Cyd", message_id=1)
+    await memory.call("request_contact", agent_name="Ada", to="Ben")
+    await memory.call("file_reservation_paths", agent_name="Cyd", paths=["a"])
+    await memory.open("Dot")
+    read, public = "delivery.read", ["reservation.made", "agent.registered"]
+    seen = {
+        name: await kinds(memory, 4, await token_of(memory, name)) for name in ("Ada", "Ben", "Cyd", "Dot")
+    }
+    assert seen == {
+        "Ada": ["letter.sent", read, read, "contact.asked", *public],
+        "Ben": ["letter.sent", read, "contact.asked", *public],
+        "Cyd": ["letter.sent", read, read, *public],
+        "Dot": public,
+    }
+    assert await kinds(memory, 4) == seen["Ada"]
+    assert await kinds(memory, 4, Caller()) == ["letter.sent", read, *public]
+
+
+async def test_an_agent_of_another_project_sees_what_other_operations_show_it(memory: Room) -> None:
+    await memory.open()
+    await memory.open("Eve", project=SHORE)
+    await memory.store.write(lambda tx: tx.begin_sitting(RUN_OF_ADA, 1, 1))
+    await memory.send("Ada", "Ben")
+    await memory.call("file_reservation_paths", agent_name="Ada", paths=["a"])
+    eve = await token_of(memory, "Eve", SHORE)
+    assert await kinds(memory, 4, eve) == ["reservation.made"]
+    assert await kinds(memory, 4, await token_of(memory, "Cyd")) == ["run.began", "reservation.made"]
+    memory.mail.rules = Rules(verified=True)
+    await memory.refused(WrongToken, "fetch_events", caller=Caller(agent_token="no"))
+
+
+async def test_letters_from_abroad_are_told_here_by_their_address(memory: Room) -> None:
+    await memory.open()
+    await memory.open("Eve", "Fay", project=SHORE)
+    await memory.send("Ada", "Eve@projects-shore", bcc=["Ben"])
+    await memory.send("Ada", "Ben", bcc=["Fay@projects-shore"])
+    await memory.call("acknowledge_message", project_key=SHORE, agent_name="Fay", message_id=2)
+
+    async def seen(caller: Caller) -> list[tuple[str, str, int]]:
+        found = await memory.call("fetch_events", project_key=SHORE, after=3, caller=caller)
+        return [(one["kind"], one["agent"], one["message_id"]) for one in found["events"]]
+
+    to_eve = ("letter.sent", "Ada@projects-harbor", 1)
+    assert await seen(await token_of(memory, "Eve", SHORE)) == [to_eve]
+    assert await seen(Caller()) == [to_eve]
+    assert await seen(await token_of(memory, "Fay", SHORE)) == [
+        ("letter.sent", "Ada@projects-harbor", 2),
+        ("delivery.read", "Fay", 2),
+        ("delivery.acknowledged", "Fay", 2),
+    ]
+    assert (await kinds(memory, 4, Caller())) == ["letter.sent", "letter.sent"]
+
+
+async def _sends(room: Room) -> None:
+    await room.send("Ada", "Ben")
+
+
+async def _sets_a_runner(room: Room) -> None:
+    await room.mail.set_runner(HARBOR, "Ada", "{}")
+
+
+async def _asks(room: Room) -> None:
+    await room.store.write(lambda tx: tx.begin_sitting(RUN_OF_ADA, 1, 1))
+    await room.call("ask_person", **CHANGES["ask_person"].arguments)
+
+
+def follow(room: Room, after: int | None, wait: int = 30, caller: Caller = OPERATOR) -> Any:
+    asked = FollowEvents(project_key=HARBOR, after=after, wait=wait)
+    return EventFollowing(room.mail).events(asked, caller)
+
+
+@pytest.mark.parametrize("happens", [_sends, _sets_a_runner, _asks])
+async def test_who_waits_is_answered_when_something_happens(
+    room: Room, happens: Callable[[Room], Awaitable[None]]
+) -> None:
+    await room.open()
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        waits = [group.create_task(follow(room, 4)) for _ in range(3)]
+        await asyncio.sleep(0)
+        await happens(room)
+    for one in waits:
+        assert one.result()["events"][0]["seq"] == 5
+
+
+async def test_what_is_there_is_answered_at_once_and_an_empty_wait_ends(room: Room) -> None:
+    await room.open()
+    async with asyncio.timeout(PATIENCE):
+        assert len((await follow(room, 0))["events"]) == 4
+        assert (await follow(room, 4, wait=0))["events"] == []
+        begin = await follow(room, None)
+    assert (begin["events"], begin["next"]) == ([], 4)
+    with pytest.raises(CursorAhead):
+        await follow(room, 5)
+
+
+async def test_who_waits_is_not_woken_for_what_it_may_not_see_and_its_cursor_moves(memory: Room) -> None:
+    await memory.open()
+    dot = await token_of(memory, "Cyd")
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        wait = group.create_task(follow(memory, 4, caller=dot))
+        await asyncio.sleep(0)
+        for _ in range(3):
+            await memory.send("Ada", "Ben")
+        await memory.call("file_reservation_paths", agent_name="Ada", paths=["a"])
+    assert [one["seq"] for one in wait.result()["events"]] == [8]
+    await memory.send("Ada", "Ben")
+    assert (await follow(memory, 8, wait=0, caller=dot))["next"] == 9
+
+
+async def test_what_may_be_seen_behind_a_page_of_what_may_not_is_found_in_few_looks(
+    memory: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await memory.open()
+    cyd = await token_of(memory, "Cyd")
+    for _ in range(5):
+        await memory.send("Ada", "Ben")
+    for _ in range(3):
+        await memory.send("Ada", "Cyd")
+    looks: list[int] = []
+    read = memory.store.read
+
+    async def counted(look: Callable[[MailReads], Any]) -> Any:
+        looks.append(1)
+        return await read(look)
+
+    monkeypatch.setattr(memory.store, "read", counted)
+    following, after = EventFollowing(memory.mail), 4
+    for expected, most in ((10, 2), (11, 1), (12, 1)):
+        asked = FollowEvents(project_key=HARBOR, after=after, limit=1)
+        found = await following.events(asked, cyd)
+        assert [one["seq"] for one in found["events"]] == [expected]
+        assert len(looks) == most
+        after, looks[:] = found["next"], []
+
+
+async def test_nobody_waits_for_a_server_that_stops(room: Room) -> None:
+    await room.open()
+    following = EventFollowing(room.mail)
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        wait = group.create_task(follow(room, 4))
+        await asyncio.sleep(0)
+        room.mail.bell.stop()
+    assert wait.result()["events"] == []
+    assert following.is_over
+
+
+async def test_a_token_that_ends_ends_the_waiting(memory: Room) -> None:
+    await memory.open()
+    ada = await token_of(memory, "Ada")
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        wait = group.create_task(_refused(follow(memory, 4, caller=ada)))
+        await asyncio.sleep(0)
+        await memory.mail.issue_token(HARBOR, "Ada", None)
+    assert isinstance(wait.result(), WrongToken)
+
+
+async def _refused(work: Awaitable[Any]) -> PostroomError:
+    with pytest.raises(PostroomError) as caught:
+        await work
+    return caught.value
+
+
+def test_kinds_are_nouns_and_verbs_of_the_glossary() -> None:
+    nouns = {"project", "agent", "letter", "delivery", "reservation", "contact", "run", "pause"}
+    assert {kind.partition(".")[0] for kind in EVENT_KINDS} == nouns
+    assert len(set(EVENT_KINDS)) == len(EVENT_KINDS)
