@@ -84,7 +84,12 @@ class Site:
         self._server = server
         self._sessions = server.session_manager
         app = application(self._routes(desk), lifespan=self._lifespan)
-        credentials = Credentials(is_operator=is_operator, sessions=sessions, is_agent=house.mail.knows_token)
+        credentials = Credentials(
+            is_operator=is_operator,
+            sessions=sessions,
+            is_agent=house.mail.knows_token,
+            grant_of=house.tokens.recognise,
+        )
         channels = () if house.gateway is None else house.gateway.open_paths
         self.has_chat_page = any(one.path == "/chat" for one in channels)
         self.app: ASGIApp = _Aliases(_door(app, settings, credentials, channels), settings.mcp_path)
@@ -104,6 +109,7 @@ class Site:
                 runners=RunnerOperator(house.mail),
                 questions=QuestionOperator(house.runs, house.clock),
                 runs=RunOperator(house.runs),
+                tokens=house.tokens,
                 calls=house.calls,
             ),
             *hook_routes(Hooks(house.mail), Following(house.mail)),
@@ -185,6 +191,7 @@ class _Server(uvicorn.Server):
             await self._house.agents.stop()
             return
         self._house.backups.start()
+        self._house.tokens.start()
         for listener in sockets or ():
             listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
         settings = self._house.settings
@@ -230,6 +237,7 @@ class _Server(uvicorn.Server):
         await self._house.agents.stop()
         self._site.end_listening()
         await super().shutdown(sockets)
+        await self._house.tokens.stop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; asked once more, wait for nobody's turn."""

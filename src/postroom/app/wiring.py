@@ -17,6 +17,7 @@ from postroom.contracts.clock import Clock, SystemClock
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.archive.relay import ArchiveRelay
 from postroom.mail.desk import Rules
+from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mcp_server import PostroomMcpServer
@@ -44,7 +45,8 @@ class House:
         self.metrics = Metrics(store, clock)
         self.mail = Mail(store, clock, rules_of(settings))
         self.mail.keep_token = self._keep_token
-        self.news = Subscriptions()
+        self.tokens = NamedTokens(store, clock)
+        self.news = Subscriptions(holds=self.tokens.holds)
         self.calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
         self.archive = Archive(
             settings.storage_root,

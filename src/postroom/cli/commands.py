@@ -17,6 +17,7 @@ from postroom.cli import (
     settings,
     setup,
     support,
+    tokens,
     watch,
 )
 from postroom.cli.demo.command import demo
@@ -33,6 +34,7 @@ app = typer.Typer(
 app.add_typer(server.app)
 app.add_typer(mail.app, name="mail")
 app.add_typer(agents.app, name="agents")
+app.add_typer(tokens.app, name="tokens")
 app.add_typer(reservations.app, name="reservations")
 app.add_typer(watch.app)
 app.add_typer(guard.app, name="guard")

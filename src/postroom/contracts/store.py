@@ -32,12 +32,13 @@ from postroom.contracts.mail import (
     StoredAnswer,
     ThreadHead,
 )
+from postroom.contracts.tokens import TokenReads, TokenWrites
 from postroom.contracts.waking import WakingReads, WakingWrites
 
 T = TypeVar("T")
 
 
-class MailReads(AnnouncingReads, WakingReads, Protocol):
+class MailReads(AnnouncingReads, TokenReads, WakingReads, Protocol):
     """Look-ups within one consistent view. Absence is None or an empty list."""
 
     def project(self, key: str) -> Project | None:
@@ -213,7 +214,7 @@ class MailReads(AnnouncingReads, WakingReads, Protocol):
         ...
 
 
-class MailWrites(MailReads, AnnouncingWrites, WakingWrites, Protocol):
+class MailWrites(MailReads, AnnouncingWrites, TokenWrites, WakingWrites, Protocol):
     """Look-ups and changes within one transaction."""
 
     def insert_project(

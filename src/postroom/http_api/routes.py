@@ -25,6 +25,7 @@ from postroom.http_api.rest.routes import rest_routes
 from postroom.http_api.run_routes import RunDesk, run_routes
 from postroom.http_api.runner_routes import RunnerDesk, runner_routes
 from postroom.http_api.sessions import LoginDesk
+from postroom.http_api.token_routes import TokenDesk, token_routes
 from postroom.mcp_server.calls import Calls
 from postroom.version import __version__
 
@@ -59,6 +60,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     runners: RunnerDesk | None = None,
     questions: QuestionDesk | None = None,
     runs: RunDesk | None = None,
+    tokens: TokenDesk | None = None,
     calls: Calls | None = None,
 ) -> list[Route]:
     """Return every route of this room: health, metrics, log-in, administration, REST, OAuth's clean refusals.
@@ -66,7 +68,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     They stand behind `Guard`; the operator's routes refuse everybody where it is missing. `refresh` brings
     the registry's gauges up to date before they are shown. `chats` answers for the gateway, if there is one,
     `runners` for the agents that are run here, `runs` for what they were asked, `questions` for what they
-    wait to be told, and `calls` for the mail room.
+    wait to be told, `tokens` for named tokens, and `calls` for the mail room.
     """
     return [
         *_health_routes(operations, registry, clock, refresh),
@@ -76,6 +78,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
         *([] if runners is None else runner_routes(runners)),
         *([] if questions is None else question_routes(questions)),
         *([] if runs is None else run_routes(runs)),
+        *([] if tokens is None else token_routes(tokens)),
         *([] if calls is None else rest_routes(calls, session_cookie=desk.cookie_name)),
         *_no_oauth(mcp_path),
     ]

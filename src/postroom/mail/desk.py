@@ -9,6 +9,7 @@ from typing import Generic, Literal, TypeVar
 
 from postroom.contracts.mail import Attachment
 from postroom.contracts.store import MailReads, MailWrites
+from postroom.contracts.tokens import Grant
 
 Tx = TypeVar("Tx", bound=MailReads)
 
@@ -45,6 +46,8 @@ class Caller:
     agent_token: str | None = None
     operator: bool = False
     """A person at this machine's command line, proved by the server's own token."""
+    grant: Grant | None = None
+    """What the named token that came lets its holder do. Without one nothing is held back by scopes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

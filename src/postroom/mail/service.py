@@ -31,6 +31,7 @@ from postroom.mail.commands import (
 )
 from postroom.mail.desk import Caller, Desk, LoadedAttachment, Rules, token_hash
 from postroom.mail.git_identity import read_git_identity
+from postroom.mail.granting import refuse_beyond, within
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
 from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.projects import checked_path, find_project, spelling
@@ -81,7 +82,12 @@ class Mail:
         )
 
     async def perform(self, operation: Operation, command: Command, *, caller: Caller) -> Any:
-        """Perform an operation; a change with a key is done once and answered alike each time."""
+        """Perform an operation; a change with a key is done once and answered alike each time.
+
+        Raises:
+            InsufficientScope, NotPermitted: the caller's named token is not one for this.
+        """
+        refuse_beyond(caller.grant, operation)
         if isinstance(command, RotateAgentToken):
             return await self._rotate(command, caller)
         if operation.settled:
@@ -171,7 +177,12 @@ class Mail:
     def desk(self, tx: Any, caller: Caller, loaded: Sequence[LoadedAttachment] = ()) -> Desk[Any]:
         """Return the place of work for a caller over an open transaction."""
         return Desk(
-            tx=tx, now=self.clock.now(), rules=self.rules, caller=caller, dice=self._dice, loaded=loaded
+            tx=within(tx, caller.grant),
+            now=self.clock.now(),
+            rules=self.rules,
+            caller=caller,
+            dice=self._dice,
+            loaded=loaded,
         )
 
     def _run(
@@ -230,6 +241,8 @@ class Mail:
         desk = self.desk(tx, caller)
         refuse_unknown_token(desk)
         project, actor = _named(command)
+        if _is_bound(caller):
+            find_project(desk.tx, project)
         if isinstance(command, RegisterAgent | CreateAgentIdentity | StartSession):
             if caller.operator:
                 return
@@ -240,6 +253,8 @@ class Mail:
 
     async def _prepared(self, command: Command, caller: Caller) -> Sequence[LoadedAttachment]:
         """Do the slow look-ups that must not happen inside a transaction."""
+        if isinstance(command, EnsureProject | StartSession) and _is_bound(caller):
+            return ()  # it makes no projects, and no names for them
         if isinstance(command, EnsureProject) and not command.git_identity:
             await self._recognise(command.human_key)
         elif isinstance(command, StartSession):
@@ -284,6 +299,10 @@ class Mail:
             tx.add_project_alias(project.id, path)
 
         await self.store.write(change)
+
+
+def _is_bound(caller: Caller) -> bool:
+    return caller.grant is not None and caller.grant.project_id is not None
 
 
 def _needs_preparation(command: Command) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 from postroom.contracts.errors import InvalidArgument, PostroomError
 from postroom.mail.commands import Command, read_command
 from postroom.mail.desk import Caller
+from postroom.mail.granting import refuse_beyond
 from postroom.mail.names import nearest, shown
 from postroom.mail.operations import Operation
 from postroom.mail.service import Mail
@@ -43,6 +44,7 @@ class Calls:
         try:
             operation = self._operation(name)
             known = operation.name
+            refuse_beyond(caller.grant, operation)
             command = read_command(operation.command, arguments)
             answer = await self._mail.perform(operation, command, caller=caller)
             await self._announce(operation, command, answer)

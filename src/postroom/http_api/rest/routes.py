@@ -19,7 +19,7 @@ from postroom.mcp_server.server import caller_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-_MAY_CHANGE: Final = frozenset({"operator", "agent"})
+_MAY_CHANGE: Final = frozenset({"operator", "agent", "token"})
 _MAY_LOOK: Final = _MAY_CHANGE | {"person"}
 
 

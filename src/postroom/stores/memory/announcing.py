@@ -44,15 +44,15 @@ class MemoryAnnouncingReads:
 
     def client_session(self, client: str, session_id: str) -> ClientSession | None:
         """Return what is known of a session of this client."""
-        return self._tables.client_sessions.get((client, session_id))
+        return self._tables.announcing.client_sessions.get((client, session_id))
 
     def with_client_session(self, agent_ids: Sequence[int]) -> set[int]:
         """Return which of these agents a session of some client acts as."""
-        return {one.agent_id for one in self._tables.client_sessions} & set(agent_ids)
+        return {one.agent_id for one in self._tables.announcing.client_sessions} & set(agent_ids)
 
     def nudges(self, agent_id: int) -> Nudges:
         """Return what hooks did with the agent's turns."""
-        return self._tables.nudges.get(agent_id) or Nudges()
+        return self._tables.announcing.nudges.get(agent_id) or Nudges()
 
     def _unread(self, agent_id: int) -> Iterator[tuple[Letter, Message]]:
         for letter in self._tables.letters.where("inbox", agent_id):
@@ -81,24 +81,24 @@ class MemoryAnnouncingWrites(MemoryAnnouncingReads):
         """Note that a session acts as an agent, in place of what was noted before."""
         self._insist_on_its_agent(agent_id)
         session = ClientSession(client=client, session_id=session_id, agent_id=agent_id, bound_at=now)
-        self._tables.client_sessions.put((client, session_id), session)
+        self._tables.announcing.client_sessions.put((client, session_id), session)
 
     def end_client_session(self, client: str, session_id: str) -> None:
         """Forget a session; harmless when it is not known."""
-        self._tables.client_sessions.drop((client, session_id))
+        self._tables.announcing.client_sessions.drop((client, session_id))
 
     def purge_client_sessions(self, before: int, *, limit: int) -> int:
         """Forget sessions that were bound before an instant, the oldest first; return how many."""
-        old = [one for one in self._tables.client_sessions if one.bound_at < before]
+        old = [one for one in self._tables.announcing.client_sessions if one.bound_at < before]
         gone = sorted(old, key=lambda one: (one.bound_at, one.client, one.session_id))[:limit]
         for one in gone:
-            self._tables.client_sessions.drop((one.client, one.session_id))
+            self._tables.announcing.client_sessions.drop((one.client, one.session_id))
         return len(gone)
 
     def set_nudges(self, agent_id: int, nudges: Nudges) -> None:
         """Note what hooks did with an agent's turns."""
         self._insist_on_its_agent(agent_id)
-        self._tables.nudges.put(agent_id, nudges)
+        self._tables.announcing.nudges.put(agent_id, nudges)
 
     def _insist_on_its_agent(self, agent_id: int) -> None:
         if agent_id not in self._tables.agents:

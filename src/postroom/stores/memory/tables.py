@@ -18,6 +18,7 @@ from postroom.contracts.mail import (
     Reservation,
     StoredAnswer,
 )
+from postroom.contracts.tokens import KeptToken
 from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner
 
 K = TypeVar("K", bound=Hashable)
@@ -170,6 +171,14 @@ class WakingTables:
         self.sittings: Table[str, Sitting] = Table(journal)
 
 
+class AnnouncingTables:
+    """What is kept for those who announce letters."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.client_sessions: Table[tuple[str, str], ClientSession] = Table(journal)
+        self.nudges: Table[int, Nudges] = Table(journal)
+
+
 class Tables:
     """Everything a memory store holds."""
 
@@ -210,8 +219,8 @@ class Tables:
         self.answers: Table[tuple[str, str], KeptAnswer] = Table(journal)
         self.outbox: Table[int, OutboxRow] = Table(journal, topic=by("topic"))
         self.waking = WakingTables(journal)
-        self.client_sessions: Table[tuple[str, str], ClientSession] = Table(journal)
-        self.nudges: Table[int, Nudges] = Table(journal)
+        self.tokens: Table[str, KeptToken] = Table(journal, name=by("name"))
+        self.announcing = AnnouncingTables(journal)
         self.probes: Table[int, int] = Table(journal)
         self._numbers: Table[str, int] = Table(journal)
 

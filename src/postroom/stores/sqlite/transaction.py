@@ -39,6 +39,7 @@ from postroom.stores.sqlite import rows
 from postroom.stores.sqlite.announcing import SqliteAnnouncingReads, SqliteAnnouncingWrites
 from postroom.stores.sqlite.match import fts5
 from postroom.stores.sqlite.statements import STATEMENTS as SQL
+from postroom.stores.sqlite.tokens import SqliteTokenReads, SqliteTokenWrites
 from postroom.stores.sqlite.waking import SqliteWakingReads, SqliteWakingWrites
 
 _NO_LIMIT = -1
@@ -55,7 +56,7 @@ _INBOX = {
 _SEARCH: dict[SearchOrder, str] = {"newest": "search_newest", "best": "search_best"}
 
 
-class SqliteReads(SqliteAnnouncingReads, SqliteWakingReads):
+class SqliteReads(SqliteAnnouncingReads, SqliteTokenReads, SqliteWakingReads):
     """Look-ups over one connection."""
 
     def project(self, key: str) -> Project | None:
@@ -275,7 +276,7 @@ class SqliteReads(SqliteAnnouncingReads, SqliteWakingReads):
         return dict(zip(names, self._execute(SQL["counts"]).fetchone(), strict=True))
 
 
-class SqliteWrites(SqliteReads, SqliteAnnouncingWrites, SqliteWakingWrites):
+class SqliteWrites(SqliteReads, SqliteAnnouncingWrites, SqliteTokenWrites, SqliteWakingWrites):
     """Look-ups and changes over the writer's connection; one object a change."""
 
     def __init__(self, connection: sqlite3.Connection, outbox_ids: Iterator[int]) -> None:

@@ -12,6 +12,7 @@ from postroom.testing.conformance import (
     mail_reservations,
     mail_restoring,
     mail_search,
+    mail_tokens,
     mail_waking,
 )
 
@@ -25,5 +26,6 @@ PROMISES: tuple[Promise, ...] = (
     *mail_reservations.PROMISES,
     *mail_changes.PROMISES,
     *mail_restoring.PROMISES,
+    *mail_tokens.PROMISES,
     *mail_waking.PROMISES,
 )
