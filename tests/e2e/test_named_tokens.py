@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from e2e.running import Line, RunningServer, plain_environment
+from e2e.test_protocol_revisions import listen
 
 FOLDER, OTHER = "/yard/named", "/yard/other"
 
@@ -96,3 +97,22 @@ def test_a_revoked_token_opens_nothing_at_once_and_a_restart_changes_nothing(
             assert by_token.rpc({"jsonrpc": "2.0", "id": 1, "method": "ping"}).status == 401
     for token in (first, second):
         assert token not in server.log()
+
+
+def test_a_stream_of_a_revoked_token_is_told_nothing_more(server: RunningServer) -> None:
+    """The server's stop ends the stream with its result: nothing of what was written since stands before it."""
+    inbox = "mail://inbox/yard-named/Ada"
+    gone, good = create(server, "gone", "mail:read"), create(server, "good", "mail:read", more=("-p", FOLDER))
+    with line(server, gone) as ear, line(server, good) as other, server.line() as operator:
+        for one in (ear, other):
+            listen(one, inbox)
+        letter = {"project_key": FOLDER, "sender_name": "Ada", "to": ["Ada"], "subject": "s", "body_md": "b"}
+        operator.tool("send_message", **letter)
+        for one in (ear, other):
+            assert one.events(1)[0]["params"]["uri"] == inbox
+        postroom(server, "tokens", "revoke", "gone")
+        operator.tool("send_message", **letter)
+        assert other.events(1)[0]["params"]["uri"] == inbox
+        server.stop()
+        assert "result" in ear.events(1)[0]
+    server.start()
