@@ -27,6 +27,7 @@ from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.gateway_config import load_gateway
 from postroom.app.logs import configure_logs
 from postroom.app.operator import Operator
+from postroom.app.people_operator import PeopleOperator
 from postroom.app.question_operator import QuestionOperator
 from postroom.app.run_operator import RunOperator
 from postroom.app.runner_operator import RunnerOperator
@@ -37,6 +38,7 @@ from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.hook_routes import hook_routes
 from postroom.http_api.lag import LagMeter, measure_lag
+from postroom.http_api.people_routes import people_routes
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
@@ -106,13 +108,14 @@ class Site:
                 mcp_path=settings.mcp_path,
                 refresh=self.operator.refresh_metrics,
                 chats=self.operator.chats,
-                runners=RunnerOperator(house.mail),
+                runners=RunnerOperator(house.mail, house.agents.check),
                 questions=QuestionOperator(house.runs, house.clock),
                 runs=RunOperator(house.runs),
                 tokens=house.tokens,
                 calls=house.calls,
             ),
             *hook_routes(Hooks(house.mail), Following(house.mail)),
+            *people_routes(PeopleOperator(house.mail, house.agents.reaches)),
             *([] if house.gateway is None else house.gateway.routes()),
             *page_routes(house.store, clock=house.clock, parse_query=parse_query),
         ]
@@ -188,7 +191,6 @@ class _Server(uvicorn.Server):
             return
         await self._start_work()
         if self.should_exit:
-            await self._house.agents.stop()
             return
         self._house.backups.start()
         self._house.tokens.start()

@@ -46,6 +46,8 @@ class Caller:
     agent_token: str | None = None
     operator: bool = False
     """A person at this machine's command line, proved by the server's own token."""
+    house: bool = False
+    """postroom itself, which acts for the people whom it knows. No edge says this of a request."""
     grant: Grant | None = None
     """What the named token that came lets its holder do. Without one nothing is held back by scopes."""
 
