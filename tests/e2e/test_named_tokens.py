@@ -14,16 +14,20 @@ from e2e.test_protocol_revisions import listen
 FOLDER, OTHER = "/yard/named", "/yard/other"
 
 
-def postroom(server: RunningServer, *words: str) -> str:
+def ended(server: RunningServer, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {**plain_environment(server.data_dir.parent), "POSTROOM_DATA_DIR": str(server.data_dir)}
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-m", "postroom", *words],
-        env=environment,
+        env={**environment, **more},
         capture_output=True,
         text=True,
         timeout=30,
         check=False,
     )
+
+
+def postroom(server: RunningServer, *words: str) -> str:
+    done = ended(server, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -74,6 +78,25 @@ def test_a_bound_token_has_no_tool_that_is_about_every_project(server: RunningSe
         assert by_token.tool("show_project", project_key=FOLDER)["human_key"] == FOLDER
         query = f"?project_key={OTHER}"
         assert by_token.request("GET", f"/v1/show_project{query}").json()["code"] == "unknown_project"
+
+
+def test_the_command_line_says_which_scope_its_token_lacks(server: RunningServer) -> None:
+    token = create(server, "shell", "mail:read")
+    place = ("-p", FOLDER)
+    read = ended(server, "mail", "inbox", *place, "--as", "Ada", POSTROOM_TOKEN=token)
+    assert (read.returncode, read.stderr) == (0, "")
+    for words, missing in (
+        (("mail", "send", *place, "--as", "Ada", "--to", "Ada", "--subject", "s", "b"), "mail:send"),
+        (("people", "list"), "admin"),
+    ):
+        refused = ended(server, *words, POSTROOM_TOKEN=token)
+        assert refused.returncode == 2, refused
+        assert f"the token `shell` lacks the scope `{missing}`" in refused.stderr
+    every = create(server, "every", "admin")
+    assert ended(server, "people", "list", POSTROOM_TOKEN=every).returncode == 0
+    refused = ended(server, "tokens", "list", POSTROOM_TOKEN=every)
+    assert (refused.returncode, token in refused.stderr) == (2, False)
+    assert "this is for the server's operator" in refused.stderr
 
 
 def test_a_revoked_token_opens_nothing_at_once_and_a_restart_changes_nothing(

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from mail_room import HARBOR, SHORE, everything, furnish
+from postroom.app.people_operator import PeopleOperator
 from postroom.app.tokens import new_named_token
 from postroom.contracts.errors import InsufficientScope, NotPermitted, StoreUnavailable, UnknownProject
 from postroom.contracts.tokens import ADMIN, SCOPES, Grant
@@ -205,6 +206,17 @@ async def test_a_bound_token_reaches_no_project_by_another_name(edge: Edge, key:
         assert answer.status_code in (400, 403, 404), (name, answer.json())
         assert "shore" not in json.dumps(answer.json()["details"])
     assert await everything(edge.store) == before
+
+
+async def test_a_bound_token_writes_to_no_person_and_the_answer_is_as_if_nobody_was_named(edge: Edge) -> None:
+    people = PeopleOperator(edge.mail, lambda _: True)
+    headers = await edge.named_token("harbor", *WITHOUT_ADMIN, project=HARBOR)
+    letter = {**arguments_of("send_message"), "to": ["human:alice", "chat:telegram/77"]}
+    before = (await edge.ask("send_message", letter, headers=headers)).json()
+    await people.add("alice", "telegram/77")
+    after = await edge.ask("send_message", letter, headers=headers)
+    assert (after.status_code, after.json()["details"]) == (400, before["details"])
+    assert (await edge.ask("send_message", letter)).status_code == 200
 
 
 async def test_within_one_project_no_other_has_a_name(edge: Edge) -> None:
