@@ -570,6 +570,11 @@ CREATE TABLE tokens (
   CHECK (project_id IS NULL OR instr(' ' || scopes || ' ', ' admin ') = 0)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE traces (
+  name        TEXT PRIMARY KEY,
+  traceparent TEXT NOT NULL CHECK (length(traceparent) = 55)
+) STRICT, WITHOUT ROWID;
+
 CREATE TRIGGER messages_foreign AFTER INSERT ON messages
   WHEN NEW.thread_id = '' OR typeof(NEW.created_ts) = 'text'
 BEGIN

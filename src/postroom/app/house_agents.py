@@ -23,6 +23,7 @@ from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import AnyRunner, Runner
 from postroom.contracts.store import MailReads
+from postroom.contracts.tracing import Tracing
 from postroom.executors.command import CommandExecutor
 from postroom.mail.desk import Caller
 from postroom.mail.service import Mail
@@ -62,12 +63,16 @@ class HouseAgents:
             environment=self._environment,
             clock=clock,
             timer=SystemTimer(),
-            environment_of=_environment_of,
+            environment_of=lambda activation: _environment_of(activation, mail.tracing),
         )
         self._executors = ExecutorsByRunner(self)
         self._executors.add(RunnerKind.COMMAND, self._commands)
         self._effects = LetterEffects()
-        runs.serve(AGENT_THREAD, AgentTurns(self._executors, mail.store, clock), self._effects)
+        runs.serve(
+            AGENT_THREAD,
+            AgentTurns(self._executors, mail.store, clock, tracing=mail.tracing),
+            self._effects,
+        )
         self.boxes = PeopleBoxes(mail, clock)
         """The letters of people who are reached in chats."""
         self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified, boxes=self.boxes)
@@ -127,7 +132,13 @@ class HouseAgents:
 
     def as_agent(self, project: str, name: str) -> RunDispatchExecutor:
         """Return what runs this agent on any thread, such as a chat's."""
-        return AgentTurns(self._executors, self._mail.store, self._clock, whose=lambda _: (project, name))
+        return AgentTurns(
+            self._executors,
+            self._mail.store,
+            self._clock,
+            whose=lambda _: (project, name),
+            tracing=self._mail.tracing,
+        )
 
     async def runner_of(self, agent_id: str) -> AnyRunner | None:
         """Return how an agent (`name@project`) is run; None when it is not run here.
@@ -212,7 +223,8 @@ def _introduced(runner: AnyRunner) -> dict[str, str]:
             return {"program": "http", "model": "unknown"}
 
 
-def _environment_of(activation: RunActivation) -> dict[str, str]:
-    """Return what an agent's program is told of where it stands."""
-    whose = agent_of(activation.thread_id)
-    return {} if whose is None else {"POSTROOM_PROJECT": whose[0], "POSTROOM_AGENT": whose[1]}
+def _environment_of(activation: RunActivation, tracing: Tracing) -> dict[str, str]:
+    """Return what an agent's program is told of where it stands, in the house and in a trace."""
+    whose, trace = agent_of(activation.thread_id), tracing.traceparent()
+    place = {} if whose is None else {"POSTROOM_PROJECT": whose[0], "POSTROOM_AGENT": whose[1]}
+    return {**place, **({} if trace is None else {"TRACEPARENT": trace})}

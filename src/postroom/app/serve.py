@@ -253,7 +253,7 @@ def run(settings: Settings) -> int:
 
     Raises:
         ConfigError: the port is taken, the token file is not private, or a chat is not set up as it must be.
-        MissingExtra: a chat needs a library that is not installed.
+        MissingExtra: a chat, or telemetry, needs a library that is not installed.
         StoreHeld, SchemaTooNew, StoreReadOnly: the database cannot be used by this process.
     """
     configure_logs(settings)

@@ -33,12 +33,13 @@ from postroom.contracts.mail import (
     ThreadHead,
 )
 from postroom.contracts.tokens import TokenReads, TokenWrites
+from postroom.contracts.tracing import TraceReads, TraceWrites
 from postroom.contracts.waking import WakingReads, WakingWrites
 
 T = TypeVar("T")
 
 
-class MailReads(AnnouncingReads, TokenReads, WakingReads, Protocol):
+class MailReads(AnnouncingReads, TokenReads, TraceReads, WakingReads, Protocol):
     """Look-ups within one consistent view. Absence is None or an empty list."""
 
     def project(self, key: str) -> Project | None:
@@ -214,7 +215,7 @@ class MailReads(AnnouncingReads, TokenReads, WakingReads, Protocol):
         ...
 
 
-class MailWrites(MailReads, AnnouncingWrites, TokenWrites, WakingWrites, Protocol):
+class MailWrites(MailReads, AnnouncingWrites, TokenWrites, TraceWrites, WakingWrites, Protocol):
     """Look-ups and changes within one transaction."""
 
     def insert_project(

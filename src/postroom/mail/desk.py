@@ -50,6 +50,8 @@ class Caller:
     """postroom itself, which acts for the people whom it knows. No edge says this of a request."""
     grant: Grant | None = None
     """What the named token that came lets its holder do. Without one nothing is held back by scopes."""
+    trace: str | None = None
+    """Where in a trace the call is done; no decision hangs on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRequired
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.contracts.tracing import OFF, Tracing
 from postroom.contracts.waking import RunnerSource
 from postroom.mail.agents import RotatedToken
 from postroom.mail.attachments import load_attachments
@@ -35,6 +36,7 @@ from postroom.mail.granting import refuse_beyond, within
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
 from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.projects import checked_path, find_project, spelling
+from postroom.mail.tracing import letter_trace
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 PURGE_EVERY = 1_000
@@ -66,6 +68,8 @@ class Mail:
         """Rings after each change, for those who wait for letters."""
         self.keep_token: Callable[[str, str], tuple[str, str]] | None = None
         """Makes a token for the agent of a project, keeps it in a private file, returns token and path."""
+        self.tracing: Tracing = OFF
+        """Watches calls and runs, for who wants to see them from outside."""
         self._changes = 0
         self._rotating = asyncio.Lock()
 
@@ -143,6 +147,11 @@ class Mail:
             UnknownProject: there is none.
         """
         return await self.store.read(lambda tx: find_project(tx, project_key).slug)
+
+    async def trace_of(self, message_id: int | str) -> str | None:
+        """Return where in a trace a letter was written; None when nobody watched that."""
+        name = letter_trace(message_id)
+        return await self.store.read(lambda tx: tx.traces([name]).get(name))
 
     async def knows_token(self, token: str) -> bool:
         """Whether a token belongs to some agent."""

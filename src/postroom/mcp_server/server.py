@@ -51,6 +51,7 @@ INSTRUCTIONS = (
 AGENT_TOKEN_HEADER = "postroom-agent-token"  # noqa: S105 - the name of a header
 AGENT_TOKEN_SCOPE = "postroom.agent_token"  # noqa: S105 - the name of a key
 OPERATOR_SCOPE = "postroom.operator"
+TRACEPARENT = "traceparent"
 GRANT_SCOPE = "postroom.grant"
 
 
@@ -120,7 +121,10 @@ class PostroomMcpServer(MCPServer[Any]):
     ) -> CallToolResult:
         """Perform an operation; every refusal is a result with code, value and remedy, never a traceback."""
         try:
-            return _answered(await self._calls.perform(name, arguments, caller=_caller(context)))
+            answer = await self._calls.perform(
+                name, arguments, caller=_caller(context), follows=_follows(context)
+            )
+            return _answered(answer)
         except PostroomError as error:
             return _refused(error.as_dict())
         except Exception:  # the edge around one call: logged with its traceback, which stays here
@@ -158,6 +162,15 @@ def _caller(context: Context[Any, Any] | None) -> Caller:
         return _caller_in(context.request_context)
     except ValueError:  # a context without a request: a call from within this process
         return Caller()
+
+
+def _follows(context: Context[Any, Any] | None) -> str | None:
+    """Return the traceparent among the headers of a call; the SDK itself has read one in its `_meta`."""
+    try:
+        request = None if context is None else context.request_context.request
+    except ValueError:  # as above
+        return None
+    return None if request is None else request.headers.get(TRACEPARENT)
 
 
 def _caller_in(context: ServerRequestContext[Any, Any]) -> Caller:

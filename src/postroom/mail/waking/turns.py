@@ -8,13 +8,22 @@ from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock
 from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
 from postroom.contracts.messages import Message
-from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
+from postroom.contracts.runs import (
+    RunWaitingState,
+    RunWaitingTicket,
+    TerminationKind,
+    TerminationReason,
+    WaitingReason,
+)
 from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.tracing import OFF, Invoked, Span, Tracing
 from postroom.contracts.waking import AskedQuestion, Handling
+from postroom.mail.tracing import followed, run_trace
 from postroom.mail.waking.words import agent_of, answer_told, letters_named
 
 ASK = "ask_person"
+_FAILED = {TerminationKind.ERROR, TerminationKind.CANCELLED, TerminationKind.BLOCKED}
 AgentName = tuple[str, str]
 """Slug of the project, and name."""
 
@@ -32,8 +41,10 @@ class AgentTurns(RunDispatchExecutor):
         store: MailStore,
         clock: Clock,
         whose: Callable[[str], AgentName | None] = agent_of,
+        tracing: Tracing = OFF,
     ) -> None:
         """Keep what it works with; `whose` says which agent runs a thread."""
+        self._tracing = tracing
         self._within = within
         self._store = store
         self._clock = clock
@@ -51,13 +62,30 @@ class AgentTurns(RunDispatchExecutor):
         if not taken and not said:
             return AgentRunResult(run_id=run_id)
         told = replace(activation, messages=(*taken, *said), agent_id=f"{name}@{slug}")
+        follows = await self._followed(run_id, taken)
+        invoked = Invoked(name=name, project=slug, thread_id=activation.thread_id, run_id=run_id)
+        with self._tracing.invoking(invoked, follows=follows) as span:
+            result = await self._sat(told, sink, span)
+            if result.termination.type in _FAILED:
+                span.failed(result.termination.type.value)
+            return result
+
+    async def _sat(self, told: RunActivation, sink: EventSink, span: Span) -> AgentRunResult:
+        """Execute the run and take up what it asked; what follows from it goes on from where it is."""
+        run_id = told.run_id or ""
         try:
             result = await self._within.run(told, sink)
         except Exception:
-            await self._store.write(lambda tx: tx.end_sitting(run_id))
+            await self._store.write(lambda tx: _risen(tx, run_id, span))
             raise
-        asked = await self._store.write(lambda tx: tx.end_sitting(run_id))
+        asked = await self._store.write(lambda tx: _risen(tx, run_id, span))
         return self._waiting(result, asked) if asked and result.waiting is None else result
+
+    async def _followed(self, run_id: str, taken: Sequence[Message]) -> list[str]:
+        if not self._tracing.is_on:
+            return []
+        letters = letters_named([message.id or "" for message in taken])
+        return await self._store.read(lambda tx: followed(tx, run_id, letters))
 
     def _begun(self, tx: MailWrites, activation: RunActivation, slug: str, name: str) -> tuple[Message, ...]:
         """Return what the run is to read, and note that it has it and is at work."""
@@ -124,6 +152,13 @@ class AgentTurns(RunDispatchExecutor):
     def commits_steps(self, thread_id: str) -> bool:
         """Say whether the steps of this thread's runs are committed by what executes them."""
         return self._within.commits_steps(thread_id)
+
+
+def _risen(tx: MailWrites, run_id: str, span: Span) -> list[AskedQuestion]:
+    """Note that a run is not at work any more, and where in a trace it was; return what it asked."""
+    if span.traceparent is not None:
+        tx.put_trace(run_trace(run_id), span.traceparent)
+    return tx.end_sitting(run_id)
 
 
 def _is_open(tx: MailWrites, message_id: int, agent_id: int) -> bool:

@@ -162,13 +162,14 @@ class Sitting:
 
 
 class WakingTables:
-    """What is kept of agents that are run."""
+    """What is kept of agents that are run, and of where in traces letters and runs were."""
 
     def __init__(self, journal: Journal) -> None:
         self.runners: Table[int, KeptRunner] = Table(journal)
         self.handlings: Table[tuple[int, int], Handling] = Table(journal, message=by("message_id"))
         self.run_answers: Table[int, str] = Table(journal)
         self.sittings: Table[str, Sitting] = Table(journal)
+        self.traces: Table[str, str] = Table(journal)
 
 
 class AnnouncingTables:

@@ -32,12 +32,15 @@ from postroom.stores.memory.reads import MemoryReads
 from postroom.stores.memory.restore import restore
 from postroom.stores.memory.tables import Enclosure, KeptAnswer, Letter, R
 from postroom.stores.memory.tokens import MemoryTokenWrites
+from postroom.stores.memory.traces import MemoryTraceWrites
 from postroom.stores.memory.waking import MemoryWakingWrites
 
 _EXPIRED_AT_ONCE = 100
 
 
-class MemoryWrites(MemoryReads, MemoryAnnouncingWrites, MemoryTokenWrites, MemoryWakingWrites):
+class MemoryWrites(
+    MemoryReads, MemoryAnnouncingWrites, MemoryTokenWrites, MemoryTraceWrites, MemoryWakingWrites
+):
     """Look-ups and changes within one transaction."""
 
     def insert_project(

@@ -40,6 +40,7 @@ from postroom.stores.sqlite.announcing import SqliteAnnouncingReads, SqliteAnnou
 from postroom.stores.sqlite.match import fts5
 from postroom.stores.sqlite.statements import STATEMENTS as SQL
 from postroom.stores.sqlite.tokens import SqliteTokenReads, SqliteTokenWrites
+from postroom.stores.sqlite.traces import SqliteTraceReads, SqliteTraceWrites
 from postroom.stores.sqlite.waking import SqliteWakingReads, SqliteWakingWrites
 
 _NO_LIMIT = -1
@@ -56,7 +57,7 @@ _INBOX = {
 _SEARCH: dict[SearchOrder, str] = {"newest": "search_newest", "best": "search_best"}
 
 
-class SqliteReads(SqliteAnnouncingReads, SqliteTokenReads, SqliteWakingReads):
+class SqliteReads(SqliteAnnouncingReads, SqliteTokenReads, SqliteTraceReads, SqliteWakingReads):
     """Look-ups over one connection."""
 
     def project(self, key: str) -> Project | None:
@@ -276,7 +277,9 @@ class SqliteReads(SqliteAnnouncingReads, SqliteTokenReads, SqliteWakingReads):
         return dict(zip(names, self._execute(SQL["counts"]).fetchone(), strict=True))
 
 
-class SqliteWrites(SqliteReads, SqliteAnnouncingWrites, SqliteTokenWrites, SqliteWakingWrites):
+class SqliteWrites(
+    SqliteReads, SqliteAnnouncingWrites, SqliteTokenWrites, SqliteTraceWrites, SqliteWakingWrites
+):
     """Look-ups and changes over the writer's connection; one object a change."""
 
     def __init__(self, connection: sqlite3.Connection, outbox_ids: Iterator[int]) -> None:

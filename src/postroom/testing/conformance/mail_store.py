@@ -13,6 +13,7 @@ from postroom.testing.conformance import (
     mail_restoring,
     mail_search,
     mail_tokens,
+    mail_traces,
     mail_waking,
 )
 
@@ -27,5 +28,6 @@ PROMISES: tuple[Promise, ...] = (
     *mail_changes.PROMISES,
     *mail_restoring.PROMISES,
     *mail_tokens.PROMISES,
+    *mail_traces.PROMISES,
     *mail_waking.PROMISES,
 )

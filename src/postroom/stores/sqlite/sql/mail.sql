@@ -526,3 +526,9 @@ ON CONFLICT (id) DO UPDATE SET name = :name, hash = :hash, scopes = :scopes, pro
 
 -- note_token_use
 UPDATE tokens SET last_used_at = ?2 WHERE id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2);
+
+-- traces
+SELECT name, traceparent FROM traces WHERE name IN (SELECT value FROM json_each(?));
+
+-- put_trace
+INSERT INTO traces (name, traceparent) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET traceparent = excluded.traceparent;
