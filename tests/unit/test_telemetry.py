@@ -27,7 +27,7 @@ from postroom.mcp_server.calls import Calls
 from rest_room import OPERATOR, Edge, arguments_of
 from tracing_room import CALLER, Watched, code_of
 
-LISTENER = "the-hidden-word"
+WRITTEN = "the-hidden-word"
 
 
 @pytest.fixture
@@ -68,39 +68,37 @@ async def test_a_header_that_names_no_place_begins_a_trace(edge: Edge, watched: 
     assert watched.span("execute_tool whois")["parent_id"] is None
 
 
-async def test_over_mcp_the_trace_is_named_in_meta_or_else_in_the_header(
-    edge: Edge, watched: Watched
-) -> None:
+async def test_over_mcp_a_client_names_its_trace_in_meta(edge: Edge, watched: Watched) -> None:
     """Through a real client of the protocol, in memory: it says so in `_meta`."""
     other = f"00-{'c' * 32}-{'d' * 16}-01"
     async with Client(edge.mcp) as client:
         asked: dict[str, Any] = {"project_key": HARBOR, "agent_name": "Ben"}
-        await client.call_tool("whois", asked, meta={"traceparent": other})  # type: ignore[call-arg]
+        await client.call_tool("whois", asked, meta={"traceparent": other})
     assert watched.span("execute_tool whois")["parent_id"] == "0x" + "d" * 16
 
 
 async def test_nothing_that_somebody_wrote_and_no_token_is_in_any_span(edge: Edge, watched: Watched) -> None:
     secret = await edge.token_of("Ada")
     headers = {"Authorization": f"Bearer {secret}"}
-    letter = {**arguments_of("send_message"), "subject": LISTENER, "body_md": LISTENER}
+    letter = {**arguments_of("send_message"), "subject": WRITTEN, "body_md": WRITTEN}
     assert (await edge.ask("send_message", letter, headers=headers)).status_code == 200
-    for wrong in ({"to": [LISTENER]}, {"to": []}, {"thread_id": f" {LISTENER}"}, {LISTENER: 1}):
+    for wrong in ({"to": [WRITTEN]}, {"to": []}, {"thread_id": f" {WRITTEN}"}, {WRITTEN: 1}):
         answer = await edge.ask("send_message", {**letter, **wrong}, headers=headers)
         assert answer.status_code in (400, 404)
         assert code_of(watched.span("execute_tool send_message")) == answer.json()["code"]
-    await edge.ask("search_messages", {**arguments_of("search_messages"), "query": LISTENER}, headers=headers)
+    await edge.ask("search_messages", {**arguments_of("search_messages"), "query": WRITTEN}, headers=headers)
     told = json.dumps(watched.spans())
     assert "execute_tool search_messages" in told
-    assert LISTENER not in told
+    assert WRITTEN not in told
     assert secret not in told
 
 
 async def test_what_breaks_is_told_by_its_kind_alone(watched: Watched) -> None:
-    for error, code in ((UnknownAgent(LISTENER), "unknown_agent"), (RuntimeError(LISTENER), "RuntimeError")):
+    for error, code in ((UnknownAgent(WRITTEN), "unknown_agent"), (RuntimeError(WRITTEN), "RuntimeError")):
         with pytest.raises(type(error)), watched.tracing.executing("whois"):
             raise error
         assert code_of(watched.spans()[-1]) == code
-    assert LISTENER not in json.dumps(watched.spans())
+    assert WRITTEN not in json.dumps(watched.spans())
 
 
 class Stuck(SpanExporter):
