@@ -8,13 +8,14 @@ from typing import Any
 import httpx2
 
 from mail_room import CHANGES, HARBOR, UNPLACED, Room, furnish
-from postroom.app.tokens import token_check
+from postroom.app.tokens import new_named_token, token_check
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.rest.routes import rest_paths, rest_routes
 from postroom.http_api.routes import application
 from postroom.http_api.sessions import Sessions
 from postroom.mail.desk import Rules, token_hash
 from postroom.mail.event_following import EventFollowing
+from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mcp_server import PostroomMcpServer
@@ -77,8 +78,10 @@ class Edge:
         self.news = Subscriptions()
         self.mcp = PostroomMcpServer(self.mail, subscriptions=self.news)
         self.sessions = Sessions(b"k" * 32, self.clock)
+        self.tokens = NamedTokens(self.store, self.clock)
         calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self._count)
-        made = rest_routes(calls, EventFollowing(self.mail), session_cookie=self.sessions.cookie_name)
+        events = EventFollowing(self.mail, self.tokens.holds)
+        made = rest_routes(calls, events, session_cookie=self.sessions.cookie_name)
         self.bare = application([*made])
         self.app = Guard(
             self.bare,
@@ -89,7 +92,10 @@ class Edge:
                 allowed_hosts=self.allowed_hosts,
             ),
             Credentials(
-                is_operator=token_check(TOKEN), sessions=self.sessions, is_agent=self.mail.knows_token
+                is_operator=token_check(TOKEN),
+                sessions=self.sessions,
+                is_agent=self.mail.knows_token,
+                grant_of=self.tokens.recognise,
             ),
         )
 
@@ -105,6 +111,12 @@ class Edge:
         token = f"pra_{name}" + "a" * 40
         await self.mail.issue_token(HARBOR, name, token_hash(token))
         return token
+
+    async def named_token(self, name: str, *scopes: str, **more: Any) -> dict[str, str]:
+        """Make a named token and return the header that shows it."""
+        made = new_named_token()
+        await self.tokens.create(name, made.id, made.hash, scopes, **more)
+        return {"Authorization": f"Bearer {made.token}"}
 
     @property
     def cookie(self) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 from dispatch_room import Deaf, done
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.store import MailStore
+from postroom.contracts.tracing import OFF, Tracing
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.routing import ExecutorsByThread
@@ -49,14 +50,16 @@ class Room:
     clock: ManualClock
     rules: Rules = field(default_factory=Rules)
     agents: FakeAgents = field(default_factory=FakeAgents)
+    tracing: Tracing = OFF
 
     def __post_init__(self) -> None:
         self.mail = Mail(self.store, self.clock, self.rules)
+        self.mail.tracing = self.tracing
         self.mailbox, self.waker, self.answering = self.opened("server")
 
     def opened(self, consumer: str) -> tuple[Mailbox, Waker, Answering]:
         """Return what a process has of its own."""
-        turns = AgentTurns(self.agents, self.store, self.clock)
+        turns = AgentTurns(self.agents, self.store, self.clock, tracing=self.tracing)
         mailbox = Mailbox(
             ExecutorsByThread({AGENT_THREAD: turns}),
             self.runs,

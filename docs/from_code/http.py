@@ -32,6 +32,12 @@ ROUTE_WORDS: Final = {
     "/admin/runners": "Which agents are run when mail comes (`GET`, `?project=` for one project); says how "
     'one is run (`PUT`), body: `{"project": "...", "agent": "...", "runner": {"argv": ["..."]}}`; ends that '
     '(`DELETE`), body: `{"project": "...", "agent": "..."}`.',
+    "/admin/tokens": "Named tokens: which there are (`GET`, those that have ended with `?all=yes`); keeps "
+    'a new one (`POST`), body: `{"name": "...", "id": "...", "hash": "...", "scopes": ["mail:read"]}`, if '
+    "you like `project` and `life_seconds`; ends those of a name (`DELETE`), body: "
+    '`{"name": "..."}`. `id` is twelve letters and digits, `hash` the SHA-256 of `prt_<id>_<secret>`.',
+    "/admin/tokens/rotate": 'Has a new token take a name. Body: `{"name": "...", "id": "...", "hash": "...", '
+    '"overlap_seconds": 86400}`.',
     "/admin/questions": "What runs wait to be told (`GET`); answers one (`POST`), body: "
     '`{"number": "...", "answer": "yes", "why": "..."}`.',
     "/admin/runs/dead": "The runs that were given up and wait for somebody, oldest first, up to 500.",
@@ -71,14 +77,14 @@ ROUTE_WORDS: Final = {
 MCP: Final = (
     "`/mcp`",
     "POST",
-    "operator, agents",
+    "operator, agents, named tokens",
     "The MCP endpoint; the setting `mcp_path` moves it. Also `/api`, and each with a slash at its end.",
 )
 REST: Final = (
     (
         "`/v1/openapi.json`",
         "GET, OPTIONS",
-        "operator, agents, logged-in people",
+        "operator, agents, named tokens, logged-in people",
         "What follows, as an OpenAPI document.",
     ),
     (
@@ -90,13 +96,13 @@ REST: Final = (
     (
         "`/v1/{look}`",
         "GET, OPTIONS",
-        "operator, agents, logged-in people",
+        "operator, agents, named tokens, logged-in people",
         "An operation of the mail room that changes nothing. See [REST](rest.md).",
     ),
     (
         "`/v1/{change}`",
         "OPTIONS, POST",
-        "operator, agents",
+        "operator, agents, named tokens",
         "An operation that changes something. Body: its fields as JSON.",
     ),
 )
@@ -133,7 +139,7 @@ def page() -> str:
     sessions = Sessions(b"", clock)
     desk = LoginDesk(sessions, LoginCodes(clock), clock, is_operator=lambda _: False)
     nobody: Any = _Absent()
-    given = {"runners": nobody, "questions": nobody, "runs": nobody}
+    given = {"runners": nobody, "questions": nobody, "runs": nobody, "tokens": nobody}
     machine = [*routes(nobody, desk, registry=nobody, clock=clock, **given), *hook_routes(nobody, nobody)]
     people = page_routes(nobody, clock=clock, parse_query=lambda _: None)
     rows = [
@@ -159,6 +165,8 @@ page of another origin (`Origin`), and must say who sends it unless the address 
 
 - the operator sends `Authorization: Bearer <the server's token>`: every address;
 - an agent sends `Authorization: Bearer <the agent's token>`: the MCP endpoint and the addresses below `/v1`;
+- a program sends a named token: what its [scopes](../security.md#named-tokens) open, and with
+  `admin` what is for the operator, but for `/admin/tokens` and the pages;
 - a person logs in at `/login` and has a signed cookie: the pages, and looks below `/v1`.
 
 Beside the server's token, a call of the MCP endpoint or of an address below `/v1` may carry

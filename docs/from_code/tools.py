@@ -12,6 +12,7 @@ import msgspec
 
 from from_code.markdown import sentence, table
 from postroom.contracts import errors
+from postroom.contracts.tokens import SCOPES
 from postroom.mail.commands import Command
 from postroom.mail.operations import ALL_OPERATIONS, Operation
 from postroom.mcp_server.resources import RESOURCES
@@ -22,9 +23,9 @@ def page() -> str:
     """Return the page."""
     views: dict[str, type] = {}
     index = table(
-        ("tool", "profile", "kind", "what it does"),
+        ("tool", "profile", "kind", "scopes", "what it does"),
         [
-            (f"[`{one.name}`](#{one.name})", _profile(one), _kind(one), one.description)
+            (f"[`{one.name}`](#{one.name})", _profile(one), _kind(one), _scopes(one), one.description)
             for one in ALL_OPERATIONS
         ],
     )
@@ -43,7 +44,8 @@ Every tool that changes something takes `idempotency_key` (the one exception is 
 same call under the same key is done once and answered alike each time; another call under a key that was used
 is refused with `idempotency_conflict`. Moments in answers are ISO 8601 in UTC with milliseconds. A refusal is
 a tool result with `isError` and `structuredContent.error`: see [errors](errors.md). Answers that are lists
-stand in `structuredContent.result`.
+stand in `structuredContent.result`. A [named token](../security.md#named-tokens) needs every scope that
+stands beside a tool, and sees no other tool.
 
 {index}
 
@@ -72,6 +74,10 @@ def _kind(operation: Operation) -> str:
     if not operation.changes:
         return "looks"
     return "changes, destructive" if operation.destructive else "changes"
+
+
+def _scopes(operation: Operation) -> str:
+    return ", ".join(f"`{one}`" for one in SCOPES if one in operation.needs)
 
 
 def _tool(operation: Operation, views: dict[str, type]) -> str:

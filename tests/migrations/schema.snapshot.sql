@@ -101,6 +101,10 @@ CREATE INDEX runs_thread ON runs (thread_id, run_id);
 
 CREATE INDEX threads_newest ON threads (project_id, last_id);
 
+CREATE UNIQUE INDEX tokens_current ON tokens (name) WHERE replaced_at IS NULL AND revoked_at IS NULL;
+
+CREATE INDEX tokens_name ON tokens (name, created_at);
+
 CREATE TABLE agent_nudges (
   agent_id INTEGER PRIMARY KEY REFERENCES agents (id),
   held_seq INTEGER NOT NULL,
@@ -565,6 +569,25 @@ CREATE TABLE threads (
   messages   INTEGER NOT NULL,
   PRIMARY KEY (project_id, thread_id)
 ) WITHOUT ROWID;
+
+CREATE TABLE tokens (
+  id           TEXT PRIMARY KEY,
+  name         TEXT NOT NULL,
+  hash         TEXT NOT NULL UNIQUE CHECK (length(hash) = 64),
+  scopes       TEXT NOT NULL CHECK (scopes <> ''),
+  project_id   INTEGER REFERENCES projects (id),
+  created_at   INTEGER NOT NULL,
+  expires_at   INTEGER,
+  replaced_at  INTEGER,
+  revoked_at   INTEGER,
+  last_used_at INTEGER,
+  CHECK (project_id IS NULL OR instr(' ' || scopes || ' ', ' admin ') = 0)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE traces (
+  name        TEXT PRIMARY KEY,
+  traceparent TEXT NOT NULL CHECK (length(traceparent) = 55)
+) STRICT, WITHOUT ROWID;
 
 CREATE TRIGGER messages_foreign AFTER INSERT ON messages
   WHEN NEW.thread_id = '' OR typeof(NEW.created_ts) = 'text'

@@ -1,5 +1,6 @@
 """Settings: where values come from, what is refused, and in which words."""
 
+import json
 import stat
 from datetime import timedelta
 from pathlib import Path
@@ -139,6 +140,12 @@ def test_a_foreign_database_address_does_not_matter_when_ours_is_set(home: dict[
         ("POSTROOM_MCP_PATH", "/admin/mcp", "something else"),
         ("POSTROOM_MCP_PATH", "/v1/mcp", "something else"),
         ("POSTROOM_PROFILE", "everything", "'full' or 'core'"),
+        ("POSTROOM_TELEMETRY", "perhaps", "boolean"),
+        ("POSTROOM_TELEMETRY_ENDPOINT", "127.0.0.1:4318", "http://host:port"),
+        ("POSTROOM_TELEMETRY_ENDPOINT", "file:///etc/passwd", "http://host:port"),
+        ("POSTROOM_TELEMETRY_ENDPOINT", "http://[::1", "http://host:port"),
+        ("POSTROOM_TELEMETRY_ENDPOINT", "http://host:99999", "http://host:port"),
+        ("POSTROOM_TELEMETRY_ENDPOINT", "http://host/?token=x", "http://host:port"),
         ("POSTROOM_IDENTITY", "none", "'asserted' or 'verified'"),
         ("POSTROOM_ANSWER_RETENTION", "3600", "unit"),
         ("POSTROOM_ANSWER_RETENTION", "0s", "more than nothing"),
@@ -167,6 +174,12 @@ def test_a_wrong_value_is_refused_by_name_value_origin_and_reason(
     assert reason in error.message
     assert error.value == value[:200]
     assert error.remedy
+
+
+def test_an_endpoint_with_a_password_is_refused_without_telling_it(home: dict[str, str]) -> None:
+    error = refusal(home | {"POSTROOM_TELEMETRY_ENDPOINT": "https://me:hunter2@collector.example"})
+    assert "no password" in error.describe()
+    assert "hunter2" not in json.dumps(error.as_dict())
 
 
 @pytest.mark.parametrize(

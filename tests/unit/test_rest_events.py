@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import pytest
 from starlette.types import ASGIApp, Message
 
-from mail_room import HARBOR
+from mail_room import HARBOR, SHORE
 from postroom import sse
 from postroom.http_api.rest import event_routes
 from postroom.mail.bell import Bell
@@ -241,6 +241,39 @@ async def test_a_reader_that_takes_nothing_is_cut_off(edge: Edge, monkeypatch: p
         await slow.run()
     async with listening(edge, after=3) as listener:
         assert await listener.events(1) == [("4", "agent.registered")]
+
+
+async def test_a_named_token_needs_the_scope_of_the_operation(edge: Edge) -> None:
+    await edge.room.open()
+    for scopes, status in ((("mail:send", "reserve", "run"), 403), (("mail:read",), 200)):
+        headers = await edge.named_token(f"t{status}", *scopes)
+        for more in ({}, STREAM) if status == 403 else ({},):
+            reply = await ask(edge, {**headers, **more}, after=0)
+            assert reply.status_code == status
+            assert reply.json().get("code") == ("insufficient_scope" if status == 403 else None)
+
+
+async def test_a_bound_token_follows_its_project_and_no_other(edge: Edge) -> None:
+    await edge.room.open()
+    await edge.room.open("Ada", "Eve", project=SHORE)
+    [bound] = await edge.store.read(lambda tx: tx.projects_spelled(SHORE))
+    headers = await edge.named_token("shore", "mail:read", project=SHORE)
+    assert (await ask(edge, headers, after=0)).json()["code"] == "unknown_project"
+    own = await ask(edge, headers, after=0, project_key=SHORE)
+    assert own.json()["newest"] == (await edge.store.read(lambda tx: tx.log_bounds(bound.id))).newest
+
+
+async def test_a_stream_of_a_named_token_that_is_revoked_is_told_nothing_more(edge: Edge) -> None:
+    await edge.room.open()
+    headers = await edge.named_token("ci", "mail:read")
+    async with listening(edge, headers, after=4) as listener:
+        assert await listener.piece() == sse.retry(event_routes.RETRY_MS)
+        assert await listener.piece() == ": still here\nid: 4\n\n"
+        await edge.tokens.revoke("ci")
+        await edge.room.send("Ada", "Ben")
+        last = await listener.piece()
+        assert last.startswith("event: refused\ndata: ")
+        assert "wrong_token" in last
 
 
 @pytest.mark.parametrize(

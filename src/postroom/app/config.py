@@ -17,6 +17,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import ErrorDetails
@@ -37,6 +38,7 @@ _UNITS: Final = {
 }
 _DURATION: Final = re.compile(r"([0-9]{1,12})\s*(ms|s|m|h|d|w)")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,62})?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,62})?)*")
+_PASSWORD: Final = re.compile(r"://[^/\s]*@")
 _MCP_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _TAKEN_PATH: Final = re.compile(
     r"/(\.well-known|admin|attachments|authorize|health|healthz|hooks|log(in|out)|metrics|oauth|p|previews|readyz|register"
@@ -120,6 +122,17 @@ def _mcp_path(value: object) -> object:
     if _TAKEN_PATH.fullmatch(text):
         raise ValueError("that path is used for something else; write a path such as /mcp")
     return text
+
+
+def _endpoint(value: str) -> str:
+    try:
+        found = urlsplit(value)
+        is_address = found.scheme in ("http", "https") and bool(found.hostname) and found.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or "@" in found.netloc or found.query or found.fragment or not value.isprintable():
+        raise ValueError("write http://host:port or https://host:port, with a path or none, and no password")
+    return value
 
 
 def _lower(value: object) -> object:
@@ -239,6 +252,12 @@ class Settings(BaseSettings):
         default="info", description="Least important events that are logged."
     )
     log_format: Literal["console", "json"] = Field(default="console", description="Form of the log.")
+    telemetry: bool = Field(
+        default=False, description="Whether spans of calls and runs are sent; needs postroom[otel]."
+    )
+    telemetry_endpoint: Annotated[str, AfterValidator(_endpoint)] = Field(
+        default="http://127.0.0.1:4318", description="The collector that takes them, by OTLP over HTTP."
+    )
     environment: Annotated[str, _word(of=r"[A-Za-z0-9._-]{1,64}")] = Field(
         default="local", description="Name of this installation, shown in status and logs."
     )
@@ -453,7 +472,7 @@ def _refused(first: ErrorDetails, found: Mapping[str, _Found]) -> ConfigError:
 
 
 def _wrong(name: str, found: _Found, reason: str, remedy: str) -> ConfigError:
-    shown = redact(str(found.value))[:200]
+    shown = _PASSWORD.sub("://***@", redact(str(found.value)))[:200]
     return ConfigError(f"{name} is {shown!r} (from {found.origin}): {reason}", value=shown, remedy=remedy)
 
 

@@ -4,7 +4,7 @@ start: what a former server left running is ended, the mailbox takes up what was
 stop: nobody is woken, what runs is ended and given back uncounted
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 import structlog
@@ -26,6 +26,7 @@ from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import AnyRunner, Runner
 from postroom.contracts.store import MailReads
+from postroom.contracts.tracing import Tracing
 from postroom.executors.acp import AcpExecutor
 from postroom.executors.command import CommandExecutor
 from postroom.mail.desk import Caller
@@ -61,6 +62,10 @@ class HouseAgents:
         self._clock = clock
         self._runs = runs
         self._environment = places.environment()
+
+        def environment_of(activation: RunActivation) -> Mapping[str, str]:
+            return _environment_of(activation, mail.tracing)
+
         self._commands = CommandExecutor(
             self,
             folder=settings.data_dir / "runs",
@@ -68,7 +73,7 @@ class HouseAgents:
             environment=self._environment,
             clock=clock,
             timer=SystemTimer(),
-            environment_of=_environment_of,
+            environment_of=environment_of,
         )
         self._executors = ExecutorsByRunner(self)
         self._executors.add(RunnerKind.COMMAND, self._commands)
@@ -76,11 +81,13 @@ class HouseAgents:
             self, calls, mail.store, environment=self._environment, clock=clock, timer=SystemTimer()
         )
         self._executors.add(RunnerKind.MODEL, self._models)
-        self._acp = AcpExecutor(self, self._commands.workshop, environment_of=_environment_of)
+        self._acp = AcpExecutor(self, self._commands.workshop, environment_of=environment_of)
         self._executors.add(RunnerKind.ACP, self._acp)
         self._effects = LetterEffects()
         runs.serve(
-            AGENT_THREAD, AgentTurns(self._executors, mail.store, clock, ring=mail.bell.ring), self._effects
+            AGENT_THREAD,
+            AgentTurns(self._executors, mail.store, clock, ring=mail.bell.ring, tracing=mail.tracing),
+            self._effects,
         )
         self.boxes = PeopleBoxes(mail, clock)
         """The letters of people who are reached in chats."""
@@ -152,6 +159,7 @@ class HouseAgents:
             self._clock,
             whose=lambda _: (project, name),
             ring=self._mail.bell.ring,
+            tracing=self._mail.tracing,
         )
 
     async def runner_of(self, agent_id: str) -> AnyRunner | None:
@@ -240,7 +248,8 @@ def _introduced(runner: AnyRunner) -> dict[str, str]:
             return {"program": "http", "model": "unknown"}
 
 
-def _environment_of(activation: RunActivation) -> dict[str, str]:
-    """Return what an agent's program is told of where it stands."""
-    whose = agent_of(activation.thread_id)
-    return {} if whose is None else {"POSTROOM_PROJECT": whose[0], "POSTROOM_AGENT": whose[1]}
+def _environment_of(activation: RunActivation, tracing: Tracing) -> dict[str, str]:
+    """Return what an agent's program is told of where it stands, in the house and in a trace."""
+    whose, trace = agent_of(activation.thread_id), tracing.traceparent()
+    place = {} if whose is None else {"POSTROOM_PROJECT": whose[0], "POSTROOM_AGENT": whose[1]}
+    return {**place, **({} if trace is None else {"TRACEPARENT": trace})}

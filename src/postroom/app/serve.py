@@ -87,7 +87,12 @@ class Site:
         self._server = server
         self._sessions = server.session_manager
         app = application(self._routes(desk), lifespan=self._lifespan)
-        credentials = Credentials(is_operator=is_operator, sessions=sessions, is_agent=house.mail.knows_token)
+        credentials = Credentials(
+            is_operator=is_operator,
+            sessions=sessions,
+            is_agent=house.mail.knows_token,
+            grant_of=house.tokens.recognise,
+        )
         channels = () if house.gateway is None else house.gateway.open_paths
         self.has_chat_page = any(one.path == "/chat" for one in channels)
         self.app: ASGIApp = _Aliases(_door(app, settings, credentials, channels), settings.mcp_path)
@@ -107,8 +112,9 @@ class Site:
                 runners=RunnerOperator(house.mail, house.agents.check),
                 questions=QuestionOperator(house.runs, house.clock),
                 runs=RunOperator(house.runs),
+                tokens=house.tokens,
                 calls=house.calls,
-                events=EventFollowing(house.mail),
+                events=EventFollowing(house.mail, house.tokens.holds),
             ),
             *hook_routes(Hooks(house.mail), Following(house.mail)),
             *people_routes(PeopleOperator(house.mail, house.agents.reaches)),
@@ -190,6 +196,7 @@ class _Server(uvicorn.Server):
             return
         self._house.backups.start()
         self._house.trimming.start()
+        self._house.tokens.start()
         for listener in sockets or ():
             listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
         settings = self._house.settings
@@ -236,6 +243,7 @@ class _Server(uvicorn.Server):
         await self._house.agents.stop()
         self._site.end_listening()
         await super().shutdown(sockets)
+        await self._house.tokens.stop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; asked once more, wait for nobody's turn."""
@@ -249,7 +257,7 @@ def run(settings: Settings) -> int:
 
     Raises:
         ConfigError: the port is taken, the token file is not private, or a chat is not set up as it must be.
-        MissingExtra: a chat needs a library that is not installed.
+        MissingExtra: a chat, or telemetry, needs a library that is not installed.
         StoreHeld, SchemaTooNew, StoreReadOnly: the database cannot be used by this process.
     """
     configure_logs(settings)

@@ -11,16 +11,20 @@ import re
 import secrets
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from postroom.contracts.errors import ConfigError
+from postroom.contracts.tokens import TOKEN_PREFIX
 
 SERVER_PREFIX: Final = "prm_"
 AGENT_PREFIX: Final = "pra_"
+_ID_LETTERS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
+_ID_LENGTH: Final = 12
 
 _FORM: Final = re.compile(r"prm_[A-Za-z0-9_-]{43}")
-_SECRETS: Final = re.compile(r"(pr[aml]_)[A-Za-z0-9_-]{8,}|\b(bearer\s+)[^\s\"',]{8,}", re.IGNORECASE)
+_SECRETS: Final = re.compile(r"(pr[almt]_)[A-Za-z0-9_-]{8,}|\b(bearer\s+)[^\s\"',]{8,}", re.IGNORECASE)
 _LARGEST_FILE: Final = 4096
 _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
@@ -53,6 +57,22 @@ def load_or_make_token(path: Path) -> str:
 def new_agent_token() -> str:
     """Return a new token for an agent; only its hash is to be stored."""
     return AGENT_PREFIX + secrets.token_urlsafe(32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewToken:
+    """A named token at the place where it was made; of these three only the token itself is a secret."""
+
+    id: str
+    token: str = field(repr=False)
+    hash: str
+
+
+def new_named_token() -> NewToken:
+    """Return a new token: a public id, by which it can be found, and 256 random bits."""
+    token_id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
+    token = f"{TOKEN_PREFIX}{token_id}_{secrets.token_urlsafe(32)}"
+    return NewToken(id=token_id, token=token, hash=_digest(token).hex())
 
 
 def same_token(given: str, expected: str) -> bool:

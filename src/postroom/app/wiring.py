@@ -13,11 +13,14 @@ from postroom.app.house_runs import HouseRuns
 from postroom.app.log_trimming import LogTrimming
 from postroom.app.metrics import Metrics
 from postroom.app.places import agent_token_dir, write_private
+from postroom.app.telemetry import open_tracing
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.clock import Clock, SystemClock
+from postroom.contracts.tracing import OFF, Tracing
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.archive.relay import ArchiveRelay
 from postroom.mail.desk import Rules
+from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mcp_server import PostroomMcpServer
@@ -37,7 +40,12 @@ class House:
     """A running installation: the store, the services over it, and what works in the background."""
 
     def __init__(
-        self, settings: Settings, store: SqliteStore, clock: Clock, declared: Sequence[DeclaredAgent] = ()
+        self,
+        settings: Settings,
+        store: SqliteStore,
+        clock: Clock,
+        declared: Sequence[DeclaredAgent] = (),
+        tracing: Tracing = OFF,
     ) -> None:
         self.settings = settings
         self.store = store
@@ -45,7 +53,9 @@ class House:
         self.metrics = Metrics(store, clock)
         self.mail = Mail(store, clock, rules_of(settings))
         self.mail.keep_token = self._keep_token
-        self.news = Subscriptions()
+        self.mail.tracing = tracing
+        self.tokens = NamedTokens(store, clock)
+        self.news = Subscriptions(holds=self.tokens.holds)
         self.calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
         self.archive = Archive(
             settings.storage_root,
@@ -78,10 +88,15 @@ class House:
 
         Raises:
             StoreHeld, SchemaTooNew, StoreReadOnly: the database cannot be used by this process.
+            MissingExtra: telemetry is on, and its libraries are not installed.
         """
-        clock = clock or SystemClock()
-        store = SqliteStore.open(settings.database, clock=clock, purpose=purpose, log_reserve=LOG_RESERVE)
-        return cls(settings, store, clock, declared)
+        clock, tracing = clock or SystemClock(), open_tracing(settings)
+        try:
+            store = SqliteStore.open(settings.database, clock=clock, purpose=purpose, log_reserve=LOG_RESERVE)
+        except BaseException:
+            tracing.close()
+            raise
+        return cls(settings, store, clock, declared, tracing)
 
     def open_gateway(self, told: "GatewayFile") -> None:
         """Make the gateway that `gateway.toml` tells of; nothing runs yet. Outside of the event loop.
@@ -164,6 +179,7 @@ class House:
     def close(self) -> None:
         """Finish what was handed in and give the database back; harmless when done twice."""
         self.store.close()
+        self.mail.tracing.close()
 
 
 def rules_of(settings: Settings) -> Rules:

@@ -19,6 +19,7 @@ from postroom.cli import (
     settings,
     setup,
     support,
+    tokens,
     watch,
 )
 from postroom.cli.demo.command import demo
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.add_typer(server.app)
 app.add_typer(mail.app, name="mail")
 app.add_typer(agents.app, name="agents")
+app.add_typer(tokens.app, name="tokens")
 app.add_typer(reservations.app, name="reservations")
 app.add_typer(watch.app)
 app.add_typer(events.app)

@@ -3,7 +3,7 @@
     PostroomError
     ├── InputError            the caller mends the call
     │   ├── InvalidArgument, InvalidName, InvalidPattern, InvalidPath, InvalidRecipients, TooLarge
-    │   ├── UnknownProject, UnknownAgent, UnknownMessage, UnknownThread, UnknownReservation
+    │   ├── UnknownProject, UnknownAgent, UnknownMessage, UnknownThread, UnknownReservation, UnknownToken
     │   ├── UnknownRun, UnknownDispatch
     │   ├── NameTaken
     │   ├── InvalidSubmission, InvalidRecord, ForeignThread
@@ -17,7 +17,7 @@
     │   ├── AlreadyConsumed, StaleDecision, MailboxClosed, LifecycleBusy, ThreadAlreadyRunning
     │   └── ClientFileRefused
     ├── AccessError           the caller proves who it is
-    │   ├── TokenRequired, WrongToken, IdentityMismatch, NotPermitted
+    │   ├── TokenRequired, WrongToken, IdentityMismatch, NotPermitted, InsufficientScope
     ├── StaleClaim            the worker: it lost the dispatch, must stop and has written nothing
     ├── RunFailure            the run failed; whether it is tried again is said by `retryable`
     │   ├── ExecutorFailed, ExecutorMisbehaved, PhaseError, RunnerSecretMissing
@@ -167,6 +167,13 @@ class UnknownReservation(InputError):
 
     code = "unknown_reservation"
     default_remedy = "take the id from list_file_reservations"
+
+
+class UnknownToken(InputError):
+    """No token has this name."""
+
+    code = "unknown_token"
+    default_remedy = "see `postroom tokens list --all`"
 
 
 class UnknownRun(InputError):
@@ -441,10 +448,10 @@ class TokenRequired(AccessError):
 
 
 class WrongToken(AccessError):
-    """The token is not one this server gave out, or it was revoked."""
+    """The token is not one this server gave out, or it was revoked, or it has expired."""
 
     code = "wrong_token"
-    default_remedy = "make a new one with `postroom agents token`"
+    default_remedy = "make a new one with `postroom agents token` or `postroom tokens rotate`"
 
 
 class IdentityMismatch(AccessError):
@@ -458,6 +465,13 @@ class NotPermitted(AccessError):
     """The caller is known but may not do this."""
 
     code = "not_permitted"
+
+
+class InsufficientScope(AccessError):
+    """The token is good, but has too few scopes for this; `details.needed` names what the call needs."""
+
+    code = "insufficient_scope"
+    default_remedy = "use a token that has them; the operator makes one with `postroom tokens create`"
 
 
 class StaleClaim(PostroomError):

@@ -33,12 +33,14 @@ from postroom.contracts.mail import (
     ThreadHead,
 )
 from postroom.contracts.project_log import ProjectLogReads, ProjectLogWrites
+from postroom.contracts.tokens import TokenReads, TokenWrites
+from postroom.contracts.tracing import TraceReads, TraceWrites
 from postroom.contracts.waking import WakingReads, WakingWrites
 
 T = TypeVar("T")
 
 
-class MailReads(AnnouncingReads, WakingReads, ProjectLogReads, Protocol):
+class MailReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, WakingReads, Protocol):
     """Look-ups within one consistent view. Absence is None or an empty list."""
 
     def project(self, key: str) -> Project | None:
@@ -214,7 +216,9 @@ class MailReads(AnnouncingReads, WakingReads, ProjectLogReads, Protocol):
         ...
 
 
-class MailWrites(MailReads, AnnouncingWrites, WakingWrites, ProjectLogWrites, Protocol):
+class MailWrites(
+    MailReads, AnnouncingWrites, ProjectLogWrites, TokenWrites, TraceWrites, WakingWrites, Protocol
+):
     """Look-ups and changes within one transaction.
 
     Whatever happens to a project, its agents, letters, reservations, contacts and runs is told in its log by

@@ -9,6 +9,7 @@ import structlog
 from starlette.responses import Response
 
 from postroom.contracts import errors
+from postroom.mcp_server.granted import scope_challenge
 
 _LOG = structlog.get_logger(__name__)
 
@@ -27,6 +28,7 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.UnknownMessage: 404,
     errors.UnknownThread: 404,
     errors.UnknownReservation: 404,
+    errors.UnknownToken: 404,
     errors.UnknownRun: 404,
     errors.UnknownDispatch: 404,
     errors.InvalidSubmission: 400,
@@ -69,6 +71,7 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.WrongToken: 401,
     errors.IdentityMismatch: 403,
     errors.NotPermitted: 403,
+    errors.InsufficientScope: 403,
     errors.StaleClaim: 500,
     errors.RunFailure: 500,
     errors.ExecutorFailed: 500,
@@ -168,6 +171,8 @@ def problem_of(error: errors.PostroomError) -> Problem:
     headers: dict[str, str] = {}
     if status == 401:
         headers = dict(CHALLENGE)
+    elif isinstance(error, errors.InsufficientScope):
+        headers = {"WWW-Authenticate": scope_challenge(error)}
     elif error.retryable:
         headers = {"Retry-After": "1"}
     return Problem(

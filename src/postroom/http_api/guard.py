@@ -1,8 +1,9 @@
 """The one door of the HTTP edge: a middleware in front of everything that is served.
 
 It looks in this order: is the request well formed (400), is it meant for this server (Host, 421), does no
-foreign page send it (Origin, 403), is it small enough (413), and who sends it (401, or the login page). What
-passes is marked with who called; what fails below becomes one clean answer. It knows nothing of mail.
+foreign page send it (Origin, 403), is it small enough (413), and who sends it (401, or the login page; 403
+for a named token that lacks `admin` where that is needed). What passes is marked with who called; what
+fails below becomes one clean answer. It knows nothing of mail.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -17,15 +18,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
 from postroom.contracts.errors import PostroomError, TokenRequired, TooLarge, WrongToken
+from postroom.contracts.tokens import ADMIN, TOKEN_PREFIX, Grant
 from postroom.http_api.errors import Problem, internal_error, problem_of, reported
 from postroom.http_api.requests import Head, Malformed, is_own_origin, request_id_of
 from postroom.http_api.sessions import Sessions
 
-Caller = Literal["anyone", "operator", "person", "agent"]
-"""Nobody in particular (public paths); who has the server's token; who logged in to the pages; an agent."""
+Caller = Literal["anyone", "operator", "person", "agent", "token"]
+"""Nobody in particular (public paths); who has the server's token; who logged in to the pages; an agent; who
+has a named token."""
 
 OPERATOR_SCOPE: Final = "postroom.operator"
 AGENT_TOKEN_SCOPE: Final = "postroom.agent_token"  # noqa: S105 - the name of a key
+GRANT_SCOPE: Final = "postroom.grant"
 """Where the MCP server looks for who called; its own names are the same (a test compares them)."""
 
 REST: Final = "/v1"
@@ -88,6 +92,17 @@ class Credentials:
     sessions: Sessions
     is_agent: Callable[[str], Awaitable[bool]] | None = None
     """With it, an agent's own token opens the MCP endpoint and REST, and nothing else, as a bearer token."""
+    grant_of: Callable[[str], Awaitable[Grant]] | None = None
+    """With it, a named token opens the MCP endpoint and REST as far as its scopes go, and with `admin` the
+    operator's addresses. Raises `WrongToken` for one that is not good."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Admitted:
+    """Who may pass."""
+
+    caller: Caller
+    grant: Grant | None = None
 
 
 class Guard:
@@ -143,10 +158,10 @@ class Guard:
         limit = limit if channel is None else channel.limit
         if head.content_length > limit:
             return _too_large(limit)
-        caller = "anyone" if public else await self._caller(head)
-        if caller is None:
+        admitted = _Admitted(caller="anyone") if public else await self._caller(head)
+        if admitted is None:
             return self._ask_for_token(head)
-        exchange.admit(caller, limit, head.bearer)
+        exchange.admit(admitted, limit, head.bearer)
         return None
 
     def _channel(self, path: str) -> OpenPath | None:
@@ -172,29 +187,50 @@ class Guard:
             )
         return None
 
-    async def _caller(self, head: Head) -> Caller | None:
+    async def _caller(self, head: Head) -> _Admitted | None:
         """Return who called, None when nobody showed a token or a session that counts here.
 
         Raises:
             WrongToken: a bearer token came along, and it is not one for this path.
+            InsufficientScope: it is a named token, and this path is for those with the scope `admin`.
         """
         if head.authorization is not None and head.bearer is not None:
-            if self._credentials.is_operator(head.bearer):
-                return "operator"
-            if self._is_for_agents(head.path) and await self._is_agent(head.bearer):
-                return "agent"
-            raise WrongToken("the bearer token is not one that opens this path", remedy=_HOW_TO_PROVE)
+            return await self._bearer(head.path, head.bearer)
         if not _is_interface(head.path, self._rules.mcp_path) and self._credentials.sessions.recognises(
             head.cookie
         ):
-            return "person"
+            return _Admitted(caller="person")
         return None
+
+    async def _bearer(self, path: str, token: str) -> _Admitted:
+        if self._credentials.is_operator(token):
+            return _Admitted(caller="operator")
+        if self._is_for_agents(path) and await self._is_agent(token):
+            return _Admitted(caller="agent")
+        grant = await self._grant(path, token)
+        if grant is None:
+            raise WrongToken("the bearer token is not one that opens this path", remedy=_HOW_TO_PROVE)
+        if not self._is_for_agents(path):
+            grant.check(ADMIN, path)
+        return _Admitted(caller="token", grant=grant)
+
+    async def _grant(self, path: str, token: str) -> Grant | None:
+        """Return what a named token lets its holder do; None when it is none, or for a path of people's."""
+        grant_of = self._credentials.grant_of
+        if (
+            grant_of is None
+            or not token.startswith(TOKEN_PREFIX)
+            or not _is_for_programs(path, self._rules.mcp_path)
+        ):
+            return None
+        return await grant_of(token)
 
     def _is_for_agents(self, path: str) -> bool:
         return _within(path, self._rules.mcp_path) or _within(path, REST)
 
     async def _is_agent(self, token: str) -> bool:
-        return self._credentials.is_agent is not None and await self._credentials.is_agent(token)
+        is_agent = self._credentials.is_agent
+        return is_agent is not None and not token.startswith(TOKEN_PREFIX) and await is_agent(token)
 
     def _ask_for_token(self, head: Head) -> Problem | Response:
         if head.wants_page and not _is_for_programs(head.path, self._rules.mcp_path):
@@ -217,13 +253,15 @@ class _Exchange:
         self._begun = False
         self._ours = False
 
-    def admit(self, caller: Caller, limit: int, bearer: str | None) -> None:
+    def admit(self, admitted: _Admitted, limit: int, bearer: str | None) -> None:
         """Note who called, for everything below."""
         self._limit = limit
-        self.scope["state"]["caller"] = caller
-        self.scope[OPERATOR_SCOPE] = caller == "operator"
-        if caller == "agent":
+        self.scope["state"]["caller"] = admitted.caller
+        self.scope[OPERATOR_SCOPE] = admitted.caller == "operator"
+        if admitted.caller == "agent":
             self.scope[AGENT_TOKEN_SCOPE] = bearer
+        if admitted.grant is not None:
+            self.scope[GRANT_SCOPE] = admitted.grant
 
     async def receive(self) -> Message:
         """Pass the body on; when it grows too large, answer so and end the request for who reads it."""

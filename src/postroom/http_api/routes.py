@@ -26,6 +26,7 @@ from postroom.http_api.rest.routes import rest_routes
 from postroom.http_api.run_routes import RunDesk, run_routes
 from postroom.http_api.runner_routes import RunnerDesk, runner_routes
 from postroom.http_api.sessions import LoginDesk
+from postroom.http_api.token_routes import TokenDesk, token_routes
 from postroom.mcp_server.calls import Calls
 from postroom.version import __version__
 
@@ -60,6 +61,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     runners: RunnerDesk | None = None,
     questions: QuestionDesk | None = None,
     runs: RunDesk | None = None,
+    tokens: TokenDesk | None = None,
     calls: Calls | None = None,
     events: EventOperations | None = None,
 ) -> list[Route]:
@@ -68,7 +70,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     They stand behind `Guard`; the operator's routes refuse everybody where it is missing. `refresh` brings
     the registry's gauges up to date before they are shown. `chats` answers for the gateway, if there is one,
     `runners` for the agents that are run here, `runs` for what they were asked, `questions` for what they
-    wait to be told, `calls` for the mail room, and `events` for what happens in it.
+    wait to be told, `tokens` for named tokens, `calls` for the mail room, `events` for what happens in it.
     """
     return [
         *_health_routes(operations, registry, clock, refresh),
@@ -78,6 +80,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
         *([] if runners is None else runner_routes(runners)),
         *([] if questions is None else question_routes(questions)),
         *([] if runs is None else run_routes(runs)),
+        *([] if tokens is None else token_routes(tokens)),
         *_rest(calls, events, desk),
         *_no_oauth(mcp_path),
     ]

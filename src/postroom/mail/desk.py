@@ -9,6 +9,7 @@ from typing import Generic, Literal, TypeVar
 
 from postroom.contracts.mail import Attachment
 from postroom.contracts.store import MailReads, MailWrites
+from postroom.contracts.tokens import Grant
 
 Tx = TypeVar("Tx", bound=MailReads)
 
@@ -49,6 +50,10 @@ class Caller:
     """postroom itself, which acts for the people whom it knows. No edge says this of a request."""
     agent_id: int | None = None
     """The agent whose run the server itself executes, and nobody else, whatever a call says."""
+    grant: Grant | None = None
+    """What the named token that came lets its holder do. Without one nothing is held back by scopes."""
+    trace: str | None = None
+    """Where in a trace the call is done; no decision hangs on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,24 +1,35 @@
 """Waiting for what happens in a project: who follows its log is answered when something comes."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
+from postroom.contracts.errors import WrongToken
 from postroom.contracts.store import MailReads
+from postroom.contracts.tokens import Grant
 from postroom.mail.commands import FetchEvents, FollowEvents
-from postroom.mail.desk import Caller
+from postroom.mail.desk import Caller, Reading
 from postroom.mail.event_log import EventsView, fetch_events, newest_of
+from postroom.mail.granting import refuse_beyond
 from postroom.mail.identity import refuse_unknown_token
+from postroom.mail.operations import OPERATIONS
 from postroom.mail.service import Mail
 
 STRIDE: Final = 1_000
 """Entries that are looked through at a time for one that the caller may see, however few it asked for."""
 
 
+def _holds(grant: Grant) -> bool:
+    return True
+
+
 class EventFollowing:
     """Answers those who wait, for one mail room."""
 
-    def __init__(self, mail: Mail) -> None:
+    def __init__(self, mail: Mail, holds: Callable[[Grant], bool] = _holds) -> None:
+        """Keep what it works with; `holds` says whether a named token that came is still good."""
         self._mail = mail
+        self._holds = holds
 
     @property
     def is_over(self) -> bool:
@@ -32,7 +43,7 @@ class EventFollowing:
         and comes at once; its `next` is where to begin.
 
         Raises:
-            UnknownProject, WrongToken, CursorExpired, CursorAhead: it cannot be followed.
+            UnknownProject, WrongToken, InsufficientScope, CursorExpired, CursorAhead: it cannot be followed.
         """
         if asked.after is None:
             return await self._mail.store.read(lambda tx: self._newest(tx, asked, caller))
@@ -54,14 +65,19 @@ class EventFollowing:
         return await self._mail.store.read(lambda tx: self._after(tx, command, caller))
 
     def _newest(self, tx: MailReads, asked: FollowEvents, caller: Caller) -> EventsView:
-        desk = self._mail.desk(tx, caller)
-        refuse_unknown_token(desk)
-        return newest_of(desk, asked.project_key)
+        return newest_of(self._desk(tx, caller), asked.project_key)
 
     def _after(self, tx: MailReads, command: FetchEvents, caller: Caller) -> EventsView:
+        return fetch_events(self._desk(tx, caller), command)
+
+    def _desk(self, tx: MailReads, caller: Caller) -> Reading:
+        """Return the place of work of a caller who may still ask."""
+        refuse_beyond(caller.grant, OPERATIONS["fetch_events"])
+        if caller.grant is not None and not self._holds(caller.grant):
+            raise WrongToken(f"the token `{caller.grant.name}` was revoked or has expired")
         desk = self._mail.desk(tx, caller)
         refuse_unknown_token(desk)
-        return fetch_events(desk, command)
+        return desk
 
 
 def _first(found: EventsView, most: int) -> EventsView:

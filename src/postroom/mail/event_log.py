@@ -79,8 +79,10 @@ def newest_of(desk: Reading, project_key: str) -> EventsView:
 
 
 def _reader(desk: Reading) -> Agent | None:
-    """Return the agent whose token came along, which is known; None for the operator and for people."""
-    token = desk.caller.agent_token
+    """Return the agent that asks, by its token or in a run of ours; None for the operator and for people."""
+    token, own_id = desk.caller.agent_token, desk.caller.agent_id
+    if own_id is not None:
+        return desk.tx.agents_by_id([own_id]).get(own_id)
     return None if token is None else desk.tx.agent_by_token(token_hash(token))
 
 

@@ -32,6 +32,7 @@ from postroom.mail.names import shown
 from postroom.mail.outgoing import to_archive, to_wake
 from postroom.mail.people import is_persons
 from postroom.mail.projects import PEOPLE_SLUG
+from postroom.mail.tracing import note_trace
 from postroom.mail.views import MessageView, address_of, message_view
 from postroom.mail.waking.runners import reads_at_work
 
@@ -102,6 +103,8 @@ class Letter:
     topic: str = ""
     broadcast: bool = False
     reply_to: Message | None = None
+    trace: str | None = None
+    """Where in a trace it is written; by default where the call is done."""
 
 
 def send_message(desk: Writing, asked: SendMessage) -> Sent:
@@ -284,6 +287,7 @@ def post(desk: Writing, letter: Letter, *, bad: list[PostroomError], skipped: li
         reply_to=letter.reply_to.id if letter.reply_to else None,
         now=desk.now,
     )
+    note_trace(desk, message.id, letter.trace)
     recipients = [_deliver(desk, message, one) for one in letter.addressees]
     for loaded in desk.loaded:
         tx.insert_blob(loaded.attachment.sha256, loaded.content)

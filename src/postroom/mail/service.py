@@ -13,6 +13,7 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRequired
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.contracts.tracing import OFF, Tracing
 from postroom.contracts.waking import RunnerSource
 from postroom.mail.agents import RotatedToken
 from postroom.mail.attachments import load_attachments
@@ -31,9 +32,11 @@ from postroom.mail.commands import (
 )
 from postroom.mail.desk import Caller, Desk, LoadedAttachment, Rules, token_hash
 from postroom.mail.git_identity import read_git_identity
+from postroom.mail.granting import refuse_beyond, within
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
 from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.projects import checked_path, find_project, spelling
+from postroom.mail.tracing import letter_trace
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 PURGE_EVERY = 1_000
@@ -65,6 +68,8 @@ class Mail:
         """Rings after each change, for those who wait for letters."""
         self.keep_token: Callable[[str, str], tuple[str, str]] | None = None
         """Makes a token for the agent of a project, keeps it in a private file, returns token and path."""
+        self.tracing: Tracing = OFF
+        """Watches calls and runs, for who wants to see them from outside."""
         self._changes = 0
         self._rotating = asyncio.Lock()
 
@@ -81,7 +86,12 @@ class Mail:
         )
 
     async def perform(self, operation: Operation, command: Command, *, caller: Caller) -> Any:
-        """Perform an operation; a change with a key is done once and answered alike each time."""
+        """Perform an operation; a change with a key is done once and answered alike each time.
+
+        Raises:
+            InsufficientScope, NotPermitted: the caller's named token is not one for this.
+        """
+        refuse_beyond(caller.grant, operation)
         if isinstance(command, RotateAgentToken):
             return await self._rotate(command, caller)
         if operation.settled:
@@ -139,6 +149,11 @@ class Mail:
         """
         return await self.store.read(lambda tx: find_project(tx, project_key).slug)
 
+    async def trace_of(self, message_id: int | str) -> str | None:
+        """Return where in a trace a letter was written; None when nobody watched that."""
+        name = letter_trace(message_id)
+        return await self.store.read(lambda tx: tx.traces([name]).get(name))
+
     async def knows_token(self, token: str) -> bool:
         """Whether a token belongs to some agent."""
         hashed = token_hash(token)
@@ -175,7 +190,12 @@ class Mail:
     def desk(self, tx: Any, caller: Caller, loaded: Sequence[LoadedAttachment] = ()) -> Desk[Any]:
         """Return the place of work for a caller over an open transaction."""
         return Desk(
-            tx=tx, now=self.clock.now(), rules=self.rules, caller=caller, dice=self._dice, loaded=loaded
+            tx=within(tx, caller.grant),
+            now=self.clock.now(),
+            rules=self.rules,
+            caller=caller,
+            dice=self._dice,
+            loaded=loaded,
         )
 
     def _run(
@@ -234,6 +254,8 @@ class Mail:
         desk = self.desk(tx, caller)
         refuse_unknown_token(desk)
         project, actor = _named(command)
+        if _is_bound(caller):
+            find_project(desk.tx, project)
         if isinstance(command, RegisterAgent | CreateAgentIdentity | StartSession):
             if caller.operator:
                 return
@@ -244,6 +266,8 @@ class Mail:
 
     async def _prepared(self, command: Command, caller: Caller) -> Sequence[LoadedAttachment]:
         """Do the slow look-ups that must not happen inside a transaction."""
+        if isinstance(command, EnsureProject | StartSession) and _is_bound(caller):
+            return ()  # it makes no projects, and no names for them
         if isinstance(command, EnsureProject) and not command.git_identity:
             await self._recognise(command.human_key)
         elif isinstance(command, StartSession):
@@ -288,6 +312,10 @@ class Mail:
             tx.add_project_alias(project.id, path)
 
         await self.store.write(change)
+
+
+def _is_bound(caller: Caller) -> bool:
+    return caller.grant is not None and caller.grant.project_id is not None
 
 
 def _needs_preparation(command: Command) -> bool:

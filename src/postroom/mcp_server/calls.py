@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from postroom.contracts.errors import InvalidArgument, PostroomError
-from postroom.mail.commands import Command, read_command
+from postroom.mail.commands import Command, ReplyMessage, read_command
 from postroom.mail.desk import Caller
+from postroom.mail.granting import refuse_beyond
 from postroom.mail.names import nearest, shown
 from postroom.mail.operations import Operation
 from postroom.mail.service import Mail
@@ -32,8 +34,12 @@ class Calls:
         self._news = news or Subscriptions()
         self._observe: Observe = observe or (lambda _name, _outcome, _seconds: None)
 
-    async def perform(self, name: str, arguments: dict[str, Any], *, caller: Caller) -> Any:
+    async def perform(
+        self, name: str, arguments: dict[str, Any], *, caller: Caller, follows: str | None = None
+    ) -> Any:
         """Perform the operation of this name on plain arguments and return its plain answer.
+
+        `follows` is the traceparent that the caller sent along; no decision hangs on it.
 
         Raises:
             PostroomError: it was refused, or there is none of this name here; nothing changed.
@@ -43,9 +49,10 @@ class Calls:
         try:
             operation = self._operation(name)
             known = operation.name
-            command = read_command(operation.command, arguments)
-            answer = await self._mail.perform(operation, command, caller=caller)
-            await self._announce(operation, command, answer)
+            answers = await self._answered_trace(operation, arguments)
+            with self._mail.tracing.executing(known, follows=follows, answers=answers) as span:
+                caller = replace(caller, trace=span.traceparent)
+                answer = await self._performed(operation, arguments, caller)
             outcome = "ok"
         except PostroomError as error:
             outcome = error.code
@@ -53,6 +60,20 @@ class Calls:
         finally:
             self._observe(known, outcome, time.perf_counter() - began)
         return answer
+
+    async def _performed(self, operation: Operation, arguments: dict[str, Any], caller: Caller) -> Any:
+        refuse_beyond(caller.grant, operation)
+        command = read_command(operation.command, arguments)
+        answer = await self._mail.perform(operation, command, caller=caller)
+        await self._announce(operation, command, answer)
+        return answer
+
+    async def _answered_trace(self, operation: Operation, arguments: dict[str, Any]) -> str | None:
+        """Return where in a trace the letter was written that a call is to answer."""
+        letter = str(arguments.get("message_id"))
+        if not self._mail.tracing.is_on or operation.command is not ReplyMessage or not letter.isdecimal():
+            return None
+        return await self._mail.trace_of(letter)
 
     def _operation(self, name: str) -> Operation:
         operation = self._operations.get(name)

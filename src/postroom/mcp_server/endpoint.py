@@ -3,10 +3,12 @@
 - A message is read once, as strictly as JSON and JSON-RPC ask; the transport would answer a broken one with
   the report of its validator.
 - A request without an Accept header takes any answer, as HTTP says; the transport refuses it.
+- A named token with too few scopes is refused by HTTP's own 403, which clients know what to make of.
 - There is one method, POST. The transport would hold an empty stream open for every GET; answers never need
   one, and news comes by `subscriptions/listen`.
 """
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +17,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from postroom.contracts.errors import AccessError, InsufficientScope
+from postroom.mcp_server.granted import refuse_message, scope_challenge
+from postroom.mcp_server.server import GRANT_SCOPE
+
+_REFUSED: Final = -32000
 _ANY_ANSWER: Final = (b"accept", b"application/json, text/event-stream")
 
 
@@ -32,7 +39,9 @@ class Endpoint:
             await refusal(scope, receive, send)
             return
         body = await Request(scope, receive).body()
-        if (fault := _fault(body)) is not None:
+        found = _message(body)
+        fault = found if isinstance(found, Response) else _beyond(scope, found)
+        if fault is not None:
             await fault(scope, receive, send)
             return
         if not any(name == b"accept" for name, _ in scope["headers"]):
@@ -52,8 +61,24 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-def _fault(body: bytes) -> Response | None:
-    """Return the refusal of a body that is no message; None when it is one."""
+def _beyond(scope: Scope, message: Mapping[str, Any]) -> Response | None:
+    """Return the refusal of a message that the caller's named token may not send; None when it may."""
+    grant = scope.get(GRANT_SCOPE)
+    if grant is None:
+        return None
+    try:
+        refuse_message(grant, message)
+    except AccessError as error:
+        told = {"code": _REFUSED, "message": error.message, "data": error.as_dict()}
+        refusal = _answer(403, told, named=message.get("id"))
+        if isinstance(error, InsufficientScope):
+            refusal.headers["WWW-Authenticate"] = scope_challenge(error)
+        return refusal
+    return None
+
+
+def _message(body: bytes) -> dict[str, Any] | Response:
+    """Return the message that a body is, or the refusal of one that is none."""
     try:
         found = msgspec.json.decode(body)
     except UnicodeDecodeError:
@@ -69,7 +94,7 @@ def _fault(body: bytes) -> Response | None:
     if "id" in found and (isinstance(named, bool) or not isinstance(named, str | int)):
         return _refusal(400, INVALID_REQUEST, "the id of a message is text or a whole number")
     if _is_call(found) or _is_answer(found):
-        return None
+        return found
     return _refusal(
         400, INVALID_REQUEST, "a message has a method, and params that are an object", named=named
     )
@@ -90,5 +115,9 @@ def _is_answer(found: dict[str, Any]) -> bool:
 
 
 def _refusal(status: int, code: int, text: str, *, named: str | int | None = None) -> Response:
-    document = {"jsonrpc": "2.0", "id": named, "error": {"code": code, "message": text}}
+    return _answer(status, {"code": code, "message": text}, named=named)
+
+
+def _answer(status: int, error: dict[str, object], *, named: str | int | None) -> Response:
+    document = {"jsonrpc": "2.0", "id": named, "error": error}
     return Response(msgspec.json.encode(document), status_code=status, media_type="application/json")

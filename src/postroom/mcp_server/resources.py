@@ -83,6 +83,14 @@ def templates() -> list[ResourceTemplate]:
     ]
 
 
+def kind_of(uri: str) -> tuple[MailResource, dict[str, str]] | None:
+    """Return which kind of resource has an address, and the parts of that; None when no kind has."""
+    for kind in RESOURCES:
+        if match := kind.pattern.match(uri):
+            return kind, {name: unquote(value) for name, value in match.groupdict().items()}
+    return None
+
+
 async def read(mail: Mail, uri: str, caller: Caller) -> Any:
     """Return the plain value of a resource.
 
@@ -90,10 +98,9 @@ async def read(mail: Mail, uri: str, caller: Caller) -> Any:
         InvalidArgument: no kind of resource has such an address.
         PostroomError: as the operation behind it.
     """
-    for kind in RESOURCES:
-        if match := kind.pattern.match(uri):
-            parts = {name: unquote(value) for name, value in match.groupdict().items()}
-            return await mail.call(kind.operation, kind.arguments(parts), caller=caller)
+    if (found := kind_of(uri)) is not None:
+        kind, parts = found
+        return await mail.call(kind.operation, kind.arguments(parts), caller=caller)
     raise InvalidArgument(
         f"no resource has the address {uri[:200]!r}",
         value=uri[:200],

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import structlog
+from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.helper_types import ReadResourceContents
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.subscriptions import ListenHandler
@@ -17,8 +18,11 @@ from mcp.types import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
     ResourceTemplate,
     SubscriptionsListenRequestParams,
+    SubscriptionsListenResult,
     TextContent,
     Tool,
 )
@@ -27,6 +31,7 @@ from starlette.requests import Request
 
 from postroom.contracts.errors import InputError, PostroomError
 from postroom.mail.desk import Caller
+from postroom.mail.granting import may
 from postroom.mail.names import shown
 from postroom.mail.service import Mail
 from postroom.mcp_server import resources
@@ -46,6 +51,8 @@ INSTRUCTIONS = (
 AGENT_TOKEN_HEADER = "postroom-agent-token"  # noqa: S105 - the name of a header
 AGENT_TOKEN_SCOPE = "postroom.agent_token"  # noqa: S105 - the name of a key
 OPERATOR_SCOPE = "postroom.operator"
+TRACEPARENT = "traceparent"
+GRANT_SCOPE = "postroom.grant"
 
 
 class PostroomMcpServer(MCPServer[Any]):
@@ -72,8 +79,9 @@ class PostroomMcpServer(MCPServer[Any]):
         )
         self._listening = ListenHandler(self.news)
         self._lowlevel_server.add_request_handler(
-            "subscriptions/listen", SubscriptionsListenRequestParams, self._listening
+            "subscriptions/listen", SubscriptionsListenRequestParams, self._listen
         )
+        self._lowlevel_server.add_request_handler("tools/list", PaginatedRequestParams, self._list_tools)
         self._mail = mail
         self._profile: Profile = profile
         self._calls = Calls(mail, operations_of(profile), news=self.news, observe=observe)
@@ -81,6 +89,20 @@ class PostroomMcpServer(MCPServer[Any]):
     def end_listening(self) -> None:
         """Tell everybody who listens that this is the end, so that no stream of theirs holds up a stop."""
         self._listening.close()
+
+    async def _listen(
+        self, context: ServerRequestContext[Any, Any], asked: SubscriptionsListenRequestParams
+    ) -> SubscriptionsListenResult:
+        with self.news.heard_by(_caller_in(context).grant):
+            return await self._listening(context, asked)
+
+    async def _list_tools(
+        self, context: ServerRequestContext[Any, Any], _: PaginatedRequestParams
+    ) -> ListToolsResult:
+        """Return what the caller may call, in the order that never changes."""
+        grant = _caller_in(context).grant
+        tools = zip(operations_of(self._profile), await self.list_tools(), strict=True)
+        return ListToolsResult(tools=[tool for operation, tool in tools if may(grant, operation)])
 
     async def list_tools(self) -> list[Tool]:
         """Return the tools of this server's profile."""
@@ -99,7 +121,10 @@ class PostroomMcpServer(MCPServer[Any]):
     ) -> CallToolResult:
         """Perform an operation; every refusal is a result with code, value and remedy, never a traceback."""
         try:
-            return _answered(await self._calls.perform(name, arguments, caller=_caller(context)))
+            answer = await self._calls.perform(
+                name, arguments, caller=_caller(context), follows=_follows(context)
+            )
+            return _answered(answer)
         except PostroomError as error:
             return _refused(error.as_dict())
         except Exception:  # the edge around one call: logged with its traceback, which stays here
@@ -131,21 +156,35 @@ class PostroomMcpServer(MCPServer[Any]):
 
 def _caller(context: Context[Any, Any] | None) -> Caller:
     """Return who calls: over HTTP what its headers prove, in memory nobody in particular."""
-    request = None
-    if context is not None:
-        try:
-            request = context.request_context.request
-        except ValueError:  # a context without a request: a call from within this process
-            request = None
-    if request is None:
+    if context is None:
         return Caller()
-    return caller_of(request)
+    try:
+        return _caller_in(context.request_context)
+    except ValueError:  # a context without a request: a call from within this process
+        return Caller()
+
+
+def _follows(context: Context[Any, Any] | None) -> str | None:
+    """Return the traceparent among the headers of a call; the SDK itself has read one in its `_meta`."""
+    try:
+        request = None if context is None else context.request_context.request
+    except ValueError:  # as above
+        return None
+    return None if request is None else request.headers.get(TRACEPARENT)
+
+
+def _caller_in(context: ServerRequestContext[Any, Any]) -> Caller:
+    return Caller() if context.request is None else caller_of(context.request)
 
 
 def caller_of(request: Request) -> Caller:
     """Return who sent a request: the door's marks, or an agent's token beside the operator's."""
     token = request.scope.get(AGENT_TOKEN_SCOPE) or request.headers.get(AGENT_TOKEN_HEADER)
-    return Caller(agent_token=token, operator=bool(request.scope.get(OPERATOR_SCOPE)))
+    return Caller(
+        agent_token=token,
+        operator=bool(request.scope.get(OPERATOR_SCOPE)),
+        grant=request.scope.get(GRANT_SCOPE),
+    )
 
 
 def _json(value: Any) -> str:

@@ -3,7 +3,9 @@
 News is a hint: a client that misses one finds the letter in its inbox all the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 from urllib.parse import quote
 
@@ -11,14 +13,20 @@ import anyio.lowlevel
 import structlog
 from mcp.server.subscriptions import ResourceUpdated, ServerEvent
 
+from postroom.contracts.tokens import Grant
+
 _LOG = structlog.get_logger(__name__)
+_LISTENER: ContextVar[Grant | None] = ContextVar("listener", default=None)
+"""By which named token the stream came that is being opened."""
 
 
 class Subscriptions:
     """The listening clients of this process."""
 
-    def __init__(self) -> None:
-        self._listeners: dict[object, Callable[[ServerEvent], None]] = {}
+    def __init__(self, *, holds: Callable[[Grant], bool] | None = None) -> None:
+        """`holds` says whether a named token is still good: one that is not is told nothing more."""
+        self._holds = holds or (lambda _: True)
+        self._listeners: dict[object, tuple[Callable[[ServerEvent], None], Grant | None]] = {}
 
     @property
     def heard(self) -> bool:
@@ -27,7 +35,9 @@ class Subscriptions:
 
     async def publish(self, event: ServerEvent) -> None:
         """Tell every listener; one that fails does not keep the news from the others."""
-        for listener in list(self._listeners.values()):
+        for listener, grant in list(self._listeners.values()):
+            if grant is not None and not self._holds(grant):
+                continue
             try:
                 listener(event)
             except Exception:  # the edge around one listener (style: three places); logged, the rest go on
@@ -37,8 +47,18 @@ class Subscriptions:
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
         """Add a listener and return what removes it; removing twice is harmless."""
         ticket = object()
-        self._listeners[ticket] = listener
+        self._listeners[ticket] = listener, _LISTENER.get()
         return lambda: self._listeners.pop(ticket, None) and None
+
+    @staticmethod
+    @contextmanager
+    def heard_by(grant: Grant | None) -> Iterator[None]:
+        """Have what subscribes inside listen by this token."""
+        before = _LISTENER.set(grant)
+        try:
+            yield
+        finally:
+            _LISTENER.reset(before)
 
     async def announce(self, uris: Sequence[str]) -> None:
         """Tell listeners that these resources changed."""

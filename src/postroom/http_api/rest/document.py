@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from postroom.contracts.tokens import SCOPES
 from postroom.http_api.rest.addresses import DOCUMENT, EVENTS, address_of, method_of
 from postroom.http_api.rest.examples import example_of
 from postroom.http_api.rest.reading import JSON, KEY_FIELD, KEY_HEADER
@@ -79,7 +80,10 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "responses": _responses(
             answer_schema(operation), _ALL if operation.changes else _ALL - ONLY_OF_CHANGES
         ),
-        "security": _security(_CHANGERS if operation.changes else _LOOKERS),
+        "security": [
+            *_security(_CHANGERS if operation.changes else _LOOKERS),
+            {"token": [one for one in SCOPES if one in operation.needs]},
+        ],
     }
 
 
@@ -126,7 +130,7 @@ def _description_of_itself() -> dict[str, Any]:
         "operationId": "openapi",
         "summary": "This document.",
         "responses": _responses({"type": "object"}, ALWAYS),
-        "security": _security(_LOOKERS),
+        "security": [*_security(_LOOKERS), {"token": []}],
     }
 
 
@@ -144,6 +148,11 @@ def _responses(answer: dict[str, Any], refused: frozenset[int]) -> dict[str, Any
 
 def _refusal(status: int, codes: tuple[str, ...]) -> dict[str, Any]:
     headers: dict[str, Any] = {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}
+    if status == 403:
+        headers["WWW-Authenticate"] = {
+            "description": "With `insufficient_scope`: the scopes that the call needs.",
+            "schema": {"type": "string"},
+        }
     if status == 401:
         headers["WWW-Authenticate"] = {"required": True, "schema": {"type": "string"}}
     if status == 503:
@@ -175,6 +184,11 @@ def _schemes(session_cookie: str) -> dict[str, Any]:
             "in": "header",
             "name": "Postroom-Agent-Token",
             "description": "Beside the server's token: the token of the agent that acts.",
+        },
+        "token": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A named token: what it may is said by its scopes, which an operation names here.",
         },
         "session": {
             "type": "apiKey",

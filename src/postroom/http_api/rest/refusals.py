@@ -34,6 +34,7 @@ MAIL: Final[tuple[type[errors.PostroomError], ...]] = (
     errors.WrongToken,
     errors.IdentityMismatch,
     errors.NotPermitted,
+    errors.InsufficientScope,
     errors.InternalError,
     errors.StoreError,
     errors.StoreUnavailable,

@@ -16,11 +16,11 @@ from postroom.http_api.rest.reading import JSON, body_arguments, list_fields, qu
 from postroom.mail.operations import ALL_OPERATIONS, Operation
 from postroom.mcp_server.calls import Calls
 from postroom.mcp_server.schema import input_schema
-from postroom.mcp_server.server import caller_of
+from postroom.mcp_server.server import TRACEPARENT, caller_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-_MAY_CHANGE: Final = frozenset({"operator", "agent"})
+_MAY_CHANGE: Final = frozenset({"operator", "agent", "token"})
 _MAY_LOOK: Final = _MAY_CHANGE | {"person"}
 
 
@@ -61,7 +61,12 @@ def _operation_route(operation: Operation, calls: Calls) -> Route:
             if operation.changes
             else query_arguments(request.scope["query_string"], lists)
         )
-        answer = await calls.perform(operation.name, arguments, caller=caller_of(request))
+        answer = await calls.perform(
+            operation.name,
+            arguments,
+            caller=caller_of(request),
+            follows=request.headers.get(TRACEPARENT),
+        )
         return Response(msgspec.json.encode(answer), media_type=JSON)
 
     return _route(address_of(operation), method_of(operation), perform)

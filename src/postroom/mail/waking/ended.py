@@ -11,6 +11,7 @@ from postroom.contracts.store import MailWrites
 from postroom.contracts.waking import Handling
 from postroom.mail.desk import Writing
 from postroom.mail.sending import Addressee, Letter, post, refusals, reply_subject
+from postroom.mail.tracing import run_trace
 from postroom.mail.waking.words import NO_WORDS, agent_of, asks, clipped, failure
 
 _LOG = structlog.get_logger(__name__)
@@ -147,6 +148,7 @@ class Ended:
             thread_id=asked.thread_id,
             topic=asked.topic,
             reply_to=asked,
+            trace=desk.tx.traces([run_trace(self.run_id)]).get(run_trace(self.run_id)),
         )
         sent = post(desk, letter, bad=[], skipped=[])
         desk.tx.note_answer(sent["deliveries"][0]["payload"]["id"], self.run_id)

@@ -1,13 +1,12 @@
 """Gives a run the letters that began it, and the answers that it waited for, and notes that it has them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock
 from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
-from postroom.contracts.mail import Agent
 from postroom.contracts.messages import Message
 from postroom.contracts.runs import (
     RunRecord,
@@ -19,24 +18,14 @@ from postroom.contracts.runs import (
 )
 from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import AskedQuestion, Handling
+from postroom.contracts.tracing import OFF, Invoked, Span, Tracing
+from postroom.contracts.waking import AskedQuestion
+from postroom.mail.tracing import followed, run_trace
 from postroom.mail.waking.at_work import LettersAtWork
-from postroom.mail.waking.words import DECISION, agent_of, answer_told, letter_name, letters_named
+from postroom.mail.waking.taking import AgentName, Begun, Taking
+from postroom.mail.waking.words import DECISION, agent_of, answer_told
 
 ASK = "ask_person"
-AgentName = tuple[str, str]
-"""Slug of the project, and name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Begun:
-    """What a run that begins, or goes on, has to do."""
-
-    messages: tuple[Message, ...]
-    """What it is told now."""
-    has_work: bool
-    mail_thread: str | None
-    """The thread of its letters, where it has any."""
 
 
 def _nobody() -> None:
@@ -55,8 +44,10 @@ class AgentTurns(RunDispatchExecutor):
         within: RunDispatchExecutor,
         store: MailStore,
         clock: Clock,
+        *,
         whose: Callable[[str], AgentName | None] = agent_of,
         ring: Callable[[], None] = _nobody,
+        tracing: Tracing = OFF,
     ) -> None:
         """Keep what it works with; `whose` says which agent runs a thread, `ring` hints at changes."""
         self._within = within
@@ -64,6 +55,7 @@ class AgentTurns(RunDispatchExecutor):
         self._clock = clock
         self._whose = whose
         self._ring = ring
+        self._tracing = tracing
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run of an agent and return how it ended, or what it waits for."""
@@ -74,95 +66,65 @@ class AgentTurns(RunDispatchExecutor):
         run_id = activation.run_id or ""
         before = await _former(activation)
         said = _decided(activation, before)
-        begun = await self._store.write(lambda tx: self._begun(tx, activation, before, whose))
+        taking = Taking(self._clock, whose, run_id)
+        begun = await self._store.write(lambda tx: taking.begun(tx, activation, before))
         self._ring()
         if not begun.has_work and not said:
             return AgentRunResult(run_id=run_id)
         told = replace(
-            self._reading(activation, begun, whose),
+            self._reading(activation, begun, taking),
             messages=(*begun.messages, *said),
             agent_id=f"{name}@{slug}",
         )
+        follows = await self._followed(run_id, begun.letters)
+        invoked = Invoked(name=name, project=slug, thread_id=activation.thread_id, run_id=run_id)
+        with self._tracing.invoking(invoked, follows=follows) as span:
+            result = await self._sat(told, sink, before, span)
+            if _failed(result):
+                span.failed(result.termination.type.value)
+            return result
+
+    async def _sat(
+        self, told: RunActivation, sink: EventSink, before: RunRecord | None, span: Span
+    ) -> AgentRunResult:
+        """Execute the run and take up what it asked; what follows from it goes on from where it is."""
+        run_id = told.run_id or ""
         try:
             result = await self._within.run(told, sink)
         except Exception:
-            await self._ended(run_id, failed=True)
+            await self._risen(run_id, span, failed=True)
             raise
-        asked = await self._ended(run_id, failed=_failed(result), waits_for=_newly_asked(result, before))
+        waits_for = _newly_asked(result, before)
+        asked = await self._risen(run_id, span, failed=_failed(result), waits_for=waits_for)
         return self._waiting(result, asked) if asked else result
 
-    async def _ended(
-        self, run_id: str, *, failed: bool, waits_for: Sequence[str] | None = None
+    async def _risen(
+        self, run_id: str, span: Span, *, failed: bool, waits_for: Sequence[str] | None = None
     ) -> list[AskedQuestion]:
-        """Note that a run is not at work any more, and return what it asked the mail room to ask."""
+        """Note that a run is not at work any more, and where in a trace it was; return what it asked."""
         now = self._clock.now()
-        asked = await self._store.write(
-            lambda tx: tx.end_sitting(run_id, now=now, failed=failed, waits_for=waits_for)
-        )
+
+        def change(tx: MailWrites) -> list[AskedQuestion]:
+            if span.traceparent is not None:
+                tx.put_trace(run_trace(run_id), span.traceparent)
+            return tx.end_sitting(run_id, now=now, failed=failed, waits_for=waits_for)
+
+        asked = await self._store.write(change)
         self._ring()
         return asked
 
-    def _begun(
-        self, tx: MailWrites, activation: RunActivation, before: RunRecord | None, whose: AgentName
-    ) -> _Begun:
-        """Return what the run is to read, and note that it has it and is at work."""
-        run_id = activation.run_id or ""
-        agent = _agent(tx, whose)
-        messages = self._taken(tx, agent, run_id, activation.messages)
-        now = {one.id for one in activation.messages}
-        earlier = [one for one in _letters_before(before) if letter_name(one) not in now]
-        kept = [one for one in earlier if self._is_taken(tx, agent, run_id, one)]
-        if agent is not None and (messages or kept or activation.decisions):
-            answered = [call_id for call_id, _ in activation.decisions]
-            tx.begin_sitting(run_id, agent.id, self._clock.now(), answered=answered)
-        letters = [*kept, *letters_named([one.id or "" for one in messages])]
-        first = tx.message(letters[0]) if letters else None
-        return _Begun(
-            messages=messages,
-            has_work=bool(messages or kept),
-            mail_thread=None if first is None else first.thread_id,
-        )
+    async def _followed(self, run_id: str, letters: Sequence[int]) -> list[str]:
+        if not self._tracing.is_on:
+            return []
+        return await self._store.read(lambda tx: followed(tx, run_id, letters))
 
-    def _reading(self, activation: RunActivation, begun: _Begun, whose: AgentName) -> RunActivation:
+    def _reading(self, activation: RunActivation, begun: Begun, taking: Taking) -> RunActivation:
         """Return the request with what waits for the run as the run may read it: letters of its thread."""
         control, mail_thread = activation.control, begun.mail_thread
         if mail_thread is None or not isinstance(control, RunControl) or control.pending is None:
             return activation
-        run_id = activation.run_id or ""
-
-        def taken(tx: MailWrites, messages: Sequence[Message]) -> tuple[Message, ...]:
-            return self._taken(tx, _agent(tx, whose), run_id, messages)
-
-        pending = LettersAtWork(control.pending, self._store, mail_thread, taken, self._ring)
+        pending = LettersAtWork(control.pending, self._store, mail_thread, taking.taken, self._ring)
         return replace(activation, control=replace(control, pending=pending))
-
-    def _taken(
-        self, tx: MailWrites, agent: Agent | None, run_id: str, messages: Sequence[Message]
-    ) -> tuple[Message, ...]:
-        """Note that the run has these letters in its hands; return what of the messages it is to read."""
-
-        def is_read(message: Message) -> bool:
-            letters = letters_named([message.id or ""])
-            return not letters or self._is_taken(tx, agent, run_id, letters[0])
-
-        return tuple(one for one in messages if is_read(one))
-
-    def _is_taken(self, tx: MailWrites, agent: Agent | None, run_id: str, message_id: int) -> bool:
-        """Note that the run has a letter in its hands; False when nobody needs to handle it any more."""
-        message = tx.message(message_id)
-        if agent is None or message is None or message.recalled_at is not None:
-            return False
-        known = tx.handlings([message_id])[message_id].get(agent.id)
-        if known is not None and known.run_id == run_id and known.ended_at is None:
-            return True  # the run was cut off with it in its hands, and may have read it itself
-        mine = next(
-            (one for one in tx.recipients([message_id])[message_id] if one.agent_id == agent.id), None
-        )
-        if mine is None or mine.read_at is not None:
-            return False
-        now = self._clock.now()
-        tx.put_handling(Handling(message_id=message_id, agent_id=agent.id, run_id=run_id, injected_at=now))
-        return True
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:
         now = self._clock.now()
@@ -213,11 +175,6 @@ class AgentTurns(RunDispatchExecutor):
         return self._within.commits_steps(thread_id)
 
 
-def _agent(tx: MailWrites, whose: AgentName) -> Agent | None:
-    project = tx.project(whose[0])
-    return None if project is None else tx.agent(project.id, whose[1])
-
-
 def _newly_asked(result: AgentRunResult, before: RunRecord | None) -> list[str] | None:
     """Return the questions that a run has not waited for before; None when it waits for none."""
     if result.waiting is None:
@@ -239,11 +196,6 @@ async def _former(activation: RunActivation) -> RunRecord | None:
     if begins or not isinstance(control, RunControl):
         return None
     return await control.threads.load_run(activation.run_id or "")
-
-
-def _letters_before(run: RunRecord | None) -> list[int]:
-    """Return the letters that a run was given so far, also those that came while it was at work."""
-    return letters_named(run.input.trigger_message_ids if run is not None and run.input is not None else ())
 
 
 def _decided(activation: RunActivation, run: RunRecord | None) -> tuple[Message, ...]:

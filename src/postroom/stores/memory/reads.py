@@ -27,10 +27,14 @@ from postroom.stores.memory.announcing import MemoryAnnouncingReads
 from postroom.stores.memory.project_log import MemoryLogReads
 from postroom.stores.memory.search import hit
 from postroom.stores.memory.tables import Letter, R
+from postroom.stores.memory.tokens import MemoryTokenReads
+from postroom.stores.memory.traces import MemoryTraceReads
 from postroom.stores.memory.waking import MemoryWakingReads
 
 
-class MemoryReads(MemoryAnnouncingReads, MemoryWakingReads, MemoryLogReads):
+class MemoryReads(
+    MemoryAnnouncingReads, MemoryTokenReads, MemoryTraceReads, MemoryWakingReads, MemoryLogReads
+):
     """Look-ups over the tables as they are."""
 
     def project(self, key: str) -> Project | None:

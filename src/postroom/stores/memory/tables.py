@@ -19,6 +19,7 @@ from postroom.contracts.mail import (
     StoredAnswer,
 )
 from postroom.contracts.project_log import ProjectEvent
+from postroom.contracts.tokens import KeptToken
 from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner
 
 K = TypeVar("K", bound=Hashable)
@@ -162,13 +163,14 @@ class Sitting:
 
 
 class WakingTables:
-    """What is kept of agents that are run."""
+    """What is kept of agents that are run, and of where in traces letters and runs were."""
 
     def __init__(self, journal: Journal) -> None:
         self.runners: Table[int, KeptRunner] = Table(journal)
         self.handlings: Table[tuple[int, int], Handling] = Table(journal, message=by("message_id"))
         self.run_answers: Table[int, str] = Table(journal)
         self.sittings: Table[str, Sitting] = Table(journal)
+        self.traces: Table[str, str] = Table(journal)
 
 
 class AnnouncingTables:
@@ -230,6 +232,7 @@ class Tables:
         self.waking = WakingTables(journal)
         self.announcing = AnnouncingTables(journal)
         self.logs = LogTables(journal)
+        self.tokens: Table[str, KeptToken] = Table(journal, name=by("name"))
         self.probes: Table[int, int] = Table(journal)
         self._numbers: Table[str, int] = Table(journal)
 

@@ -30,13 +30,22 @@ from postroom.stores.memory.effects import MemoryEffectWrites
 from postroom.stores.memory.reads import MemoryReads
 from postroom.stores.memory.restore import restore
 from postroom.stores.memory.tables import Enclosure, Letter, R, Tables
+from postroom.stores.memory.tokens import MemoryTokenWrites
+from postroom.stores.memory.traces import MemoryTraceWrites
 from postroom.stores.memory.waking import MemoryWakingWrites
 from postroom.stores.telling import Telling
 
 _EXPIRED_AT_ONCE = 100
 
 
-class MemoryWrites(MemoryReads, MemoryAnnouncingWrites, MemoryWakingWrites, MemoryEffectWrites):
+class MemoryWrites(
+    MemoryReads,
+    MemoryAnnouncingWrites,
+    MemoryTokenWrites,
+    MemoryTraceWrites,
+    MemoryWakingWrites,
+    MemoryEffectWrites,
+):
     """Look-ups and changes within one transaction."""
 
     def __init__(self, tables: Tables) -> None:

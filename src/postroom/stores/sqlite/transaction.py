@@ -40,6 +40,8 @@ from postroom.stores.sqlite.announcing import SqliteAnnouncingReads, SqliteAnnou
 from postroom.stores.sqlite.match import fts5
 from postroom.stores.sqlite.project_log import SqliteLogReads
 from postroom.stores.sqlite.statements import STATEMENTS as SQL
+from postroom.stores.sqlite.tokens import SqliteTokenReads, SqliteTokenWrites
+from postroom.stores.sqlite.traces import SqliteTraceReads, SqliteTraceWrites
 from postroom.stores.sqlite.waking import SqliteWakingReads, SqliteWakingWrites
 from postroom.stores.telling import Telling
 
@@ -57,7 +59,9 @@ _INBOX = {
 _SEARCH: dict[SearchOrder, str] = {"newest": "search_newest", "best": "search_best"}
 
 
-class SqliteReads(SqliteAnnouncingReads, SqliteWakingReads, SqliteLogReads):
+class SqliteReads(
+    SqliteAnnouncingReads, SqliteTokenReads, SqliteTraceReads, SqliteWakingReads, SqliteLogReads
+):
     """Look-ups over one connection."""
 
     def project(self, key: str) -> Project | None:
@@ -277,7 +281,9 @@ class SqliteReads(SqliteAnnouncingReads, SqliteWakingReads, SqliteLogReads):
         return dict(zip(names, self._execute(SQL["counts"]).fetchone(), strict=True))
 
 
-class SqliteWrites(SqliteReads, SqliteAnnouncingWrites, SqliteWakingWrites):
+class SqliteWrites(
+    SqliteReads, SqliteAnnouncingWrites, SqliteTokenWrites, SqliteTraceWrites, SqliteWakingWrites
+):
     """Look-ups and changes over the writer's connection; one object a change."""
 
     def __init__(self, connection: sqlite3.Connection, outbox_ids: Iterator[int]) -> None:

@@ -13,6 +13,8 @@ from postroom.testing.conformance import (
     mail_reservations,
     mail_restoring,
     mail_search,
+    mail_tokens,
+    mail_traces,
     mail_waking,
 )
 
@@ -26,6 +28,8 @@ PROMISES: tuple[Promise, ...] = (
     *mail_reservations.PROMISES,
     *mail_changes.PROMISES,
     *mail_restoring.PROMISES,
+    *mail_tokens.PROMISES,
+    *mail_traces.PROMISES,
     *mail_waking.PROMISES,
     *mail_log.PROMISES,
 )

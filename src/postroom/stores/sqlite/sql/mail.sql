@@ -518,3 +518,31 @@ SELECT 1 FROM projects LIMIT 1;
 
 -- probe
 INSERT INTO probe (id, written_at) VALUES (1, ?1) ON CONFLICT (id) DO UPDATE SET written_at = ?1 RETURNING written_at;
+
+-- token
+SELECT id, name, hash, scopes, project_id, created_at, expires_at, replaced_at, revoked_at, last_used_at
+  FROM tokens WHERE id = ?;
+
+-- tokens_named
+SELECT id, name, hash, scopes, project_id, created_at, expires_at, replaced_at, revoked_at, last_used_at
+  FROM tokens WHERE name = ? ORDER BY created_at, id;
+
+-- tokens
+SELECT id, name, hash, scopes, project_id, created_at, expires_at, replaced_at, revoked_at, last_used_at
+  FROM tokens WHERE id > ? ORDER BY id LIMIT ?;
+
+-- put_token
+INSERT INTO tokens (id, name, hash, scopes, project_id, created_at, expires_at, replaced_at, revoked_at, last_used_at)
+VALUES (:id, :name, :hash, :scopes, :project_id, :created_at, :expires_at, :replaced_at, :revoked_at, :last_used_at)
+ON CONFLICT (id) DO UPDATE SET name = :name, hash = :hash, scopes = :scopes, project_id = :project_id,
+  created_at = :created_at, expires_at = :expires_at, replaced_at = :replaced_at, revoked_at = :revoked_at,
+  last_used_at = :last_used_at;
+
+-- note_token_use
+UPDATE tokens SET last_used_at = ?2 WHERE id = ?1 AND (last_used_at IS NULL OR last_used_at < ?2);
+
+-- traces
+SELECT name, traceparent FROM traces WHERE name IN (SELECT value FROM json_each(?));
+
+-- put_trace
+INSERT INTO traces (name, traceparent) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET traceparent = excluded.traceparent;

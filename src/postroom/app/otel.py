@@ -1,0 +1,150 @@
+"""Spans by OpenTelemetry, in the words of its conventions for generative AI.
+
+Nothing of the library's global state is set: spans that other libraries make of their own accord go nowhere.
+A span ends in a queue, from which a thread of the library sends; what a collector does not take is dropped.
+"""
+
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Final
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, ParentBased
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from postroom.contracts.errors import PostroomError
+from postroom.contracts.tracing import Invoked, Span
+from postroom.version import __version__
+
+NAME: Final = "postroom"
+EXPORT_SECONDS: Final = 3
+CLOSE_SECONDS: Final = 5
+_TRACEPARENT: Final = "traceparent"
+_FORM: Final = TraceContextTextMapPropagator()
+
+
+def otlp(endpoint: str) -> SpanProcessor:
+    """Return what sends spans to a collector, in batches and on a thread of its own."""
+    return BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS))
+
+
+class OtelTracing:
+    """Watches calls and runs. What was written stays out: there are names, ids and codes of failures."""
+
+    is_on: Final = True
+
+    def __init__(self, processor: SpanProcessor, *, environment: str = "local") -> None:
+        """Send what is watched to a processor, which is closed with this."""
+        about = {
+            "service.name": NAME,
+            "service.version": __version__,
+            "deployment.environment.name": environment,
+        }
+        self._provider = TracerProvider(
+            resource=Resource.create(about), sampler=ParentBased(ALWAYS_ON), shutdown_on_exit=False
+        )
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer(NAME, __version__)
+
+    def executing(
+        self, tool: str, *, follows: str | None = None, answers: str | None = None
+    ) -> AbstractContextManager[Span]:
+        """Watch an operation of the mail room, in the trace of what called it."""
+        answered = _place(answers)
+        at_work = trace.get_current_span().get_span_context()
+        places = [one for one in (at_work, _place(follows), answered) if one is not None and one.is_valid]
+        attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": tool,
+            "gen_ai.tool.type": "function",
+        }
+        return self._watched(f"execute_tool {tool}", attributes, [*places[:1], answered])
+
+    def invoking(self, agent: Invoked, *, follows: Sequence[str] = ()) -> AbstractContextManager[Span]:
+        """Watch a run, in the trace of the first that it follows, with links to the others."""
+        attributes = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.provider.name": NAME,
+            "gen_ai.agent.name": agent.name,
+            "gen_ai.agent.id": f"{agent.name}@{agent.project}",
+            "gen_ai.conversation.id": agent.thread_id,
+            "postroom.run.id": agent.run_id,
+        }
+        return self._watched(f"invoke_agent {agent.name}", attributes, [_place(one) for one in follows])
+
+    def traceparent(self) -> str | None:
+        """Return the place in the trace of what is at work here; None when that is not watched."""
+        return _written(trace.get_current_span())
+
+    def close(self) -> None:
+        """Send what is left, if a collector takes it within seconds. Blocks."""
+        sending = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
+        sending.start()
+        sending.join(CLOSE_SECONDS)
+
+    def _watched(
+        self, name: str, attributes: dict[str, str], follows: Sequence[trace.SpanContext | None]
+    ) -> "_Watched":
+        """Begin a span below the first place, with links to the others, each once."""
+        places = list({(one.trace_id, one.span_id): one for one in follows if one is not None}.values())
+        above = (
+            trace.set_span_in_context(trace.NonRecordingSpan(places[0]), Context()) if places else Context()
+        )
+        links = [trace.Link(one) for one in places[1:]]
+        return _Watched(self._tracer.start_span(name, above, attributes=attributes, links=links))
+
+
+class _Watched(AbstractContextManager[Span]):
+    """A span that is at work inside, and ends with it."""
+
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+        self._current = trace.use_span(span, record_exception=False, set_status_on_exception=False)
+
+    @property
+    def traceparent(self) -> str | None:
+        """Its place in the trace."""
+        return _written(self._span)
+
+    def failed(self, kind: str) -> None:
+        """Note that it failed; the text of a failure may quote what somebody wrote, and stays out."""
+        self._span.set_attribute("error.type", kind)
+        self._span.set_status(trace.StatusCode.ERROR)
+
+    def __enter__(self) -> Span:
+        """Be what is at work here."""
+        self._current.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
+    ) -> None:
+        """End, as failed if something is raised."""
+        self._current.__exit__(None, None, None)
+        if isinstance(error, PostroomError):
+            self.failed(error.code)
+        elif kind is not None:
+            self.failed(kind.__name__)
+        self._span.end()
+
+
+def _place(traceparent: str | None) -> trace.SpanContext | None:
+    """Return the place that a traceparent names; None when it names none."""
+    if traceparent is None:
+        return None
+    found = _FORM.extract({_TRACEPARENT: traceparent}, Context())
+    place = trace.get_current_span(found).get_span_context()
+    return place if place.is_valid else None
+
+
+def _written(span: trace.Span) -> str | None:
+    carrier: dict[str, str] = {}
+    _FORM.inject(carrier, trace.set_span_in_context(span, Context()))
+    return carrier.get(_TRACEPARENT)

@@ -1,0 +1,32 @@
+"""Telemetry: whether calls and runs are watched, and by what. Off, none of its libraries is loaded."""
+
+from urllib.parse import urlsplit
+
+from postroom.app.config import Settings
+from postroom.contracts.errors import MissingExtra
+from postroom.contracts.tracing import OFF, Tracing
+
+
+def open_tracing(settings: Settings) -> Tracing:
+    """Return what watches calls and runs as the settings have it; nothing is sent yet. Blocks.
+
+    Raises:
+        MissingExtra: it is to be on, and its libraries are not installed.
+    """
+    if not settings.telemetry:
+        return OFF
+    try:
+        from postroom.app.otel import OtelTracing, otlp  # loaded where telemetry is on
+    except ModuleNotFoundError as error:
+        raise MissingExtra(
+            f"telemetry is on and needs {error.name}, which is not installed",
+            value=error.name,
+            remedy="pip install 'postroom[otel]', or set telemetry to false",
+        ) from error
+    return OtelTracing(otlp(traces_of(settings.telemetry_endpoint)), environment=settings.environment)
+
+
+def traces_of(endpoint: str) -> str:
+    """Return where a collector takes traces: below its address, unless that has a path of its own."""
+    path = urlsplit(endpoint).path
+    return endpoint if path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"

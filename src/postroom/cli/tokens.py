@@ -1,0 +1,172 @@
+"""`postroom tokens`: tokens for programs, each with a name, a few scopes and perhaps one project.
+
+A token is made here and only its hash is sent: the server has it when it is used and not before, and a call
+whose answer was lost is repeated as it was.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from postroom.app.tokens import new_named_token
+from postroom.cli import show
+from postroom.cli.client import Server
+from postroom.cli.options import AsJson, project_key
+from postroom.contracts.errors import InvalidArgument, InvalidPath, PostroomError
+
+app = typer.Typer(
+    help="Make, list, replace and revoke tokens for programs. For the operator alone.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_LENGTH: Final = re.compile(r"(\d{1,6})([smhd])")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_STATES: Final = {"replaced": "replaced, good until it expires"}
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="What the token is called.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write the token into a new file that you alone can read; print none."),
+]
+
+
+@app.command()
+def create(
+    name: Name,
+    scope: Annotated[
+        list[str], typer.Option(help="What it may: mail:read, mail:send, reserve, run or admin; repeatable.")
+    ],
+    project: Annotated[
+        str | None,
+        typer.Option(
+            "--project", "-p", metavar="PATH|SLUG", help="The only one it shows.", show_default="all"
+        ),
+    ] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="When it ends, such as 90d or 12h.", show_default="never"),
+    ] = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token and print it. It is shown this once.
+
+    `postroom tokens create ci --scope mail:read --scope mail:send --project . --expires 90d`
+    """
+    asked = {
+        "name": name,
+        "scopes": scope,
+        "project": None if project is None else project_key(project),
+        "life_seconds": None if expires is None else _seconds(expires),
+    }
+    _make("/admin/tokens", asked, out, as_json=as_json)
+
+
+@app.command()
+def rotate(
+    name: Name,
+    overlap: Annotated[
+        str, typer.Option(metavar="TIME", help="How long the old one is good, such as 24h; 0s for no more.")
+    ] = "24h",
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a token in place of the one of this name, which ends after the overlap. It may what that may."""
+    asked = {"name": name, "overlap_seconds": _seconds(overlap)}
+    _make("/admin/tokens/rotate", asked, out, as_json=as_json)
+
+
+@app.command()
+def revoke(name: Name, as_json: AsJson = False) -> None:
+    """End every token of a name at once, an old one in its overlap too. Harmless when it has ended."""
+    found = Server.find().admin("DELETE", "/admin/tokens", {"name": name})
+    said = "is revoked" if found.get("revoked") else "was no good any more"
+    show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} {said}")
+
+
+@app.command("list")
+def list_all(
+    ended: Annotated[bool, typer.Option("--all", help="Expired and revoked ones too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List tokens: what each may, until when, and when it was last used. Never the token."""
+    found = Server.find().admin("GET", f"/admin/tokens{'?all=yes' if ended else ''}")
+    show.answer(found, as_json=as_json, text=lambda: _listed(found))
+
+
+def _make(path: str, asked: Mapping[str, object], out: Path | None, *, as_json: bool) -> None:
+    server, made = Server.find(), new_named_token()
+    if out is not None:
+        _write_new(out, made.token)
+    try:
+        found = _asked_twice(server, path, {**asked, "id": made.id, "hash": made.hash})
+    except PostroomError:
+        if out is not None:
+            out.unlink(missing_ok=True)
+        raise
+    show.answer(
+        {**found, **({"token": made.token} if out is None else {"file": str(out.absolute())})},
+        as_json=as_json,
+        text=lambda: made.token if out is None else f"the token is in {show.line(out)}",
+    )
+
+
+def _asked_twice(server: Server, path: str, body: Mapping[str, object]) -> dict[str, object]:
+    """Send a token's hash; once more when nobody knows whether it arrived: that makes nothing twice."""
+    try:
+        return server.admin("POST", path, body)
+    except PostroomError as error:
+        if not error.retryable:
+            raise
+        return server.admin("POST", path, body)
+
+
+def _write_new(target: Path, text: str) -> None:
+    """Write a file that this user alone can read, and that was not there.
+
+    Raises:
+        InvalidPath: it is there, or cannot be made.
+    """
+    try:
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except OSError as error:
+        raise InvalidPath(
+            f"{target} cannot be made: {error.strerror}",
+            value=str(target),
+            remedy="name a new file in a folder that you can write to",
+        ) from error
+    with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - a Path cannot open a descriptor
+        file.write(f"{text}\n")
+
+
+def _seconds(text: str) -> int:
+    found = _LENGTH.fullmatch(text)
+    if found is None:
+        raise InvalidArgument(
+            f"{text!r} is no length of time",
+            value=text,
+            remedy="write a number and s, m, h or d, such as 90d",
+        )
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def _listed(found: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            one["name"],
+            " ".join(one["scopes"]),
+            one["project"] or "all",
+            _STATES.get(one["state"], one["state"]),
+            one["expires_at"] or "never",
+            one["last_used_at"] or "never",
+            one["id"],
+        )
+        for one in show.items(found.get("tokens"))
+    ]
+    heads = ("NAME", "SCOPES", "PROJECT", "STATE", "EXPIRES", "LAST USED", "ID")
+    return show.table(heads, rows, none="there are no tokens")

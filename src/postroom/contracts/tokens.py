@@ -1,0 +1,99 @@
+"""Named tokens: what each lets its holder do, where, and until when. Of the token only the hash is kept."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal, Protocol, get_args
+
+from postroom.contracts.errors import InsufficientScope
+
+Scope = Literal["mail:read", "mail:send", "reserve", "run", "admin"]
+SCOPES: Final[tuple[Scope, ...]] = get_args(Scope)
+ADMIN: Final[frozenset[Scope]] = frozenset({"admin"})
+
+TOKEN_PREFIX: Final = "prt_"  # noqa: S105 - what every token of this kind begins with
+TOKEN_ID: Final = re.compile(r"[a-z0-9]{12}")
+TOKEN_FORM: Final = re.compile(rf"{TOKEN_PREFIX}({TOKEN_ID.pattern})_[A-Za-z0-9_-]{{43}}")
+"""A public id, by which the token is looked up, and 256 random bits, which are only ever compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptToken:
+    """A named token as it is kept. Of one name at most one is current: neither replaced nor revoked."""
+
+    id: str
+    name: str
+    hash: str = field(repr=False)
+    """The SHA-256 of the whole token, in hexadecimal digits."""
+    scopes: frozenset[Scope]
+    project_id: int | None = None
+    """The only project that it shows; None for every one."""
+    created_at: int
+    expires_at: int | None = None
+    replaced_at: int | None = None
+    """When a newer one took its name; it goes on until it expires."""
+    revoked_at: int | None = None
+    last_used_at: int | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it has its name to itself."""
+        return self.replaced_at is None and self.revoked_at is None
+
+    def lives(self, now: int) -> bool:
+        """Whether it opens anything; one that ends exactly now does not."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What a named token that came with a call lets it do."""
+
+    token_id: str
+    name: str
+    scopes: frozenset[Scope]
+    project_id: int | None = None
+    project_slug: str | None = None
+    expires_at: int | None = None
+
+    def check(self, needed: frozenset[Scope], what: str) -> None:
+        """Raise `InsufficientScope` unless it has every scope that is needed for `what`."""
+        missing = [one for one in SCOPES if one in needed - self.scopes]
+        if missing:
+            named = ", ".join(f"`{one}`" for one in missing)
+            raise InsufficientScope(
+                f"the token `{self.name}` lacks the scope{'s' * (len(missing) > 1)} {named} for {what}",
+                details={"missing": missing, "needed": [one for one in SCOPES if one in needed]},
+            )
+
+
+class TokenReads(Protocol):
+    """Look-ups of named tokens."""
+
+    def token(self, token_id: str) -> KeptToken | None:
+        """Return the token with this id."""
+        ...
+
+    def tokens_named(self, name: str) -> list[KeptToken]:
+        """Return every token that has or had this name, oldest first."""
+        ...
+
+    def tokens(self, *, limit: int, after: str = "") -> list[KeptToken]:
+        """Return tokens by id, those after `after`."""
+        ...
+
+
+class TokenWrites(TokenReads, Protocol):
+    """Changes of them."""
+
+    def put_token(self, token: KeptToken) -> None:
+        """Store a token, or replace the one with its id.
+
+        Raises:
+            StoreError: another current one has its name, another one its hash, or there is no such project.
+        """
+        ...
+
+    def note_token_uses(self, uses: Mapping[str, int]) -> None:
+        """Note by id when tokens were last used; an earlier instant and an unknown id change nothing."""
+        ...

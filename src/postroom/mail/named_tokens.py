@@ -1,0 +1,366 @@
+"""Named tokens: made by the operator, recognised at the door, replaced with an overlap, revoked at once.
+
+Whoever will hold a token makes it and sends only its hash here, so that a call that is repeated, since its
+answer was lost, makes nothing twice and loses nothing. What is asked at the door is asked of the store each
+time: a token that was revoked opens nothing once the call that revoked it has returned.
+"""
+
+import hmac
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from postroom.concurrency import SystemTimer, Tasks
+from postroom.contracts.clock import Clock, Timer, iso, milliseconds
+from postroom.contracts.errors import (
+    IdempotencyConflict,
+    InvalidArgument,
+    InvalidName,
+    NameTaken,
+    StoreError,
+    UnknownToken,
+    WrongToken,
+)
+from postroom.contracts.store import MailReads, MailStore, MailWrites
+from postroom.contracts.tokens import SCOPES, TOKEN_FORM, TOKEN_ID, Grant, KeptToken, Scope
+from postroom.mail.desk import token_hash
+from postroom.mail.names import shown
+from postroom.mail.projects import find_project
+
+WRITTEN_EVERY: Final = timedelta(minutes=1)
+"""How often last uses are written; a server that dies forgets those since then."""
+LONGEST_LIFE: Final = timedelta(days=3650)
+LONGEST_OVERLAP: Final = timedelta(days=90)
+
+_LOG = structlog.get_logger(__name__)
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
+_NOBODYS: Final = "0" * 64
+_PAGE: Final = 500
+
+
+class NamedTokens:
+    """The named tokens of one installation."""
+
+    def __init__(self, store: MailStore, clock: Clock, *, timer: Timer | None = None) -> None:
+        self._store = store
+        self._clock = clock
+        self._timer = timer or SystemTimer()
+        self._used: dict[str, int] = {}
+        self._ends: dict[str, int] = {}
+        self._tasks = Tasks("tokens")
+
+    async def recognise(self, token: str) -> Grant:
+        """Return what a token lets its holder do, and note that it was used; nothing is kept from before.
+
+        Raises:
+            WrongToken: it is none of these, or was revoked, or has expired.
+        """
+        form = TOKEN_FORM.fullmatch(token)
+        kept, slug = await self._store.read(lambda tx: _found(tx, form[1])) if form else (None, None)
+        # Also where there is no such id, so that the time tells nothing.
+        same = hmac.compare_digest(token_hash(token) if form else "", _NOBODYS if kept is None else kept.hash)
+        if kept is None or not same:
+            raise WrongToken("the token is not one that this server knows")
+        now = self._clock.now()
+        if not kept.lives(now):
+            how = "was revoked" if kept.revoked_at is not None else f"expired at {iso(kept.expires_at or 0)}"
+            raise WrongToken(f"the token `{kept.name}` {how}", remedy="ask the operator for a new one")
+        self._used[kept.id] = now
+        return Grant(
+            token_id=kept.id,
+            name=kept.name,
+            scopes=kept.scopes,
+            project_id=kept.project_id,
+            project_slug=slug,
+            expires_at=kept.expires_at,
+        )
+
+    def holds(self, grant: Grant) -> bool:
+        """Return whether a token that was recognised earlier is still good, without asking the store."""
+        ends = (grant.expires_at, self._ends.get(grant.token_id))
+        return all(end is None or self._clock.now() < end for end in ends)
+
+    async def create(
+        self,
+        name: str,
+        token_id: str,
+        hashed: str,
+        scopes: Sequence[str],
+        *,
+        project: str | None = None,
+        life: timedelta | None = None,
+    ) -> Mapping[str, object]:
+        """Keep a new token by its hash; the same call again answers alike and makes no second one.
+
+        Raises:
+            InvalidArgument, InvalidName: it is no token, or one that could do nothing or too much.
+            NameTaken: a token of this name is good.
+            UnknownProject: there is none.
+            IdempotencyConflict: the id was used for another token.
+        """
+        _check_new(name, token_id, hashed)
+        chosen = _scopes(scopes, bound=project is not None)
+        _check_length("life", life, LONGEST_LIFE)
+
+        def change(tx: MailWrites) -> Mapping[str, object]:
+            now = self._clock.now()
+            wanted = KeptToken(
+                id=token_id,
+                name=name,
+                hash=hashed,
+                scopes=chosen,
+                project_id=None if project is None else find_project(tx, project).id,
+                created_at=now,
+                expires_at=None if life is None else now + milliseconds(life),
+            )
+            if (before := _same_before(tx, wanted)) is not None:
+                return _view(tx, before, now)
+            _free_name(tx, name, now)
+            tx.put_token(wanted)
+            return _view(tx, wanted, now)
+
+        return await self._store.write(change)
+
+    async def rotate(
+        self, name: str, token_id: str, hashed: str, *, overlap: timedelta
+    ) -> Mapping[str, object]:
+        """Let a new token take a name, with the same scopes, project and length of life.
+
+        Those before it are good for `overlap` more, or until they would have ended. The same call again
+        answers alike and changes nothing.
+
+        Raises:
+            InvalidArgument, InvalidName: it is no token, or the overlap is too long.
+            UnknownToken: no token that is good has this name.
+            IdempotencyConflict: the id was used for another token.
+        """
+        _check_new(name, token_id, hashed)
+        _check_length("overlap", overlap, LONGEST_OVERLAP, least=timedelta(0))
+
+        def change(tx: MailWrites) -> tuple[Mapping[str, object], dict[str, int]]:
+            now = self._clock.now()
+            if (done := _by_id(tx, token_id, name, hashed)) is not None:
+                return _view(tx, done, now), {}
+            living = _living(tx, name, now)
+            last = living[-1]
+            ends = {one.id: _earlier(one.expires_at, now + milliseconds(overlap)) for one in living}
+            for one in living:
+                replaced = now if one.replaced_at is None else one.replaced_at
+                tx.put_token(replace(one, expires_at=ends[one.id], replaced_at=replaced))
+            life = None if last.expires_at is None else last.expires_at - last.created_at
+            fresh = replace(
+                last,
+                id=token_id,
+                hash=hashed,
+                created_at=now,
+                expires_at=None if life is None else now + life,
+                replaced_at=None,
+                last_used_at=None,
+            )
+            tx.put_token(fresh)
+            return _view(tx, fresh, now), ends
+
+        answer, ends = await self._store.write(change)
+        self._ends.update(ends)
+        return answer
+
+    async def revoke(self, name: str) -> int:
+        """End every token of a name at once and return how many were good; harmless when none was.
+
+        Raises:
+            UnknownToken: no token ever had this name.
+        """
+
+        def change(tx: MailWrites) -> tuple[list[str], int]:
+            named, now = tx.tokens_named(name), self._clock.now()
+            if not named:
+                raise _unknown(name)
+            for one in named:
+                if one.revoked_at is None:
+                    tx.put_token(replace(one, revoked_at=now))
+            return [one.id for one in named], sum(one.lives(now) for one in named)
+
+        ended, living = await self._store.write(change)
+        self._ends.update(dict.fromkeys(ended, 0))
+        return living
+
+    async def listed(self, *, ended: bool = False) -> Sequence[Mapping[str, object]]:
+        """Return the tokens that are good, and with `ended` the others too, by name, the oldest first."""
+
+        def look(tx: MailReads) -> list[dict[str, object]]:
+            now = self._clock.now()
+            found = [one for one in _all(tx) if ended or one.lives(now)]
+            found.sort(key=lambda one: (one.name, one.created_at, one.is_current, one.id))
+            return [_view(tx, one, now, used=self._used.get(one.id)) for one in found]
+
+        return await self._store.read(look)
+
+    def start(self) -> None:
+        """Begin to write last uses now and then."""
+        self._tasks.start(self._serve(), name="last uses")
+
+    async def stop(self) -> None:
+        """Write what is left, and end it; harmless when it never started."""
+        await self._tasks.close()
+        await self.write_uses()
+
+    async def write_uses(self) -> None:
+        """Write when tokens were last used, if any was; what cannot be written is kept for the next time."""
+        used, self._used = self._used, {}
+        if not used:
+            return
+        try:
+            await self._store.write(lambda tx: tx.note_token_uses(used))
+        except StoreError as error:
+            self._used = {**used, **self._used}
+            _LOG.warning("tokens.uses_not_written", code=error.code, reason=error.message)
+
+    async def _serve(self) -> None:
+        while True:
+            await self._timer.sleep(milliseconds(WRITTEN_EVERY))
+            await self.write_uses()
+
+
+def _found(tx: MailReads, token_id: str) -> tuple[KeptToken | None, str | None]:
+    kept = tx.token(token_id)
+    bound = None if kept is None or kept.project_id is None else tx.project_by_id(kept.project_id)
+    return kept, None if bound is None else bound.slug
+
+
+def _check_new(name: str, token_id: str, hashed: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidName(
+            f"{shown(name)} is no name for a token",
+            value=name[:200],
+            remedy="use 1 to 64 letters, digits, `.`, `_` or `-`, beginning with a letter or digit",
+        )
+    if not TOKEN_ID.fullmatch(token_id) or not _HASH.fullmatch(hashed):
+        raise InvalidArgument(
+            "this is no id and hash of a token", remedy="let `postroom tokens` make the token"
+        )
+
+
+def _scopes(given: Sequence[str], *, bound: bool) -> frozenset[Scope]:
+    known: dict[str, Scope] = {one: one for one in SCOPES}
+    wrong = next((one for one in given if one not in known), None)
+    if wrong is not None or not given:
+        raise InvalidArgument(
+            "a token has at least one scope" if wrong is None else f"{shown(wrong)} is no scope",
+            value=None if wrong is None else wrong[:200],
+            remedy=f"the scopes are {', '.join(SCOPES)}",
+        )
+    chosen = frozenset(known[one] for one in given)
+    if bound and "admin" in chosen:
+        raise InvalidArgument(
+            "`admin` is for the whole server, and no scope of a token that is bound to a project",
+            value="admin",
+            remedy="leave out the project or the scope",
+        )
+    return chosen
+
+
+def _check_length(
+    what: str, given: timedelta | None, longest: timedelta, *, least: timedelta = timedelta(seconds=1)
+) -> None:
+    if given is not None and not least <= given <= longest:
+        raise InvalidArgument(
+            f"{given} is no {what} that a token may have",
+            value=given.total_seconds(),
+            remedy=f"choose one from {least} to {longest}",
+        )
+
+
+def _by_id(tx: MailReads, token_id: str, name: str, hashed: str) -> KeptToken | None:
+    """Return the token that a former call like this one made; None when there was none.
+
+    Raises:
+        IdempotencyConflict: the id is another token's.
+    """
+    kept = tx.token(token_id)
+    if kept is not None and not (kept.name == name and hmac.compare_digest(kept.hash, hashed)):
+        raise _used_before(token_id)
+    return kept
+
+
+def _same_before(tx: MailReads, wanted: KeptToken) -> KeptToken | None:
+    kept = _by_id(tx, wanted.id, wanted.name, wanted.hash)
+    if kept is not None and (kept.scopes, kept.project_id) != (wanted.scopes, wanted.project_id):
+        raise _used_before(wanted.id)
+    return kept
+
+
+def _used_before(token_id: str) -> IdempotencyConflict:
+    return IdempotencyConflict("the id was used for another token", value=token_id, remedy="make a new token")
+
+
+def _free_name(tx: MailWrites, name: str, now: int) -> None:
+    """Take the name from a token that has expired.
+
+    Raises:
+        NameTaken: the one that has it is good.
+    """
+    current = next((one for one in tx.tokens_named(name) if one.is_current), None)
+    if current is None:
+        return
+    if current.lives(now):
+        raise NameTaken(
+            f"a token of the name {shown(name)} is good",
+            value=name,
+            remedy="choose another name, or see `postroom tokens rotate` and `postroom tokens revoke`",
+        )
+    tx.put_token(replace(current, replaced_at=now))
+
+
+def _living(tx: MailReads, name: str, now: int) -> list[KeptToken]:
+    """Return the tokens of a name that are good, the current one last.
+
+    Raises:
+        UnknownToken: none is current and good.
+    """
+    living = sorted((one for one in tx.tokens_named(name) if one.lives(now)), key=lambda one: one.is_current)
+    if not living or not living[-1].is_current:
+        raise _unknown(name)
+    return living
+
+
+def _unknown(name: str) -> UnknownToken:
+    return UnknownToken(f"no token that is good has the name {shown(name)}", value=name[:200])
+
+
+def _earlier(one: int | None, other: int) -> int:
+    return other if one is None else min(one, other)
+
+
+def _all(tx: MailReads) -> list[KeptToken]:
+    found: list[KeptToken] = []
+    while page := tx.tokens(limit=_PAGE, after=found[-1].id if found else ""):
+        found += page
+    return found
+
+
+def _view(tx: MailReads, token: KeptToken, now: int, *, used: int | None = None) -> dict[str, object]:
+    """Return what may be told of a token: everything but it and its hash."""
+    bound = None if token.project_id is None else tx.project_by_id(token.project_id)
+    last = max((at for at in (token.last_used_at, used) if at is not None), default=None)
+    told = {"created_at": token.created_at, "expires_at": token.expires_at, "revoked_at": token.revoked_at}
+    return {
+        "name": token.name,
+        "id": token.id,
+        "scopes": [one for one in SCOPES if one in token.scopes],
+        "project": None if bound is None else bound.slug,
+        "state": _state(token, now),
+        **{name: None if at is None else iso(at) for name, at in {**told, "last_used_at": last}.items()},
+    }
+
+
+def _state(token: KeptToken, now: int) -> str:
+    if token.revoked_at is not None:
+        return "revoked"
+    if not token.lives(now):
+        return "expired"
+    return "good" if token.replaced_at is None else "replaced"

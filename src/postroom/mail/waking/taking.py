@@ -1,0 +1,96 @@
+"""Which letters a run has in its hands, from its beginning and while it is at work; each is noted."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.clock import Clock
+from postroom.contracts.mail import Agent
+from postroom.contracts.messages import Message
+from postroom.contracts.runs import RunRecord
+from postroom.contracts.store import MailWrites
+from postroom.contracts.waking import Handling
+from postroom.mail.waking.words import letter_name, letters_named
+
+AgentName = tuple[str, str]
+"""Slug of the project, and name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """What a run that begins, or goes on, has to do."""
+
+    messages: tuple[Message, ...]
+    """What it is told now."""
+    letters: tuple[int, ...]
+    """The letters in its hands, those of an execution before this one first."""
+    mail_thread: str | None
+    """The thread of its letters, where it has any."""
+
+    @property
+    def has_work(self) -> bool:
+        """Whether anything is left to be done."""
+        return bool(self.messages or self.letters)
+
+
+class Taking:
+    """Notes what a run of an agent has in its hands."""
+
+    def __init__(self, clock: Clock, whose: AgentName, run_id: str) -> None:
+        self._clock = clock
+        self._whose = whose
+        self._run_id = run_id
+
+    def begun(self, tx: MailWrites, activation: RunActivation, before: RunRecord | None) -> Begun:
+        """Return what the run is to read, and note that it has it and is at work."""
+        agent = self._agent(tx)
+        messages = self._open(tx, agent, activation.messages)
+        now = {one.id for one in activation.messages}
+        earlier = [one for one in _letters_before(before) if letter_name(one) not in now]
+        kept = [one for one in earlier if self._is_open(tx, agent, one)]
+        if agent is not None and (messages or kept or activation.decisions):
+            answered = [call_id for call_id, _ in activation.decisions]
+            tx.begin_sitting(self._run_id, agent.id, self._clock.now(), answered=answered)
+        letters = (*kept, *letters_named([one.id or "" for one in messages]))
+        first = tx.message(letters[0]) if letters else None
+        return Begun(
+            messages=messages, letters=letters, mail_thread=None if first is None else first.thread_id
+        )
+
+    def taken(self, tx: MailWrites, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Return what of the messages that came the run is to read, and note that it has it."""
+        return self._open(tx, self._agent(tx), messages)
+
+    def _agent(self, tx: MailWrites) -> Agent | None:
+        project = tx.project(self._whose[0])
+        return None if project is None else tx.agent(project.id, self._whose[1])
+
+    def _open(self, tx: MailWrites, agent: Agent | None, messages: Sequence[Message]) -> tuple[Message, ...]:
+        def is_read(message: Message) -> bool:
+            letters = letters_named([message.id or ""])
+            return not letters or self._is_open(tx, agent, letters[0])
+
+        return tuple(one for one in messages if is_read(one))
+
+    def _is_open(self, tx: MailWrites, agent: Agent | None, message_id: int) -> bool:
+        """Note that the run has a letter in its hands; False when nobody needs to handle it any more."""
+        message = tx.message(message_id)
+        if agent is None or message is None or message.recalled_at is not None:
+            return False
+        known = tx.handlings([message_id])[message_id].get(agent.id)
+        if known is not None and known.run_id == self._run_id and known.ended_at is None:
+            return True  # the run was cut off with it in its hands, and may have read it itself
+        readers = tx.recipients([message_id])[message_id]
+        mine = next((one for one in readers if one.agent_id == agent.id), None)
+        if mine is None or mine.read_at is not None:
+            return False
+        handling = Handling(
+            message_id=message_id, agent_id=agent.id, run_id=self._run_id, injected_at=self._clock.now()
+        )
+        tx.put_handling(handling)
+        return True
+
+
+def _letters_before(run: RunRecord | None) -> list[int]:
+    """Return the letters that a run was given so far, also those that came while it was at work."""
+    return letters_named(run.input.trigger_message_ids if run is not None and run.input is not None else ())

@@ -1,0 +1,64 @@
+"""Which messages of MCP a named token may send: decided at the endpoint, so that the refusal is HTTP's own.
+
+What this lets through is looked at once more where it is done; what it does not know needs no scope.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from postroom.contracts.errors import InsufficientScope, NotPermitted
+from postroom.contracts.tokens import Grant
+from postroom.mail.granting import refuse_beyond
+from postroom.mail.operations import OPERATIONS
+from postroom.mcp_server.resources import kind_of
+
+
+def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
+    """Raise unless a token of this grant may send a message.
+
+    Raises:
+        InsufficientScope: it calls, reads or listens to something for which the token has too few scopes.
+        NotPermitted: the token is bound to a project, and it listens elsewhere.
+    """
+    params = message.get("params") or {}
+    match message.get("method"):
+        case "tools/call":
+            operation = OPERATIONS.get(str(params.get("name")))
+            if operation is not None:
+                refuse_beyond(grant, operation)
+        case "resources/read":
+            _refuse_reading(grant, str(params.get("uri")))
+        case "subscriptions/listen":
+            for uri in _listened_to(params):
+                _refuse_reading(grant, uri)
+                _refuse_elsewhere(grant, uri)
+
+
+def _refuse_reading(grant: Grant, uri: str) -> None:
+    found = kind_of(uri)
+    if found is not None:
+        refuse_beyond(grant, OPERATIONS[found[0].operation])
+
+
+def _refuse_elsewhere(grant: Grant, uri: str) -> None:
+    """News names its project by the slug, as does who listens for it."""
+    found = kind_of(uri)
+    slug = None if found is None else found[1]["project"]
+    if grant.project_id is not None and slug != grant.project_slug:
+        raise NotPermitted(
+            f"the token `{grant.name}` is bound to the project {grant.project_slug}",
+            remedy=f"listen to addresses of it, such as mail://project/{grant.project_slug}",
+        )
+
+
+def _listened_to(params: Mapping[str, Any]) -> list[str]:
+    wanted = params.get("notifications")
+    uris = wanted.get("resourceSubscriptions") if isinstance(wanted, Mapping) else None
+    return [str(one) for one in uris] if isinstance(uris, list) else []
+
+
+def scope_challenge(error: InsufficientScope) -> str:
+    """Return the WWW-Authenticate header that says which scopes a call needs (RFC 6750)."""
+    needed = error.details.get("needed")
+    scopes = " ".join(map(str, needed)) if isinstance(needed, list) else ""
+    return f'Bearer realm="postroom", error="insufficient_scope", scope="{scopes}"'

@@ -1,0 +1,429 @@
+"""What a named token opens: over REST and MCP by the table of operations, at the operator's addresses by `admin`."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from mail_room import HARBOR, SHORE, everything, furnish
+from postroom.app.people_operator import PeopleOperator
+from postroom.app.tokens import new_named_token
+from postroom.contracts.errors import InsufficientScope, NotPermitted, StoreUnavailable, UnknownProject
+from postroom.contracts.tokens import ADMIN, SCOPES, Grant
+from postroom.http_api.guard import GRANT_SCOPE, Credentials, Guard, GuardRules
+from postroom.http_api.operators import operators
+from postroom.http_api.rest.routes import rest_paths
+from postroom.http_api.routes import application
+from postroom.http_api.token_routes import token_routes
+from postroom.mail.commands import HealthCheck
+from postroom.mail.desk import Caller
+from postroom.mail.granting import within
+from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
+from postroom.mcp_server import resources
+from postroom.mcp_server import server as mcp_server
+from postroom.mcp_server.endpoint import Endpoint
+from postroom.mcp_server.resources import RESOURCES
+from postroom.mcp_server.subscriptions import Subscriptions
+from rest_room import BASE, OPERATOR, Edge, arguments_of
+
+EVERY = frozenset(SCOPES)
+WITHOUT_ADMIN = tuple(one for one in SCOPES if one != "admin")
+
+
+@pytest.fixture
+async def edge() -> AsyncIterator[Edge]:
+    made = Edge()
+    await furnish(made.room)
+    await made.room.open("Ada", "Eve", project=SHORE)
+    yield made
+    made.close()
+
+
+EACH = pytest.mark.parametrize("operation", ALL_OPERATIONS, ids=lambda one: one.name)
+
+
+def grant(*scopes: Any, **more: Any) -> Grant:
+    return Grant(token_id="a" * 12, name="ci", scopes=frozenset(scopes), **more)
+
+
+# The table
+
+
+def test_every_operation_declares_its_scopes_and_one_that_does_not_cannot_be_made() -> None:
+    for one in ALL_OPERATIONS:
+        assert one.needs
+        assert one.needs <= EVERY
+    for wrong in (frozenset(), frozenset({"everything"}), frozenset({"mail:read", ""})):
+        with pytest.raises(ValueError, match="declares no scope"):
+            replace(ALL_OPERATIONS[0], needs=wrong)
+    with pytest.raises(TypeError):
+        Operation(name="x", command=HealthCheck, run=ALL_OPERATIONS[0].run, changes=False)  # type: ignore[call-arg]
+
+
+def test_who_may_only_read_changes_nothing() -> None:
+    assert [one.name for one in ALL_OPERATIONS if one.changes and one.needs <= {"mail:read"}] == []
+
+
+def test_an_operation_that_shows_letters_asks_for_reading() -> None:
+    shows = {kind.operation for kind in RESOURCES} - {"list_file_reservations"}
+    shows |= {"start_session", "get_message", "fetch_inbox_events", "search_messages", "delivery_status"}
+    assert [name for name in shows if "mail:read" not in OPERATIONS[name].needs] == []
+
+
+def test_the_names_under_which_the_door_marks_a_caller_are_the_servers_own() -> None:
+    assert mcp_server.GRANT_SCOPE == GRANT_SCOPE
+
+
+# REST
+
+
+@EACH
+async def test_a_scope_too_few_is_refused_and_named_on_each_operation(
+    edge: Edge, operation: Operation
+) -> None:
+    for missing in sorted(operation.needs):
+        headers = await edge.named_token(f"no-{missing.replace(':', '-')}", *(EVERY - {missing}))
+        before = await everything(edge.store)
+        answer = await edge.ask(operation.name, headers=headers)
+        assert answer.status_code == 403
+        assert answer.json()["code"] == "insufficient_scope"
+        assert answer.json()["details"]["missing"] == [missing]
+        needed = " ".join(one for one in SCOPES if one in operation.needs)
+        assert answer.headers["www-authenticate"] == (
+            f'Bearer realm="postroom", error="insufficient_scope", scope="{needed}"'
+        )
+        assert f"`{missing}`" in answer.json()["detail"]
+        assert await everything(edge.store) == before
+
+
+@EACH
+async def test_the_scopes_that_are_declared_are_enough(edge: Edge, operation: Operation) -> None:
+    as_operator = Edge()
+    await furnish(as_operator.room)
+    await as_operator.room.open("Ada", "Eve", project=SHORE)
+    expected = await as_operator.ask(operation.name)
+    as_operator.close()
+    answer = await edge.ask(operation.name, headers=await edge.named_token("ci", *operation.needs))
+    assert (answer.status_code, answer.json()) == (200, expected.json())
+
+
+async def test_what_is_no_good_token_is_refused_before_anything_is_asked(edge: Edge) -> None:
+    good = await edge.named_token("ci", *EVERY, life=timedelta(days=1))
+    revoked = await edge.named_token("revoked", *EVERY)
+    assert (await edge.ask("health_check", headers=good)).status_code == 200
+    await edge.tokens.revoke("revoked")
+    edge.clock.advance(timedelta(days=1))
+    broken = {"Authorization": f"{good['Authorization']}x"}
+    unknown = {"Authorization": f"Bearer {new_named_token().token}"}
+    for headers in (good, revoked, broken, unknown):
+        answer = await edge.ask("health_check", headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (401, "wrong_token")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert edge.counted == [("health_check", "ok")]
+
+
+async def test_a_store_that_does_not_answer_opens_nothing(edge: Edge) -> None:
+    headers = await edge.named_token("ci", *EVERY)
+    edge.store.close()
+    answer = await edge.ask("health_check", headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (503, StoreUnavailable.code)
+
+
+async def test_a_named_token_is_nobodys_identity(edge: Edge) -> None:
+    """It acts as any agent where names are asserted; an agent's token beside it is held to."""
+    headers = await edge.named_token("ci", "mail:send")
+    ada = await edge.token_of("Ada")
+    assert (await edge.ask("send_message", headers=headers)).status_code == 200
+    beside = {**headers, "Postroom-Agent-Token": ada}
+    assert (await edge.ask("send_message", headers=beside)).status_code == 200
+    answer = await edge.ask("reply_message", headers=beside)  # by Ben
+    assert answer.json()["code"] == "identity_mismatch"
+    itself = {**headers, "Postroom-Agent-Token": headers["Authorization"].removeprefix("Bearer ")}
+    assert (await edge.ask("send_message", headers=itself)).json()["code"] == "wrong_token"
+
+
+# One project
+
+
+@EACH
+async def test_a_bound_token_sees_no_other_project(edge: Edge, operation: Operation) -> None:
+    """Another project is one that nobody has made; not even a kept answer is given."""
+    key = {"idempotency_key": "k1"} if "idempotency_key" in operation.command.__struct_fields__ else {}
+    asked = {**arguments_of(operation.name), **key}
+    if "admin" in operation.needs:
+        return await _no_bound_token_has(edge, operation)
+    if not operation.is_of_one_project:
+        headers = await edge.named_token("shore", *WITHOUT_ADMIN, project=SHORE)
+        answer = await edge.ask(operation.name, asked, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (403, "not_permitted")
+        return None
+    assert (await edge.ask(operation.name, asked)).status_code == 200
+    headers = await edge.named_token("shore", *WITHOUT_ADMIN, project=SHORE)
+    before = await everything(edge.store)
+    answer = await edge.ask(operation.name, asked, headers=headers)
+    expected = {(404, "unknown_project"), (403, "not_permitted")}
+    assert (answer.status_code, answer.json()["code"]) in expected
+    assert "harbor" not in answer.json()["detail"].replace(HARBOR, "")
+    assert await everything(edge.store) == before
+    return None
+
+
+async def _no_bound_token_has(edge: Edge, operation: Operation) -> None:
+    headers = await edge.named_token("shore", *WITHOUT_ADMIN, project=SHORE)
+    assert (await edge.ask(operation.name, headers=headers)).json()["code"] == "insufficient_scope"
+
+
+@EACH
+async def test_a_bound_token_works_in_its_own_project(edge: Edge, operation: Operation) -> None:
+    headers = await edge.named_token("harbor", *WITHOUT_ADMIN, project=HARBOR)
+    asked = {"human_key": HARBOR} if operation.name == "ensure_project" else arguments_of(operation.name)
+    answer = await edge.ask(operation.name, asked, headers=headers)
+    may = operation.is_of_one_project and "admin" not in operation.needs
+    assert answer.status_code == (200 if may else 403)
+
+
+@pytest.mark.parametrize("key", [SHORE, "projects-shore", f"{SHORE}/", "/projects/nowhere", "C:\\shore"])
+async def test_a_bound_token_reaches_no_project_by_another_name(edge: Edge, key: str) -> None:
+    headers = await edge.named_token("harbor", *WITHOUT_ADMIN, project=HARBOR)
+    before = await everything(edge.store)
+    for name, more in (
+        ("show_project", {"project_key": key}),
+        ("whois", {"project_key": HARBOR, "agent_name": f"Eve@{key}"}),
+        ("send_message", {**arguments_of("send_message"), "to": [f"Eve@{key}"]}),
+        ("request_contact", {**arguments_of("request_contact"), "to": f"Eve@{key}"}),
+        ("ensure_project", {"human_key": key}),
+        ("start_session", {**arguments_of("start_session"), "project_key": key}),
+    ):
+        answer = await edge.ask(name, more, headers=headers)
+        assert answer.status_code in (400, 403, 404), (name, answer.json())
+        assert "shore" not in json.dumps(answer.json()["details"])
+    assert await everything(edge.store) == before
+
+
+async def test_a_bound_token_writes_to_no_person_and_the_answer_is_as_if_nobody_was_named(edge: Edge) -> None:
+    people = PeopleOperator(edge.mail, lambda _: True)
+    headers = await edge.named_token("harbor", *WITHOUT_ADMIN, project=HARBOR)
+    letter = {**arguments_of("send_message"), "to": ["human:alice", "chat:telegram/77"]}
+    before = (await edge.ask("send_message", letter, headers=headers)).json()
+    await people.add("alice", "telegram/77")
+    after = await edge.ask("send_message", letter, headers=headers)
+    assert (after.status_code, after.json()["details"]) == (400, before["details"])
+    assert (await edge.ask("send_message", letter)).status_code == 200
+
+
+async def test_within_one_project_no_other_has_a_name(edge: Edge) -> None:
+    bound = await edge.store.read(lambda tx: tx.project(SHORE))
+    assert bound is not None
+    told = grant("mail:read", project_id=bound.id)
+
+    def look(tx: Any) -> tuple[Any, ...]:
+        seen = within(tx, told)
+        return (
+            [seen.project(key) for key in (SHORE, HARBOR, "projects-harbor")],
+            seen.projects(limit=9),
+            seen.projects(limit=9, after=bound.id),
+            seen.projects_spelled(HARBOR),
+            seen.projects_spelled(SHORE),
+            within(tx, grant("mail:read")) is tx,
+        )
+
+    assert await edge.store.read(look) == ([bound, None, None], [bound], [], [], [bound], True)
+    with pytest.raises(UnknownProject):
+        await edge.mail.call("show_project", {"project_key": HARBOR}, caller=Caller(grant=told))
+
+
+# The operator's addresses, pages, MCP
+
+
+def _house(edge: Edge) -> Guard:
+    async def done(_: Any) -> JSONResponse:
+        return JSONResponse({"done": True})
+
+    async def transport(scope: Scope, receive: Receive, send: Send) -> None:
+        await JSONResponse({"passed": True})(scope, receive, send)
+
+    addresses: list[BaseRoute] = [
+        operators(path, {"GET": done}) for path in ("/admin/status", "/watch", "/hooks/a/b")
+    ]
+    plain: list[BaseRoute] = [
+        Route(path, done) for path in ("/metrics", "/", "/p/x", "/health/x", "/admin/odd")
+    ]
+    app: Starlette = application(
+        [*token_routes(edge.tokens), *addresses, *plain, Route("/mcp", Endpoint(transport))]
+    )
+    credentials = Credentials(
+        is_operator=lambda token: OPERATOR["Authorization"].endswith(token),
+        sessions=edge.sessions,
+        is_agent=edge.mail.knows_token,
+        grant_of=edge.tokens.recognise,
+    )
+    return Guard(app, GuardRules(rest_paths=rest_paths()), credentials)
+
+
+async def _ask(edge: Edge, method: str, path: str, headers: dict[str, str], **more: Any) -> httpx2.Response:
+    transport = httpx2.ASGITransport(app=_house(edge))
+    async with httpx2.AsyncClient(transport=transport, base_url=BASE) as client:
+        return await client.request(method, path, headers=headers, **more)
+
+
+@pytest.mark.parametrize(
+    "path", ["/admin/status", "/watch", "/hooks/a/b", "/metrics", "/health/x", "/admin/odd"]
+)
+async def test_the_operators_addresses_need_admin(edge: Edge, path: str) -> None:
+    some, every = await edge.named_token("some", *WITHOUT_ADMIN), await edge.named_token("every", "admin")
+    refused = await _ask(edge, "GET", path, some)
+    assert (refused.status_code, refused.json()["details"]["missing"]) == (403, ["admin"])
+    assert 'scope="admin"' in refused.headers["www-authenticate"]
+    assert (await _ask(edge, "GET", path, every)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/p/x", "/static/../p/x"])
+async def test_no_named_token_opens_the_pages(edge: Edge, path: str) -> None:
+    headers = await edge.named_token("ci", *EVERY)
+    assert (await _ask(edge, "GET", path, headers)).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/admin/tokens"),
+        ("POST", "/admin/tokens"),
+        ("DELETE", "/admin/tokens"),
+        ("POST", "/admin/tokens/rotate"),
+    ],
+)
+async def test_tokens_are_the_operators_alone(edge: Edge, method: str, path: str) -> None:
+    for name, headers in (
+        ("a token", await edge.named_token("ci", *EVERY)),
+        ("an agent", {"Authorization": f"Bearer {await edge.token_of('Ada')}"}),
+        ("a person", edge.cookie),
+        ("nobody", {}),
+    ):
+        assert (await _ask(edge, method, path, headers, json={})).status_code in (401, 403), name
+    assert (await _ask(edge, method, path, OPERATOR, json={})).status_code in (200, 400)
+    assert len(await edge.tokens.listed(ended=True)) == 1
+
+
+async def test_the_operator_makes_lists_replaces_and_revokes(edge: Edge) -> None:
+    first, second = new_named_token(), new_named_token()
+    asked = {"name": "ci", "id": first.id, "hash": first.hash, "scopes": ["run"], "life_seconds": 60}
+    for _ in range(2):
+        made = (await _ask(edge, "POST", "/admin/tokens", OPERATOR, json=asked)).json()
+        assert (made["scopes"], made["state"]) == (["run"], "good")
+    again = {"name": "ci", "id": second.id, "hash": second.hash, "overlap_seconds": 9}
+    assert (await _ask(edge, "POST", "/admin/tokens/rotate", OPERATOR, json=again)).json()["id"] == second.id
+    listed = await _ask(edge, "GET", "/admin/tokens", OPERATOR)
+    assert [one["state"] for one in listed.json()["tokens"]] == ["replaced", "good"]
+    assert first.hash not in listed.text
+    gone = await _ask(edge, "DELETE", "/admin/tokens", OPERATOR, json={"name": "ci"})
+    assert gone.json() == {"revoked": 2}
+    assert (await _ask(edge, "GET", "/admin/tokens", OPERATOR)).json() == {"tokens": []}
+    every = await _ask(edge, "GET", "/admin/tokens?all=yes", OPERATOR)
+    assert [one["state"] for one in every.json()["tokens"]] == ["revoked", "revoked"]
+    for wrong in ({**asked, "life_seconds": -1}, {**asked, "life_seconds": 10**12}, {**asked, "more": 1}, {}):
+        refused = await _ask(edge, "POST", "/admin/tokens", OPERATOR, json=wrong)
+        assert (refused.status_code, refused.json()["code"]) == (400, "invalid_argument")
+
+
+def _call(method: str, **params: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 7, "method": method, "params": params}
+
+
+@EACH
+async def test_over_mcp_a_scope_too_few_is_a_403_of_http(edge: Edge, operation: Operation) -> None:
+    call = _call("tools/call", name=operation.name, arguments={})
+    for missing in sorted(operation.needs):
+        headers = await edge.named_token(f"no-{missing.replace(':', '-')}", *(EVERY - {missing}))
+        answer = await _ask(edge, "POST", "/mcp", headers, json=call)
+        told = answer.json()
+        assert (answer.status_code, told["id"]) == (403, 7)
+        assert told["error"]["data"]["code"] == "insufficient_scope"
+        assert told["error"]["data"]["details"]["missing"] == [missing]
+        assert missing in answer.headers["www-authenticate"]
+    enough = await edge.named_token("enough", *operation.needs)
+    assert (await _ask(edge, "POST", "/mcp", enough, json=call)).json() == {"passed": True}
+
+
+@pytest.mark.parametrize("kind", RESOURCES, ids=lambda one: one.name)
+async def test_a_resource_needs_what_its_operation_needs(edge: Edge, kind: Any) -> None:
+    uri = kind.template.format(project="projects-harbor", agent="Ben", thread="msg-1")
+    elsewhere = kind.template.format(project="projects-shore", agent="Eve", thread="msg-1")
+    needs = OPERATIONS[kind.operation].needs
+    few, enough = await edge.named_token("few", *(EVERY - needs)), await edge.named_token("enough", *needs)
+    bound = await edge.named_token("bound", *needs, project=HARBOR)
+    for method, params, theirs in (
+        ("resources/read", {"uri": uri}, {"uri": elsewhere}),
+        (
+            "subscriptions/listen",
+            {"notifications": {"resourceSubscriptions": [uri]}},
+            {"notifications": {"resourceSubscriptions": [uri, elsewhere]}},
+        ),
+    ):
+        refused = await _ask(edge, "POST", "/mcp", few, json=_call(method, **params))
+        assert (refused.status_code, refused.json()["error"]["data"]["code"]) == (403, "insufficient_scope")
+        for headers in (enough, bound):
+            assert (
+                await _ask(edge, "POST", "/mcp", headers, json=_call(method, **params))
+            ).status_code == 200
+        other = await _ask(edge, "POST", "/mcp", bound, json=_call(method, **theirs))
+        # What is read is narrowed where it is read; news is not, and is refused here.
+        assert other.status_code == (403 if method == "subscriptions/listen" else 200)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"name": None},
+        {"name": ["send_message"]},
+        {"name": "no_such_tool"},
+        {"uri": 5},
+        {"notifications": []},
+        {"notifications": {"resourceSubscriptions": "mail://project/projects-shore"}},
+        {"notifications": {"resourceSubscriptions": [5, None, "x"]}},
+    ],
+)
+@pytest.mark.parametrize(
+    "method", ["tools/call", "resources/read", "subscriptions/listen", "tools/list", "ping"]
+)
+async def test_a_message_that_makes_no_sense_is_left_to_who_reads_it(
+    edge: Edge, method: str, params: dict[str, Any]
+) -> None:
+    headers = await edge.named_token("ci", *EVERY)
+    assert (await _ask(edge, "POST", "/mcp", headers, json=_call(method, **params))).status_code == 200
+
+
+async def test_a_resource_of_another_project_is_not_read_by_a_bound_token(edge: Edge) -> None:
+    bound = await edge.store.read(lambda tx: tx.project(HARBOR))
+    assert bound is not None
+    told = Caller(grant=grant("mail:read", project_id=bound.id, project_slug=bound.slug))
+    assert await resources.read(edge.mail, "mail://project/projects-harbor", told)
+    with pytest.raises(UnknownProject):
+        await resources.read(edge.mail, "mail://project/projects-shore", told)
+    with pytest.raises(InsufficientScope):
+        await resources.read(edge.mail, "mail://reservations/projects-harbor", told)
+    with pytest.raises(NotPermitted):
+        await edge.mail.call("health_check", {}, caller=told)
+
+
+async def test_news_is_told_to_a_token_while_it_is_good() -> None:
+    good = {"first", "second"}
+    news = Subscriptions(holds=lambda one: one.name in good)
+    heard: list[tuple[str, str]] = []
+    for name in ("first", "second"):
+        with news.heard_by(replace(grant(*ADMIN), name=name)):
+            news.subscribe(lambda event, name=name: heard.append((name, event.uri)))  # type: ignore[misc]
+    news.subscribe(lambda event: heard.append(("operator", event.uri)))  # type: ignore[union-attr]
+    await news.announce(["mail://agents/a"])
+    good.discard("first")
+    await news.announce(["mail://agents/b"])
+    assert [name for name, uri in heard if uri.endswith("a")] == ["first", "second", "operator"]
+    assert [name for name, uri in heard if uri.endswith("b")] == ["second", "operator"]
