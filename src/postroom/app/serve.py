@@ -25,6 +25,7 @@ from postroom.app.chats import Chats
 from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.gateway_config import load_gateway
+from postroom.app.letter_operator import LetterOperator
 from postroom.app.logs import configure_logs
 from postroom.app.operator import Operator
 from postroom.app.question_operator import QuestionOperator
@@ -46,6 +47,7 @@ from postroom.mail.query import parse_query
 from postroom.mcp_server.endpoint import Endpoint
 from postroom.version import __version__
 from postroom.web import page_routes
+from postroom.web.desks import Workroom
 
 _LOG = structlog.get_logger(__name__)
 
@@ -72,6 +74,7 @@ class Site:
         is_operator = token_check(token)
         sessions = Sessions(derived_key(token, "page-session"), clock)
         self.codes = LoginCodes(clock)
+        self._visitors = sessions
         desk = LoginDesk(sessions, self.codes, clock, is_operator=is_operator)
         server = house.mcp_server()
         server.streamable_http_app(
@@ -91,6 +94,7 @@ class Site:
 
     def _routes(self, desk: LoginDesk) -> list[BaseRoute]:
         house, settings = self._house, self._house.settings
+        questions, runs = QuestionOperator(house.runs, house.clock), RunOperator(house.runs)
         return [
             Route(settings.mcp_path, Endpoint(StreamableHTTPASGIApp(self._sessions))),
             *routes(
@@ -102,14 +106,23 @@ class Site:
                 refresh=self.operator.refresh_metrics,
                 chats=self.operator.chats,
                 runners=RunnerOperator(house.mail),
-                questions=QuestionOperator(house.runs, house.clock),
-                runs=RunOperator(house.runs),
+                questions=questions,
+                runs=runs,
                 calls=house.calls,
             ),
             *hook_routes(Hooks(house.mail), Following(house.mail)),
             *([] if house.gateway is None else house.gateway.routes()),
-            *page_routes(house.store, clock=house.clock, parse_query=parse_query),
+            *page_routes(
+                house.store, clock=house.clock, parse_query=parse_query, room=self._workroom(questions, runs)
+            ),
         ]
+
+    def _workroom(self, questions: QuestionOperator, runs: RunOperator) -> Workroom:
+        """Return what the pages need so that people who have logged in can work on them."""
+        house = self._house
+        tokens = places.agent_token_dir(house.settings.data_dir)
+        letters = LetterOperator(house.mail, house.calls, tokens)
+        return Workroom(visitors=self._visitors, questions=questions, letters=letters, runs=runs)
 
     def end_listening(self) -> None:
         """End the streams of those who listen; whatever else they asked is still answered."""

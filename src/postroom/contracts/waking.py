@@ -54,8 +54,8 @@ class WakingReads(Protocol):
         """Return runners by agent id, those after `after`."""
         ...
 
-    def with_runner(self, agent_ids: Sequence[int]) -> set[int]:
-        """Return which of these agents have a runner."""
+    def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
+        """Return which of these agents have a runner, and when it was declared."""
         ...
 
     def handlings(self, message_ids: Sequence[int]) -> dict[int, dict[int, Handling]]:

@@ -11,13 +11,16 @@ from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
+from postroom.dispatch.output_log import OutputLog
 
 
 class ExecutorsByThread(RunDispatchExecutor):
     """Several executors behind one mailbox. What they commit, they commit through what a run is given."""
 
-    def __init__(self, routes: Mapping[str, RunDispatchExecutor]) -> None:
+    def __init__(self, routes: Mapping[str, RunDispatchExecutor], *, output: OutputLog | None = None) -> None:
+        """Keep what runs which threads; with `output`, what executions put out is kept there."""
         self._routes = dict(routes)
+        self._output = output
 
     def add(self, prefix: str, executor: RunDispatchExecutor) -> None:
         """Have threads whose names begin like this run by an executor."""
@@ -29,7 +32,11 @@ class ExecutorsByThread(RunDispatchExecutor):
         Raises:
             AgentNotFound: nothing here runs such threads.
         """
-        return await self._of(activation.thread_id).run(activation, sink)
+        executor = self._of(activation.thread_id)
+        if self._output is None:
+            return await executor.run(activation, sink)
+        async with self._output.keeping(activation, sink) as kept:
+            return await executor.run(activation, kept)
 
     def recovery(self, activation: RunActivation) -> Recovery:
         """Say how a run that was cut off is executed again."""

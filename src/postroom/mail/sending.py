@@ -1,7 +1,7 @@
 """Operations that write letters: send, reply, recall. All recipients are valid, or nothing is sent."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -23,6 +23,7 @@ from postroom.contracts.mail import (
     Recipient,
     RecipientKind,
 )
+from postroom.contracts.store import MailReads
 from postroom.mail.commands import RecallMessage, ReplyMessage, SendMessage
 from postroom.mail.contacts import ContactFacts, refusal
 from postroom.mail.desk import Writing
@@ -260,7 +261,7 @@ def _sent(
         bodies=False,
     )
     ids = [one.agent_id for one in recipients]
-    runners, hooks = desk.tx.with_runner(ids), desk.tx.with_client_session(ids)
+    seen = how_seen(desk.tx, ids)
     by_project: dict[str, list[Recipient]] = {}
     for one in recipients:
         by_project.setdefault(one.project_slug, []).append(one)
@@ -271,7 +272,7 @@ def _sent(
                 "project": slug,
                 "recipients": [one.name for one in readers],
                 "payload": payload,
-                "seen": [_seen(one.agent_id, runners, hooks) for one in readers],
+                "seen": [seen[one.agent_id] for one in readers],
             }
             for slug, readers in by_project.items()
         ],
@@ -279,11 +280,10 @@ def _sent(
     }
 
 
-def _seen(agent_id: int, runners: Collection[int], hooks: Collection[int]) -> str:
-    """Return how a recipient will see its letter, as far as that is known when it is sent."""
-    if agent_id in runners:
-        return RUNNER
-    return HOOK if agent_id in hooks else INBOX
+def how_seen(tx: MailReads, agent_ids: Sequence[int]) -> dict[int, str]:
+    """Return how each of these agents will see a letter, as far as that is known now."""
+    runners, hooks = tx.with_runner(agent_ids), tx.with_client_session(agent_ids)
+    return {one: RUNNER if one in runners else HOOK if one in hooks else INBOX for one in agent_ids}
 
 
 def _check_size(desk: Writing, letter: Letter) -> None:

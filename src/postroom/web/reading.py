@@ -21,6 +21,7 @@ from postroom.contracts.mail import (
     SearchOrder,
 )
 from postroom.contracts.store import MailReads
+from postroom.mail import sending
 from postroom.web.views import (
     AgentPage,
     BoxRow,
@@ -150,6 +151,12 @@ def message(reads: MailReads, slug: str, message_id: int) -> tuple[Project, Lett
     if found is None or found.project_id != project.id:
         raise UnknownMessage(f"{slug} has no message {message_id}", value=message_id)
     return project, _letters(reads, project, [found])[0]
+
+
+def how_seen(reads: MailReads, letter: Letter) -> list[tuple[str, str]]:
+    """Return the readers of a letter that may be shown, each with how it will see the letter."""
+    seen = sending.how_seen(reads, [one.agent_id for one in letter.recipients])
+    return [(one.name, seen[one.agent_id]) for one in letter.recipients]
 
 
 def agents(reads: MailReads, slug: str, *, after: int) -> tuple[Project, Page[Agent]]:

@@ -22,9 +22,10 @@ class MemoryWakingReads:
         """Return runners by agent id, those after `after`."""
         return list(islice((row for row in self._tables.waking.runners if row.agent_id > after), limit))
 
-    def with_runner(self, agent_ids: Sequence[int]) -> set[int]:
-        """Return which of these agents have a runner."""
-        return {agent_id for agent_id in agent_ids if agent_id in self._tables.waking.runners}
+    def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
+        """Return which of these agents have a runner, and when it was declared."""
+        kept = (self._tables.waking.runners.get(agent_id) for agent_id in agent_ids)
+        return {one.agent_id: one.updated_at for one in kept if one is not None}
 
     def handlings(self, message_ids: Sequence[int]) -> dict[int, dict[int, Handling]]:
         """Return what runs made of each message, by recipient; every message is there."""

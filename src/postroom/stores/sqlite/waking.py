@@ -25,11 +25,10 @@ class SqliteWakingReads:
         """Return runners by agent id, those after `after`."""
         return [_runner(row) for row in self._connection.execute(SQL["runners"], (after, limit))]
 
-    def with_runner(self, agent_ids: Sequence[int]) -> set[int]:
-        """Return which of these agents have a runner."""
-        return {
-            row[0] for row in self._connection.execute(SQL["with_runner"], (json.dumps(list(agent_ids)),))
-        }
+    def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
+        """Return which of these agents have a runner, and when it was declared."""
+        asked = json.dumps(list(agent_ids))
+        return dict(self._connection.execute(SQL["with_runner"], (asked,)).fetchall())
 
     def handlings(self, message_ids: Sequence[int]) -> dict[int, dict[int, Handling]]:
         """Return what runs made of each message, by recipient; every message is there."""

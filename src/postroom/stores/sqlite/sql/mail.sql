@@ -448,7 +448,7 @@ SELECT agent_id, runner, declared_by, updated_at FROM runners WHERE agent_id = ?
 SELECT agent_id, runner, declared_by, updated_at FROM runners WHERE agent_id > ? ORDER BY agent_id LIMIT ?;
 
 -- with_runner
-SELECT agent_id FROM runners WHERE agent_id IN (SELECT value FROM json_each(?));
+SELECT agent_id, updated_at FROM runners WHERE agent_id IN (SELECT value FROM json_each(?));
 
 -- put_runner
 INSERT INTO runners (agent_id, runner, declared_by, updated_at) VALUES (?1, ?2, ?3, ?4)
