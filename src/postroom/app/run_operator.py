@@ -1,6 +1,6 @@
 """Runs as people see them, at the pages and at the command line: looked at, ended, tried again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from postroom.app.agent_threads import newest_runs, open_runs, project_threads, whose
@@ -28,8 +28,18 @@ _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 class RunOperator:
     """Answers the operator's routes and pages to runs."""
 
-    def __init__(self, runs: HouseRuns) -> None:
+    def __init__(self, runs: HouseRuns, slug_of: Callable[[str], Awaitable[str]]) -> None:
+        """`slug_of` finds the project that a path or slug names."""
         self._runs = runs
+        self._slug_of = slug_of
+
+    async def slug(self, project: str) -> str:
+        """Return the slug of the project that a path or slug names.
+
+        Raises:
+            UnknownProject: there is none.
+        """
+        return await self._slug_of(project)
 
     async def dead(self) -> Sequence[Mapping[str, object]]:
         """Return what was given up, oldest first, up to 500."""
@@ -92,8 +102,8 @@ class RunOperator:
                     found[name.casefold()] = row.claimed_at or row.updated_at
         return found
 
-    async def why(self, run_id: str) -> Work:
-        """Return one run, named by its id or by its dispatch's, with why it does not execute.
+    async def named(self, run_id: str) -> Work:
+        """Return one run, named by its id or by its dispatch's.
 
         Raises:
             UnknownRun: there is none, or it is no agent's.
@@ -107,11 +117,11 @@ class RunOperator:
             UnknownRun: there is none.
             IllegalTransition: it can be cancelled no more.
         """
-        work = await self.work(run_id)
+        work = await self.named(run_id)
         asked = work.can_cancel and await self._runs.mailbox.cancel(work.dispatch_id or run_id)
         if not asked:
             raise IllegalTransition(
-                f"run {run_id} is {(await self.work(run_id)).state} and cannot be cancelled",
+                f"run {work.run_id} is {(await self.work(work.run_id)).state} and cannot be cancelled",
                 value=run_id,
                 remedy="answer its question with no" if work.state == "asks" else "look at how it ended",
             )
@@ -125,7 +135,7 @@ class RunOperator:
             UnknownRun: there is none.
             IllegalTransition: it is not among those that were given up.
         """
-        work = await self.work(await self._run_id(run_id))
+        work = await self.named(run_id)
         if not work.can_replay or work.dispatch_id is None:
             raise IllegalTransition(
                 f"run {work.run_id} is not among those that were given up",
@@ -189,10 +199,17 @@ class RunOperator:
 
     async def _waiting_on(self, thread_id: str) -> list[Waiting]:
         claimed = await self._runs.stores.dispatches.claimed_dispatch(thread_id)
-        why = "the next run takes it" if claimed is None else f"its reader is at work on run {claimed.run_id}"
+        why = "its next run takes it" if claimed is None else "it is at work, and reads this after that"
         slug, name = whose(thread_id)
         return [
-            Waiting(letter=letter, project=slug, agent=name, since_at=one.created_at, why=why)
+            Waiting(
+                letter=letter,
+                project=slug,
+                agent=name,
+                since_at=one.created_at,
+                why=why,
+                behind_run_id=None if claimed is None else claimed.run_id,
+            )
             for one in await self._runs.mailbox.pending(thread_id)
             for letter in letters_named([one.message.id or ""])
         ]

@@ -94,7 +94,7 @@ class Site:
 
     def _routes(self, desk: LoginDesk) -> list[BaseRoute]:
         house, settings = self._house, self._house.settings
-        questions, runs = QuestionOperator(house.runs, house.clock), RunOperator(house.runs)
+        questions, runs = QuestionOperator(house.runs, house.clock), RunOperator(house.runs, house.mail.slug)
         return [
             Route(settings.mcp_path, Endpoint(StreamableHTTPASGIApp(self._sessions))),
             *routes(

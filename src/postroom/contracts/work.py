@@ -76,6 +76,8 @@ class Waiting:
     agent: str
     since_at: int
     why: str
+    behind_run_id: str | None = None
+    """The run that its reader is at work on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
