@@ -420,7 +420,5 @@ async def test_of_two_answers_to_a_question_the_first_counts_also_before_the_run
     room.clock.advance(timedelta(seconds=2))
     await room.mailbox.poll()
     await room.turn()
-    assert room.agents.prompts[1][1] == [
-        "You asked a person: May I?\nThe answer is yes.\nGo on from there."
-    ]
+    assert room.agents.prompts[1][1] == ["You asked a person: May I?\nThe answer is yes.\nGo on from there."]
     assert (await room.runs.threads.load_run(run.run_id)).answered == waiting.answered

@@ -1,0 +1,114 @@
+"""A person works on the pages of a real server in a real browser, with the keyboard and without a script."""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.running import RunningServer
+from e2e.test_page_in_a_browser import Browser, browser
+
+__all__ = ["browser"]
+
+PATIENCE = 30.0
+ASKER = """
+import os, sys
+from postroom.cli.client import Server
+
+if "You asked a person" in sys.stdin.read():
+    print("It is gone.")
+else:
+    asked = {"project_key": os.getcwd(), "agent_name": "Ada", "run_id": os.environ["POSTROOM_RUN"]}
+    Server.find().call_tool("ask_person", {**asked, "question": "May I delete the branch?"})
+    print("It is merged.")
+"""
+SLOW = 'cat > /dev/null; echo "I have begun"; exec sleep 300'
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    with RunningServer(tmp_path / "data") as running:
+        yield running
+
+
+def agent(server: RunningServer, folder: Path, name: str, argv: list[str]) -> None:
+    with server.line() as line:
+        line.tool("register_agent", project_key=str(folder), name=name, program="script", model="none")
+        environment = {"POSTROOM_DATA_DIR": str(server.data_dir)}
+        runner = {"argv": argv, "env": environment}
+        told = json.dumps({"project": str(folder), "agent": name, "runner": runner}).encode()
+        put = line.request("PUT", "/admin/runners", body=told, headers={"Content-Type": "application/json"})
+        assert put.status == 200, put.text
+
+
+def log_in(server: RunningServer, browser: Browser) -> None:
+    with server.line() as line:
+        link = line.request(
+            "POST", "/admin/login-code", body=b"{}", headers={"Content-Type": "application/json"}
+        )
+    browser.open(link.json()["url"], width=390)
+
+
+def sees(browser: Browser, address: str, words: str) -> None:
+    """Load a page until it shows some words, within a bound."""
+    shown: Callable[[], str] = lambda: str(browser.see("document.querySelector('main').textContent"))  # noqa: E731
+    pause, until = threading.Event(), time.monotonic() + PATIENCE
+    browser.open(address, width=390)
+    while words not in shown():
+        assert time.monotonic() < until, shown()
+        pause.wait(0.1)
+        browser.open(address, width=390)
+
+
+def press(browser: Browser, selector: str) -> None:
+    """Press a button with the keyboard and wait for the page that comes."""
+    browser.see(f"document.querySelector({selector!r}).focus()")
+    assert browser.see(f"document.activeElement === document.querySelector({selector!r})") is True
+    browser.events.clear()
+    browser.press("Enter", 13)
+    browser.wait_for("Page.loadEventFired")
+
+
+def fill(browser: Browser, selector: str, text: str) -> None:
+    browser.see(f"document.querySelector({selector!r}).focus()")
+    browser.ask("Input.insertText", text=text)
+
+
+def test_a_person_writes_answers_and_cancels_without_a_script(
+    server: RunningServer, browser: Browser, tmp_path: Path
+) -> None:
+    folder = tmp_path / "yard"
+    folder.mkdir()
+    with server.line() as line:
+        slug = line.tool("ensure_project", human_key=str(folder))["slug"]
+    import sys
+
+    agent(server, folder, "Ada", [sys.executable, "-c", ASKER])
+    agent(server, folder, "Bo", ["sh", "-c", SLOW])
+    log_in(server, browser)
+    home = f"{server.url}/p/{slug}"
+    browser.open(f"{home}/write", width=390)
+    fill(browser, "input[name=name]", "Ana")
+    browser.see("document.querySelectorAll('input[name=to]').forEach(one => one.click())")
+    fill(browser, "input[name=subject]", "The branch")
+    fill(browser, "textarea", "Please tidy up.")
+    press(browser, ".write .choices button")
+    assert "Sent." in str(browser.see("document.querySelector('main').textContent"))
+    assert "wake by runner" in str(browser.see("document.querySelector('main').textContent"))
+    sees(browser, f"{home}/questions", "May I delete the branch?")
+    assert browser.see("document.querySelector('input[name=by]').value") == "Ana"
+    fill(browser, "input[name=why]", "it is merged")
+    press(browser, "button[value=yes]")
+    assert "Answered with yes" in str(browser.see("document.querySelector('[role=status]').textContent"))
+    sees(browser, f"{home}/threads", "It is gone.")
+    sees(browser, f"{home}/runs", "at work")
+    run = str(browser.see("document.querySelector('.row.run, .row h3 a').href"))
+    sees(browser, run, "I have begun")
+    press(browser, "button[value=cancel]")
+    sees(browser, run, "cancelled")
+    sees(browser, f"{home}/agents/Ana", "Bo could not handle your letter: cancelled")
+    assert not browser.complaints()
+    assert "Traceback" not in server.log()
