@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from postroom.contracts.errors import InvalidRunner
-from postroom.contracts.runners import PromptWay, Recipe, Runner, RunnerKind
+from postroom.contracts.runner_fields import RunnerKind
+from postroom.contracts.runners import PromptWay, Recipe, Runner
 
 GOOD: dict[str, Any] = {"argv": ["agent", "-q"], "cwd": "/work"}
 

@@ -165,7 +165,7 @@ async def test_a_runner_is_looked_at_and_never_started(
         return {name: filled(one) for name, one in value.items()} if isinstance(value, dict) else value
 
     declared = {"cwd": str(tmp_path), **filled(runner)}
-    await RunnerOperator(mail).declare(PROJECT, "Bo", declared)
+    await RunnerOperator(mail, lambda runner: None).declare(PROJECT, "Bo", declared)
     found = await here.operator.doctor()
     (told,) = [one for one in found["checks"] if one["name"].startswith("runner ")]
     assert told["name"].startswith("runner Bo@")
@@ -243,7 +243,7 @@ async def test_the_gauges_show_what_there_is_to_do(here: Place, tmp_path: Path) 
     for name in ("Ada", "Bo"):
         registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": name}
         await mail.call("register_agent", registered)
-    await RunnerOperator(mail).declare(PROJECT, "Bo", {"argv": ["true"]})
+    await RunnerOperator(mail, lambda runner: None).declare(PROJECT, "Bo", {"argv": ["true"]})
     sent = {"project_key": PROJECT, "sender_name": "Ada", "to": ["Bo"], "subject": "s", "body_md": "b"}
     await mail.call("send_message", sent)
     await here.give_up("a", "no")

@@ -74,7 +74,7 @@ async def fill(here: Place) -> list[str]:
         "env": {"API_KEY": "quux"},
         "prompt": "argument",
     }
-    await RunnerOperator(mail).declare(PROJECT, "QuuxBo", runner)
+    await RunnerOperator(mail, lambda runner: None).declare(PROJECT, "QuuxBo", runner)
     await here.give_up("quux-dead", "the program said: quux")
     await here.queue("quux-waiting")
     folder = here.house.backups.folder

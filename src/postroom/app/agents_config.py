@@ -10,7 +10,7 @@ from typing import Any, Final
 from postroom.app import places
 from postroom.app.config import duration_of
 from postroom.contracts.errors import ConfigError, InvalidRunner
-from postroom.contracts.runners import Runner
+from postroom.contracts.runners import AnyRunner, runner_of
 
 TABLE: Final = "agents"
 _OWN: Final = ("name", "project", "task")
@@ -25,7 +25,7 @@ class DeclaredAgent:
     project: str
     """The absolute path of its project's folder."""
     task: str
-    runner: Runner
+    runner: AnyRunner
 
 
 def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
@@ -61,7 +61,7 @@ def _agent(file: Path, number: int, told: Mapping[str, Any]) -> DeclaredAgent:
     runner = {name: value for name, value in told.items() if name not in _OWN}
     try:
         times: dict[str, Any] = {name: _seconds(runner[name]) for name in _TIMES if name in runner}
-        checked = Runner.from_dict({"cwd": str(project), **runner, **times})
+        checked = runner_of({**runner, **times}, home=str(project))
     except (InvalidRunner, ValueError) as error:
         reason = error.message if isinstance(error, InvalidRunner) else str(error)
         raise _wrong(file, which, reason, getattr(error, "remedy", "") or "see docs/runners.md") from error

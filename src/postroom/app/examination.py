@@ -12,7 +12,8 @@ from postroom.app.machine import most_descriptors, open_descriptors, told_of_des
 from postroom.app.wiring import House
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import CommandError, InvalidRunner
+from postroom.contracts.errors import InvalidRunner, RunFailure
+from postroom.contracts.people import ChatPlace
 from postroom.contracts.store import MailReads
 from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
@@ -87,10 +88,10 @@ class Examination:
 
     def _runner(self, name: str, kept: str) -> Finding:
         try:
-            program = self._house.agents.program_of(read_runner(kept))
-        except (CommandError, InvalidRunner) as error:
+            told = self._house.agents.looked_at(read_runner(kept))
+        except (RunFailure, InvalidRunner) as error:
             return broken("runner", error, about=name)
-        return Finding(part="runner", about=name, state="ok", detail=f"it starts {program}")
+        return Finding(part="runner", about=name, state="ok", detail=told)
 
     async def _orphans(self) -> list[Finding]:
         found = await self._house.agents.orphans()
@@ -172,7 +173,7 @@ def _channel(name: str, told: dict[str, object], now: int) -> Finding:
 
 
 def kept_runners(tx: MailReads) -> list[tuple[str, str]]:
-    """Return every runner by whose it is: `name@project`."""
+    """Return every agent's runner by whose it is: `name@project`."""
     found: list[tuple[str, str]] = []
     after = 0
     while page := tx.runners(limit=PAGE, after=after):
@@ -181,5 +182,7 @@ def kept_runners(tx: MailReads) -> list[tuple[str, str]]:
         for one in page:
             agent = agents[one.agent_id]
             home = tx.project_by_id(agent.project_id)
+            if ChatPlace.read(one.runner) is not None:
+                continue  # a person, reached in a chat
             found.append((f"{agent.name}@{'?' if home is None else home.slug}", one.runner))
     return found

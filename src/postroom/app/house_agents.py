@@ -5,10 +5,12 @@ stop: nobody is woken, what runs is ended and given back uncounted
 """
 
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 import structlog
 
 from postroom.app import places
+from postroom.app.agent_executors import ExecutorsByRunner, secret_named
 from postroom.app.agents_config import DeclaredAgent
 from postroom.app.config import Settings
 from postroom.app.house_runs import HouseRuns
@@ -16,12 +18,16 @@ from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
 from postroom.contracts.executor import RunDispatchExecutor
-from postroom.contracts.runners import Runner
+from postroom.contracts.people import Carrier, ChatPlace
+from postroom.contracts.remote_runners import HttpRunner, ModelRunner
+from postroom.contracts.runner_fields import RunnerKind
+from postroom.contracts.runners import AnyRunner, Runner
 from postroom.contracts.store import MailReads
 from postroom.executors.command import CommandExecutor
 from postroom.mail.desk import Caller
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, LetterEffects
+from postroom.mail.waking.boxes import PeopleBoxes
 from postroom.mail.waking.runners import read_runner, written_runner
 from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
@@ -48,18 +54,23 @@ class HouseAgents:
         self._mail = mail
         self._clock = clock
         self._runs = runs
+        self._environment = places.environment()
         self._commands = CommandExecutor(
             self,
             folder=settings.data_dir / "runs",
             house=str(settings.data_dir),
-            environment=places.environment(),
+            environment=self._environment,
             clock=clock,
             timer=SystemTimer(),
             environment_of=_environment_of,
         )
+        self._executors = ExecutorsByRunner(self)
+        self._executors.add(RunnerKind.COMMAND, self._commands)
         self._effects = LetterEffects()
-        runs.serve(AGENT_THREAD, AgentTurns(self._commands, mail.store, clock), self._effects)
-        self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified)
+        runs.serve(AGENT_THREAD, AgentTurns(self._executors, mail.store, clock), self._effects)
+        self.boxes = PeopleBoxes(mail, clock)
+        """The letters of people who are reached in chats."""
+        self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified, boxes=self.boxes)
         self._answering = Answering(runs.stores.outbox, mail.store, mail.own_desk, clock)
         self._effects.hint = self._answering.wake
         self._tasks = Tasks("agents")
@@ -73,23 +84,52 @@ class HouseAgents:
         """Return the processes that a former server has left running; None where they cannot be seen."""
         return await self._commands.orphans()
 
-    def program_of(self, runner: Runner) -> str:
-        """Return the file that a runner would start, without starting it. Blocks.
+    def check(self, runner: AnyRunner) -> None:
+        """Refuse a runner that could not be run here, whatever its agent.
 
         Raises:
-            CommandNotStarted: it could not be started.
+            InvalidRunner: nothing here executes its kind.
         """
-        return self._commands.program_of(runner)
+        self._executors.check(runner)
+
+    def looked_at(self, runner: AnyRunner) -> str:
+        """Return what a runner would start or ask, without doing so. Blocks.
+
+        Raises:
+            InvalidRunner: nothing here executes its kind.
+            CommandNotStarted: its program could not be started.
+            RunnerSecretMissing: the variable that it names is not set.
+        """
+        self.check(runner)
+        match runner:
+            case Runner():
+                return f"it starts {self._commands.program_of(runner)}"
+            case ModelRunner():
+                if runner.api_key_env is not None:
+                    secret_named(runner.api_key_env, self._environment)
+                return f"it asks {runner.model} at {urlsplit(runner.base_url).netloc}"
+            case HttpRunner():
+                secret_named(runner.secret_env, self._environment)
+                return f"it posts to {urlsplit(runner.url).netloc}"
 
     def wake(self) -> None:
         """Hint that a letter was written."""
         self._waker.wake()
 
+    def reaches(self, place: ChatPlace) -> bool:
+        """Say whether there is a channel to a chat."""
+        carrier = self._waker.carrier
+        return carrier is not None and carrier.reaches(place)
+
+    def carry_by(self, carrier: Carrier) -> None:
+        """Have letters to people said in chats."""
+        self._waker.carrier = carrier
+
     def as_agent(self, project: str, name: str) -> RunDispatchExecutor:
         """Return what runs this agent on any thread, such as a chat's."""
-        return AgentTurns(self._commands, self._mail.store, self._clock, whose=lambda _: (project, name))
+        return AgentTurns(self._executors, self._mail.store, self._clock, whose=lambda _: (project, name))
 
-    async def runner_of(self, agent_id: str) -> Runner | None:
+    async def runner_of(self, agent_id: str) -> AnyRunner | None:
         """Return how an agent (`name@project`) is run; None when it is not run here.
 
         Raises:
@@ -110,6 +150,7 @@ class HouseAgents:
         """End what a former server left running, take up what was left, and wake readers again.
 
         Raises:
+            InvalidRunner: the configuration file declares an agent that cannot be run here.
             StoreError: what was left could not be taken up.
         """
         await self._declare()
@@ -125,12 +166,12 @@ class HouseAgents:
         """Have the agents that the configuration file declares, and no runner that it declared before."""
         kept: set[tuple[str, str]] = set()
         for one in self._declared:
+            self.check(one.runner)
             made = await self._mail.call("ensure_project", {"human_key": one.project}, caller=_OPERATOR)
             asked = {
                 "project_key": one.project,
                 "name": one.name,
-                "program": one.runner.recipe.value,
-                "model": "unknown",
+                **_introduced(one.runner),
                 "task_description": one.task,
             }
             await self._mail.call("register_agent", asked, caller=_OPERATOR)
@@ -158,6 +199,17 @@ def _declared_before(tx: MailReads) -> list[tuple[str, str]]:
         projects = {one.id: tx.project_by_id(one.project_id) for one in agents.values()}
         found += [(home.slug, one.name) for one in agents.values() if (home := projects[one.id]) is not None]
     return found
+
+
+def _introduced(runner: AnyRunner) -> dict[str, str]:
+    """Return what an agent of the configuration file is introduced as: its program and its model."""
+    match runner:
+        case Runner():
+            return {"program": runner.recipe.value, "model": "unknown"}
+        case ModelRunner():
+            return {"program": "postroom", "model": runner.model}
+        case HttpRunner():
+            return {"program": "http", "model": "unknown"}
 
 
 def _environment_of(activation: RunActivation) -> dict[str, str]:

@@ -1,10 +1,11 @@
 """Runners as the operator sees them: declared, shown without their secrets, withdrawn."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.messages import Json
-from postroom.contracts.runners import Runner
+from postroom.contracts.people import ChatPlace
+from postroom.contracts.runners import AnyRunner, Runner, runner_of
 from postroom.contracts.store import MailReads
 from postroom.mail.projects import find_project
 from postroom.mail.service import Mail
@@ -17,13 +18,16 @@ _HIDDEN = "(hidden)"
 class RunnerOperator:
     """Answers the operator's routes to runners."""
 
-    def __init__(self, mail: Mail) -> None:
+    def __init__(self, mail: Mail, check: Callable[[AnyRunner], None]) -> None:
+        """Keep what it works with; `check` refuses a runner that this server could not run."""
         self._mail = mail
+        self._check = check
 
     async def declare(self, project: str, agent: str, runner: Mapping[str, Json]) -> Mapping[str, object]:
         """Say how an agent is run; what was said before is replaced. It works in its project, unless told."""
         home = await self._mail.store.read(lambda tx: find_project(tx, project).human_key)
-        checked = Runner.from_dict({"cwd": home, **runner})
+        checked = runner_of(runner, home=home)
+        self._check(checked)
         replaced = await self._mail.set_runner(project, agent, written_runner(checked))
         return {"agent": agent, "replaced": replaced, "runner": _shown(checked)}
 
@@ -44,6 +48,8 @@ def _declared(tx: MailReads, project: str | None) -> list[dict[str, object]]:
         after = page[-1].agent_id
         agents = tx.agents_by_id([one.agent_id for one in page])
         for one in page:
+            if ChatPlace.read(one.runner) is not None:
+                continue  # a person, reached in a chat: `postroom people list` shows them
             agent = agents[one.agent_id]
             home = tx.project_by_id(agent.project_id)
             if only in (None, agent.project_id) and home is not None:
@@ -59,6 +65,8 @@ def _read(kept: str) -> dict[str, object]:
         return {"error": error.describe()}
 
 
-def _shown(runner: Runner) -> dict[str, object]:
+def _shown(runner: AnyRunner) -> dict[str, object]:
     """Return a runner without what it gives its program in secret."""
+    if not isinstance(runner, Runner):
+        return runner.to_dict()
     return {**runner.to_dict(), "env": dict.fromkeys(runner.env, _HIDDEN)}

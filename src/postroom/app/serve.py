@@ -28,6 +28,7 @@ from postroom.app.gateway_config import load_gateway
 from postroom.app.letter_operator import LetterOperator
 from postroom.app.logs import configure_logs
 from postroom.app.operator import Operator
+from postroom.app.people_operator import PeopleOperator
 from postroom.app.question_operator import QuestionOperator
 from postroom.app.run_operator import RunOperator
 from postroom.app.runner_operator import RunnerOperator
@@ -38,6 +39,7 @@ from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.hook_routes import hook_routes
 from postroom.http_api.lag import LagMeter, measure_lag
+from postroom.http_api.people_routes import people_routes
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
@@ -105,12 +107,13 @@ class Site:
                 mcp_path=settings.mcp_path,
                 refresh=self.operator.refresh_metrics,
                 chats=self.operator.chats,
-                runners=RunnerOperator(house.mail),
+                runners=RunnerOperator(house.mail, house.agents.check),
                 questions=questions,
                 runs=runs,
                 calls=house.calls,
             ),
             *hook_routes(Hooks(house.mail), Following(house.mail)),
+            *people_routes(PeopleOperator(house.mail, house.agents.reaches)),
             *([] if house.gateway is None else house.gateway.routes()),
             *page_routes(
                 house.store, clock=house.clock, parse_query=parse_query, room=self._workroom(questions, runs)
@@ -195,7 +198,6 @@ class _Server(uvicorn.Server):
             return
         await self._start_work()
         if self.should_exit:
-            await self._house.agents.stop()
             return
         self._house.backups.start()
         for listener in sockets or ():

@@ -18,7 +18,9 @@ from postroom.app.config import Settings, explain
 from postroom.app.findings import Finding
 from postroom.contracts.errors import InvalidRunner, all_errors
 from postroom.contracts.messages import Json
-from postroom.contracts.runners import Runner
+from postroom.contracts.remote_runners import HttpRunner, ModelRunner
+from postroom.contracts.runners import AnyRunner, Runner
+from postroom.mail.operations import OPERATIONS
 from postroom.mail.waking.runners import read_runner
 from postroom.stores.sqlite import sqlite_release
 from postroom.stores.sqlite.outline import Outline
@@ -114,6 +116,25 @@ def _runner(kept: str) -> dict[str, object]:
         runner = read_runner(kept)
     except InvalidRunner as error:
         return {"error": error.code}
+    return {"kind": runner.kind.value, "timeout_s": runner.timeout.total_seconds(), **_facts(runner)}
+
+
+def _facts(runner: AnyRunner) -> dict[str, object]:
+    match runner:
+        case ModelRunner():
+            return {
+                "has_key": runner.api_key_env is not None,
+                "instructions": len(runner.instructions),
+                "max_steps": runner.max_steps,
+                "tools": [one for one in runner.tools if one in OPERATIONS],
+            }
+        case HttpRunner():
+            return {"allow_plain": runner.allow_plain}
+        case Runner():
+            return _facts_of_program(runner)
+
+
+def _facts_of_program(runner: Runner) -> dict[str, object]:
     return {
         "recipe": runner.recipe.value,
         "program": _program(runner),
@@ -121,7 +142,6 @@ def _runner(kept: str) -> dict[str, object]:
         "prompt": runner.prompt.value,
         "env": sorted(runner.env),
         "pass_env": sorted(runner.pass_env),
-        "timeout_s": runner.timeout.total_seconds(),
         "idle_timeout_s": None if runner.idle_timeout is None else runner.idle_timeout.total_seconds(),
         "max_output_bytes": runner.max_output_bytes,
         "resume": runner.resume,

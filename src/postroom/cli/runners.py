@@ -1,6 +1,6 @@
 """`postroom agents set-runner` and its like: which agents are started when mail comes for them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -24,13 +24,16 @@ Command = Annotated[
 def set_runner(  # noqa: PLR0913 - the options of the command
     name: Name,
     command: Command = None,
+    kind: Annotated[
+        str, typer.Option(help="How it is run: command, acp, model (the built-in loop) or http (a server).")
+    ] = "command",
     recipe: Annotated[
-        str, typer.Option(help="How its output is read: shell, claude, codex, gemini or opencode.")
-    ] = "shell",
+        str | None, typer.Option(help="How its output is read: shell, claude, codex, gemini or opencode.")
+    ] = None,
     prompt: Annotated[
-        str,
+        str | None,
         typer.Option(help="How it is given its mail: stdin, argument ({prompt}) or file ({prompt_file})."),
-    ] = "",
+    ] = None,
     cwd: Annotated[Path | None, typer.Option(help="Its working folder; by default the project's.")] = None,
     env: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Given to it literally.")
@@ -38,33 +41,63 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     pass_env: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Taken from the server's environment.")
     ] = None,
-    timeout: Annotated[str, typer.Option(help="How long it may take, such as 30m.")] = "30m",
+    timeout: Annotated[str | None, typer.Option(help="How long it may take, such as 30m.")] = None,
     idle_timeout: Annotated[str | None, typer.Option(help="How long it may say nothing, such as 5m.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the client's own session.")] = False,
+    base_url: Annotated[str | None, typer.Option(help="model: the endpoint, up to and with /v1.")] = None,
+    model: Annotated[str | None, typer.Option(help="model: its name at the endpoint.")] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="model: the server's variable that holds the key.")
+    ] = None,
+    instructions: Annotated[
+        Path | None, typer.Option(help="model: a file with what it is told first.")
+    ] = None,
+    max_steps: Annotated[int | None, typer.Option(help="model: how often it may be asked in a run.")] = None,
+    tool: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="model: an operation of the mail room that it may call; repeatable."
+        ),
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="http: where runs are posted to.")] = None,
+    secret_env: Annotated[
+        str | None, typer.Option(metavar="NAME", help="http: the server's variable that holds the secret.")
+    ] = None,
+    allow_plain: Annotated[
+        bool, typer.Option("--allow-plain", help="http: without TLS to another machine.")
+    ] = False,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
     """Have the server run an agent when mail comes for it.
 
     `postroom agents set-runner Bo --recipe claude --resume` or
-    `postroom agents set-runner Bo -- python3 tools/bo.py`
+    `postroom agents set-runner Bo -- python3 tools/bo.py` or
+    `postroom agents set-runner Bo --kind model --base-url http://127.0.0.1:11434/v1 --model qwen3`
     """
-    key = project_key(project)
-    runner: dict[str, object] = {
+    told: dict[str, object] = {
+        "kind": kind,
+        "argv": command,
         "recipe": recipe,
-        "argv": command or [],
-        "env": dict(_pair(one) for one in env or ()),
-        "pass_env": pass_env or [],
-        "timeout": _seconds(timeout),
-        "resume": resume,
+        "prompt": prompt,
+        "cwd": None if cwd is None else str(cwd.absolute()),
+        "env": dict(_pair(one) for one in env) if env else None,
+        "pass_env": pass_env,
+        "timeout": None if timeout is None else _seconds(timeout),
+        "idle_timeout": None if idle_timeout is None else _seconds(idle_timeout),
+        "resume": resume or None,
+        "base_url": base_url,
+        "model": model,
+        "api_key_env": api_key_env,
+        "instructions": None if instructions is None else _text_of(instructions),
+        "max_steps": max_steps,
+        "tools": tool,
+        "url": url,
+        "secret_env": secret_env,
+        "allow_plain": allow_plain or None,
     }
-    if cwd is not None:
-        runner["cwd"] = str(cwd.absolute())
-    if prompt:
-        runner["prompt"] = prompt
-    if idle_timeout is not None:
-        runner["idle_timeout"] = _seconds(idle_timeout)
-    asked = {"project": key, "agent": name, "runner": runner}
+    runner = {field: value for field, value in told.items() if value not in (None, [])}
+    asked = {"project": project_key(project), "agent": name, "runner": runner}
     found = Server.find().admin("PUT", "/admin/runners", asked)
     said = "another runner now" if found.get("replaced") else "a runner: mail to it starts it"
     show.answer(found, as_json=as_json, text=lambda: f"{show.line(name)} has {said}")
@@ -88,11 +121,28 @@ def _listed(found: Sequence[Any]) -> str:
     rows = []
     for one in found:
         runner = one["runner"]
-        words = runner.get("error") or " ".join(runner.get("argv") or [runner.get("recipe", "")])
-        rows.append((one["agent"], runner.get("recipe", "?"), words, one["declared_by"]))
-    return show.table(
-        ("AGENT", "RECIPE", "COMMAND", "DECLARED BY"), rows, none="no agent is run by the server"
-    )
+        rows.append((one["agent"], runner.get("kind", "?"), _what(runner), one["declared_by"]))
+    return show.table(("AGENT", "KIND", "RUNS", "DECLARED BY"), rows, none="no agent is run by the server")
+
+
+def _what(runner: Mapping[str, Any]) -> str:
+    """Return what a runner starts or asks, in a few words."""
+    if error := runner.get("error"):
+        return str(error)
+    match runner.get("kind"):
+        case "model":
+            return f"{runner['model']} at {runner['base_url']}"
+        case "http":
+            return str(runner["url"])
+        case _:
+            return " ".join(runner.get("argv") or [runner.get("recipe", "")])
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InvalidArgument(f"the file {file} cannot be read as text", value=str(file)) from error
 
 
 def _pair(text: str) -> tuple[str, str]:

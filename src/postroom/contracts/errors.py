@@ -20,7 +20,7 @@
     │   ├── TokenRequired, WrongToken, IdentityMismatch, NotPermitted
     ├── StaleClaim            the worker: it lost the dispatch, must stop and has written nothing
     ├── RunFailure            the run failed; whether it is tried again is said by `retryable`
-    │   ├── ExecutorFailed, ExecutorMisbehaved, PhaseError
+    │   ├── ExecutorFailed, ExecutorMisbehaved, PhaseError, RunnerSecretMissing
     │   ├── CommandError      the program that runs the agent
     │   │   ├── CommandBusy, CommandKilled                                  (tried again)
     │   │   └── CommandNotStarted, PromptTooLong, CommandFailed, CommandSaidNothing,
@@ -496,6 +496,13 @@ class PhaseError(RunFailure):
     """A phase of the agent loop failed on its own state; the run ends as it stands."""
 
     code = "phase_error"
+
+
+class RunnerSecretMissing(RunFailure):
+    """The server's environment lacks the variable with a runner's key or secret; `value` names it."""
+
+    code = "runner_secret_missing"
+    default_remedy = "set the variable for the server, and start it again"
 
 
 class CommandError(RunFailure):

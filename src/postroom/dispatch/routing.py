@@ -1,6 +1,8 @@
-"""Which executor runs a thread: told by the beginning of the thread's name."""
+"""One executor in front of several: what runs a thread is told by its name, or by what the run says."""
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
@@ -14,8 +16,70 @@ from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.output_log import OutputLog
 
 
-class ExecutorsByThread(RunDispatchExecutor):
-    """Several executors behind one mailbox. What they commit, they commit through what a run is given."""
+class SeveralExecutors(RunDispatchExecutor):
+    """Several executors behind one mailbox: each run has its own, and what comes for a run finds it.
+
+    What they commit, they commit through what a run is given. One that ends its runs itself may stand beside
+    one that does not: a run that is left open is ended by the mailbox, and no other.
+    """
+
+    @abstractmethod
+    async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
+        """Return what executes a run.
+
+        Raises:
+            PostroomError: nothing here does; `retryable` says whether that may pass.
+        """
+
+    @abstractmethod
+    def each(self) -> Iterator[RunDispatchExecutor]:
+        """Return the executors, each once."""
+
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        """Execute a run by its executor; one that was cut off begins as that one says.
+
+        Raises:
+            PostroomError: nothing here runs it, or as its executor says.
+        """
+        executor = await self.chosen(activation)
+        if activation.recovery is not Recovery.START:
+            activation = replace(activation, recovery=executor.recovery(activation))
+        return await executor.run(activation, sink)
+
+    def recovery(self, activation: RunActivation) -> Recovery:
+        """A run that was cut off is resumed: what that means, its executor is asked when it is chosen."""
+        return Recovery.RESUME
+
+    def cancel(self, id: str) -> bool:
+        """Ask the run that has this dispatch, run or thread id to end."""
+        return any(one.cancel(id) for one in self.each())
+
+    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
+        """Ask the thread's run to end and wait until it has."""
+        for one in self.each():
+            if await one.cancel_and_wait_by_thread(thread_id):
+                return True
+        return False
+
+    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
+        """Hand a decision to whichever runs it."""
+        return any(one.send_decision(id, tool_call_id, resume) for one in self.each())
+
+    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
+        """Hand messages to whichever runs it."""
+        return any(one.send_messages(id, messages) for one in self.each())
+
+    def wake_pending_boundary(self, id: str) -> bool:
+        """Tell whichever runs it that messages wait."""
+        return any(one.wake_pending_boundary(id) for one in self.each())
+
+    async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
+        """Return what the run is pinned to."""
+        return await (await self.chosen(activation)).resolve(activation, pinned=pinned)
+
+
+class ExecutorsByThread(SeveralExecutors):
+    """Chooses by the beginning of the thread's name."""
 
     def __init__(self, routes: Mapping[str, RunDispatchExecutor], *, output: OutputLog | None = None) -> None:
         """Keep what runs which threads; with `output`, what executions put out is kept there."""
@@ -26,45 +90,28 @@ class ExecutorsByThread(RunDispatchExecutor):
         """Have threads whose names begin like this run by an executor."""
         self._routes[prefix] = executor
 
-    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run.
+    async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
+        """Return what executes the thread's runs.
 
         Raises:
             AgentNotFound: nothing here runs such threads.
         """
-        executor = self._of(activation.thread_id)
+        return self._of(activation.thread_id)
+
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        """Execute a run by its executor, and keep what it puts out where that is wanted.
+
+        Raises:
+            PostroomError: nothing here runs it, or as its executor says.
+        """
         if self._output is None:
-            return await executor.run(activation, sink)
+            return await super().run(activation, sink)
         async with self._output.keeping(activation, sink) as kept:
-            return await executor.run(activation, kept)
+            return await super().run(activation, kept)
 
-    def recovery(self, activation: RunActivation) -> Recovery:
-        """Say how a run that was cut off is executed again."""
-        return self._of(activation.thread_id).recovery(activation)
-
-    def cancel(self, id: str) -> bool:
-        """Ask the run that has this dispatch, run or thread id to end."""
-        return any(one.cancel(id) for one in self._each())
-
-    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end and wait until it has."""
-        return await self._of(thread_id).cancel_and_wait_by_thread(thread_id)
-
-    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to whichever runs it."""
-        return any(one.send_decision(id, tool_call_id, resume) for one in self._each())
-
-    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Hand messages to whichever runs it."""
-        return any(one.send_messages(id, messages) for one in self._each())
-
-    def wake_pending_boundary(self, id: str) -> bool:
-        """Tell whichever runs it that messages wait."""
-        return any(one.wake_pending_boundary(id) for one in self._each())
-
-    async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return what the run is pinned to."""
-        return await self._of(activation.thread_id).resolve(activation, pinned=pinned)
+    def each(self) -> Iterator[RunDispatchExecutor]:
+        """Return the executors, each once."""
+        return iter(dict.fromkeys(self._routes.values()))
 
     def commits_steps(self, thread_id: str) -> bool:
         """Say whether the steps of this thread's runs are committed by what executes them."""
@@ -75,9 +122,6 @@ class ExecutorsByThread(RunDispatchExecutor):
             if thread_id.startswith(prefix):
                 return executor
         raise AgentNotFound(f"nothing here runs thread {thread_id!r}", value=thread_id)
-
-    def _each(self) -> Iterator[RunDispatchExecutor]:
-        return iter(dict.fromkeys(self._routes.values()))
 
 
 class JoinedEffects:

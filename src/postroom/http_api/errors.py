@@ -75,6 +75,7 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.ExecutorMisbehaved: 500,
     errors.PhaseError: 500,
     errors.CommandError: 500,
+    errors.RunnerSecretMissing: 500,
     errors.CommandNotStarted: 500,
     errors.PromptTooLong: 500,
     errors.CommandFailed: 500,

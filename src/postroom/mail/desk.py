@@ -45,6 +45,8 @@ class Caller:
     agent_token: str | None = None
     operator: bool = False
     """A person at this machine's command line, proved by the server's own token."""
+    house: bool = False
+    """postroom itself, which acts for the people whom it knows. No edge says this of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -155,7 +155,7 @@ def message(reads: MailReads, slug: str, message_id: int) -> tuple[Project, Lett
 
 def how_seen(reads: MailReads, letter: Letter) -> list[tuple[str, str]]:
     """Return the readers of a letter that may be shown, each with how it will see the letter."""
-    seen = sending.how_seen(reads, [one.agent_id for one in letter.recipients])
+    seen = sending.how_seen(reads, letter.recipients)
     return [(one.name, seen[one.agent_id]) for one in letter.recipients]
 
 

@@ -17,11 +17,13 @@ from postroom.contracts.errors import (
     CommandNotEnded,
     ConfigError,
     InvalidActivation,
+    InvalidRunner,
     PostroomError,
     RunnerNotFound,
 )
 from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
 from postroom.contracts.messages import Message
+from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Runner, Runners
 from postroom.contracts.runs import TerminationReason
 from postroom.contracts.tools import ToolCallResume
@@ -108,6 +110,7 @@ class CommandExecutor(RunDispatchExecutor):
         Raises:
             ThreadAlreadyRunning: the thread's run is executed here already.
             RunnerNotFound: nobody has said how this agent is run.
+            InvalidRunner: it is run otherwise than by a command.
             InvalidActivation: it was asked nothing, or is not handed over by a mailbox.
             CommandError: the program was not started, or failed; `retryable` says whether it may pass.
             StaleClaim: the run is not the worker's any more.
@@ -150,6 +153,8 @@ class CommandExecutor(RunDispatchExecutor):
         runner = await self._runners.runner_of(agent_id)
         if runner is None:
             raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
+        if not isinstance(runner, Runner) or runner.kind is not RunnerKind.COMMAND:
+            raise InvalidRunner(f"the runner of {agent_id!r} is no command", value=runner.kind.value)
         return runner
 
     async def _attempted(

@@ -3,10 +3,10 @@
 import msgspec
 
 from postroom.contracts.errors import InvalidRunner
-from postroom.contracts.runners import Runner
+from postroom.contracts.runners import AnyRunner, runner_of
 
 
-def read_runner(kept: str) -> Runner:
+def read_runner(kept: str) -> AnyRunner:
     """Return the runner that was kept.
 
     Raises:
@@ -16,9 +16,9 @@ def read_runner(kept: str) -> Runner:
         plain = msgspec.json.decode(kept)
     except msgspec.MsgspecError as error:
         raise InvalidRunner("the runner that is kept does not read back", value=kept[:80]) from error
-    return Runner.from_dict(plain)
+    return runner_of(plain)
 
 
-def written_runner(runner: Runner) -> str:
+def written_runner(runner: AnyRunner) -> str:
     """Return a runner as it is kept."""
     return msgspec.json.encode(runner.to_dict()).decode()

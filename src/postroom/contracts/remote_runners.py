@@ -1,0 +1,180 @@
+"""Runners that start no program: the built-in loop with a model's endpoint, and another server.
+
+What they are trusted with, a key or a secret, is named here by the variable of the server's environment that
+holds it. It is read when a run needs it and kept nowhere.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import ClassVar, Final
+from urllib.parse import SplitResult, urlsplit
+
+from postroom.contracts.messages import Json
+from postroom.contracts.runner_fields import (
+    DEFAULT_TIMEOUT,
+    KIND,
+    RunnerKind,
+    can_be_given,
+    refuse_number,
+    refuse_switch,
+    refuse_time,
+    refuse_variable,
+    refused,
+    told_fields,
+    words,
+)
+
+DEFAULT_STEPS: Final = 32
+MOST_STEPS: Final = 1_000
+LONGEST_INSTRUCTIONS: Final = 100_000
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+USUAL_TOOLS: Final = (
+    "send_message",
+    "reply_message",
+    "fetch_inbox",
+    "get_message",
+    "search_messages",
+    "summarize_thread",
+    "list_agents",
+    "whois",
+    "ask_person",
+)
+_TOOL: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRunner:
+    """How an agent's runs are executed by the built-in loop, with a model that speaks the OpenAI protocol.
+
+    `api_key_env` names the variable with the key, for an endpoint that wants one. `tools` are the operations
+    of the mail room that the model may call, as the agent and as nobody else.
+    """
+
+    kind: ClassVar[RunnerKind] = RunnerKind.MODEL
+
+    base_url: str
+    model: str
+    api_key_env: str | None = None
+    instructions: str = ""
+    max_steps: int = DEFAULT_STEPS
+    timeout: timedelta = DEFAULT_TIMEOUT
+    tools: tuple[str, ...] = USUAL_TOOLS
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run.
+
+        Raises:
+            InvalidRunner: a field breaks its rule; the message names it.
+        """
+        parts = _address(self.base_url, "base_url")
+        if parts.query:
+            raise refused("base_url", None, "it has a query", "write it up to and with /v1")
+        if not isinstance(self.model, str) or not self.model.strip() or not can_be_given(self.model):
+            raise refused("model", None, "it is no name of a model")
+        if self.api_key_env is not None:
+            refuse_variable(self.api_key_env, "api_key_env")
+        if not isinstance(self.instructions, str) or not can_be_given(self.instructions):
+            raise refused("instructions", None, "they are no text")
+        if len(self.instructions) > LONGEST_INSTRUCTIONS:
+            raise refused("instructions", None, f"they are longer than {LONGEST_INSTRUCTIONS} characters")
+        refuse_number(self.max_steps, "max_steps", most=MOST_STEPS)
+        refuse_time(self.timeout, "timeout")
+        object.__setattr__(self, "tools", words(self.tools, "tools"))
+        if wrong := [one for one in self.tools if not _TOOL.fullmatch(one)]:
+            raise refused("tools", wrong, "such an operation cannot be")
+        if len(set(self.tools)) < len(self.tools):
+            raise refused("tools", list(self.tools), "an operation is named twice")
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return it as plain JSON data; durations in seconds. No secret is in it."""
+        return {
+            KIND: self.kind.value,
+            "base_url": self.base_url,
+            "model": self.model,
+            "api_key_env": self.api_key_env,
+            "instructions": self.instructions,
+            "max_steps": self.max_steps,
+            "timeout": self.timeout.total_seconds(),
+            "tools": list(self.tools),
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Json]) -> "ModelRunner":
+        """Return the runner that plain data tell; what is left out has its default.
+
+        Raises:
+            InvalidRunner: a field is unknown, missing or breaks its rule.
+        """
+        needed = {"base_url": "the address of the endpoint", "model": "the name of the model"}
+        given = told_fields(plain, cls, times=("timeout",), needed=needed)
+        given.pop(KIND, None)
+        return cls(**given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpRunner:
+    """How an agent's runs are executed by another server, which is sent each run, signed.
+
+    `secret_env` names the variable with the secret that both sides know. Plain http goes to this machine
+    alone, unless `allow_plain`.
+    """
+
+    kind: ClassVar[RunnerKind] = RunnerKind.HTTP
+
+    url: str
+    secret_env: str
+    timeout: timedelta = DEFAULT_TIMEOUT
+    allow_plain: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be run.
+
+        Raises:
+            InvalidRunner: a field breaks its rule; the message names it.
+        """
+        refuse_switch(self.allow_plain, "allow_plain")
+        parts = _address(self.url, "url")
+        if parts.scheme == "http" and parts.hostname not in LOOPBACK and not self.allow_plain:
+            remedy = "use https, or set allow_plain when nobody else is on the way"
+            raise refused("url", None, "plain http goes to this machine alone", remedy)
+        refuse_variable(self.secret_env, "secret_env")
+        refuse_time(self.timeout, "timeout")
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return it as plain JSON data; durations in seconds. No secret is in it."""
+        return {
+            KIND: self.kind.value,
+            "url": self.url,
+            "secret_env": self.secret_env,
+            "timeout": self.timeout.total_seconds(),
+            "allow_plain": self.allow_plain,
+        }
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Json]) -> "HttpRunner":
+        """Return the runner that plain data tell; what is left out has its default.
+
+        Raises:
+            InvalidRunner: a field is unknown, missing or breaks its rule.
+        """
+        needed = {"url": "the address of the other server", "secret_env": "the variable with the secret"}
+        given = told_fields(plain, cls, times=("timeout",), needed=needed)
+        given.pop(KIND, None)
+        return cls(**given)
+
+
+def _address(value: object, name: str) -> SplitResult:
+    """Return the parts of an http address; a refusal does not show it, for it may hold a password."""
+    remedy = "write an address that begins with https:// or http://, with no name and password in it"
+    if not isinstance(value, str) or not value.isascii() or not value.isprintable() or " " in value:
+        raise refused(name, None, "it is no address", remedy)
+    try:
+        parts = urlsplit(value)
+        fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        fits = False
+    if not fits or parts.fragment or parts.username is not None or parts.password is not None:
+        raise refused(name, None, "it is no address", remedy)
+    return parts

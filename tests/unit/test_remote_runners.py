@@ -1,0 +1,128 @@
+"""Runners that start no program: refused by name with the remedy, and the same again from their plain form."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from postroom.contracts.errors import InvalidRunner
+from postroom.contracts.remote_runners import USUAL_TOOLS, HttpRunner, ModelRunner
+from postroom.contracts.runner_fields import RunnerKind
+from postroom.contracts.runners import Runner, runner_of
+from postroom.mail.operations import OPERATIONS
+from postroom.mail.waking.runners import read_runner, written_runner
+
+MODEL: dict[str, Any] = {"kind": "model", "base_url": "http://127.0.0.1:11434/v1", "model": "qwen3"}
+HTTP: dict[str, Any] = {"kind": "http", "url": "https://agents.example/run", "secret_env": "BO_SECRET"}
+
+
+def test_a_model_runner_has_defaults_and_a_plain_form() -> None:
+    runner = runner_of(MODEL)
+    assert runner == ModelRunner(base_url=MODEL["base_url"], model="qwen3")
+    assert runner.to_dict() == {
+        **MODEL,
+        "api_key_env": None,
+        "instructions": "",
+        "max_steps": 32,
+        "timeout": 1800.0,
+        "tools": list(USUAL_TOOLS),
+    }
+    assert set(USUAL_TOOLS) <= OPERATIONS.keys()
+
+
+def test_an_http_runner_has_defaults_and_a_plain_form() -> None:
+    runner = runner_of(HTTP)
+    assert runner == HttpRunner(url=HTTP["url"], secret_env="BO_SECRET")
+    assert runner.to_dict() == {**HTTP, "timeout": 1800.0, "allow_plain": False}
+
+
+@pytest.mark.parametrize(
+    "runner",
+    [
+        ModelRunner(
+            base_url="https://models.example/v1",
+            model="m",
+            api_key_env="KEY",
+            instructions="Be kind.\n",
+            max_steps=3,
+            timeout=timedelta(milliseconds=1500),
+            tools=("whois",),
+        ),
+        HttpRunner(url="http://10.0.0.5/run", secret_env="S", timeout=timedelta(seconds=5), allow_plain=True),
+        Runner(argv=("x",), cwd="/work"),
+        Runner(argv=("x",), cwd="/work", kind=RunnerKind.ACP),
+    ],
+)
+def test_every_kind_is_kept_and_read_back_as_it_was(runner: Any) -> None:
+    assert read_runner(written_runner(runner)) == runner
+    assert runner_of(json.loads(json.dumps(runner.to_dict()))) == runner
+
+
+def test_a_runner_that_was_kept_before_there_were_kinds_is_a_command() -> None:
+    assert read_runner('{"argv": ["x"], "cwd": "/work"}') == Runner(argv=("x",), cwd="/work")
+
+
+def test_only_a_program_works_in_its_project() -> None:
+    assert runner_of({"argv": ["x"]}, home="/work") == Runner(argv=("x",), cwd="/work")
+    assert runner_of(MODEL, home="/work") == runner_of(MODEL)
+
+
+@pytest.mark.parametrize(
+    ("plain", "words"),
+    [
+        ({"kind": "telepathy"}, "kind is refused: 'telepathy' is not known"),
+        ({"kind": None}, "kind"),
+        ([], "no table of fields"),
+        ({"kind": "model"}, "base_url is refused: the address of the endpoint is missing"),
+        ({"kind": "model", "base_url": "http://a/v1"}, "model is refused: the name of the model is missing"),
+        (MODEL | {"argv": ["x"]}, "argv is refused: there is no such field"),
+        (MODEL | {"base_url": "ftp://a"}, "base_url is refused"),
+        (MODEL | {"base_url": "http://a/v1?key=1"}, "base_url is refused: it has a query"),
+        (MODEL | {"base_url": "http://[::1"}, "base_url is refused"),
+        (MODEL | {"base_url": 1}, "base_url is refused"),
+        (MODEL | {"model": " "}, "model is refused"),
+        (MODEL | {"model": 5}, "model is refused"),
+        (MODEL | {"api_key_env": "A=B"}, "api_key_env is refused"),
+        (MODEL | {"api_key_env": 5}, "api_key_env is refused"),
+        (MODEL | {"instructions": None}, "instructions is refused"),
+        (MODEL | {"instructions": "x" * 100_001}, "longer than 100000"),
+        (MODEL | {"max_steps": 0}, "max_steps is refused: it is no number from 1 to 1000"),
+        (MODEL | {"max_steps": True}, "max_steps is refused"),
+        (MODEL | {"timeout": "30m"}, "timeout is refused"),
+        (MODEL | {"timeout": 8 * 86400}, "timeout is refused"),
+        (MODEL | {"tools": "whois"}, "tools is refused: it is no list"),
+        (MODEL | {"tools": ["Whois!"]}, "tools is refused"),
+        (MODEL | {"tools": ["whois", "whois"]}, "named twice"),
+        (MODEL | {"cwd": "/work"}, "cwd is refused"),
+        ({"kind": "http"}, "url is refused: the address of the other server is missing"),
+        ({"kind": "http", "url": "https://a/"}, "secret_env is refused"),
+        (HTTP | {"url": "http://agents.example/run"}, "plain http goes to this machine alone"),
+        (HTTP | {"url": "http://127.0.0.1.example/run"}, "plain http goes to this machine alone"),
+        (HTTP | {"url": "https://a/#b"}, "url is refused"),
+        (HTTP | {"url": "https://a b/"}, "url is refused"),
+        (HTTP | {"url": "https:///run"}, "url is refused"),
+        (HTTP | {"secret_env": ""}, "secret_env is refused"),
+        (HTTP | {"allow_plain": "yes"}, "allow_plain is refused"),
+        (HTTP | {"timeout": 0}, "timeout is refused"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_by_name(plain: Any, words: str) -> None:
+    with pytest.raises(InvalidRunner) as caught:
+        runner_of(plain)
+    assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        MODEL | {"base_url": "https://me:hunter2@models.example/v1"},
+        MODEL | {"base_url": "https://models.example/v1?key=hunter2"},
+        HTTP | {"url": "https://me:hunter2@agents.example/"},
+        HTTP | {"url": "http://agents.example/?token=hunter2"},
+    ],
+)
+def test_a_refusal_shows_no_secret(plain: Any) -> None:
+    with pytest.raises(InvalidRunner) as caught:
+        runner_of(plain)
+    assert "hunter2" not in json.dumps(caught.value.as_dict())
