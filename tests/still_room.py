@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from postroom.contracts.errors import StaleDecision, UnknownRun
 from postroom.contracts.work import GivenAnswer, OpenQuestion, Output, Waiting, Work
-from postroom.web.desks import Draft, Limits, Workroom
+from postroom.web.desks import Draft, Limits, Posted, Workroom
 from web_samples import HOSTILE, HOUR, MINUTE
 
 LONG = "Agent-with-a-name-of-sixty-four-characters-without-a-place-to-1"
@@ -16,6 +16,12 @@ class StillRoom:
 
     limits = Limits(subject_chars=512, body_bytes=1 << 20)
 
+    async def people(self) -> Sequence[str]:
+        return ["Ana", LONG]
+
+    async def name(self, name: str) -> str:
+        raise AssertionError("nobody is named")
+
     def __init__(self, now: int, letters: tuple[int, ...]) -> None:
         self._now = now
         self._letters = letters
@@ -26,7 +32,7 @@ class StillRoom:
     def takes_form(self, cookies: str, token: str) -> bool:
         return False
 
-    async def send(self, slug: str, draft: Draft) -> int:
+    async def send(self, slug: str, draft: Draft) -> Posted:
         raise AssertionError("nothing is sent")
 
     async def open_questions(self, slug: str) -> Sequence[OpenQuestion]:

@@ -4,7 +4,6 @@ import html
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from dispatch_room import done
 from postroom.app.house_runs import HouseRuns
 from postroom.app.letter_operator import LetterOperator
+from postroom.app.people_operator import PeopleOperator
 from postroom.app.question_operator import QuestionOperator
 from postroom.app.run_operator import RunOperator
 from postroom.app.tokens import token_check
@@ -31,6 +31,7 @@ from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.query import parse_query
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, LetterEffects
+from postroom.mail.waking.boxes import PeopleBoxes
 from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
 from postroom.mail.waking.words import AGENT_THREAD
@@ -79,7 +80,6 @@ class WorkRoom:
     store: MailStore
     stores: RunStores
     clock: ManualClock
-    folder: Path
     rules: Rules = field(default_factory=Rules)
 
     def __post_init__(self) -> None:
@@ -87,11 +87,16 @@ class WorkRoom:
         self.runs = HouseRuns(self.stores, registry=CollectorRegistry(), timer=self.clock)
         self.agents = Talking(self.mail)
         self.runs.serve(AGENT_THREAD, AgentTurns(self.agents, self.store, self.clock), LetterEffects())
-        self.waker = Waker(self.store, self.runs.mailbox, self.clock, verified=self.rules.verified)
+        boxes = PeopleBoxes(self.mail, self.clock)
+        self.waker = Waker(
+            self.store, self.runs.mailbox, self.clock, verified=self.rules.verified, boxes=boxes
+        )
         self.answering = Answering(self.stores.outbox, self.store, self.mail.own_desk, self.clock)
         self.questions = QuestionOperator(self.runs, self.clock)
         self.operator = RunOperator(self.runs, self.mail.slug)
-        letters = LetterOperator(self.mail, Calls(self.mail, ALL_OPERATIONS), self.folder)
+        people = PeopleOperator(self.mail, lambda _: False)
+        letters = LetterOperator(self.mail, Calls(self.mail, ALL_OPERATIONS), people)
+        self.people_named = people
         self.sessions = Sessions(b"k" * 32, self.clock)
         desk = LoginDesk(
             self.sessions, LoginCodes(self.clock), self.clock, is_operator=lambda given: given == TOKEN
@@ -139,10 +144,11 @@ class WorkRoom:
         return await self.answering.round()
 
     async def letters(self) -> list[Any]:
-        """Return every letter of the project, oldest first."""
+        """Return every letter, oldest first."""
 
         def look(tx: Any) -> list[Any]:
-            return tx.project_messages(tx.project(PROJECT).id, limit=500)
+            found = [tx.project_messages(one.id, limit=500) for one in tx.projects(limit=500)]
+            return sorted((one for letters in found for one in letters), key=lambda one: one.id)
 
         return await self.store.read(look)
 

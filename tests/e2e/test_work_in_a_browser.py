@@ -92,6 +92,7 @@ def test_a_person_writes_answers_and_cancels_without_a_script(
     home = f"{server.url}/p/{slug}"
     browser.open(f"{home}/write", width=390)
     fill(browser, "input[name=name]", "Ana")
+    press(browser, "button[value=name]")
     browser.see("document.querySelectorAll('input[name=to]').forEach(one => one.click())")
     fill(browser, "input[name=subject]", "The branch")
     fill(browser, "textarea", "Please tidy up.")
@@ -109,6 +110,10 @@ def test_a_person_writes_answers_and_cancels_without_a_script(
     sees(browser, run, "I have begun")
     press(browser, "button[value=cancel]")
     sees(browser, run, "cancelled")
-    sees(browser, f"{home}/agents/Ana", "Bo could not handle your letter: cancelled")
+    sees(
+        browser,
+        f"{server.url}/p/postroom-people/agents/Ana?box=inbox",
+        "Bo could not handle your letter: cancelled",
+    )
     assert not browser.complaints()
     assert "Traceback" not in server.log()

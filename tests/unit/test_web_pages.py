@@ -628,7 +628,8 @@ async def test_a_page_makes_a_fixed_number_of_look_ups_however_much_it_shows(sto
                 counting.looked_up = 0
                 await page(client, f"/p/{slug}{rest}")
                 made.append(counting.looked_up)
-            assert made[1] <= made[0] <= 8 or rest == "", (rest, made)
+            most = 14 if rest.startswith("/t/") else 8  # a thread may have letters of people and others
+            assert made[1] <= made[0] <= most or rest == "", (rest, made)
             assert made[1] <= 25
 
 

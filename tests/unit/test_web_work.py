@@ -16,7 +16,8 @@ from postroom.app.tokens import new_agent_token
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.messages import Message
 from postroom.dispatch.mailbox import Mailbox
-from postroom.mail.desk import Rules, token_hash
+from postroom.mail.desk import Caller, Rules, token_hash
+from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.query import parse_query
 from postroom.stores.memory import MemoryRunStores, MemoryStore
 from postroom.stores.sqlite import SqliteStore
@@ -42,8 +43,8 @@ def stores(request, tmp_path: Path, clock: ManualClock):
 
 
 @pytest_asyncio.fixture
-async def room(stores, clock: ManualClock, tmp_path: Path) -> AsyncIterator[WorkRoom]:
-    made = WorkRoom(*stores, clock, tmp_path / "tokens")
+async def room(stores, clock: ManualClock) -> AsyncIterator[WorkRoom]:
+    made = WorkRoom(*stores, clock)
     await made.people("Ada", "Bo", "Ash", "Fay", runners=("Bo", "Ash", "Fay"))
     yield made
     await made.close()
@@ -69,6 +70,8 @@ async def dead(room: WorkRoom):
 
 
 async def letter_form(room: WorkRoom, address: str = WRITE, **typed: str):
+    if not await room.people_named.everybody():
+        await room.people_named.add("Ana", None)
     browser = room.browser()
     page = (await browser.get(address)).text
     fields = {"name": "Ana", "to": "Bo", "subject": "Hello", "body": "Look.", "importance": "normal", **typed}
@@ -170,10 +173,8 @@ async def test_a_person_writes_and_sees_how_each_will_see_it(room):
     assert "<b><bdi>Fay</bdi></b>: wake by runner" in page
     [letter] = await room.letters()
     assert (letter.sender_name, letter.subject, letter.body_md) == ("Ana", "Hello", "Look.")
-    who = await room.mail.call("whois", {"project_key": PROJECT, "agent_name": "Ana"})
-    assert who["program"] == "human"
     await room.turn()
-    assert "From: Ana (a letter from human" in room.agents.told[0]
+    assert "From: human:Ana" in room.agents.told[0]
 
 
 async def test_a_double_click_sends_one_letter(room):
@@ -206,8 +207,8 @@ async def test_a_form_that_was_sent_and_changed_is_kept_and_sent_when_asked_agai
         ({"subject": "s" * 513}, 413, "the limit is 512"),
         ({"subject": "two\nlines"}, 400, "line breaks"),
         ({"body": "b" * (1 << 20) + "é"}, 413, "the limit is 1048576"),
-        ({"name": "no name"}, 400, "is no name for an agent"),
-        ({"name": "Bo"}, 400, "it is no person"),
+        ({"name": "Bo"}, 404, "nobody is known as"),
+        ({"name": ""}, 404, "nobody is known as"),
         ({"importance": "loud"}, 400, "importance"),
         ({"body": "nul\0"}, 400, "NUL"),
     ],
@@ -219,63 +220,103 @@ async def test_what_is_refused_comes_back_as_it_was_typed(room, typed, status, s
     assert "Not sent." in answer.text
     kept = dict(fields)
     for name in ("name", "subject", "body"):
-        assert kept[name].replace("é", "")[:200].strip("\0") in answer.text
+        assert kept.get(name, "").replace("é", "")[:200].strip("\0") in answer.text
     assert hidden(answer.text, "key") == kept["key"]
     assert await room.letters() == []
 
 
-async def test_an_answer_goes_to_its_thread_and_wakes_who_wrote(room):
+async def test_a_person_joins_a_conversation_that_was_not_theirs_and_all_in_it_have_the_letter(room):
     first = await room.send("Ada", "Bo", subject="The lights")
     await room.turn()
     reply = (await room.letters())[-1]
     browser, fields = await letter_form(room, f"{WRITE}?reply={reply.id}", to="", subject="")
-    answer = await post(browser, WRITE, *fields, ("reply", str(reply.id)))
-    assert answer.status_code == 303
+    answer = await post(browser, WRITE, *fields, ("reply", str(reply.id)), ("to_all", "1"))
+    assert answer.headers["location"] == f"/p/{SLUG}/m/{reply.id + 1}?sent=1"
     letter = (await room.letters())[-1]
-    assert (letter.thread_id, letter.reply_to, letter.subject) == (
-        f"msg-{first}",
-        reply.id,
-        "Re: The lights",
-    )
-    assert f"{WRITE}?reply={reply.id}" in (await browser.get(f"/p/{SLUG}/t/msg-{first}")).text
+    assert (letter.thread_id, letter.subject) == (f"msg-{first}", "Re: The lights")
+    readers = await room.store.read(lambda tx: tx.recipients([letter.id])[letter.id])
+    assert sorted(one.name for one in readers) == ["Ada", "Bo"]
+    page = (await browser.get(f"/p/{SLUG}/t/msg-{first}")).text
+    assert page.index("The lights") < page.index("Bo did it") < page.index("Look.")
+    assert f"{WRITE}?reply={reply.id}" in page
     assert (await browser.get(f"{WRITE}?reply=99")).status_code == 404
 
 
-async def test_where_agents_prove_themselves_a_person_writes_with_a_token_that_the_server_keeps(
-    stores, clock, tmp_path
-):
-    room = WorkRoom(*stores, clock, tmp_path / "tokens", rules=Rules(verified=True))
-    kept: list[str] = []
+async def test_a_conversation_of_a_person_is_whole_on_the_pages_of_both(room):
+    browser, fields = await letter_form(room, subject="The quay")
+    await post(browser, WRITE, *fields)
+    await room.turn()
+    first, answer = await room.letters()
+    assert (answer.body_md, answer.thread_id) == ("Bo did it", first.thread_id)
+    for slug in (SLUG, PEOPLE_SLUG):
+        page = (await browser.get(f"/p/{slug}/t/{first.thread_id}")).text
+        assert page.index("Look.") < page.index("Bo did it"), slug
+        assert "2 messages" in page, slug
+        assert "Bo did it" in (await browser.get(f"/p/{slug}/t/{first.thread_id}?newest=1")).text
+        assert (await browser.get(f"/p/{slug}/m/{first.id}")).status_code == 200
+    assert "The quay" in (await browser.get(f"/p/{SLUG}/timeline")).text
+    assert "The quay" in (await browser.get(RUNS)).text
+    await room.mail.call("ensure_project", {"human_key": "/work/other"})
+    assert (await browser.get(f"/p/work-other/m/{first.id}")).status_code == 404
+    assert (await browser.get(f"/p/work-other/t/{first.thread_id}")).status_code == 404
+    browser, fields = await letter_form(room, f"{WRITE}?reply={answer.id}", to="", subject="")
+    await post(browser, WRITE, *fields, ("reply", str(answer.id)))
+    assert (await room.letters())[-1].reply_to == answer.id
 
-    def keep(slug: str, name: str) -> tuple[str, str]:
-        file = tmp_path / "tokens" / slug / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        kept.append(new_agent_token())
-        file.write_text(kept[-1])
-        return kept[-1], str(file)
 
-    room.mail.keep_token = keep
-    await room.store.write(
-        lambda tx: tx.insert_project(
-            slug=SLUG, human_key=PROJECT, spelling=PROJECT, git_identity="", owner="", now=1
-        )
-    )
-    project = await room.store.read(lambda tx: tx.project(SLUG))
-    for name in ("Bo", "Cy"):
-        await room.store.write(
-            lambda tx, name=name: tx.insert_agent(
-                project.id, name=name, program="human", model="m", task_description="", now=1
-            )
-        )
-    for body in ("One.", "Two."):
-        browser, fields = await letter_form(room, body=body)
-        assert (await post(browser, WRITE, *fields)).status_code == 303
-    assert len(kept) == 1
-    await room.mail.issue_token(SLUG, "Cy", token_hash("pra_elsewhere"))
+async def test_where_nobody_is_named_the_page_asks_for_a_name_first_and_keeps_what_one_came_for(room):
+    browser = room.browser()
+    page = (await browser.get(f"{WRITE}?to=Bo")).text
+    assert "Who are you?" in page
+    fields = [("form_token", hidden(page, "form_token")), ("to", hidden(page, "to")), ("do", "name")]
+    refused = await post(browser, WRITE, *fields, ("name", "no name"))
+    assert (refused.status_code, "is no name for an agent" in refused.text) == (400, True)
+    assert await room.people_named.everybody() == []
+    named = await post(browser, WRITE, *fields, ("name", "Ana"))
+    assert named.headers["location"] == f"{WRITE}?to=Bo"
+    [person] = await room.people_named.everybody()
+    assert person["address"] == "human:Ana"
+    page = (await browser.get(named.headers["location"])).text
+    assert "<option selected>Ana</option>" in page
+    assert 'value="Bo" checked' in page
+
+
+async def test_to_give_a_name_again_takes_nobodys_chat(room):
+    await room.people_named.add("Ana", "telegram/77")
+    browser = room.browser()
+    page = (await browser.get(WRITE)).text
+    named = [("form_token", hidden(page, "form_token")), ("name", "ana"), ("do", "name")]
+    assert (await post(browser, WRITE, *named)).status_code == 303
+    [person] = await room.people_named.everybody()
+    assert (person["name"], person["chat"]) == ("Ana", "telegram/77")
+
+
+async def test_of_several_people_one_says_who_one_is_and_who_was_removed_writes_no_more(room):
+    for name in ("Ana", "Ben", "Cy"):
+        await room.people_named.add(name, None)
+    browser = room.browser()
+    page = (await browser.get(WRITE)).text
+    assert "Choose who you are" in page
+    assert "<option selected>" not in page.partition("</select>")[0]
+    await room.people_named.remove("Cy")
     browser, fields = await letter_form(room, name="Cy")
     refused = await post(browser, WRITE, *fields)
-    assert (refused.status_code, "does not keep" in refused.text) == (403, True)
-    assert [one.body_md for one in await room.letters()] == ["One.", "Two."]
+    assert (refused.status_code, "is retired" in refused.text) == (409, True)
+    browser, fields = await letter_form(room, name="Ben", to="human:Ana")
+    sent = await post(browser, WRITE, *fields)
+    assert sent.headers["location"] == f"/p/{PEOPLE_SLUG}/m/1?sent=1"
+    assert "<b><bdi>Ana</bdi></b>: inbox only" in (await browser.get(sent.headers["location"])).text
+
+
+async def test_where_agents_prove_themselves_a_person_who_has_logged_in_writes_all_the_same(stores, clock):
+    room = WorkRoom(*stores, clock, rules=Rules(verified=True))
+    operator = Caller(operator=True)
+    await room.mail.call("ensure_project", {"human_key": PROJECT}, caller=operator)
+    registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": "Bo"}
+    await room.mail.call("register_agent", registered, caller=operator)
+    browser, fields = await letter_form(room)
+    assert (await post(browser, WRITE, *fields)).status_code == 303
+    assert [one.body_md for one in await room.letters()] == ["Look."]
     await room.close()
 
 

@@ -1,31 +1,29 @@
-"""Letters that people write at the pages: sent as an agent of the project whose program is `human`."""
+"""Letters that people write at the pages: each is sent as the person that the operator, or they, named."""
 
-import asyncio
-from pathlib import Path
 from typing import Any, Final
 
-from postroom.contracts.errors import NameTaken, TokenRequired
-from postroom.contracts.mail import Agent
+from postroom.app.people_operator import PeopleOperator
+from postroom.contracts.errors import UnknownMessage
+from postroom.contracts.mail import Message
 from postroom.contracts.store import MailReads
-from postroom.mail.desk import Caller, token_hash
-from postroom.mail.projects import find_project
+from postroom.mail.desk import Caller
+from postroom.mail.people import find_person, is_persons
+from postroom.mail.projects import HUMAN, PEOPLE_SLUG
+from postroom.mail.sending import THREAD, reply_subject
 from postroom.mail.service import Mail
 from postroom.mcp_server.calls import Calls
-from postroom.web.desks import Draft, Limits
+from postroom.web.desks import Draft, Limits, Posted
 
-HUMAN: Final = "human"
-_OPERATOR: Final = Caller(operator=True)
+_HOUSE: Final = Caller(house=True, operator=True)
 
 
 class LetterOperator:
     """Writes letters of people who have logged in, which they did with the server's own token."""
 
-    def __init__(self, mail: Mail, calls: Calls, tokens: Path) -> None:
-        """`tokens` is the folder in which this server keeps tokens of agents."""
+    def __init__(self, mail: Mail, calls: Calls, people: PeopleOperator) -> None:
         self._mail = mail
         self._calls = calls
-        self._tokens = tokens
-        self._making = asyncio.Lock()
+        self._people = people
 
     @property
     def limits(self) -> Limits:
@@ -33,92 +31,81 @@ class LetterOperator:
         rules = self._mail.rules
         return Limits(subject_chars=rules.max_subject_chars, body_bytes=rules.max_body_bytes)
 
-    async def send(self, slug: str, draft: Draft) -> int:
-        """Send a letter and return its number; who writes for the first time is registered by it.
+    async def people(self) -> list[str]:
+        """Return the names of those who may write, by when they were named."""
+        return [str(one["name"]) for one in await self._people.everybody()]
+
+    async def name(self, name: str) -> str:
+        """Name a person, and return the name; one who is named stays as they are.
 
         Raises:
-            NameTaken: the name belongs to an agent that is no person.
-            TokenRequired: the person proves itself by a token that this server does not keep.
+            InvalidName, NameTaken: nobody can be called that.
+        """
+        known = {one.casefold(): one for one in await self.people()}
+        if name.casefold() in known:
+            return known[name.casefold()]  # to name them again would take their chat from them
+        return str((await self._people.add(name, None))["name"])
+
+    async def send(self, slug: str, draft: Draft) -> Posted:
+        """Send a letter of a person from a project's pages. Recipients without a project are its agents.
+
+        Raises:
+            UnknownAgent: nobody is named so.
             PostroomError: it was refused; no letter was stored.
         """
-        caller, name = await self._caller(slug, draft.name.strip())
-        asked: dict[str, Any] = {
-            "project_key": slug,
-            "sender_name": name,
+        operation, asked = await self._mail.store.read(lambda tx: _asked(tx, slug, draft, self.limits))
+        asked |= {
+            "project_key": PEOPLE_SLUG,
             "body_md": draft.body,
             "importance": draft.importance,
             "ack_required": draft.ack_required,
             "idempotency_key": f"page/{draft.key}",
         }
-        if draft.answers is None:
-            operation = "send_message"
-            asked |= {"to": list(draft.to), "subject": draft.subject}
-        else:
-            operation = "reply_message"
-            asked |= {"message_id": draft.answers, "reply_all": draft.to_all}
-        sent = await self._calls.perform(operation, asked, caller=caller)
-        return _number(sent)
-
-    async def _caller(self, slug: str, name: str) -> tuple[Caller, str]:
-        """Return with what proof, and under which name, a person acts; a new name is registered.
-
-        Raises:
-            NameTaken, InvalidName, UnknownProject, TokenRequired: nobody may act so.
-        """
-        known = await self._mail.store.read(lambda tx: _known(tx, slug, name))
-        if known is None:
-            asked = {"project_key": slug, "name": name, "program": HUMAN, "model": "none"}
-            await self._calls.perform("register_agent", asked, caller=_OPERATOR)
-            known = await self._mail.store.read(lambda tx: _known(tx, slug, name))
-        if known is None or known.program != HUMAN:
-            what = "nobody" if known is None else known.program
-            raise NameTaken(
-                f"{name!r} is the name of an agent of this project, and it is no person ({what})",
-                value=name,
-                remedy="write under a name of your own",
-            )
-        if not self._mail.rules.verified:
-            return _OPERATOR, known.name
-        return Caller(operator=True, agent_token=await self._token(slug, known)), known.name
-
-    async def _token(self, slug: str, person: Agent) -> str:
-        """Return the token of a person, for where all who act prove who they are.
-
-        Raises:
-            TokenRequired: it was made elsewhere, or none can be kept here.
-        """
-        async with self._making:
-            if person.token_hash is not None:
-                kept = await asyncio.to_thread(_read, self._tokens / slug / person.name)
-            else:
-                kept = await self._made(slug, person.name)
-        if kept is None:
-            raise TokenRequired(
-                f"{person.name} has a token that this server does not keep",
-                value=person.name,
-                remedy="write under another name",
-            )
-        return kept
-
-    async def _made(self, slug: str, name: str) -> str | None:
-        """Make the first token of a person, kept in a file of the server alone."""
-        if self._mail.keep_token is None:
-            return None
-        token, _ = await asyncio.to_thread(self._mail.keep_token, slug, name)
-        await self._mail.issue_token(slug, name, token_hash(token))
-        return token
+        sent = await self._calls.perform(operation, asked, caller=_HOUSE)
+        came = [delivery["project"] for delivery in sent["deliveries"]]
+        letter = int(sent["deliveries"][0]["payload"]["id"])
+        return Posted(letter=letter, slug=slug if slug in came else PEOPLE_SLUG)
 
 
-def _known(tx: MailReads, slug: str, name: str) -> Agent | None:
-    return tx.agent(find_project(tx, slug).id, name)
+def _asked(tx: MailReads, slug: str, draft: Draft, limits: Limits) -> tuple[str, dict[str, Any]]:
+    """Return the operation by which a letter is sent, with what it alone needs.
+
+    Raises:
+        UnknownAgent: nobody is named as the letter says.
+        UnknownMessage: the letter that it answers is not there.
+    """
+    _, person = find_person(tx, f"{HUMAN}{draft.name}")
+    asked: dict[str, Any] = {"sender_name": person.name}
+    if draft.answers is None:
+        return "send_message", asked | {
+            "to": [_address(one, slug) for one in draft.to],
+            "subject": draft.subject,
+        }
+    original = tx.message(draft.answers)
+    if original is None:
+        raise UnknownMessage(f"there is no letter {draft.answers}", value=draft.answers)
+    readers = tx.recipients([original.id])[original.id]
+    if original.sender_id == person.id or any(one.agent_id == person.id for one in readers):
+        return "reply_message", asked | {"message_id": original.id, "reply_all": draft.to_all}
+    return "send_message", asked | _joined(tx, original, limits, everybody=draft.to_all)
 
 
-def _read(file: Path) -> str | None:
-    try:
-        return file.read_text(encoding="ascii").strip() or None
-    except FileNotFoundError:
-        return None
+def _joined(tx: MailReads, original: Message, limits: Limits, *, everybody: bool) -> dict[str, Any]:
+    """Return what joins the conversation of a letter that was not written to the person."""
+    home = tx.project_by_id(original.project_id)
+    to = [] if home is None else [f"{original.sender_name}@{home.slug}"]
+    if everybody:
+        readers = tx.recipients([original.id])[original.id]
+        to += [f"{one.name}@{one.project_slug}" for one in readers if one.kind != "bcc"]
+    return {
+        "to": list(dict.fromkeys(to)),
+        "subject": reply_subject(original.subject, limits.subject_chars),
+        "thread_id": original.thread_id,
+    }
 
 
-def _number(sent: Any) -> int:
-    return int(sent["deliveries"][0]["payload"]["id"])
+def _address(written: str, slug: str) -> str:
+    """Return whom a person means who writes a name on the pages of a project."""
+    if "@" in written or is_persons(written) or written.startswith(THREAD):
+        return written
+    return f"{written}@{slug}"

@@ -77,6 +77,7 @@ class Site:
         sessions = Sessions(derived_key(token, "page-session"), clock)
         self.codes = LoginCodes(clock)
         self._visitors = sessions
+        self._people = PeopleOperator(house.mail, house.agents.reaches)
         desk = LoginDesk(sessions, self.codes, clock, is_operator=is_operator)
         server = house.mcp_server()
         server.streamable_http_app(
@@ -113,7 +114,7 @@ class Site:
                 calls=house.calls,
             ),
             *hook_routes(Hooks(house.mail), Following(house.mail)),
-            *people_routes(PeopleOperator(house.mail, house.agents.reaches)),
+            *people_routes(self._people),
             *([] if house.gateway is None else house.gateway.routes()),
             *page_routes(
                 house.store, clock=house.clock, parse_query=parse_query, room=self._workroom(questions, runs)
@@ -122,9 +123,7 @@ class Site:
 
     def _workroom(self, questions: QuestionOperator, runs: RunOperator) -> Workroom:
         """Return what the pages need so that people who have logged in can work on them."""
-        house = self._house
-        tokens = places.agent_token_dir(house.settings.data_dir)
-        letters = LetterOperator(house.mail, house.calls, tokens)
+        letters = LetterOperator(self._house.mail, self._house.calls, self._people)
         return Workroom(visitors=self._visitors, questions=questions, letters=letters, runs=runs)
 
     def end_listening(self) -> None:

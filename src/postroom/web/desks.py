@@ -22,7 +22,7 @@ class Draft:
     """A letter as a person wrote it. Under one key it is sent once, however often the form comes."""
 
     name: str
-    """As whom it is written: an agent of the project whose program is `human`."""
+    """The person who writes it."""
     body: str
     key: str
     to: tuple[str, ...] = ()
@@ -35,19 +35,39 @@ class Draft:
     """Whether the answer goes to all who have the letter that it answers."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posted:
+    """A letter that is stored, and the project whose pages show it: where it was written, if they can."""
+
+    letter: int
+    slug: str
+
+
 class LetterDesk(Protocol):
-    """Writes letters of people."""
+    """Names people and writes their letters."""
 
     @property
     def limits(self) -> Limits:
         """How much a letter may hold."""
         ...
 
-    async def send(self, slug: str, draft: Draft) -> int:
-        """Send a letter and return its number; who writes for the first time is registered by it.
+    async def people(self) -> Sequence[str]:
+        """Return the names of those who may write, by when they were named."""
+        ...
+
+    async def name(self, name: str) -> str:
+        """Name a person, and return the name; one who is named stays as they are.
 
         Raises:
-            NameTaken: the name belongs to an agent that is no person.
+            InvalidName, NameTaken: nobody can be called that.
+        """
+        ...
+
+    async def send(self, slug: str, draft: Draft) -> Posted:
+        """Send a letter of a person from a project's pages. Recipients without a project are its agents.
+
+        Raises:
+            UnknownAgent: nobody is named so.
             PostroomError: it was refused; no letter was stored.
         """
         ...

@@ -1,4 +1,6 @@
-"""The form by which a person writes to agents of a project, or answers a letter.
+"""The form by which a person writes to agents of a project, or answers a letter, as the person that they are.
+
+Where nobody is named yet, the page asks for a name first; `postroom people` names more.
 
 What cannot be sent comes back as it was typed, with the reason beside it. The form has a key: sent twice by a
 double click, it is one letter.
@@ -72,15 +74,20 @@ class LetterPages:
         typed = Typed(
             name=remembered_name(request), to=(chosen,) if chosen else (), key=secrets.token_urlsafe(18)
         )
-        return await self._form(request, project, typed, number(request, "reply"))
+        answers = number(request, "reply")
+        if not await self._with.room.letters.people():
+            return await self._who(request, project, typed, answers)
+        return await self._form(request, project, typed, answers)
 
     async def _sent(self, request: Request, project: Project) -> Response:
         room = self._with.room
         limit = _PERCENT * room.letters.limits.body_bytes + FORM_ROOM
         form = await read_form(request, room.visitors, limit=limit)
         typed, answers = _typed(form), _answered(form)
+        if form.text("do") == "name":
+            return await self._named(request, project, typed, answers)
         try:
-            message_id = await room.letters.send(project.slug, _draft(typed, answers))
+            posted = await room.letters.send(project.slug, _draft(typed, answers))
         except StoreError:
             raise
         except IdempotencyConflict:
@@ -88,9 +95,41 @@ class LetterPages:
             return await self._form(request, project, renewed, answers, _sent_before())
         except PostroomError as refusal:
             return await self._form(request, project, typed, answers, refusal)
-        answer = see(links.message(project.slug, message_id, sent=True))
+        answer = see(links.message(posted.slug, posted.letter, sent=True))
         remember_name(request, answer, typed.name.strip())
         return answer
+
+    async def _named(self, request: Request, project: Project, typed: Typed, answers: int | None) -> Response:
+        """Name the person, then give them the form that they came for."""
+        try:
+            name = await self._with.room.letters.name(typed.name.strip())
+        except StoreError:
+            raise
+        except PostroomError as refusal:
+            return await self._who(request, project, typed, answers, refusal)
+        answer = see(links.write(project.slug, to=next(iter(typed.to), None), reply=answers))
+        remember_name(request, answer, name)
+        return answer
+
+    async def _who(
+        self,
+        request: Request,
+        project: Project,
+        typed: Typed,
+        answers: int | None,
+        refusal: PostroomError | None = None,
+    ) -> Response:
+        status = HTTPStatus.OK if refusal is None else status_of(refusal)
+        return self._with.html(
+            request,
+            "who",
+            status,
+            project=project,
+            typed=typed,
+            answers=answers,
+            refusal=refusal,
+            reasons=[],
+        )
 
     async def _form(
         self,
@@ -107,6 +146,7 @@ class LetterPages:
             status_of(refusal) if refusal is not None else HTTPStatus.OK,
             project=project,
             typed=typed,
+            people=await self._with.room.letters.people(),
             agents=agents,
             unlisted=[name for name in typed.to if name not in {one.name for one in agents}],
             original=original,

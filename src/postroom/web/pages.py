@@ -17,6 +17,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.mail import Agent, Attachment, Message, Project, Query, SearchOrder
 from postroom.contracts.store import MailReads, MailStore
+from postroom.mail.projects import PEOPLE_SLUG
 from postroom.web import files, marks, presence, reading
 from postroom.web.assets import asset_routes
 from postroom.web.desks import Workroom
@@ -251,7 +252,9 @@ class Pages:
     async def _presence(self, slug: str, agents: Sequence[Agent]) -> dict[int, presence.Presence]:
         at_work = {} if self._room is None else await self._room.runs.at_work(slug)
         now = self._clock.now()
-        return await self._mail.read(lambda reads: presence.of(reads, agents, at_work, now=now))
+        return await self._mail.read(
+            lambda reads: presence.of(reads, agents, at_work, now=now, are_people=slug == PEOPLE_SLUG)
+        )
 
     def _html(self, template: str, **values: object) -> Response:
         shared = {"now": self._clock.now(), "works": self._room is not None, "shown_picture": SHOWN_PICTURE}

@@ -28,11 +28,17 @@ class Presence:
 
 
 def of(
-    reads: MailReads, agents: Sequence[Agent], at_work: Mapping[str, int], *, now: int
+    reads: MailReads,
+    agents: Sequence[Agent],
+    at_work: Mapping[str, int],
+    *,
+    now: int,
+    are_people: bool = False,
 ) -> dict[int, Presence]:
     """Return what is known of each agent that is not retired, by its id.
 
-    `at_work` names agents in small letters, and since when a run of them executes.
+    `at_work` names agents in small letters, and since when a run of them executes. `are_people` says that
+    they are people, who are reached in chats.
     """
     active = [one for one in agents if one.retired_at is None]
     ids = [one.id for one in active]
@@ -44,16 +50,22 @@ def of(
             runner=runners.get(one.id),
             seen=seen.get(one.id),
             now=now,
+            are_people=are_people,
         )
         for one in active
     }
 
 
-def _presence(agent: Agent, *, began: int | None, runner: int | None, seen: int | None, now: int) -> Presence:
+def _presence(
+    agent: Agent, *, began: int | None, runner: int | None, seen: int | None, now: int, are_people: bool
+) -> Presence:
     if began is not None:
         return Presence(word="at work", how="its run began", since=began)
     if runner is not None:
-        return Presence(word="reachable", how="mail starts it; its runner was set", since=runner)
+        how = (
+            "letters are said in a chat; it was named" if are_people else "mail starts it; its runner was set"
+        )
+        return Presence(word="reachable", how=how, since=runner)
     if seen is not None and now - seen <= LATELY:
         return Presence(word="reachable", how="hooks of its client were seen", since=seen)
     return Presence(word="unknown", how="last sign of life", since=agent.last_active_at)

@@ -9,7 +9,7 @@ from postroom.contracts.errors import InvalidArgument, UnknownRun
 from postroom.contracts.mail import Message, Project
 from postroom.contracts.store import MailReads
 from postroom.contracts.work import Work
-from postroom.web import links
+from postroom.web import conversation, links
 from postroom.web.forms import read_form
 from postroom.web.serving import Endpoint, choice
 from postroom.web.working import Working, see
@@ -103,10 +103,12 @@ class RunPages:
     async def _subjects(
         self, project: Project, works: Sequence[Work], letters: Sequence[int]
     ) -> dict[int, Message]:
-        """Return the letters of this project that began runs, or wait."""
+        """Return the letters that began runs, or wait, as far as the project may show them."""
         ids = sorted({*letters, *(number for one in works for number in one.letters)})
-        found = await self._with.mail.read(lambda reads: reads.messages(ids))
-        return {number: one for number, one in found.items() if one.project_id == project.id}
+        found = await self._with.mail.read(
+            lambda reads: conversation.here(reads, project, list(reads.messages(ids).values()))
+        )
+        return {one.id: one for one in found}
 
 
 def _answers(reads: MailReads, project: Project, work: Work) -> list[Message]:

@@ -4,6 +4,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from postroom.mail.projects import PEOPLE_SLUG
 from postroom.web import links
 from postroom.web.assets import asset_link
 from postroom.web.files import PICTURES
@@ -41,7 +42,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.globals.update(link=links, asset=asset_link, pictures=PICTURES)
+    made.globals.update(link=links, asset=asset_link, pictures=PICTURES, people_slug=PEOPLE_SLUG)
     made.filters.update(
         absolute=absolute,
         awaited=awaited,
