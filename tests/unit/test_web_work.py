@@ -489,7 +489,7 @@ async def test_the_same_by_command(room):
 
 
 async def forms(room):
-    """Return the four forms as a logged-in person has them, each with its address."""
+    """Return the five forms as a logged-in person has them, each with its address."""
     _, question = await asked(room)
     _, run = await dead(room)
     _, letter = await letter_form(room)
@@ -498,6 +498,7 @@ async def forms(room):
         "replay": (RUNS, [*run, ("do", "replay")]),
         "cancel": (RUNS, [*run, ("do", "cancel")]),
         "write": (WRITE, letter),
+        "name": (WRITE, [("form_token", ""), ("name", "Ben"), ("do", "name")]),
     }
 
 
@@ -506,7 +507,8 @@ async def standing(room):
     works = await room.operator.works(SLUG)
     questions = await room.questions.open_questions(SLUG)
     agents = await room.mail.call("list_agents", {"project_key": PROJECT})
-    return (works, questions, await room.letters(), [one["name"] for one in agents["agents"]])
+    people = await room.people_named.everybody()
+    return (works, questions, await room.letters(), [one["name"] for one in agents["agents"]], people)
 
 
 async def test_a_form_counts_only_from_the_session_and_the_page_that_it_was_made_for(room):
@@ -522,6 +524,7 @@ async def test_a_form_counts_only_from_the_session_and_the_page_that_it_was_made
         assert (await post(other, address, *own)).status_code == 403, name
         for origin in ("http://evil.example", "null", "http://127.0.0.1:9999"):
             assert (await post(mine, address, *own, Origin=origin)).status_code == 403, name
+        assert (await post(mine, address, *own, Host="evil.example")).status_code == 421, name
         stranger = room.browser(logged_in=False)
         answer = await post(stranger, address, *own)
         assert (answer.status_code, answer.headers["location"]) == (303, "/login"), name
