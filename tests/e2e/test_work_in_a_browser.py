@@ -1,6 +1,7 @@
 """A person works on the pages of a real server in a real browser, with the keyboard and without a script."""
 
 import json
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from e2e.running import RunningServer
+from e2e.test_accessibility import axe, examined
 from e2e.test_page_in_a_browser import Browser, browser
 
-__all__ = ["browser"]
+__all__ = ["axe", "browser"]
 
 PATIENCE = 30.0
 ASKER = """
@@ -84,8 +86,6 @@ def test_a_person_writes_answers_and_cancels_without_a_script(
     folder.mkdir()
     with server.line() as line:
         slug = line.tool("ensure_project", human_key=str(folder))["slug"]
-    import sys
-
     agent(server, folder, "Ada", [sys.executable, "-c", ASKER])
     agent(server, folder, "Bo", ["sh", "-c", SLOW])
     log_in(server, browser)
@@ -117,3 +117,41 @@ def test_a_person_writes_answers_and_cancels_without_a_script(
     )
     assert not browser.complaints()
     assert "Traceback" not in server.log()
+
+
+def test_what_comes_back_from_a_form_reads_well_too(
+    server: RunningServer, browser: Browser, axe: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "yard"
+    folder.mkdir()
+    with server.line() as line:
+        slug = line.tool("ensure_project", human_key=str(folder))["slug"]
+    agent(server, folder, "Ada", [sys.executable, "-c", ASKER])
+    log_in(server, browser)
+    home = f"{server.url}/p/{slug}"
+
+    def reads_well(words: str) -> None:
+        assert words in str(browser.see("document.querySelector('main').textContent"))
+        assert examined(browser, axe) == [], words
+
+    browser.open(f"{home}/write", width=390)
+    reads_well("Who are you?")
+    fill(browser, "input[name=name]", "Ana")
+    press(browser, "button[value=name]")
+    fill(browser, "input[name=others]", "Nobody-here")
+    fill(browser, "input[name=subject]", "The branch")
+    fill(browser, "textarea", "Please tidy up.")
+    press(browser, ".write .choices button")
+    reads_well("Not sent.")
+    browser.see("document.querySelector('input[name=others]').value = 'Ada'")
+    press(browser, ".write .choices button")
+    reads_well("Answers come to your letters")
+    sees(browser, f"{home}/questions", "May I delete the branch?")
+    number = browser.see("document.querySelector('input[name=number]').value")
+    told = json.dumps({"number": number, "answer": "no"}).encode()
+    with server.line() as line:
+        typed = {"Content-Type": "application/json"}
+        assert line.request("POST", "/admin/questions", body=told, headers=typed).status == 200
+    press(browser, "button[value=yes]")
+    reads_well("This was answered already")
+    sees(browser, f"{home}/threads", "It is gone.")

@@ -12,6 +12,7 @@ import pytest_asyncio
 from starlette.applications import Starlette
 
 from dispatch_room import Noop
+from postroom.app import run_operator
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.messages import Message
@@ -262,6 +263,8 @@ async def test_a_conversation_of_a_person_is_whole_on_the_pages_of_both(room):
     browser, fields = await letter_form(room, f"{WRITE}?reply={answer.id}", to="", subject="")
     await post(browser, WRITE, *fields, ("reply", str(answer.id)))
     assert (await room.letters())[-1].reply_to == answer.id
+    [reader] = (await room.store.read(lambda tx: tx.recipients([answer.id])))[answer.id]
+    assert (reader.name, reader.acked_at) == ("Ana", room.clock.now())
 
 
 async def test_where_nobody_is_named_the_page_asks_for_a_name_first_and_keeps_what_one_came_for(room):
@@ -463,6 +466,23 @@ async def test_a_run_that_is_tried_again_may_fail_again_and_that_is_told_once_mo
     assert len(failures) == 2
     [again] = await room.operator.dead()
     assert again["run_id"] != dict(fields)["run"]
+
+
+async def test_what_was_given_up_is_shown_however_much_has_ended_since(room, monkeypatch):
+    monkeypatch.setattr(run_operator, "ENDED", 1)
+    monkeypatch.setattr(run_operator, "_EACH", 1)
+    browser, fields = await dead(room)
+    for _ in range(3):
+        room.clock.advance(timedelta(seconds=1))
+        await room.send("Ada", "Bo")
+        await room.turn()
+    room.agents.failing = set()
+    await room.send("Ada", "Fay", subject="Count the wasps")
+    await room.turn()
+    page = (await browser.get(RUNS)).text
+    assert "Given up" in page
+    assert "Count the bees" in page
+    assert hidden(page, "run") == dict(fields)["run"]
 
 
 async def test_the_same_by_command(room):

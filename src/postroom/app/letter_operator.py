@@ -62,9 +62,18 @@ class LetterOperator:
             "idempotency_key": f"page/{draft.key}",
         }
         sent = await self._calls.perform(operation, asked, caller=_HOUSE)
+        if operation == "reply_message":
+            await self._acknowledge(asked["sender_name"], asked["message_id"])
         came = [delivery["project"] for delivery in sent["deliveries"]]
         letter = int(sent["deliveries"][0]["payload"]["id"])
         return Posted(letter=letter, slug=slug if slug in came else PEOPLE_SLUG)
+
+    async def _acknowledge(self, person: str, letter: int) -> None:
+        """Note that a person has seen what they answered; their own letter has no such mark."""
+        readers = (await self._mail.store.read(lambda tx: tx.recipients([letter])))[letter]
+        if any((one.name, one.project_slug) == (person, PEOPLE_SLUG) for one in readers):
+            marked = {"project_key": PEOPLE_SLUG, "agent_name": person, "message_id": letter}
+            await self._calls.perform("acknowledge_message", marked, caller=_HOUSE)
 
 
 def _asked(tx: MailReads, slug: str, draft: Draft, limits: Limits) -> tuple[str, dict[str, Any]]:

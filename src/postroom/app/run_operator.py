@@ -43,18 +43,17 @@ class RunOperator:
 
     async def dead(self) -> Sequence[Mapping[str, object]]:
         """Return what was given up, oldest first, up to 500."""
-        found: list[RunDispatch] = []
-        while len(found) < _MOST and (
-            page := await self._runs.mailbox.dead_letters(after=found[-1] if found else None)
-        ):
-            found += page
-        return [_shown(one) for one in found[:_MOST]]
+        return [_shown(one) for one in await self._dead("")]
 
     async def works(self, slug: str) -> Sequence[Work]:
-        """Return the runs of a project's agents, or with "" of all: those not done, then the last ended."""
+        """Return the runs of a project's agents, or with "" of all agents.
+
+        Those not done come first, then the last ended; whatever was given up is there, however long ago.
+        """
         stores = self._runs.stores
         ended = [run for run in await newest_runs(stores, slug, each=_EACH) if not run.is_open]
-        runs = [*await open_runs(stores, slug), *ended[:ENDED]]
+        dead = [await stores.threads.load_run(one.run_id) for one in await self._dead(project_threads(slug))]
+        runs = [*await open_runs(stores, slug), *ended[:ENDED], *(run for run in dead if run is not None)]
         found = [await self._of(run) for run in {run.run_id: run for run in runs}.values()]
         going = [one for one in found if one.state in _OPEN]
         return [
@@ -147,6 +146,15 @@ class RunOperator:
         except UnknownDispatch as error:
             raise IllegalTransition(f"run {work.run_id} was tried again meanwhile", value=run_id) from error
         return await self.work(result.run_id)
+
+    async def _dead(self, prefix: str) -> list[RunDispatch]:
+        """Return the dead letters of threads whose names begin like this, oldest first, up to 500."""
+        found: list[RunDispatch] = []
+        after: RunDispatch | None = None
+        while len(found) < _MOST and (page := await self._runs.mailbox.dead_letters(after=after)):
+            after = page[-1]
+            found += [one for one in page if one.thread_id.startswith(prefix)]
+        return found[:_MOST]
 
     async def _run_id(self, named: str) -> str:
         row = await self._runs.stores.dispatches.load_dispatch(named)
