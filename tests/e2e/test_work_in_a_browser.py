@@ -1,11 +1,13 @@
 """A person works on the pages of a real server in a real browser, with the keyboard and without a script."""
 
 import json
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,6 +16,8 @@ from e2e.test_accessibility import axe, examined
 from e2e.test_page_in_a_browser import Browser, browser
 
 __all__ = ["axe", "browser"]
+
+T = TypeVar("T")
 
 PATIENCE = 30.0
 ASKER = """
@@ -52,6 +56,26 @@ def log_in(server: RunningServer, browser: Browser) -> None:
             "POST", "/admin/login-code", body=b"{}", headers={"Content-Type": "application/json"}
         )
     browser.open(link.json()["url"], width=390)
+
+
+def command(server: RunningServer, *said: str) -> subprocess.CompletedProcess[str]:
+    """Run a command against the server."""
+    return subprocess.run(
+        [sys.executable, "-m", "postroom", *said, "--data-dir", str(server.data_dir)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+
+
+def soon(look: Callable[[], T | None]) -> T:
+    """Return what a look finds, within a bound."""
+    pause, until = threading.Event(), time.monotonic() + PATIENCE
+    while not (found := look()):
+        assert time.monotonic() < until, "it did not come"
+        pause.wait(0.1)
+    return found
 
 
 def sees(browser: Browser, address: str, words: str) -> None:
@@ -155,3 +179,41 @@ def test_what_comes_back_from_a_form_reads_well_too(
     press(browser, "button[value=yes]")
     reads_well("This was answered already")
     sees(browser, f"{home}/threads", "It is gone.")
+
+
+def test_the_command_line_sees_and_does_the_same(server: RunningServer, tmp_path: Path) -> None:
+    folder = tmp_path / "yard"
+    folder.mkdir()
+    with server.line() as line:
+        line.tool("ensure_project", human_key=str(folder))
+    agent(server, folder, "Ada", ["sh", "-c", SLOW])
+    agent(server, folder, "Cy", ["sh", "-c", "cat > /dev/null; echo 'no such branch' >&2; exit 3"])
+
+    def runs(*said: str) -> Any:
+        told = command(server, "runs", *said, "--json")
+        assert told.returncode == 0, told.stderr
+        return json.loads(told.stdout)
+
+    def until(state: str, name: str) -> dict[str, Any]:
+        def found() -> dict[str, Any] | None:
+            listed = runs("list", "--project", str(folder))["runs"]
+            return next((one for one in listed if (one["state"], one["agent"]) == (state, name)), None)
+
+        return soon(found)
+
+    with server.line() as line:
+        written = {"project_key": str(folder), "sender_name": "Cy", "body_md": "x", "subject": "x"}
+        line.tool("send_message", to=["Ada"], **written)
+        line.tool("send_message", to=["Cy"], **{**written, "sender_name": "Ada"})
+    slow, failed = until("at work", "Ada"), until("failed", "Cy")
+    assert "I have begun" in soon(lambda: runs("show", slow["run_id"])["output"])
+    assert "no such branch" in runs("why", failed["run_id"])["why"]
+    again = runs("replay", failed["dispatch_id"])
+    assert again["parent_run_id"] == failed["run_id"]
+    runs("cancel", slow["run_id"])
+    assert until("cancelled", "Ada")["run_id"] == slow["run_id"]
+    table = command(server, "runs", "list")
+    assert "cancelled" in table.stdout
+    unknown = command(server, "runs", "show", "none")
+    assert (unknown.returncode, "no agent has a run 'none'" in unknown.stderr) == (2, True)
+    assert soon(lambda: runs("dead")["dead"])[0]["run_id"] == again["run_id"]

@@ -292,6 +292,7 @@ async def test_to_give_a_name_again_takes_nobodys_chat(room):
     assert (await post(browser, WRITE, *named)).status_code == 303
     [person] = await room.people_named.everybody()
     assert (person["name"], person["chat"]) == ("Ana", "telegram/77")
+    assert "letters are said in a chat" in (await browser.get(f"/p/{PEOPLE_SLUG}/agents")).text
 
 
 async def test_of_several_people_one_says_who_one_is_and_who_was_removed_writes_no_more(room):
