@@ -19,6 +19,9 @@ class StillRoom:
     async def people(self) -> Sequence[str]:
         return ["Ana", LONG]
 
+    async def mark(self, name: str, letter: int, *, acknowledge: bool) -> None:
+        raise AssertionError("nothing is marked")
+
     async def name(self, name: str) -> str:
         raise AssertionError("nobody is named")
 

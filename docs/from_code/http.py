@@ -74,6 +74,8 @@ ROUTE_WORDS: Final = {
     "/p/{slug}/threads": "Its threads, newest first.",
     "/p/{slug}/t/{thread_id}": "A thread, in order.",
     "/p/{slug}/m/{message_id}": "A letter.",
+    "/p/{slug}/m/{message_id}/mark": "Takes that a person has read a letter, or acknowledges it "
+    "(`POST`), by a form of its page, from people who have logged in.",
     "/p/{slug}/m/{message_id}/source": "A letter's text as it was written, to be stored.",
     "/p/{slug}/reservations": "What is reserved, and what was reserved last. `?path=` for one path.",
     "/p/{slug}/search": "Search: `?q=`, `?order=newest` or `best`.",

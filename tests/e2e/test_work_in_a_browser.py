@@ -99,7 +99,9 @@ def press(browser: Browser, selector: str) -> None:
 
 
 def fill(browser: Browser, selector: str, text: str) -> None:
+    """Write into a field in the place of what stands there, such as a name that the browser remembers."""
     browser.see(f"document.querySelector({selector!r}).focus()")
+    browser.see(f"document.querySelector({selector!r}).select()")
     browser.ask("Input.insertText", text=text)
 
 
@@ -167,7 +169,7 @@ def test_what_comes_back_from_a_form_reads_well_too(
     fill(browser, "textarea", "Please tidy up.")
     press(browser, ".write .choices button")
     reads_well("Not sent.")
-    browser.see("document.querySelector('input[name=others]').value = 'Ada'")
+    fill(browser, "input[name=others]", "Ada")
     press(browser, ".write .choices button")
     reads_well("Answers come to your letters")
     sees(browser, f"{home}/questions", "May I delete the branch?")
@@ -178,7 +180,11 @@ def test_what_comes_back_from_a_form_reads_well_too(
         assert line.request("POST", "/admin/questions", body=told, headers=typed).status == 200
     press(browser, "button[value=yes]")
     reads_well("This was answered already")
-    sees(browser, f"{home}/threads", "It is gone.")
+    sees(browser, f"{server.url}/p/postroom-people/agents/Ana", "It is gone.")
+    browser.open(str(browser.see("document.querySelector('.row h3 a').href")), width=390)
+    reads_well("Ana has read it")
+    press(browser, "button[value=read]")
+    reads_well("read just now")
 
 
 def test_the_command_line_sees_and_does_the_same(server: RunningServer, tmp_path: Path) -> None:

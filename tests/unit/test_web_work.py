@@ -267,6 +267,40 @@ async def test_a_conversation_of_a_person_is_whole_on_the_pages_of_both(room):
     assert (reader.name, reader.acked_at) == ("Ana", room.clock.now())
 
 
+@pytest.mark.parametrize(("ack", "button"), [(False, "has read it"), (True, "acknowledges it")])
+async def test_a_person_says_that_a_letter_was_read_and_its_writer_sees_that(room, ack, button):
+    browser, _ = await letter_form(room)
+    asked = {
+        "project_key": PROJECT,
+        "sender_name": "Ada",
+        "to": ["human:Ana"],
+        "subject": "x",
+        "body_md": "y",
+    }
+    await room.mail.call("send_message", {**asked, "ack_required": ack})
+    [letter] = await room.letters()
+    for address in (f"/p/{SLUG}/m/{letter.id}", f"/p/{PEOPLE_SLUG}/m/{letter.id}"):
+        page = (await browser.get(address)).text
+        assert f"<bdi>Ana</bdi> {button}" in page
+    fields = [(name, hidden(page, name)) for name in ("form_token", "name")]
+    strange = await post(browser, f"{address}/mark", *fields, ("do", "burn"))
+    wrong = await post(browser, f"{address}/mark", fields[0], ("name", "Ben"), ("do", "read"))
+    assert (strange.status_code, wrong.status_code) == (400, 404)
+    assert await reader_of(room, letter) == (None, None)
+    marked = await post(browser, f"{address}/mark", *fields, ("do", "ack" if ack else "read"))
+    assert (marked.status_code, marked.headers["location"]) == (303, address)
+    now = room.clock.now()
+    assert await reader_of(room, letter) == (now, now if ack else None)
+    assert button not in (await browser.get(address)).text
+    assert (await post(browser, f"/p/{PEOPLE_SLUG}/m/99/mark", *fields, ("do", "read"))).status_code == 404
+    assert (await browser.get(f"{address}/mark")).headers["location"] == address
+
+
+async def reader_of(room, letter):
+    [one] = (await room.store.read(lambda tx: tx.recipients([letter.id])))[letter.id]
+    return one.read_at, one.acked_at
+
+
 async def test_where_nobody_is_named_the_page_asks_for_a_name_first_and_keeps_what_one_came_for(room):
     browser = room.browser()
     page = (await browser.get(f"{WRITE}?to=Bo")).text
@@ -510,16 +544,18 @@ async def test_the_same_by_command(room):
 
 
 async def forms(room):
-    """Return the five forms as a logged-in person has them, each with its address."""
+    """Return the six forms as a logged-in person has them, each with its address."""
     _, question = await asked(room)
     _, run = await dead(room)
     _, letter = await letter_form(room)
+    to_ana = await room.send("Ada", "human:Ana")
     return {
         "answer": (QUESTIONS, [*question, ("answer", "yes")]),
         "replay": (RUNS, [*run, ("do", "replay")]),
         "cancel": (RUNS, [*run, ("do", "cancel")]),
         "write": (WRITE, letter),
         "name": (WRITE, [("form_token", ""), ("name", "Ben"), ("do", "name")]),
+        "mark": (f"/p/{SLUG}/m/{to_ana}/mark", [("form_token", ""), ("name", "Ana"), ("do", "read")]),
     }
 
 
@@ -528,7 +564,7 @@ async def standing(room):
     works = await room.operator.works(SLUG)
     questions = await room.questions.open_questions(SLUG)
     agents = await room.mail.call("list_agents", {"project_key": PROJECT})
-    people = await room.people_named.everybody()
+    people = await room.people_named.everybody()  # with how many letters each has not read
     return (works, questions, await room.letters(), [one["name"] for one in agents["agents"]], people)
 
 

@@ -68,12 +68,21 @@ class LetterOperator:
         letter = int(sent["deliveries"][0]["payload"]["id"])
         return Posted(letter=letter, slug=slug if slug in came else PEOPLE_SLUG)
 
+    async def mark(self, name: str, letter: int, *, acknowledge: bool) -> None:
+        """Note that a person has read a letter that came to them, or acknowledge it; the first mark stands.
+
+        Raises:
+            UnknownAgent, UnknownMessage: nobody is named so, or the letter did not come to them.
+        """
+        operation = "acknowledge_message" if acknowledge else "mark_message_read"
+        marked = {"project_key": PEOPLE_SLUG, "agent_name": name, "message_id": letter}
+        await self._calls.perform(operation, marked, caller=_HOUSE)
+
     async def _acknowledge(self, person: str, letter: int) -> None:
         """Note that a person has seen what they answered; their own letter has no such mark."""
         readers = (await self._mail.store.read(lambda tx: tx.recipients([letter])))[letter]
         if any((one.name, one.project_slug) == (person, PEOPLE_SLUG) for one in readers):
-            marked = {"project_key": PEOPLE_SLUG, "agent_name": person, "message_id": letter}
-            await self._calls.perform("acknowledge_message", marked, caller=_HOUSE)
+            await self.mark(person, letter, acknowledge=True)
 
 
 def _asked(tx: MailReads, slug: str, draft: Draft, limits: Limits) -> tuple[str, dict[str, Any]]:

@@ -72,6 +72,14 @@ class LetterDesk(Protocol):
         """
         ...
 
+    async def mark(self, name: str, letter: int, *, acknowledge: bool) -> None:
+        """Note that a person has read a letter that came to them, or acknowledge it; the first mark stands.
+
+        Raises:
+            UnknownAgent, UnknownMessage: nobody is named so, or the letter did not come to them.
+        """
+        ...
+
 
 class QuestionDesk(Protocol):
     """Answers what runs wait to be told."""

@@ -63,7 +63,7 @@ class LetterPages:
 
     def endpoints(self) -> Sequence[tuple[str, Endpoint]]:
         """Return the endpoints by their addresses."""
-        return (("/p/{slug}/write", self.write),)
+        return (("/p/{slug}/write", self.write), ("/p/{slug}/m/{message_id}/mark", self.mark))
 
     async def write(self, request: Request) -> Response:
         """Show the form, with an agent chosen or a letter to be answered; send what it holds."""
@@ -78,6 +78,23 @@ class LetterPages:
         if not await self._with.room.letters.people():
             return await self._who(request, project, typed, answers)
         return await self._form(request, project, typed, answers)
+
+    async def mark(self, request: Request) -> Response:
+        """Note that a person has read a letter, or acknowledge it, and show it again."""
+        project = await self._with.project(request)
+        given = request.path_params["message_id"]
+        if not NUMBER.fullmatch(given):
+            raise UnknownMessage(f"{given[:40]!r} is no letter's number", value=given[:40])
+        _, letter = await self._with.mail.read(lambda reads: reading.message(reads, project.slug, int(given)))
+        if request.method == "POST":
+            room = self._with.room
+            form = await read_form(request, room.visitors)
+            if form.text("do") not in ("read", "ack"):
+                raise InvalidArgument("a letter is read or acknowledged", value=form.text("do")[:40])
+            await room.letters.mark(
+                form.text("name"), letter.message.id, acknowledge=form.text("do") == "ack"
+            )
+        return see(links.message(project.slug, letter.message.id))
 
     async def _sent(self, request: Request, project: Project) -> Response:
         room = self._with.room

@@ -58,6 +58,11 @@ def message(slug: str, message_id: int, *, sent: bool = False) -> str:
     return _with(f"{project(slug)}/m/{message_id}", sent=1 if sent else None)
 
 
+def mark(slug: str, message_id: int) -> str:
+    """Return the address at which a person's mark on a message is taken."""
+    return f"{message(slug, message_id)}/mark"
+
+
 def source(slug: str, message_id: int) -> str:
     """Return the address of a message's text as it was written."""
     return f"{message(slug, message_id)}/source"

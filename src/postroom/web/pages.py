@@ -21,6 +21,7 @@ from postroom.mail.projects import PEOPLE_SLUG
 from postroom.web import files, marks, presence, reading
 from postroom.web.assets import asset_routes
 from postroom.web.desks import Workroom
+from postroom.web.forms import token_for
 from postroom.web.letter_pages import LetterPages
 from postroom.web.markdown import Body, Markdown
 from postroom.web.question_pages import QuestionPages
@@ -145,7 +146,10 @@ class Pages:
         seen: Sequence[tuple[str, str]] = ()
         if number(request, "sent") == 1:
             seen = await self._mail.read(lambda reads: reading.how_seen(reads, letter))
-        return self._html("message", project=project, letter=letter, bodies=bodies, seen=seen)
+        token = "" if self._room is None else token_for(request, self._room.visitors)
+        return self._html(
+            "message", project=project, letter=letter, bodies=bodies, seen=seen, form_token=token
+        )
 
     async def source(self, request: Request) -> Response:
         """Give a message's text as it was written, to be stored."""
