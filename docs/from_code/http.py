@@ -15,6 +15,7 @@ from postroom.http_api.hook_routes import hook_routes
 from postroom.http_api.routes import routes
 from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
 from postroom.web import page_routes
+from postroom.web.desks import Workroom
 
 ROUTE_WORDS: Final = {
     "/healthz": "The process answers: status and version.",
@@ -40,6 +41,11 @@ ROUTE_WORDS: Final = {
     '"overlap_seconds": 86400}`.',
     "/admin/questions": "What runs wait to be told (`GET`); answers one (`POST`), body: "
     '`{"number": "...", "answer": "yes", "why": "..."}`.',
+    "/admin/runs": "Runs of agents: those not done, those that ended lately or were given up, and letters "
+    "that wait for the next one. `?project=` for one project.",
+    "/admin/runs/one": "One run and the end of what it has put out. `?run=` names it, or its dispatch.",
+    "/admin/runs/cancel": 'Ends a run that is queued or at work. Body: `{"run": "..."}`.',
+    "/admin/runs/replay": 'Has a run that was given up tried again. Body: `{"run": "..."}`.',
     "/admin/runs/dead": "The runs that were given up and wait for somebody, oldest first, up to 500.",
     "/admin/login-code": "Makes a link that opens the pages once, within ten minutes.",
     "/hooks/{client}/{event}": "What a hook of a client or of Git asks. See [hooks](../hooks.md).",
@@ -61,11 +67,21 @@ ROUTE_WORDS: Final = {
     "/p/{slug}": "A project: newest threads, agents, reservations.",
     "/p/{slug}/timeline": "What happened in it lately: letters, the runs they began, files held. `?live=1` "
     "loads itself again.",
+    "/p/{slug}/questions": "What its agents wait to be told, and what they were told. `POST` answers: the "
+    "form of the page, from people who have logged in.",
+    "/p/{slug}/runs": "What its agents are at, what waits and why, what was given up. `POST` ends a run or "
+    "has one tried again, by a form as above. `?live=1` loads itself again.",
+    "/p/{slug}/runs/{run_id}": "A run: how it stands, what it has put out, its answer. `POST` as above. "
+    "`?live=1` loads itself again.",
+    "/p/{slug}/write": "A letter to be written: `?to=` an agent, `?reply=` to a letter. `POST` sends it, by "
+    "a form as above.",
     "/p/{slug}/agents": "Its agents.",
     "/p/{slug}/agents/{name}": "An agent, its letters, what it holds. `?box=sent` for what it sent.",
     "/p/{slug}/threads": "Its threads, newest first.",
     "/p/{slug}/t/{thread_id}": "A thread, in order.",
     "/p/{slug}/m/{message_id}": "A letter.",
+    "/p/{slug}/m/{message_id}/mark": "Takes that a person has read a letter, or acknowledges it "
+    "(`POST`), by a form of its page, from people who have logged in.",
     "/p/{slug}/m/{message_id}/source": "A letter's text as it was written, to be stored.",
     "/p/{slug}/reservations": "What is reserved, and what was reserved last. `?path=` for one path.",
     "/p/{slug}/search": "Search: `?q=`, `?order=newest` or `best`.",
@@ -141,7 +157,8 @@ def page() -> str:
     nobody: Any = _Absent()
     given = {"runners": nobody, "questions": nobody, "runs": nobody, "tokens": nobody}
     machine = [*routes(nobody, desk, registry=nobody, clock=clock, **given), *hook_routes(nobody, nobody)]
-    people = page_routes(nobody, clock=clock, parse_query=lambda _: None)
+    room = Workroom(visitors=nobody, questions=nobody, letters=nobody, runs=nobody)
+    people = page_routes(nobody, clock=clock, parse_query=lambda _: None, room=room)
     rows = [
         MCP,
         *REST,
@@ -167,7 +184,7 @@ page of another origin (`Origin`), and must say who sends it unless the address 
 - an agent sends `Authorization: Bearer <the agent's token>`: the MCP endpoint and the addresses below `/v1`;
 - a program sends a named token: what its [scopes](../security.md#named-tokens) open, and with
   `admin` what is for the operator, but for `/admin/tokens` and the pages;
-- a person logs in at `/login` and has a signed cookie: the pages, and looks below `/v1`.
+- a person logs in at `/login` and has a signed cookie: the pages with their forms, and looks below `/v1`.
 
 Beside the server's token, a call of the MCP endpoint or of an address below `/v1` may carry
 `Postroom-Agent-Token`. Every answer carries `X-Request-Id`, the caller's own if it sent a usable one.

@@ -23,6 +23,7 @@ from postroom.contracts.clock import SystemClock
 from postroom.mail.query import parse_query
 from postroom.stores.sqlite import SqliteStore
 from postroom.web import page_routes
+from still_room import still_room
 from web_samples import HOSTILE, Writer, picture
 
 POLICY = (
@@ -53,6 +54,11 @@ ADDRESSES = (
     "/p/orchard/reservations",
     "/p/orchard/search?q=lake",
     "/p/orchard/search",
+    "/p/orchard/questions",
+    "/p/orchard/runs",
+    "/p/orchard/runs/r1",
+    "/p/orchard/write",
+    "/p/orchard/write?reply=2",
     "/p/none",
 )
 ACTING = """
@@ -255,7 +261,8 @@ class Guarded:
 def site(tmp_path_factory) -> Iterator[Site]:
     store = SqliteStore.open(tmp_path_factory.mktemp("store") / "postroom.db")
     hostile, letter = asyncio.run(store.write(fill))
-    routes = page_routes(store, clock=SystemClock(), parse_query=parse_query)
+    room = still_room(now=SystemClock().now(), letters=(letter, hostile))
+    routes = page_routes(store, clock=SystemClock(), parse_query=parse_query, room=room)
     config = uvicorn.Config(Guarded(Starlette(routes=routes)), log_level="warning", lifespan="off", ws="none")
     server = uvicorn.Server(config)
     listening = socket.create_server(("127.0.0.1", 0))

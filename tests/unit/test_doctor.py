@@ -87,7 +87,7 @@ async def test_runs_that_were_given_up_are_a_fault_with_the_command_that_shows_t
     assert (told["state"], "1 dead_letter" in told["detail"]) == ("failed", True)
     assert "`postroom runs dead`" in told["remedy"]
     assert (await here.operator.doctor())["ok"] is False
-    (shown,) = await RunOperator(here.house.runs).dead()
+    (shown,) = await RunOperator(here.house.runs, here.house.mail.slug).dead()
     assert (shown["dispatch_id"], shown["error"]) == ("a", "the program ended with 1")
 
 

@@ -230,7 +230,7 @@ async def test_the_timeline_tells_what_happened_the_newest_first(client, store, 
         )
     ]
     assert at[:3] == sorted(at[:3])
-    assert shown.text.index("At work now") < shown.text.index(f"letter #{world.reply} since")
+    assert shown.text.index("Letters in hand") < shown.text.index(f"letter #{world.reply} since")
     assert "HiddenReader" not in shown.text
     assert GONE not in shown.text
     assert shown.all("script") == []
@@ -628,7 +628,8 @@ async def test_a_page_makes_a_fixed_number_of_look_ups_however_much_it_shows(sto
                 counting.looked_up = 0
                 await page(client, f"/p/{slug}{rest}")
                 made.append(counting.looked_up)
-            assert made[1] <= made[0] <= 8 or rest == "", (rest, made)
+            most = 14 if rest.startswith("/t/") else 8  # a thread may have letters of people and others
+            assert made[1] <= made[0] <= most or rest == "", (rest, made)
             assert made[1] <= 25
 
 

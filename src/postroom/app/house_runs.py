@@ -13,6 +13,7 @@ from postroom.contracts.run_stores import MAX_PAGE, RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.metrics import MailboxMetrics
+from postroom.dispatch.output_log import OutputLog
 from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
 
 STOP_WAIT_MS = 15_000
@@ -24,13 +25,14 @@ class HouseRuns:
 
     def __init__(self, stores: RunStores, *, registry: CollectorRegistry, timer: Timer | None = None) -> None:
         self.stores = stores
-        self._executors = ExecutorsByThread({})
+        timer = timer or SystemTimer()
+        self._executors = ExecutorsByThread({}, output=OutputLog(stores.events, timer))
         self._effects = JoinedEffects()
         self.mailbox = Mailbox(
             self._executors,
             stores,
             effects=self._effects,
-            timer=timer or SystemTimer(),
+            timer=timer,
             config=MailboxConfig(
                 drain_grace=timedelta(0),
                 stop_wait_ms=STOP_WAIT_MS,

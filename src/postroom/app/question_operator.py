@@ -1,19 +1,29 @@
-"""What runs wait to be told, on all threads: listed and answered by the operator; the first answer counts."""
+"""What runs wait to be told: listed, and answered by people at the pages and at the command line.
+
+The first answer counts. Who gave it stands in the run itself, written in the transaction that lets it go on.
+"""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
+from postroom.app.agent_threads import newest_runs, open_runs, whose
 from postroom.app.house_runs import HouseRuns
 from postroom.contracts.clock import Clock, iso
 from postroom.contracts.errors import StaleDecision
-from postroom.contracts.run_stores import RunQuery
-from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
-from postroom.gateway.asking import hand_over
+from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus
+from postroom.contracts.work import GivenAnswer, OpenQuestion
+from postroom.gateway.asking import decided, hand_over
 from postroom.gateway.replies import Question, question_of
+
+PAGES: Final = "page"
+COMMAND_LINE: Final = "operator"
+_PLACES: Final = {PAGES: "on the pages", COMMAND_LINE: "at the command line", "chat": "in a chat"}
+_EACH: Final = 50
+"""Runs of each agent that are looked at for answered questions."""
 
 
 class QuestionOperator:
-    """Answers the operator's routes to questions."""
+    """Answers the operator's routes and pages to questions."""
 
     def __init__(self, runs: HouseRuns, clock: Clock) -> None:
         self._runs = runs
@@ -29,36 +39,116 @@ class QuestionOperator:
                 "run_id": run.run_id,
                 "waiting_since": iso(run.updated_at),
             }
-            for run, question in await self._open()
+            for run, question in await self._open(None)
         ]
 
     async def answer(self, number: str, *, approved: bool, why: str) -> Mapping[str, object]:
         """Answer a question with yes or no."""
-        found = [(run, one) for run, one in await self._open() if one.number == number.strip().lower()]
+        found = [(run, one) for run, one in await self._open(None) if one.number == number.strip().lower()]
         if not found:
-            raise StaleDecision(
-                f"nothing is asked under the number {number!r}; it may have been answered", value=number
-            )
+            raise _stale(number, await self._given_before(number.strip().lower()))
         run, question = found[0]
-        decision = ToolCallResume(
-            decision_id=f"operator/{question.number}",
-            action=ResumeDecisionAction.RESUME if approved else ResumeDecisionAction.CANCEL,
-            result={"approved": approved},
-            reason=why or None,
-            updated_at=self._clock.now(),
-        )
-        if not await hand_over(self._runs.mailbox, run.thread_id, question, decision):
-            raise StaleDecision(f"question {number} was answered already", value=number)
+        await self._hand_over(run, question, approved=approved, why=why, by="", at=COMMAND_LINE)
         return {"number": question.number, "answer": "yes" if approved else "no"}
 
-    async def _open(self) -> list[tuple[RunRecord, Question]]:
-        found: list[tuple[RunRecord, Question]] = []
-        after = ""
-        while page := await self._runs.stores.threads.list_runs(
-            RunQuery(statuses=(RunStatus.WAITING,), after=after)
-        ):
-            after = page[-1].run_id
-            for run in page:
-                tickets = run.waiting.tickets if run.waiting is not None else ()
-                found += [(run, question_of(run, ticket)) for ticket in tickets]
+    async def open_questions(self, slug: str) -> Sequence[OpenQuestion]:
+        """Return what a project's agents wait to be told, the run that waits longest first."""
+        return [
+            OpenQuestion(
+                number=question.number,
+                text=question.text,
+                run_id=run.run_id,
+                thread_id=run.thread_id,
+                asked_at=run.updated_at,
+                project=whose(run.thread_id)[0],
+                agent=whose(run.thread_id)[1],
+            )
+            for run, question in await self._open(slug)
+        ]
+
+    async def given_answers(self, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
+        """Return what a project's agents were told lately, the newest answer first."""
+        runs = await newest_runs(self._runs.stores, slug, each=_EACH)
+        found = [_given(run, one) for run in runs for one in run.answered]
+        return sorted(found, key=lambda one: one.answered_at, reverse=True)[:limit]
+
+    async def given_answer(self, slug: str, run_id: str, number: str) -> GivenAnswer | None:
+        """Return the answer that a question of a project's run has; None when it has none that is known."""
+        run = await self._runs.stores.threads.load_run(run_id)
+        if run is None or whose(run.thread_id)[0] != slug:
+            return None
+        return next((one for ticket in run.answered if (one := _given(run, ticket)).number == number), None)
+
+    async def decide(
+        self, slug: str, run_id: str, number: str, *, approved: bool, why: str, by: str
+    ) -> GivenAnswer:
+        """Answer a question of a project's run for a person at the pages, and return what is kept of it.
+
+        Raises:
+            StaleDecision: it is not open, or not any more; no run is told anything.
+        """
+        asked = [
+            (run, one) for run, one in await self._open(slug) if (run.run_id, one.number) == (run_id, number)
+        ]
+        if not asked:
+            raise _stale(number, await self.given_answer(slug, run_id, number))
+        run, question = asked[0]
+        await self._hand_over(run, question, approved=approved, why=why, by=by, at=PAGES)
+        return GivenAnswer(
+            number=question.number,
+            text=question.text,
+            run_id=run.run_id,
+            approved=approved,
+            why=why,
+            by=by,
+            where=_PLACES[PAGES],
+            answered_at=self._clock.now(),
+            project=slug,
+            agent=whose(run.thread_id)[1],
+        )
+
+    async def _hand_over(
+        self, run: RunRecord, question: Question, *, approved: bool, why: str, by: str, at: str
+    ) -> None:
+        decision = decided(question, approved=approved, why=why, by=by, at=at, now=self._clock.now())
+        if not await hand_over(self._runs.mailbox, run.thread_id, question, decision):
+            slug, _ = whose(run.thread_id)
+            before = await self.given_answer(slug, run.run_id, question.number)
+            raise _stale(question.number, before)
+
+    async def _given_before(self, number: str) -> GivenAnswer | None:
+        runs = await newest_runs(self._runs.stores, "", each=_EACH)
+        given = (_given(run, one) for run in runs for one in run.answered)
+        return next((one for one in given if one.number == number), None)
+
+    async def _open(self, slug: str | None) -> list[tuple[RunRecord, Question]]:
+        runs = await open_runs(self._runs.stores, slug, (RunStatus.WAITING,))
+        found = [(run, question_of(run, ticket)) for run in runs for ticket in run.open_tickets]
         return sorted(found, key=lambda one: one[0].updated_at)
+
+
+def _given(run: RunRecord, answered: AnsweredTicket) -> GivenAnswer:
+    question, decision = question_of(run, answered.ticket), answered.decision
+    slug, name = whose(run.thread_id)
+    return GivenAnswer(
+        number=question.number,
+        text=question.text,
+        run_id=run.run_id,
+        approved=decision.approved,
+        why=decision.reason or "",
+        by=decision.by,
+        where=_PLACES.get(decision.decision_id.partition("/")[0], ""),
+        answered_at=decision.updated_at,
+        project=slug,
+        agent=name,
+    )
+
+
+def _stale(number: str, before: GivenAnswer | None) -> StaleDecision:
+    if before is None:
+        text = f"nothing is asked under the number {number!r}; it may have been answered"
+        return StaleDecision(text, value=number)
+    word = {True: "yes", False: "no"}.get(before.approved, "something else")  # type: ignore[arg-type]
+    who = " ".join(part for part in (before.by or "somebody", before.where) if part)
+    text = f"question {before.number} was answered already: {who} said {word} at {iso(before.answered_at)}"
+    return StaleDecision(text, value=number)

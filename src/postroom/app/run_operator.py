@@ -1,29 +1,239 @@
-"""Runs as the operator sees them: those that were given up, and why."""
+"""Runs as people see them, at the pages and at the command line: looked at, ended, tried again."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
+from postroom.app.agent_threads import newest_runs, open_runs, project_threads, whose
 from postroom.app.house_runs import HouseRuns
 from postroom.contracts.clock import iso
-from postroom.contracts.dispatch import RunDispatch
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
+from postroom.contracts.events import EventScope
+from postroom.contracts.run_stores import MAX_PAGE
+from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
+from postroom.contracts.work import Output, Waiting, Work, WorkState
+from postroom.dispatch.output_log import output_of
+from postroom.mail.waking.words import letters_named
 
 _MOST: Final = 500
+_EACH: Final = 20
+"""Ended runs of each agent that are looked at."""
+ENDED: Final = 50
+"""Ended runs that are shown."""
+_WELL: Final = (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED)
+_ORDER: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks", "done", "cancelled", "failed")
+_OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 
 
 class RunOperator:
-    """Answers the operator's route to runs."""
+    """Answers the operator's routes and pages to runs."""
 
-    def __init__(self, runs: HouseRuns) -> None:
+    def __init__(self, runs: HouseRuns, slug_of: Callable[[str], Awaitable[str]]) -> None:
+        """`slug_of` finds the project that a path or slug names."""
         self._runs = runs
+        self._slug_of = slug_of
+
+    async def slug(self, project: str) -> str:
+        """Return the slug of the project that a path or slug names.
+
+        Raises:
+            UnknownProject: there is none.
+        """
+        return await self._slug_of(project)
 
     async def dead(self) -> Sequence[Mapping[str, object]]:
         """Return what was given up, oldest first, up to 500."""
-        found: list[RunDispatch] = []
-        while len(found) < _MOST and (
-            page := await self._runs.mailbox.dead_letters(after=found[-1] if found else None)
+        return [_shown(one) for one in await self._dead("")]
+
+    async def works(self, slug: str) -> Sequence[Work]:
+        """Return the runs of a project's agents, or with "" of all agents.
+
+        Those not done come first, then the last ended; whatever was given up is there, however long ago.
+        """
+        stores = self._runs.stores
+        ended = [run for run in await newest_runs(stores, slug, each=_EACH) if not run.is_open]
+        dead = [await stores.threads.load_run(one.run_id) for one in await self._dead(project_threads(slug))]
+        runs = [*await open_runs(stores, slug), *ended[:ENDED], *(run for run in dead if run is not None)]
+        found = [await self._of(run) for run in {run.run_id: run for run in runs}.values()]
+        going = [one for one in found if one.state in _OPEN]
+        return [
+            *sorted(going, key=lambda one: (_ORDER.index(one.state), one.created_at)),
+            *(one for one in found if one.state not in _OPEN),
+        ]
+
+    async def waiting(self, slug: str) -> Sequence[Waiting]:
+        """Return the letters that wait for their reader's next run, those that wait longest first."""
+        found: list[Waiting] = []
+        after, prefix = "", project_threads(slug)
+        while page := await self._runs.stores.threads.threads_with_pending(after=after):
+            after = page[-1]
+            for thread_id in page:
+                if thread_id.startswith(prefix):
+                    found += await self._waiting_on(thread_id)
+        return sorted(found, key=lambda one: one.since_at)
+
+    async def work(self, run_id: str) -> Work:
+        """Return one run of an agent.
+
+        Raises:
+            UnknownRun: there is none, or it is no agent's.
+        """
+        run = await self._runs.stores.threads.load_run(run_id)
+        if run is None or whose(run.thread_id) == ("", ""):
+            raise UnknownRun(f"no agent has a run {run_id!r}", value=run_id)
+        return await self._of(run)
+
+    async def output(self, run_id: str) -> Output:
+        """Return what a run has put out so far, as far as that was kept."""
+        return await output_of(self._runs.stores.events, EventScope.run(run_id))
+
+    async def at_work(self, slug: str) -> Mapping[str, int]:
+        """Return which agents of a project have a run at work, by name in small letters, and since when."""
+        found: dict[str, int] = {}
+        after: tuple[int, str] | None = None
+        while page := await self._runs.stores.dispatches.list_by_status(
+            RunDispatchStatus.CLAIMED, limit=MAX_PAGE, after=after
         ):
-            found += page
-        return [_shown(one) for one in found[:_MOST]]
+            after = (page[-1].updated_at, page[-1].dispatch_id)
+            for row in page:
+                home, name = whose(row.thread_id)
+                if home == slug and name:
+                    found[name.casefold()] = row.claimed_at or row.updated_at
+        return found
+
+    async def named(self, run_id: str) -> Work:
+        """Return one run, named by its id or by its dispatch's.
+
+        Raises:
+            UnknownRun: there is none, or it is no agent's.
+        """
+        return await self.work(await self._run_id(run_id))
+
+    async def cancel(self, run_id: str) -> None:
+        """End a run that is queued or at work; whoever waits for it is told.
+
+        Raises:
+            UnknownRun: there is none.
+            IllegalTransition: it can be cancelled no more.
+        """
+        work = await self.named(run_id)
+        asked = work.can_cancel and await self._runs.mailbox.cancel(work.dispatch_id or run_id)
+        if not asked:
+            raise IllegalTransition(
+                f"run {work.run_id} is {(await self.work(work.run_id)).state} and cannot be cancelled",
+                value=run_id,
+                remedy="answer its question with no" if work.state == "asks" else "look at how it ended",
+            )
+
+    async def replay(self, run_id: str) -> Work:
+        """Have a run that was given up tried again, as a new run on the same letters; return the new one.
+
+        It may be named by its dispatch. Done twice, it is tried again once.
+
+        Raises:
+            UnknownRun: there is none.
+            IllegalTransition: it is not among those that were given up.
+        """
+        work = await self.named(run_id)
+        if not work.can_replay or work.dispatch_id is None:
+            raise IllegalTransition(
+                f"run {work.run_id} is not among those that were given up",
+                value=run_id,
+                remedy="see `postroom runs dead`; a run that was tried again is not there any more",
+            )
+        try:
+            result = await self._runs.mailbox.replay_dead_letter(work.dispatch_id)
+        except UnknownDispatch as error:
+            raise IllegalTransition(f"run {work.run_id} was tried again meanwhile", value=run_id) from error
+        return await self.work(result.run_id)
+
+    async def _dead(self, prefix: str) -> list[RunDispatch]:
+        """Return the dead letters of threads whose names begin like this, oldest first, up to 500."""
+        found: list[RunDispatch] = []
+        after: RunDispatch | None = None
+        while len(found) < _MOST and (page := await self._runs.mailbox.dead_letters(after=after)):
+            after = page[-1]
+            found += [one for one in page if one.thread_id.startswith(prefix)]
+        return found[:_MOST]
+
+    async def _run_id(self, named: str) -> str:
+        row = await self._runs.stores.dispatches.load_dispatch(named)
+        return named if row is None else row.run_id
+
+    async def _of(self, run: RunRecord) -> Work:
+        row = await self._row(run)
+        state = _state(run, row)
+        why, until = await self._why(run, row, state)
+        slug, name = whose(run.thread_id)
+        return Work(
+            run_id=run.run_id,
+            project=slug,
+            agent=name,
+            state=state,
+            letters=tuple(letters_named(run.input.trigger_message_ids if run.input else ())),
+            created_at=run.created_at,
+            started_at=run.started_at,
+            finished_at=run.finished_at,
+            attempts=0 if row is None else row.attempt_count,
+            dispatch_id=run.dispatch_id,
+            why=why,
+            until=until,
+            questions=len(run.open_tickets) if state == "asks" else 0,
+            parent_run_id=run.parent_run_id,
+            can_cancel=row is not None and not row.status.is_terminal,
+            can_replay=row is not None and row.status is RunDispatchStatus.DEAD_LETTER,
+        )
+
+    async def _row(self, run: RunRecord) -> RunDispatch | None:
+        """Return the dispatch of a run, as far as it is still there and this run's."""
+        if run.dispatch_id is None:
+            return None
+        row = await self._runs.stores.dispatches.load_dispatch(run.dispatch_id)
+        return row if row is not None and row.run_id == run.run_id else None
+
+    async def _why(self, run: RunRecord, row: RunDispatch | None, state: WorkState) -> tuple[str, int | None]:
+        if state == "queued":
+            if row is None:
+                return "its place in the queue is being written", None
+            try:
+                reason = await self._runs.mailbox.why_not(row.dispatch_id)
+            except UnknownDispatch:
+                return "it has ended at this moment", None
+            return reason.text, reason.until
+        end = run.termination
+        if state != "failed" or end is None:
+            return "", None
+        return run.error or end.value or end.type.value, None
+
+    async def _waiting_on(self, thread_id: str) -> list[Waiting]:
+        claimed = await self._runs.stores.dispatches.claimed_dispatch(thread_id)
+        why = "its next run takes it" if claimed is None else "it is at work, and reads this after that"
+        slug, name = whose(thread_id)
+        return [
+            Waiting(
+                letter=letter,
+                project=slug,
+                agent=name,
+                since_at=one.created_at,
+                why=why,
+                behind_run_id=None if claimed is None else claimed.run_id,
+            )
+            for one in await self._runs.mailbox.pending(thread_id)
+            for letter in letters_named([one.message.id or ""])
+        ]
+
+
+def _state(run: RunRecord, row: RunDispatch | None) -> WorkState:
+    if run.status is RunStatus.DONE:
+        end = run.termination
+        if end is None or end.type in _WELL:
+            return "done"
+        return "cancelled" if end.type is TerminationKind.CANCELLED else "failed"
+    if row is not None and row.status is RunDispatchStatus.CLAIMED:
+        return "at work"
+    if run.status is RunStatus.WAITING and (row is None or row.status is not RunDispatchStatus.QUEUED):
+        return "asks"
+    return "queued"
 
 
 def _shown(dispatch: RunDispatch) -> dict[str, object]:

@@ -25,6 +25,7 @@ from postroom.app.chats import Chats
 from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.gateway_config import load_gateway
+from postroom.app.letter_operator import LetterOperator
 from postroom.app.logs import configure_logs
 from postroom.app.operator import Operator
 from postroom.app.people_operator import PeopleOperator
@@ -49,6 +50,7 @@ from postroom.mail.query import parse_query
 from postroom.mcp_server.endpoint import Endpoint
 from postroom.version import __version__
 from postroom.web import page_routes
+from postroom.web.desks import Workroom
 
 _LOG = structlog.get_logger(__name__)
 
@@ -75,6 +77,8 @@ class Site:
         is_operator = token_check(token)
         sessions = Sessions(derived_key(token, "page-session"), clock)
         self.codes = LoginCodes(clock)
+        self._visitors = sessions
+        self._people = PeopleOperator(house.mail, house.agents.reaches)
         desk = LoginDesk(sessions, self.codes, clock, is_operator=is_operator)
         server = house.mcp_server()
         server.streamable_http_app(
@@ -99,6 +103,7 @@ class Site:
 
     def _routes(self, desk: LoginDesk) -> list[BaseRoute]:
         house, settings = self._house, self._house.settings
+        questions, runs = QuestionOperator(house.runs, house.clock), RunOperator(house.runs, house.mail.slug)
         return [
             Route(settings.mcp_path, Endpoint(StreamableHTTPASGIApp(self._sessions))),
             *routes(
@@ -110,17 +115,24 @@ class Site:
                 refresh=self.operator.refresh_metrics,
                 chats=self.operator.chats,
                 runners=RunnerOperator(house.mail, house.agents.check),
-                questions=QuestionOperator(house.runs, house.clock),
-                runs=RunOperator(house.runs),
+                questions=questions,
+                runs=runs,
                 tokens=house.tokens,
                 calls=house.calls,
                 events=EventFollowing(house.mail, house.tokens.holds),
             ),
             *hook_routes(Hooks(house.mail), Following(house.mail)),
-            *people_routes(PeopleOperator(house.mail, house.agents.reaches)),
+            *people_routes(self._people),
             *([] if house.gateway is None else house.gateway.routes()),
-            *page_routes(house.store, clock=house.clock, parse_query=parse_query),
+            *page_routes(
+                house.store, clock=house.clock, parse_query=parse_query, room=self._workroom(questions, runs)
+            ),
         ]
+
+    def _workroom(self, questions: QuestionOperator, runs: RunOperator) -> Workroom:
+        """Return what the pages need so that people who have logged in can work on them."""
+        letters = LetterOperator(self._house.mail, self._house.calls, self._people)
+        return Workroom(visitors=self._visitors, questions=questions, letters=letters, runs=runs)
 
     def end_listening(self) -> None:
         """End the streams of those who listen; whatever else they asked is still answered."""

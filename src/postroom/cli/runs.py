@@ -1,17 +1,79 @@
 """`postroom runs`: what the server executes for agents and chats."""
 
+from collections.abc import Mapping
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
 import typer
 
 from postroom.cli import show
 from postroom.cli.client import Server
-from postroom.cli.options import AsJson, DataDir
+from postroom.cli.options import AsJson, DataDir, project_key
 
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Runs of agents and of chats.")
+
+Run = Annotated[str, typer.Argument(metavar="ID", help="The run's id, or its dispatch's.")]
+OneProject = Annotated[
+    str | None,
+    typer.Option(
+        "--project", "-p", metavar="PATH|SLUG", help="Only this project's.", show_default="every project"
+    ),
+]
+_OUTPUT_SHOWN = 4_000
+"""Characters of the output that are shown to a person: the last ones."""
 
 
 @app.callback()
 def runs() -> None:
     """Runs of agents and of chats."""
+
+
+@app.command("list")
+def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """List the runs of agents: those at work, queued and asking, and those that ended lately."""
+    asked = "" if project is None else "?" + urlencode({"project": project_key(project)})
+    found = Server.find(data_dir=data_dir).admin("GET", f"/admin/runs{asked}")
+    rows = [
+        (one["run_id"], _agent(one), one["state"], _since(one), one["why"])
+        for one in show.items(found.get("runs"))
+    ]
+    rows += [
+        (f"letter {one['letter']}", _agent(one), "waits", one["since_at"], one["why"])
+        for one in show.items(found.get("waiting"))
+    ]
+    show.answer(
+        found,
+        as_json=as_json,
+        text=lambda: show.table(("ID", "AGENT", "STATE", "SINCE", "WHY"), rows, none="no agent was run yet"),
+    )
+
+
+@app.command("show")
+def show_one(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show a run of an agent: how it stands, what began it, and the end of what it has put out."""
+    found = _one(run, data_dir)
+    show.answer(found, as_json=as_json, text=lambda: _shown(found))
+
+
+@app.command()
+def why(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Say why a run does not execute, or why it ended."""
+    found = {name: value for name, value in _one(run, data_dir).items() if not name.startswith("output")}
+    show.answer(found, as_json=as_json, text=lambda: _reason(found))
+
+
+@app.command()
+def cancel(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """End a run that is queued or at work. Whoever waits for it is told."""
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/cancel", {"run": run})
+    show.answer(found, as_json=as_json, text=lambda: f"{show.line(found['run_id'])} is asked to end")
+
+
+@app.command()
+def replay(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Have a run that was given up tried again, as a new run on the same letters."""
+    found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/replay", {"run": run})
+    show.answer(found, as_json=as_json, text=lambda: f"it is tried again as run {show.line(found['run_id'])}")
 
 
 @app.command()
@@ -27,3 +89,30 @@ def dead(data_dir: DataDir = None, as_json: AsJson = False) -> None:
         as_json=as_json,
         text=lambda: show.table(("ID", "THREAD", "SINCE", "WHY"), rows, none="no run was given up"),
     )
+
+
+def _one(run: str, data_dir: DataDir) -> dict[str, object]:
+    return Server.find(data_dir=data_dir).admin("GET", f"/admin/runs/one?{urlencode({'run': run})}")
+
+
+def _agent(one: Mapping[str, Any]) -> str:
+    return f"{one['agent']}@{one['project']}"
+
+
+def _since(one: Mapping[str, Any]) -> object:
+    return one["finished_at"] or one["started_at"] or one["created_at"]
+
+
+def _reason(found: Mapping[str, Any]) -> str:
+    said = f"{show.line(found['state'])}: {show.line(found['why'])}" if found["why"] else found["state"]
+    return f"{said}, until {show.line(found['until'])}" if found["until"] else str(said)
+
+
+def _shown(found: Mapping[str, Any]) -> str:
+    facts = {name: value for name, value in found.items() if not name.startswith("output")}
+    output = str(found["output"])
+    told = show.plain(output[-_OUTPUT_SHOWN:])
+    is_cut = found["output_is_cut"] or len(output) > _OUTPUT_SHOWN
+    if not told:
+        return show.outline(facts)
+    return f"{show.outline(facts)}\noutput{' (its end)' if is_cut else ''}:\n{told}"

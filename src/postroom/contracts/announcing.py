@@ -67,6 +67,13 @@ class AnnouncingReads(Protocol):
         """Return which of these agents a session of some client acts as."""
         ...
 
+    def sessions_seen(self, agent_ids: Sequence[int]) -> dict[int, int]:
+        """Return when a session of some client was last noted to act as each of these agents.
+
+        Agents that no session acts as are left out.
+        """
+        ...
+
     def nudges(self, agent_id: int) -> Nudges:
         """Return what hooks did with the agent's turns."""
         ...

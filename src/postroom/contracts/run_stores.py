@@ -336,6 +336,10 @@ class ThreadStore(Protocol):
         """Return the thread's run with the newest `updated_at`, then the newest `created_at`."""
         ...
 
+    async def latest_runs(self, thread_id: str, *, limit: int = MAX_PAGE) -> tuple[RunRecord, ...]:
+        """Return the thread's newest runs, in the order in which `latest_run` finds them."""
+        ...
+
     async def list_runs(self, query: RunQuery) -> tuple[RunRecord, ...]:
         """Return runs by run id; a query for open statuses costs what is open, not what ever was."""
         ...

@@ -59,8 +59,8 @@ class WakingReads(Protocol):
         """Return runners by agent id, those after `after`."""
         ...
 
-    def with_runner(self, agent_ids: Sequence[int]) -> set[int]:
-        """Return which of these agents have a runner."""
+    def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
+        """Return which of these agents have a runner, and when it was declared."""
         ...
 
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:

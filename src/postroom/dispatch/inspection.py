@@ -1,15 +1,25 @@
 """What people ask of the queue: why something waits, what was given up, and to have it tried again."""
 
+import uuid
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 from postroom.contracts.activation import RunActivation, RunHints, RunMode
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
 from postroom.contracts.run_stores import MAX_PAGE
+from postroom.contracts.runs import RunStatus
 from postroom.dispatch.core import Core
 from postroom.dispatch.dispatcher import Dispatcher
-from postroom.dispatch.submissions import MailboxSubmitResult, Submissions
+from postroom.dispatch.submissions import MailboxDispatchStatus, MailboxSubmitResult, Submissions
+
+_REPLAYS: Final = uuid.UUID("5b0f0cf6-6f0e-5f5e-9d0b-2f6a1c7f1d26")
+
+
+def replayed_as(dispatch_id: str) -> str:
+    """Return the id of the run that tries a dead letter again."""
+    return str(uuid.uuid5(_REPLAYS, dispatch_id))
 
 
 class WhyNot(StrEnum):
@@ -70,6 +80,9 @@ class Inspection:
     async def replay(self, dispatch_id: str) -> MailboxSubmitResult:
         """Have a dead letter tried again as a new run on the same messages, and take it out of the tray.
 
+        It may be repeated when its end was not heard of: the new run's id is made of the dead letter's, so
+        that there is one.
+
         Raises:
             UnknownDispatch, UnknownRun: there is no such dispatch, or its run is gone.
             IllegalTransition: it is no dead letter.
@@ -85,12 +98,26 @@ class Inspection:
             options=kept.options,
             trace=replace(kept.trace, run_mode=RunMode.SCHEDULED, parent_run_id=run.run_id),
             delivery=replace(kept.delivery, delay_ms=0, deadline_at=None),
-            hints=RunHints(run_id=self._core.new_id(), resolution_id=run.resolution_id),
+            hints=RunHints(run_id=replayed_as(dispatch_id), resolution_id=run.resolution_id),
             committed_message_ids=kept.trigger_message_ids,
         )
-        result = await self._submissions.submit_committed(again)
+        result = await self._begun_before(again.run_id or "")
+        if result is None:
+            result = await self._submissions.submit_committed(again)
         await self._core.dispatches.discard(dispatch_id)
         return result
+
+    async def _begun_before(self, run_id: str) -> MailboxSubmitResult | None:
+        """Return the run that a former replay of the same dead letter has made, if it is not to be made."""
+        run = await self._core.threads.load_run(run_id)
+        if run is None or run.dispatch_id is None or run.status is RunStatus.CREATED:
+            return None  # one that is only prepared is submitted, which joins what is queued of it
+        return MailboxSubmitResult(
+            dispatch_id=run.dispatch_id,
+            run_id=run.run_id,
+            thread_id=run.thread_id,
+            status=MailboxDispatchStatus.RUNNING,
+        )
 
     async def discard(self, dispatch_id: str) -> RunDispatch:
         """Take a dead letter out of the tray for good; its run keeps the error.

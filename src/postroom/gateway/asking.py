@@ -15,6 +15,8 @@ from postroom.gateway.replies import Question, question_of
 from postroom.gateway.session import SessionSource
 
 _NUMBER = re.compile(r"[0-9a-f]{6}")
+_LONGEST_ID = 512
+_LONGEST_NAME = 200
 ANSWERED_ALREADY = "That was answered already."
 
 
@@ -30,8 +32,7 @@ class Asking:
     async def questions(self, thread_id: str) -> list[Question]:
         """Return what a conversation's runs wait to be told."""
         runs = await self._threads.list_runs(RunQuery(thread_id=thread_id, statuses=(RunStatus.WAITING,)))
-        waiting = ((run, run.waiting) for run in runs)
-        return [question_of(run, ticket) for run, state in waiting if state for ticket in state.tickets]
+        return [question_of(run, ticket) for run in runs for ticket in run.open_tickets]
 
     async def decide(self, session: ChatSession, source: SessionSource, words: str, *, approved: bool) -> str:
         """Answer the question that the words name, or the only one, and return what is to be said about it.
@@ -48,24 +49,30 @@ class Asking:
         if not named_ones:
             return "Nothing is asked here by that number; it may have been answered already."
         [chosen] = named_ones
-        decision = ToolCallResume(
-            decision_id=f"chat/{chosen.number}",
-            action=ResumeDecisionAction.RESUME if approved else ResumeDecisionAction.CANCEL,
-            result={"approved": approved},
-            reason=why or None,
-            updated_at=self._clock.now(),
-        )
+        who = source.user_name or source.user_id or ""
+        decision = decided(chosen, approved=approved, why=why, by=who, at="chat", now=self._clock.now())
         if not await hand_over(self._mailroom, session.thread_id, chosen, decision):
             return ANSWERED_ALREADY
-        note = (
-            f"{'Approved' if approved else 'Denied'} by {source.user_name or source.user_id or 'somebody'}."
-        )
+        note = f"{'Approved' if approved else 'Denied'} by {who or 'somebody'}."
         await self._show(session, chosen, note)
         return note
 
     async def _show(self, session: ChatSession, question: Question, note: str) -> None:
         text = f"{question.text}\n\n{note}"
         await self._notices.show_answered(session.thread_id, question.number, text)
+
+
+def decided(question: Question, *, approved: bool, why: str, by: str, at: str, now: int) -> ToolCallResume:
+    """Return a person's yes or no; the same person's same answer from the same place counts once."""
+    word = "yes" if approved else "no"
+    return ToolCallResume(
+        decision_id=f"{at}/{question.number}/{word}/{by}"[:_LONGEST_ID],
+        action=ResumeDecisionAction.RESUME if approved else ResumeDecisionAction.CANCEL,
+        result={"approved": approved},
+        reason=why or None,
+        updated_at=now,
+        by=by[:_LONGEST_NAME],
+    )
 
 
 async def hand_over(mailroom: Mailroom, thread_id: str, question: Question, decision: ToolCallResume) -> bool:

@@ -53,11 +53,29 @@ class Sessions:
 
     def recognises(self, cookies: str) -> bool:
         """Return whether a Cookie header holds a session that this server gave out and that has not ended."""
+        return self._session_in(cookies) is not None
+
+    def form_token(self, cookies: str) -> str | None:
+        """Return what a form of ours holds to be taken from this session; None when there is no session.
+
+        It can be made of the cookie and the key alone, and says nothing about either.
+        """
+        session = self._session_in(cookies)
+        return None if session is None else self._signature(f"form.{session}")
+
+    def takes_form(self, cookies: str, token: str) -> bool:
+        """Return whether a form that holds this token was made for this session."""
+        expected = self.form_token(cookies)
+        return expected is not None and hmac.compare_digest(
+            expected.encode(), token.encode("utf-8", "replace")
+        )
+
+    def _session_in(self, cookies: str) -> str | None:
         for part in cookies.split(";"):
             name, _, value = part.strip().partition("=")
             if name == self.cookie_name and self._holds(value):
-                return True
-        return False
+                return value
+        return None
 
     def _holds(self, value: str) -> bool:
         found = _COOKIE.fullmatch(value)

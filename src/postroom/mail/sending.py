@@ -23,6 +23,7 @@ from postroom.contracts.mail import (
     Recipient,
     RecipientKind,
 )
+from postroom.contracts.store import MailReads
 from postroom.mail.commands import RecallMessage, ReplyMessage, SendMessage
 from postroom.mail.contacts import ContactFacts, refusal
 from postroom.mail.desk import Writing
@@ -326,10 +327,7 @@ def _sent(
         home_slug=letter.project.slug,
         bodies=False,
     )
-    ids = [one.agent_id for one in recipients]
-    runners, hooks = desk.tx.with_runner(ids), desk.tx.with_client_session(ids)
-    at_work = desk.tx.working_on(ids, letter.project.id, message.thread_id) if runners else ()
-    live = {one for one in at_work if _is_steered(desk, one)}
+    seen = how_seen(desk.tx, message, recipients)
     by_project: dict[str, list[Recipient]] = {}
     for one in recipients:
         by_project.setdefault(one.project_slug, []).append(one)
@@ -340,7 +338,7 @@ def _sent(
                 "project": slug,
                 "recipients": [one.name for one in readers],
                 "payload": payload,
-                "seen": [LIVE if one.agent_id in live else _seen(one, runners, hooks) for one in readers],
+                "seen": [seen[one.agent_id] for one in readers],
             }
             for slug, readers in by_project.items()
         ],
@@ -348,14 +346,22 @@ def _sent(
     }
 
 
-def _is_steered(desk: Writing, agent_id: int) -> bool:
+def how_seen(tx: MailReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
+    """Return how each of these will see the letter, by the reader's id, as far as that is known now."""
+    ids = [one.agent_id for one in readers]
+    runners, hooks = tx.with_runner(ids), tx.with_client_session(ids)
+    at_work = tx.working_on(list(runners), message.project_id, message.thread_id) if runners else ()
+    live = {one for one in at_work if _is_steered(tx, one)}
+    return {one.agent_id: LIVE if one.agent_id in live else _seen(one, runners, hooks) for one in readers}
+
+
+def _is_steered(tx: MailReads, agent_id: int) -> bool:
     """Say whether a run of an agent reads letters of its thread while it works."""
-    kept = desk.tx.runner(agent_id)
+    kept = tx.runner(agent_id)
     return kept is not None and reads_at_work(kept.runner)
 
 
 def _seen(reader: Recipient, runners: Collection[int], hooks: Collection[int]) -> str:
-    """Return how a recipient will see its letter, as far as that is known when it is sent."""
     if reader.agent_id in runners:
         return CHAT if reader.project_slug == PEOPLE_SLUG else RUNNER
     return HOOK if reader.agent_id in hooks else INBOX

@@ -28,14 +28,39 @@ def threads(slug: str, *, before: int | None = None) -> str:
     return _with(f"{project(slug)}/threads", before=before)
 
 
+def questions(slug: str, *, done: str | None = None, live: bool = False) -> str:
+    """Return the address of a project's questions, of those after one was answered."""
+    return _with(f"{project(slug)}/questions", done=done, live=1 if live else None)
+
+
+def runs(slug: str, *, live: bool = False, done: str | None = None) -> str:
+    """Return the address of the runs of a project's agents."""
+    return _with(f"{project(slug)}/runs", live=1 if live else None, done=done)
+
+
+def run(slug: str, run_id: str, *, live: bool = False, done: str | None = None) -> str:
+    """Return the address of one run."""
+    return _with(f"{project(slug)}/runs/{_part(run_id)}", live=1 if live else None, done=done)
+
+
+def write(slug: str, *, to: str | None = None, reply: int | None = None) -> str:
+    """Return the address of the form for a letter: a new one, one to an agent, or an answer."""
+    return _with(f"{project(slug)}/write", to=to, reply=reply)
+
+
 def thread(slug: str, thread_id: str, *, after: int | None = None, newest: bool = False) -> str:
     """Return the address of a thread: from its beginning, behind a message, or its newest messages."""
     return _with(f"{project(slug)}/t/{_part(thread_id)}", after=after, newest=1 if newest else None)
 
 
-def message(slug: str, message_id: int) -> str:
-    """Return the address of one message."""
-    return f"{project(slug)}/m/{message_id}"
+def message(slug: str, message_id: int, *, sent: bool = False) -> str:
+    """Return the address of one message, of one that was sent just now."""
+    return _with(f"{project(slug)}/m/{message_id}", sent=1 if sent else None)
+
+
+def mark(slug: str, message_id: int) -> str:
+    """Return the address at which a person's mark on a message is taken."""
+    return f"{message(slug, message_id)}/mark"
 
 
 def source(slug: str, message_id: int) -> str:

@@ -1,11 +1,11 @@
-"""The pages people look at: read-only, made on the server, without a script.
+"""The pages people look at: made on the server, without a script. Those here change nothing.
 
 Each endpoint reads its parameters, gathers one view of the store (`reading`) and fills one template. A
 failure of the house becomes a page in the same look; anything else is left to the edge of the application.
 """
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -14,29 +14,24 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import (
-    AccessError,
-    InputError,
-    InvalidArgument,
-    PostroomError,
-    StateError,
-    StoreError,
-    UnknownAgent,
-    UnknownMessage,
-    UnknownProject,
-    UnknownThread,
-)
-from postroom.contracts.mail import Attachment, Message, Project, Query, SearchOrder
+from postroom.contracts.errors import UnknownMessage
+from postroom.contracts.mail import Agent, Attachment, Message, Project, Query, SearchOrder
 from postroom.contracts.store import MailReads, MailStore
-from postroom.web import files, marks, reading
+from postroom.mail.projects import PEOPLE_SLUG
+from postroom.web import files, marks, presence, reading
 from postroom.web.assets import asset_routes
+from postroom.web.desks import Workroom
+from postroom.web.forms import token_for
+from postroom.web.letter_pages import LetterPages
 from postroom.web.markdown import Body, Markdown
-from postroom.web.templating import render
+from postroom.web.question_pages import QuestionPages
+from postroom.web.run_pages import RunPages
+from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number
 from postroom.web.timeline import timeline
 from postroom.web.views import Letter
+from postroom.web.working import Working
 
 T = TypeVar("T")
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 MAX_QUESTION = 500
 """Characters of a search that are read."""
@@ -44,33 +39,24 @@ SHOWN_PICTURE = 512 * 1024
 """Bytes of a picture without a preview up to which it is shown itself."""
 DEFAULT_ADDRESS = "http://127.0.0.1:8765"
 
-_NUMBER = re.compile(r"[0-9]{1,18}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _ADDRESS = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 
-_STATUS: tuple[tuple[type[PostroomError], HTTPStatus], ...] = (
-    (UnknownProject, HTTPStatus.NOT_FOUND),
-    (UnknownAgent, HTTPStatus.NOT_FOUND),
-    (UnknownMessage, HTTPStatus.NOT_FOUND),
-    (UnknownThread, HTTPStatus.NOT_FOUND),
-    (InputError, HTTPStatus.BAD_REQUEST),
-    (AccessError, HTTPStatus.FORBIDDEN),
-    (StateError, HTTPStatus.CONFLICT),
-    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
-    (PostroomError, HTTPStatus.INTERNAL_SERVER_ERROR),
-)
-
 
 def page_routes(
-    mail: MailStore, *, clock: Clock, parse_query: Callable[[str], Query | None]
+    mail: MailStore,
+    *,
+    clock: Clock,
+    parse_query: Callable[[str], Query | None],
+    room: Workroom | None = None,
 ) -> list[BaseRoute]:
-    """Return the routes of the pages and of what they fetch.
+    """Return the routes of the pages and of what they fetch; with a `room`, people can work on them.
 
     No request reads a file: templates and assets are in memory. Every path is `/` itself or lies under `/p`,
     `/attachments`, `/previews` or `/static`.
     """
-    pages = Pages(mail, clock=clock, parse_query=parse_query)
-    endpoints: Sequence[tuple[str, Endpoint]] = (
+    pages = Pages(mail, clock=clock, parse_query=parse_query, room=room)
+    looks: Sequence[tuple[str, Endpoint]] = (
         ("/", pages.projects),
         ("/p/{slug}", pages.project),
         ("/p/{slug}/agents", pages.agents),
@@ -86,39 +72,40 @@ def page_routes(
         ("/attachments/{sha256}", pages.attachment),
         ("/previews/{sha256}", pages.preview),
     )
-    return [Route(path, pages.guarded(endpoint)) for path, endpoint in endpoints] + asset_routes()
+    works = [] if room is None else _work_routes(Working(mail=mail, clock=clock, room=room))
+    return [*works, *(Route(path, guarded(endpoint)) for path, endpoint in looks), *asset_routes()]
 
 
-def error_page(status: int, message: str, *, remedy: str = "") -> Response:
-    """Return a page in the look of the others that says what is wrong, and what to do about it."""
-    words = {"title": HTTPStatus(status).phrase, "message": message, "remedy": remedy}
-    return _html("error", {"status": int(status), **words}, status)
+def _work_routes(working: Working) -> list[Route]:
+    """Return the routes of the pages that have forms; each is sent to the address at which it is shown."""
+    pages = (QuestionPages(working), LetterPages(working), RunPages(working))
+    return [
+        Route(path, guarded(endpoint), methods=["GET", "POST"])
+        for one in pages
+        for path, endpoint in one.endpoints()
+    ]
 
 
 class Pages:
     """The endpoints, over one store."""
 
-    def __init__(self, mail: MailStore, *, clock: Clock, parse_query: Callable[[str], Query | None]) -> None:
+    def __init__(
+        self,
+        mail: MailStore,
+        *,
+        clock: Clock,
+        parse_query: Callable[[str], Query | None],
+        room: Workroom | None,
+    ) -> None:
         self._mail = mail
+        self._room = room
         self._clock = clock
         self._parse_query = parse_query
         self._markdown = Markdown()
 
-    def guarded(self, endpoint: Endpoint) -> Endpoint:
-        """Return the endpoint, with a page in the place of each failure of the house."""
-
-        async def answer(request: Request) -> Response:
-            try:
-                return await endpoint(request)
-            except PostroomError as error:
-                status = next(status for kind, status in _STATUS if isinstance(error, kind))
-                return error_page(status, error.message, remedy=error.remedy)
-
-        return answer
-
     async def projects(self, request: Request) -> Response:
         """Show every project."""
-        after = _number(request, "after") or 0
+        after = number(request, "after") or 0
         page = await self._settled(lambda reads: reading.projects(reads, after=after))
         return self._html("projects", page=page, after=after, address=_address(request))
 
@@ -126,25 +113,26 @@ class Pages:
         """Show a project's newest threads, agents and reservations."""
         slug, now = request.path_params["slug"], self._clock.now()
         page = await self._settled(lambda reads: reading.overview(reads, slug, now=now))
-        return self._html("project", page=page, project=page.project)
+        asked = [] if self._room is None else await self._room.questions.open_questions(slug)
+        return self._html("project", page=page, project=page.project, asked=len(asked))
 
     async def timeline(self, request: Request) -> Response:
         """Show what happened in a project, the newest first; live, the page loads itself again."""
         slug, now = request.path_params["slug"], self._clock.now()
-        live = _choice(request, "live", ("0", "1")) == "1"
+        live = choice(request, "live", ("0", "1")) == "1"
         page = await self._mail.read(lambda reads: timeline(reads, slug, now=now))
         return self._html("timeline", page=page, project=page.project, live=live)
 
     async def threads(self, request: Request) -> Response:
         """Show a project's threads, the newest first."""
-        slug, before = request.path_params["slug"], _number(request, "before")
+        slug, before = request.path_params["slug"], number(request, "before")
         project, page = await self._settled(lambda reads: reading.threads(reads, slug, before=before))
         return self._html("threads", project=project, page=page, before=before)
 
     async def thread(self, request: Request) -> Response:
         """Show messages of a thread, in order."""
         slug, thread_id = request.path_params["slug"], request.path_params["thread_id"]
-        after, newest = _number(request, "after") or 0, _number(request, "newest") == 1
+        after, newest = number(request, "after") or 0, number(request, "newest") == 1
         page = await self._mail.read(
             lambda reads: reading.thread(reads, slug, thread_id, after=after, newest=newest)
         )
@@ -155,7 +143,13 @@ class Pages:
         """Show one message."""
         project, letter = await self._message(request)
         bodies = await self._bodies([letter.message])
-        return self._html("message", project=project, letter=letter, bodies=bodies)
+        seen: Sequence[tuple[str, str]] = ()
+        if number(request, "sent") == 1:
+            seen = await self._mail.read(lambda reads: reading.how_seen(reads, letter))
+        token = "" if self._room is None else token_for(request, self._room.visitors)
+        return self._html(
+            "message", project=project, letter=letter, bodies=bodies, seen=seen, form_token=token
+        )
 
     async def source(self, request: Request) -> Response:
         """Give a message's text as it was written, to be stored."""
@@ -167,19 +161,21 @@ class Pages:
 
     async def agents(self, request: Request) -> Response:
         """Show a project's agents."""
-        slug, after = request.path_params["slug"], _number(request, "after") or 0
+        slug, after = request.path_params["slug"], number(request, "after") or 0
         project, page = await self._mail.read(lambda reads: reading.agents(reads, slug, after=after))
-        return self._html("agents", project=project, page=page, after=after)
+        there = await self._presence(slug, page.rows)
+        return self._html("agents", project=project, page=page, after=after, there=there)
 
     async def agent(self, request: Request) -> Response:
         """Show an agent with its inbox or what it sent, and what it has reserved."""
         slug, name = request.path_params["slug"], request.path_params["name"]
-        before, now = _number(request, "before"), self._clock.now()
-        sent = _choice(request, "box", ("inbox", "sent")) == "sent"
+        before, now = number(request, "before"), self._clock.now()
+        sent = choice(request, "box", ("inbox", "sent")) == "sent"
         page = await self._settled(
             lambda reads: reading.agent(reads, slug, name, sent=sent, before=before, now=now)
         )
-        return self._html("agent", page=page, project=page.project, sent=sent, before=before)
+        there = await self._presence(slug, [page.agent])
+        return self._html("agent", page=page, project=page.project, sent=sent, before=before, there=there)
 
     async def reservations(self, request: Request) -> Response:
         """Show what is reserved, and what was reserved last."""
@@ -190,9 +186,9 @@ class Pages:
 
     async def search(self, request: Request) -> Response:
         """Show the messages that a search finds."""
-        slug, cursor = request.path_params["slug"], _number(request, "cursor") or 0
+        slug, cursor = request.path_params["slug"], number(request, "cursor") or 0
         question = request.query_params.get("q", "").strip()[:MAX_QUESTION]
-        order: SearchOrder = "best" if _choice(request, "order", ("newest", "best")) == "best" else "newest"
+        order: SearchOrder = "best" if choice(request, "order", ("newest", "best")) == "best" else "newest"
         query = self._parse_query(question)
         project, page = await self._settled(
             lambda reads: reading.search(reads, slug, query, order=order, cursor=cursor)
@@ -234,7 +230,7 @@ class Pages:
 
     async def _message(self, request: Request) -> tuple[Project, Letter]:
         slug, given = request.path_params["slug"], request.path_params["message_id"]
-        if not _NUMBER.fullmatch(given):
+        if not NUMBER.fullmatch(given):
             raise UnknownMessage(f"{given!r} is no message's number", value=given)
         return await self._mail.read(lambda reads: reading.message(reads, slug, int(given)))
 
@@ -257,39 +253,20 @@ class Pages:
         texts = {one.id: one.body_md for one in messages if one.recalled_at is None}
         return await self._markdown.render(texts)
 
-    def _html(self, template: str, **values: object) -> Response:
-        return _html(template, {"now": self._clock.now(), "shown_picture": SHOWN_PICTURE, **values})
-
-
-def _html(template: str, values: dict[str, object], status: int = HTTPStatus.OK) -> Response:
-    return Response(
-        render(template, **{"project": None, "q": "", "now": None, **values}),
-        status_code=status,
-        media_type="text/html; charset=utf-8",
-        headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"},
-    )
-
-
-def _number(request: Request, name: str) -> int | None:
-    given = request.query_params.get(name)
-    if given is None:
-        return None
-    if not _NUMBER.fullmatch(given):
-        raise InvalidArgument(f"{name} must be a number, not {given[:40]!r}", value=given, remedy="go back")
-    return int(given)
-
-
-def _choice(request: Request, name: str, allowed: tuple[str, ...]) -> str:
-    given = request.query_params.get(name, allowed[0])
-    if given not in allowed:
-        raise InvalidArgument(
-            f"{name} must be one of {', '.join(allowed)}, not {given[:40]!r}", value=given, remedy="go back"
+    async def _presence(self, slug: str, agents: Sequence[Agent]) -> dict[int, presence.Presence]:
+        at_work = {} if self._room is None else await self._room.runs.at_work(slug)
+        now = self._clock.now()
+        return await self._mail.read(
+            lambda reads: presence.of(reads, agents, at_work, now=now, are_people=slug == PEOPLE_SLUG)
         )
-    return given
+
+    def _html(self, template: str, **values: object) -> Response:
+        shared = {"now": self._clock.now(), "works": self._room is not None, "shown_picture": SHOWN_PICTURE}
+        return html(template, {**shared, **values})
 
 
 def _stored_file(request: Request) -> tuple[str, int]:
-    sha256, message_id = request.path_params["sha256"], _number(request, "message")
+    sha256, message_id = request.path_params["sha256"], number(request, "message")
     if not _SHA256.fullmatch(sha256) or message_id is None:
         raise UnknownMessage("no message is named that has this file", remedy="open it from its message")
     return sha256, message_id

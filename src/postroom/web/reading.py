@@ -21,6 +21,8 @@ from postroom.contracts.mail import (
     SearchOrder,
 )
 from postroom.contracts.store import MailReads
+from postroom.mail import sending
+from postroom.web import conversation
 from postroom.web.views import (
     AgentPage,
     BoxRow,
@@ -117,22 +119,22 @@ def thread(reads: MailReads, slug: str, thread_id: str, *, after: int, newest: b
         UnknownThread: the project has no such thread.
     """
     project = known_project(reads, slug)
-    size = reads.thread_size(project.id, thread_id)
-    beginning = reads.thread(project.id, thread_id, limit=1)
+    talk = conversation.Conversation(reads, project, thread_id)
+    beginning = talk.letters(limit=1)
     if not beginning:
         raise UnknownThread(f"{slug} has no thread {thread_id!r}", value=thread_id)
     if newest:
-        tail = reads.thread_tail(project.id, thread_id, limit=LETTERS)
+        tail = talk.newest(limit=LETTERS)
         page = Page(_fitting(tail[::-1])[::-1])
     else:
-        found = reads.thread(project.id, thread_id, limit=LETTERS + 1, after=after)
+        found = talk.letters(limit=LETTERS + 1, after=after)
         fitting = _fitting(found[:LETTERS])
         page = Page(fitting, fitting[-1].id if len(fitting) < len(found) else None)
     return ThreadPage(
         project=project,
         thread_id=thread_id,
         first=beginning[0],
-        size=size,
+        size=talk.size(),
         letters=Page(_letters(reads, project, page.rows), page.next),
         after=after,
         newest=newest,
@@ -140,16 +142,22 @@ def thread(reads: MailReads, slug: str, thread_id: str, *, after: int, newest: b
 
 
 def message(reads: MailReads, slug: str, message_id: int) -> tuple[Project, Letter]:
-    """Return one message of a project.
+    """Return one message of a project, or one that came to it.
 
     Raises:
         UnknownMessage: the project has no such message.
     """
     project = known_project(reads, slug)
     found = reads.message(message_id)
-    if found is None or found.project_id != project.id:
+    if found is None or not conversation.here(reads, project, [found]):
         raise UnknownMessage(f"{slug} has no message {message_id}", value=message_id)
     return project, _letters(reads, project, [found])[0]
+
+
+def how_seen(reads: MailReads, letter: Letter) -> list[tuple[str, str]]:
+    """Return the readers of a letter that may be shown, each with how it will see the letter."""
+    seen = sending.how_seen(reads, letter.message, letter.recipients)
+    return [(one.name, seen[one.agent_id]) for one in letter.recipients]
 
 
 def agents(reads: MailReads, slug: str, *, after: int) -> tuple[Project, Page[Agent]]:
@@ -310,16 +318,19 @@ def _letters(reads: MailReads, project: Project, messages: Sequence[Message]) ->
     senders = reads.agents_by_id(sorted({one.sender_id for one in messages}))
     recipients = reads.recipients(ids)
     attachments = reads.attachments(ids)
+    shown = {one.id for one in conversation.here(reads, project, list(known.values()))}
+    homes = _slugs(reads, (one.project_id for one in senders.values()))
     letters = []
     for one in messages:
         sender = senders.get(one.sender_id)
         answers = known.get(one.reply_to) if one.reply_to is not None else None
         letter = Letter(
             message=one,
-            sender=sender if sender and sender.project_id == project.id else None,
+            sender=sender,
+            home=homes.get(sender.project_id) if sender else None,
             recipients=_seen(recipients.get(one.id, [])),
             attachments=attachments.get(one.id, []) if one.recalled_at is None else [],
-            answers=answers if answers and answers.project_id == project.id else None,
+            answers=answers if answers and answers.id in shown else None,
         )
         letters.append(letter)
     return letters

@@ -4,16 +4,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from postroom.mail.projects import PEOPLE_SLUG
 from postroom.web import links
 from postroom.web.assets import asset_link
 from postroom.web.files import PICTURES
 from postroom.web.reading import awaited
 from postroom.web.wording import (
     absolute,
+    clip,
     extension,
     folder_name,
     gist,
     initials,
+    lasting,
+    lines,
     moment,
     one_line,
     relative,
@@ -38,16 +42,19 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    made.globals.update(link=links, asset=asset_link, pictures=PICTURES)
+    made.globals.update(link=links, asset=asset_link, pictures=PICTURES, people_slug=PEOPLE_SLUG)
     made.filters.update(
         absolute=absolute,
         awaited=awaited,
+        clip=clip,
         extension=extension,
         folder_name=folder_name,
         gist=gist,
         initials=initials,
+        lasting=lasting,
         line=one_line,
         moment=moment,
+        said=lines,
         size=size_text,
         tone=tone,
         when=_when,

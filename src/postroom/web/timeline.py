@@ -11,6 +11,7 @@ from typing import Literal
 from postroom.contracts.mail import Message, Project, Recipient, Reservation
 from postroom.contracts.store import MailReads
 from postroom.contracts.waking import Handling
+from postroom.web import conversation
 from postroom.web.reading import known_project, newest_of
 
 Kind = Literal["wrote", "began", "done", "failed", "reserved", "freed"]
@@ -59,9 +60,7 @@ class TimelinePage:
 def timeline(reads: MailReads, slug: str, *, now: int) -> TimelinePage:
     """Return what happened in a project, the newest first."""
     project = known_project(reads, slug)
-    messages = newest_of(
-        lambda after, limit: reads.project_messages(project.id, limit=limit, after=after), LETTERS
-    )
+    messages = _lately(reads, project)
     ids = [one.id for one in messages]
     readers = {number: _seen(found) for number, found in reads.recipients(ids).items()}
     handled = reads.handlings(ids)
@@ -85,6 +84,18 @@ def timeline(reads: MailReads, slug: str, *, now: int) -> TimelinePage:
     found.sort(key=lambda one: one.at, reverse=True)
     is_cut = len(messages) == LETTERS or len(held) == HELD or len(found) > SHOWN
     return TimelinePage(project=project, happened=found[:SHOWN], at_work=at_work, is_cut=is_cut)
+
+
+def _lately(reads: MailReads, project: Project) -> list[Message]:
+    """Return what was written last in a project, and to it by people."""
+
+    def newest(project_id: int) -> list[Message]:
+        return newest_of(
+            lambda after, limit: reads.project_messages(project_id, limit=limit, after=after), LETTERS
+        )
+
+    found = [*newest(project.id), *conversation.from_people(reads, project, newest)]
+    return sorted(found, key=lambda one: one.id)[-LETTERS:]
 
 
 def _wrote(reads: MailReads, message: Message, readers: Sequence[Recipient]) -> Happening:

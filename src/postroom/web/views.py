@@ -67,10 +67,12 @@ class Letter:
 
     message: Message
     sender: Agent | None
+    home: str | None
+    """The slug of the sender's project."""
     recipients: Sequence[Recipient]
     attachments: Sequence[Attachment]
     answers: Message | None
-    """The message that this one replies to, when it is in the same project."""
+    """The message that this one replies to, when the project may show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,8 @@ _UNSEEN = {"Cc", "Cs", "Zl", "Zp"}
 _FENCES_AND_RULES = re.compile(r"^\s*(```|~~~).*$|^[\s|:=_*-]+$", re.MULTILINE)
 _LINE_MARKS = re.compile(r"^(\s*(#{1,6}|>|[-+*]|\[[ xX]\])(?=\s))+", re.MULTILINE)
 _LINKS = re.compile(r"!?\[([^\[\]]*)\]\([^()]*\)")
+# What programs write to colour a terminal: control sequences, and titles of windows.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _EMPHASIS = re.compile(r"(\*{1,3}|~~|\b_{1,3})(?=\S)(.+?)(?<=\S)\1")
 # Marks that reorder what follows them: with one, `gpj.exe` is shown as `exe.jpg`.
 _REORDERING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C])
@@ -95,6 +97,32 @@ def one_line(text: str) -> str:
     kept = text.translate(_REORDERING)
     visible = (" " if unicodedata.category(character) in _UNSEEN else character for character in kept)
     return " ".join("".join(visible).split())
+
+
+def lines(text: str) -> str:
+    """Return a text with its line breaks, without other control characters and marks that reorder."""
+    kept = _ESCAPES.sub("", text.replace("\r\n", "\n")).translate(_REORDERING)
+    return "".join(
+        character if character in "\n\t" or unicodedata.category(character) not in _UNSEEN else " "
+        for character in kept
+    )
+
+
+def clip(text: str, length: int) -> str:
+    """Return a text of at most so many characters, with a mark where it was cut."""
+    return text if len(text) <= length else text[:length].rstrip() + "…"
+
+
+def lasting(began: int, ended: int) -> str:
+    """Return how long something took, in the two largest units that say something."""
+    seconds = max(ended - began, 0) // _SECOND
+    if seconds < 1:
+        return "less than a second"
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
 
 
 def gist(body: str, *, length: int = 180) -> str:

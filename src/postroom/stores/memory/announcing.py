@@ -51,6 +51,14 @@ class MemoryAnnouncingReads:
         """Return which of these agents a session of some client acts as."""
         return {one.agent_id for one in self._tables.announcing.client_sessions} & set(agent_ids)
 
+    def sessions_seen(self, agent_ids: Sequence[int]) -> dict[int, int]:
+        """Return when a session of some client was last noted to act as each of these agents."""
+        seen: dict[int, int] = {}
+        for one in self._tables.announcing.client_sessions:
+            if one.agent_id in agent_ids:
+                seen[one.agent_id] = max(one.bound_at, seen.get(one.agent_id, one.bound_at))
+        return seen
+
     def nudges(self, agent_id: int) -> Nudges:
         """Return what hooks did with the agent's turns."""
         return self._tables.announcing.nudges.get(agent_id) or Nudges()

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from heapq import merge
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import TypeVar
 
 from postroom.contracts.budgets import Spending
@@ -117,6 +117,11 @@ class ThreadTable:
         index = self._recent.get((thread_id, started))
         newest = index.last if index else None
         return self.runs[newest[-1]] if newest else None
+
+    def latest_runs(self, thread_id: str, limit: int) -> tuple[RunRecord, ...]:
+        """Return the thread's newest runs, the newest first."""
+        newest = islice(reversed(list(self._recent.get((thread_id, False), ()))), limit)
+        return tuple(self.runs[age[-1]] for age in newest)
 
     def is_committed(self, thread_id: str, message_id: str) -> bool:
         """Say whether the thread has a committed message with this id."""

@@ -115,6 +115,11 @@ class MemoryThreadStore:
         await self._place.turn()
         return self._table.latest_run(thread_id)
 
+    async def latest_runs(self, thread_id: str, *, limit: int = MAX_PAGE) -> tuple[RunRecord, ...]:
+        """Return the thread's newest runs, in the order in which `latest_run` finds them."""
+        await self._place.turn()
+        return self._table.latest_runs(thread_id, page(limit))
+
     async def list_runs(self, query: RunQuery) -> tuple[RunRecord, ...]:
         """Return runs by run id."""
         await self._place.turn()

@@ -23,9 +23,10 @@ class MemoryWakingReads:
         """Return runners by agent id, those after `after`."""
         return list(islice((row for row in self._tables.waking.runners if row.agent_id > after), limit))
 
-    def with_runner(self, agent_ids: Sequence[int]) -> set[int]:
-        """Return which of these agents have a runner."""
-        return {agent_id for agent_id in agent_ids if agent_id in self._tables.waking.runners}
+    def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
+        """Return which of these agents have a runner, and when it was declared."""
+        kept = (self._tables.waking.runners.get(agent_id) for agent_id in agent_ids)
+        return {one.agent_id: one.updated_at for one in kept if one is not None}
 
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
         """Return which of these agents have a run at work that has a letter of this thread in its hands."""

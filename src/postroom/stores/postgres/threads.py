@@ -144,6 +144,11 @@ class PostgresThreadStore:
         found = await self._database.first(_SQL["latest_run"], thread_id)
         return None if found is None else rows.run(found)
 
+    async def latest_runs(self, thread_id: str, *, limit: int = MAX_PAGE) -> tuple[RunRecord, ...]:
+        """Return the thread's newest runs, in the order in which `latest_run` finds them."""
+        found = await self._database.read(_SQL["latest_runs"], thread_id, page(limit))
+        return tuple(await self._place.readable("run", found, rows.run))
+
     async def list_runs(self, query: RunQuery) -> tuple[RunRecord, ...]:
         """Return runs by run id; a query for open statuses costs what is open, not what ever was."""
         statuses = query.statuses or tuple(RunStatus)

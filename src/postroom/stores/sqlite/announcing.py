@@ -49,6 +49,11 @@ class SqliteAnnouncingReads:
         asked = json.dumps(list(agent_ids))
         return {row[0] for row in self._execute(SQL["with_client_session"], (asked,))}
 
+    def sessions_seen(self, agent_ids: Sequence[int]) -> dict[int, int]:
+        """Return when a session of some client was last noted to act as each of these agents."""
+        asked = json.dumps(list(agent_ids))
+        return dict(self._execute(SQL["sessions_seen"], (asked,)).fetchall())
+
     def nudges(self, agent_id: int) -> Nudges:
         """Return what hooks did with the agent's turns."""
         row = self._execute(SQL["nudges"], (agent_id,)).fetchone()

@@ -27,11 +27,10 @@ class SqliteWakingReads:
         """Return runners by agent id, those after `after`."""
         return [_runner(row) for row in self._connection.execute(SQL["runners"], (after, limit))]
 
-    def with_runner(self, agent_ids: Sequence[int]) -> set[int]:
-        """Return which of these agents have a runner."""
-        return {
-            row[0] for row in self._connection.execute(SQL["with_runner"], (json.dumps(list(agent_ids)),))
-        }
+    def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
+        """Return which of these agents have a runner, and when it was declared."""
+        asked = json.dumps(list(agent_ids))
+        return dict(self._connection.execute(SQL["with_runner"], (asked,)).fetchall())
 
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
         """Return which of these agents have a run at work that has a letter of this thread in its hands."""

@@ -147,6 +147,9 @@ async def a_session_acts_as_one_agent(store: MailStore, clock: ManualClock) -> N
     asked = [here.ada.id, here.ben.id, here.cyd.id, 99]
     assert await store.read(lambda tx: tx.with_client_session(asked)) == {here.ben.id, here.cyd.id}
     assert await store.read(lambda tx: tx.with_client_session([])) == set()
+    seen = {here.ben.id: now + 1, here.cyd.id: now}
+    assert await store.read(lambda tx: tx.sessions_seen(asked)) == seen
+    assert await store.read(lambda tx: tx.sessions_seen([])) == {}
     await store.write(lambda tx: tx.end_client_session("claude", "s"))
     await store.write(lambda tx: tx.end_client_session("claude", "s"))
     assert await store.read(lambda tx: tx.client_session("claude", "s")) is None

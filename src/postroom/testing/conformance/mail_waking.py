@@ -15,7 +15,7 @@ async def a_runner_is_kept_replaced_and_dropped(store: MailStore, clock: ManualC
     here = await an_office(store)
     ada, ben = here.ada.id, here.ben.id
     await store.write(lambda tx: tx.put_runner(ada, "{}", declared_by="file", now=5))
-    assert await store.read(lambda tx: (tx.runner(ben), tx.with_runner([ada, ben, 99]))) == (None, {ada})
+    assert await store.read(lambda tx: (tx.runner(ben), tx.with_runner([ada, ben, 99]))) == (None, {ada: 5})
     await store.write(lambda tx: tx.put_runner(ada, '{"é": 1}', declared_by="operator", now=6))
     kept = KeptRunner(agent_id=ada, runner='{"é": 1}', declared_by="operator", updated_at=6)
     assert await store.read(lambda tx: tx.runner(ada)) == kept
@@ -23,7 +23,7 @@ async def a_runner_is_kept_replaced_and_dropped(store: MailStore, clock: ManualC
         True,
         False,
     )
-    assert await store.read(lambda tx: (tx.runner(ada), tx.with_runner([]))) == (None, set())
+    assert await store.read(lambda tx: (tx.runner(ada), tx.with_runner([]))) == (None, {})
     with refused(StoreError):
         await store.write(lambda tx: tx.put_runner(99, "{}", declared_by="file", now=5))
 

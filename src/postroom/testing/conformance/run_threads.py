@@ -307,6 +307,10 @@ async def the_latest_run_is_the_newest_by_change_then_by_making(
     latest = await stores.threads.latest_run("t")
     assert latest is not None
     assert latest.run_id == "c"
+    newest = await stores.threads.latest_runs("t")
+    assert [one.run_id for one in newest] == ["c", "d", "b", "e", "a"]
+    assert await stores.threads.latest_runs("t", limit=2) == newest[:2]
+    assert await stores.threads.latest_runs("nothing") == ()
 
 
 async def runs_are_listed_by_id_and_by_what_is_asked(stores: RunStores, clock: ManualClock) -> None:

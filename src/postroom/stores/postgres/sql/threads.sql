@@ -122,6 +122,10 @@ SELECT run_id, body FROM runs WHERE run_id = $1::text
 SELECT run_id, body FROM runs WHERE thread_id = $1::text
  ORDER BY thread_id DESC, updated_at DESC, created_at DESC, run_id DESC LIMIT 1
 
+-- latest_runs
+SELECT run_id, body FROM runs WHERE thread_id = $1::text
+ ORDER BY thread_id DESC, updated_at DESC, created_at DESC, run_id DESC LIMIT $2::bigint
+
 -- runs
 SELECT run_id, body FROM runs
  WHERE run_id > $1::text AND run_id >= $2::text AND run_id < $3::text AND status = ANY ($5::text[])

@@ -175,6 +175,12 @@ def latest_run(db: sqlite3.Connection, thread_id: str) -> RunRecord | None:
     return _run(db, "latest_run", thread_id)
 
 
+def latest_runs(db: sqlite3.Connection, thread_id: str, limit: int) -> tuple[RunRecord, ...]:
+    """Return the thread's newest runs, the newest first."""
+    found = db.execute(SQL["latest_runs"], (thread_id, limit))
+    return tuple(map(rows.run, found.fetchall()))
+
+
 def _run(db: sqlite3.Connection, statement: str, name: str | None) -> RunRecord | None:
     row = db.execute(SQL[statement], (name,)).fetchone() if name else None
     return rows.run(row) if row else None

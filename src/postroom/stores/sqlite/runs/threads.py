@@ -69,6 +69,10 @@ class SqliteThreadStore:
         """Return the thread's run with the newest `updated_at`, then the newest `created_at`."""
         return await self._desk.look(lambda db: thread_steps.latest_run(db, thread_id))
 
+    async def latest_runs(self, thread_id: str, *, limit: int = MAX_PAGE) -> tuple[RunRecord, ...]:
+        """Return the thread's newest runs, in the order in which `latest_run` finds them."""
+        return await self._desk.read(lambda db: thread_steps.latest_runs(db, thread_id, page(limit)))
+
     async def list_runs(self, query: RunQuery) -> tuple[RunRecord, ...]:
         """Return runs by run id."""
         return await self._desk.read(lambda db: thread_steps.list_runs(db, query))

@@ -280,6 +280,10 @@ SELECT client, session_id, agent_id, bound_at FROM client_sessions WHERE client 
 -- with_client_session
 SELECT DISTINCT agent_id FROM client_sessions WHERE agent_id IN (SELECT value FROM json_each(?));
 
+-- sessions_seen
+SELECT agent_id, max(bound_at) FROM client_sessions
+ WHERE agent_id IN (SELECT value FROM json_each(?)) GROUP BY agent_id;
+
 -- bind_client_session
 INSERT INTO client_sessions (client, session_id, agent_id, bound_at) VALUES (?, ?, ?, ?)
 ON CONFLICT (client, session_id) DO UPDATE SET agent_id = excluded.agent_id, bound_at = excluded.bound_at;
@@ -456,7 +460,7 @@ SELECT agent_id, runner, declared_by, updated_at FROM runners WHERE agent_id = ?
 SELECT agent_id, runner, declared_by, updated_at FROM runners WHERE agent_id > ? ORDER BY agent_id LIMIT ?;
 
 -- with_runner
-SELECT agent_id FROM runners WHERE agent_id IN (SELECT value FROM json_each(?));
+SELECT agent_id, updated_at FROM runners WHERE agent_id IN (SELECT value FROM json_each(?));
 
 -- put_runner
 INSERT INTO runners (agent_id, runner, declared_by, updated_at) VALUES (?1, ?2, ?3, ?4)

@@ -95,6 +95,11 @@ SELECT run_id, body FROM runs
  WHERE thread_id = ? AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
  ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1;
 
+-- latest_runs
+SELECT run_id, body FROM runs
+ WHERE thread_id = ? AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+ ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT ?;
+
 -- latest_started_run
 SELECT run_id, body FROM runs
  WHERE thread_id = ? AND status <> 'created'

@@ -1,0 +1,129 @@
+"""Letters that people write at the pages: each is sent as the person that the operator, or they, named."""
+
+from typing import Any, Final
+
+from postroom.app.people_operator import PeopleOperator
+from postroom.contracts.errors import UnknownMessage
+from postroom.contracts.mail import Message
+from postroom.contracts.store import MailReads
+from postroom.mail.desk import Caller
+from postroom.mail.people import find_person, is_persons
+from postroom.mail.projects import HUMAN, PEOPLE_SLUG
+from postroom.mail.sending import THREAD, reply_subject
+from postroom.mail.service import Mail
+from postroom.mcp_server.calls import Calls
+from postroom.web.desks import Draft, Limits, Posted
+
+_HOUSE: Final = Caller(house=True, operator=True)
+
+
+class LetterOperator:
+    """Writes letters of people who have logged in, which they did with the server's own token."""
+
+    def __init__(self, mail: Mail, calls: Calls, people: PeopleOperator) -> None:
+        self._mail = mail
+        self._calls = calls
+        self._people = people
+
+    @property
+    def limits(self) -> Limits:
+        """How much a letter may hold."""
+        rules = self._mail.rules
+        return Limits(subject_chars=rules.max_subject_chars, body_bytes=rules.max_body_bytes)
+
+    async def people(self) -> list[str]:
+        """Return the names of those who may write, by when they were named."""
+        return [str(one["name"]) for one in await self._people.everybody()]
+
+    async def name(self, name: str) -> str:
+        """Name a person, and return the name; one who is named stays as they are.
+
+        Raises:
+            InvalidName, NameTaken: nobody can be called that.
+        """
+        known = {one.casefold(): one for one in await self.people()}
+        if name.casefold() in known:
+            return known[name.casefold()]  # to name them again would take their chat from them
+        return str((await self._people.add(name, None))["name"])
+
+    async def send(self, slug: str, draft: Draft) -> Posted:
+        """Send a letter of a person from a project's pages. Recipients without a project are its agents.
+
+        Raises:
+            UnknownAgent: nobody is named so.
+            PostroomError: it was refused; no letter was stored.
+        """
+        operation, asked = await self._mail.store.read(lambda tx: _asked(tx, slug, draft, self.limits))
+        asked |= {
+            "project_key": PEOPLE_SLUG,
+            "body_md": draft.body,
+            "importance": draft.importance,
+            "ack_required": draft.ack_required,
+            "idempotency_key": f"page/{draft.key}",
+        }
+        sent = await self._calls.perform(operation, asked, caller=_HOUSE)
+        if operation == "reply_message":
+            await self._acknowledge(asked["sender_name"], asked["message_id"])
+        came = [delivery["project"] for delivery in sent["deliveries"]]
+        letter = int(sent["deliveries"][0]["payload"]["id"])
+        return Posted(letter=letter, slug=slug if slug in came else PEOPLE_SLUG)
+
+    async def mark(self, name: str, letter: int, *, acknowledge: bool) -> None:
+        """Note that a person has read a letter that came to them, or acknowledge it; the first mark stands.
+
+        Raises:
+            UnknownAgent, UnknownMessage: nobody is named so, or the letter did not come to them.
+        """
+        operation = "acknowledge_message" if acknowledge else "mark_message_read"
+        marked = {"project_key": PEOPLE_SLUG, "agent_name": name, "message_id": letter}
+        await self._calls.perform(operation, marked, caller=_HOUSE)
+
+    async def _acknowledge(self, person: str, letter: int) -> None:
+        """Note that a person has seen what they answered; their own letter has no such mark."""
+        readers = (await self._mail.store.read(lambda tx: tx.recipients([letter])))[letter]
+        if any((one.name, one.project_slug) == (person, PEOPLE_SLUG) for one in readers):
+            await self.mark(person, letter, acknowledge=True)
+
+
+def _asked(tx: MailReads, slug: str, draft: Draft, limits: Limits) -> tuple[str, dict[str, Any]]:
+    """Return the operation by which a letter is sent, with what it alone needs.
+
+    Raises:
+        UnknownAgent: nobody is named as the letter says.
+        UnknownMessage: the letter that it answers is not there.
+    """
+    _, person = find_person(tx, f"{HUMAN}{draft.name}")
+    asked: dict[str, Any] = {"sender_name": person.name}
+    if draft.answers is None:
+        return "send_message", asked | {
+            "to": [_address(one, slug) for one in draft.to],
+            "subject": draft.subject,
+        }
+    original = tx.message(draft.answers)
+    if original is None:
+        raise UnknownMessage(f"there is no letter {draft.answers}", value=draft.answers)
+    readers = tx.recipients([original.id])[original.id]
+    if original.sender_id == person.id or any(one.agent_id == person.id for one in readers):
+        return "reply_message", asked | {"message_id": original.id, "reply_all": draft.to_all}
+    return "send_message", asked | _joined(tx, original, limits, everybody=draft.to_all)
+
+
+def _joined(tx: MailReads, original: Message, limits: Limits, *, everybody: bool) -> dict[str, Any]:
+    """Return what joins the conversation of a letter that was not written to the person."""
+    home = tx.project_by_id(original.project_id)
+    to = [] if home is None else [f"{original.sender_name}@{home.slug}"]
+    if everybody:
+        readers = tx.recipients([original.id])[original.id]
+        to += [f"{one.name}@{one.project_slug}" for one in readers if one.kind != "bcc"]
+    return {
+        "to": list(dict.fromkeys(to)),
+        "subject": reply_subject(original.subject, limits.subject_chars),
+        "thread_id": original.thread_id,
+    }
+
+
+def _address(written: str, slug: str) -> str:
+    """Return whom a person means who writes a name on the pages of a project."""
+    if "@" in written or is_persons(written) or written.startswith(THREAD):
+        return written
+    return f"{written}@{slug}"

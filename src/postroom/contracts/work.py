@@ -1,0 +1,97 @@
+"""Runs of agents and their questions as people see them: on the pages, at the command line, as JSON."""
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from postroom.contracts.clock import iso
+
+WorkState = Literal["at work", "queued", "asks", "done", "cancelled", "failed"]
+"""`failed` was given up, or ended with an error; `asks` waits for a person."""
+_INSTANTS = ("_at", "until")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenQuestion:
+    """What a run waits to be told; `project` and `agent` are empty where no agent's thread asks."""
+
+    number: str
+    text: str
+    run_id: str
+    thread_id: str
+    asked_at: int
+    project: str = ""
+    agent: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenAnswer:
+    """A question that has its answer: who gave it, where and when. `approved` None is neither yes nor no."""
+
+    number: str
+    text: str
+    run_id: str
+    approved: bool | None
+    why: str
+    by: str
+    where: str
+    answered_at: int
+    project: str = ""
+    agent: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A run of an agent: how it stands, what began it, and what may be done about it."""
+
+    run_id: str
+    project: str
+    agent: str
+    state: WorkState
+    letters: tuple[int, ...]
+    """The letters that began it."""
+    created_at: int
+    started_at: int | None = None
+    finished_at: int | None = None
+    attempts: int = 0
+    """How often its execution was tried and failed."""
+    dispatch_id: str | None = None
+    why: str = ""
+    """Why it is not executing; or why it ended, when it did not end well."""
+    until: int | None = None
+    """The instant after which that ends, where it is known."""
+    questions: int = 0
+    """How many questions it waits on."""
+    parent_run_id: str | None = None
+    """The run that it tries again."""
+    can_cancel: bool = False
+    can_replay: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """A letter that waits for its reader's next run, and why it waits."""
+
+    letter: int
+    project: str
+    agent: str
+    since_at: int
+    why: str
+    behind_run_id: str | None = None
+    """The run that its reader is at work on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a run has put out so far, as far as it was kept; `is_cut` when its beginning is not there."""
+
+    text: str
+    is_cut: bool = False
+
+
+def told(record: OpenQuestion | GivenAnswer | Work | Waiting) -> dict[str, object]:
+    """Return a record as plain JSON data, its instants as ISO 8601."""
+    plain = asdict(record)
+    return {
+        name: iso(value) if isinstance(value, int) and name.endswith(_INSTANTS) else value
+        for name, value in plain.items()
+    }

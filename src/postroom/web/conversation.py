@@ -1,0 +1,96 @@
+"""Letters as a project sees them: its own, and those that came to it from people and from other projects.
+
+A letter is kept in the project of whoever wrote it. Hidden copies bring no letter here.
+"""
+
+from collections.abc import Callable, Sequence
+
+from postroom.contracts.mail import Message, Project
+from postroom.contracts.store import MailReads
+from postroom.mail.projects import PEOPLE_KEY
+
+FEW = 20
+"""Other projects whose letters on a thread are looked for, and own letters by which those are found."""
+COUNTED = 200
+"""Letters of each other project on a thread that are counted."""
+_LOOKS = 10
+"""Windows of other projects' letters that are looked through for those that came here."""
+
+
+def here(reads: MailReads, project: Project, messages: Sequence[Message]) -> list[Message]:
+    """Return those letters that a project wrote, or that came to it openly."""
+    others = [one.id for one in messages if one.project_id != project.id]
+    readers = reads.recipients(others) if others else {}
+    came = {
+        number
+        for number, found in readers.items()
+        if any(one.project_slug == project.slug and one.kind != "bcc" for one in found)
+    }
+    return [one for one in messages if one.project_id == project.id or one.id in came]
+
+
+def from_people(reads: MailReads, project: Project, newest: Callable[[int], list[Message]]) -> list[Message]:
+    """Return letters that people wrote to a project; `newest` gives what a project wrote last, by its id."""
+    people = reads.project(PEOPLE_KEY)
+    if people is None or people.id == project.id:
+        return []
+    return here(reads, project, newest(people.id))
+
+
+class Conversation:
+    """A thread as a project sees it, within one view of the store."""
+
+    def __init__(self, reads: MailReads, project: Project, thread_id: str) -> None:
+        self._reads = reads
+        self._project = project
+        self._thread_id = thread_id
+        self._others = _others(reads, project, thread_id)
+
+    def size(self) -> int:
+        """Return how many letters it has; those of each other project are counted as far as the last 200."""
+        own = self._reads.thread_size(self._project.id, self._thread_id)
+        theirs = [one for other in self._others for one in self._tail_of(other, COUNTED)]
+        return own + len(self._here(theirs))
+
+    def letters(self, *, limit: int, after: int = 0) -> list[Message]:
+        """Return its letters in order, those after letter `after`."""
+        for _ in range(_LOOKS):
+            windows = [
+                self._reads.thread(one.id, self._thread_id, limit=limit, after=after)
+                for one in (self._project, *self._others)
+            ]
+            # Behind the end of a full window there may be more of its project: look so far and no farther.
+            known_to = min((found[-1].id for found in windows if len(found) == limit), default=None)
+            found = [one for window in windows for one in window if known_to is None or one.id <= known_to]
+            seen = self._here(found)
+            if seen or known_to is None:
+                return seen[:limit]
+            after = known_to
+        return []
+
+    def newest(self, *, limit: int) -> list[Message]:
+        """Return its newest letters, in order."""
+        windows = [self._tail_of(one, limit) for one in (self._project, *self._others)]
+        known_from = max((found[0].id for found in windows if len(found) == limit), default=0)
+        return self._here([one for window in windows for one in window if one.id >= known_from])[-limit:]
+
+    def _tail_of(self, project: Project, limit: int) -> list[Message]:
+        return self._reads.thread_tail(project.id, self._thread_id, limit=limit)
+
+    def _here(self, found: Sequence[Message]) -> list[Message]:
+        return sorted(here(self._reads, self._project, found), key=lambda one: one.id)
+
+
+def _others(reads: MailReads, project: Project, thread_id: str) -> list[Project]:
+    """Return the projects from which a thread's letters may have come: people's, and those written to."""
+    people = reads.project(PEOPLE_KEY)
+    found = {} if people is None else {people.id: people}
+    own = reads.thread_tail(project.id, thread_id, limit=FEW)
+    readers = reads.recipients([one.id for one in own]) if own else {}
+    slugs = {one.project_slug for several in readers.values() for one in several} - {project.slug}
+    for slug in sorted(slugs)[:FEW]:
+        other = reads.project(slug)
+        if other is not None:
+            found[other.id] = other
+    found.pop(project.id, None)
+    return list(found.values())

@@ -1,0 +1,130 @@
+"""Forms that change something: read within bounds, and taken only from the session that they were made for.
+
+The door in front has refused other origins already. The token in the form is the second lock: it is made of
+the session's cookie, so that nobody who cannot read our pages can write a form that we take.
+"""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
+
+FORM_TYPE: Final = "application/x-www-form-urlencoded"
+TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
+SMALL_FORM: Final = 32 * 1024
+"""Bytes of a form without a letter in it."""
+MOST_FIELDS: Final = 1_000
+NAME_COOKIE: Final = "postroom_name"
+NAME_KEPT: Final = 365 * 24 * 3600
+"""Seconds for which a browser remembers as whom its person writes."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class Visitors(Protocol):
+    """Who is at the pages, by what their cookies say."""
+
+    def form_token(self, cookies: str) -> str | None:
+        """Return what a form holds that is made for this session; None when there is no session."""
+        ...
+
+    def takes_form(self, cookies: str, token: str) -> bool:
+        """Return whether a form that holds this token was made for this session."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What somebody sent: texts by the names of their fields, in order."""
+
+    fields: dict[str, list[str]] = field(default_factory=dict)
+
+    def text(self, name: str) -> str:
+        """Return the first text of a field, with plain line ends; "" when it is not there."""
+        return self.fields.get(name, [""])[0].replace("\r\n", "\n")
+
+    def all(self, name: str) -> list[str]:
+        """Return every text of a field."""
+        return self.fields.get(name, [])
+
+
+def token_for(request: Request, visitors: Visitors) -> str:
+    """Return the token for the forms of a page; "" for who has no session, whose forms are not taken."""
+    return visitors.form_token(_cookies(request)) or ""
+
+
+async def read_form(request: Request, visitors: Visitors, *, limit: int = SMALL_FORM) -> Form:
+    """Return a form that was sent by the session for which it was made.
+
+    Raises:
+        NotPermitted: it was not; nothing of it was read into the house.
+        TooLarge: it has more than `limit` bytes.
+        InvalidArgument: it is no form.
+    """
+    if request.scope.get("state", {}).get("caller") != "person":
+        raise NotPermitted(
+            "forms are taken from people who have logged in",
+            remedy="log in; programs use the command line, /v1 or /admin",
+        )
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM_TYPE:
+        raise InvalidArgument("this is not the form of a page", remedy=f"send it as {FORM_TYPE}")
+    form = _parsed(await _body(request, limit))
+    if not visitors.takes_form(_cookies(request), form.text(TOKEN)):
+        raise NotPermitted(
+            "the form was not made for this session; nothing was changed",
+            remedy="load the page again and send its form",
+        )
+    return form
+
+
+def remembered_name(request: Request) -> str:
+    """Return as whom this browser's person wrote last; "" when that is not known."""
+    name = request.cookies.get(NAME_COOKIE, "")
+    return name if _NAME.fullmatch(name) else ""
+
+
+def remember_name(request: Request, answer: Response, name: str) -> None:
+    """Have the browser remember as whom its person writes; a name that no agent can have is passed over."""
+    if _NAME.fullmatch(name):
+        answer.set_cookie(
+            NAME_COOKIE,
+            name,
+            max_age=NAME_KEPT,
+            path="/p",
+            secure=request.url.scheme == "https",
+            httponly=True,
+            samesite="strict",
+        )
+
+
+def _cookies(request: Request) -> str:
+    return "; ".join(request.headers.getlist("cookie"))
+
+
+async def _body(request: Request, limit: int) -> bytes:
+    parts, size = list[bytes](), 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise TooLarge(
+                f"the form is larger than {limit} bytes", value=limit, remedy="send less; nothing was changed"
+            )
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _parsed(body: bytes) -> Form:
+    try:
+        pairs = parse_qsl(
+            body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
+        )
+    except ValueError as error:
+        raise InvalidArgument("the form cannot be read", remedy="load the page again") from error
+    fields: dict[str, list[str]] = {}
+    for name, text in pairs:
+        fields.setdefault(name, []).append(text)
+    return Form(fields)

@@ -1,0 +1,242 @@
+"""The form by which a person writes to agents of a project, or answers a letter, as the person that they are.
+
+Where nobody is named yet, the page asks for a name first; `postroom people` names more.
+
+What cannot be sent comes back as it was typed, with the reason beside it. The form has a key: sent twice by a
+double click, it is one letter.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import Final, get_args
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.errors import (
+    IdempotencyConflict,
+    InvalidArgument,
+    InvalidRecipients,
+    PostroomError,
+    StoreError,
+    UnknownMessage,
+)
+from postroom.contracts.mail import Agent, Importance, Message, Project, Recipient
+from postroom.contracts.store import MailReads
+from postroom.web import links, reading
+from postroom.web.desks import Draft
+from postroom.web.forms import Form, read_form, remember_name, remembered_name
+from postroom.web.serving import NUMBER, Endpoint, number, status_of
+from postroom.web.working import Working, see
+
+OFFERED = 200
+"""Agents that the form names; others are written into its second field."""
+FORM_ROOM = 64 * 1024
+"""Bytes of a form beside the text of its letter."""
+_PERCENT = 3
+"""Bytes that a form may need for one of the text's."""
+_IMPORTANCE: Final[dict[str, Importance]] = {one: one for one in get_args(Importance)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typed:
+    """What stands in the form."""
+
+    name: str = ""
+    to: tuple[str, ...] = ()
+    others: str = ""
+    subject: str = ""
+    body: str = ""
+    importance: str = "normal"
+    ack: bool = False
+    to_all: bool = False
+    key: str = ""
+
+
+class LetterPages:
+    """Shows the form and sends what comes with it."""
+
+    def __init__(self, working: Working) -> None:
+        self._with = working
+
+    def endpoints(self) -> Sequence[tuple[str, Endpoint]]:
+        """Return the endpoints by their addresses."""
+        return (("/p/{slug}/write", self.write), ("/p/{slug}/m/{message_id}/mark", self.mark))
+
+    async def write(self, request: Request) -> Response:
+        """Show the form, with an agent chosen or a letter to be answered; send what it holds."""
+        project = await self._with.project(request)
+        if request.method == "POST":
+            return await self._sent(request, project)
+        chosen = request.query_params.get("to", "")[:400]
+        typed = Typed(
+            name=remembered_name(request), to=(chosen,) if chosen else (), key=secrets.token_urlsafe(18)
+        )
+        answers = number(request, "reply")
+        if not await self._with.room.letters.people():
+            return await self._who(request, project, typed, answers)
+        return await self._form(request, project, typed, answers)
+
+    async def mark(self, request: Request) -> Response:
+        """Note that a person has read a letter, or acknowledge it, and show it again."""
+        project = await self._with.project(request)
+        given = request.path_params["message_id"]
+        if not NUMBER.fullmatch(given):
+            raise UnknownMessage(f"{given[:40]!r} is no letter's number", value=given[:40])
+        _, letter = await self._with.mail.read(lambda reads: reading.message(reads, project.slug, int(given)))
+        if request.method == "POST":
+            room = self._with.room
+            form = await read_form(request, room.visitors)
+            if form.text("do") not in ("read", "ack"):
+                raise InvalidArgument("a letter is read or acknowledged", value=form.text("do")[:40])
+            await room.letters.mark(
+                form.text("name"), letter.message.id, acknowledge=form.text("do") == "ack"
+            )
+        return see(links.message(project.slug, letter.message.id))
+
+    async def _sent(self, request: Request, project: Project) -> Response:
+        room = self._with.room
+        limit = _PERCENT * room.letters.limits.body_bytes + FORM_ROOM
+        form = await read_form(request, room.visitors, limit=limit)
+        typed, answers = _typed(form), _answered(form)
+        if form.text("do") == "name":
+            return await self._named(request, project, typed, answers)
+        try:
+            posted = await room.letters.send(project.slug, _draft(typed, answers))
+        except StoreError:
+            raise
+        except IdempotencyConflict:
+            renewed = replace(typed, key=secrets.token_urlsafe(18))
+            return await self._form(request, project, renewed, answers, _sent_before())
+        except PostroomError as refusal:
+            return await self._form(request, project, typed, answers, refusal)
+        answer = see(links.message(posted.slug, posted.letter, sent=True))
+        remember_name(request, answer, typed.name.strip())
+        return answer
+
+    async def _named(self, request: Request, project: Project, typed: Typed, answers: int | None) -> Response:
+        """Name the person, then give them the form that they came for."""
+        try:
+            name = await self._with.room.letters.name(typed.name.strip())
+        except StoreError:
+            raise
+        except PostroomError as refusal:
+            return await self._who(request, project, typed, answers, refusal)
+        answer = see(links.write(project.slug, to=next(iter(typed.to), None), reply=answers))
+        remember_name(request, answer, name)
+        return answer
+
+    async def _who(
+        self,
+        request: Request,
+        project: Project,
+        typed: Typed,
+        answers: int | None,
+        refusal: PostroomError | None = None,
+    ) -> Response:
+        status = HTTPStatus.OK if refusal is None else status_of(refusal)
+        return self._with.html(
+            request,
+            "who",
+            status,
+            project=project,
+            typed=typed,
+            answers=answers,
+            refusal=refusal,
+            reasons=[],
+        )
+
+    async def _form(
+        self,
+        request: Request,
+        project: Project,
+        typed: Typed,
+        answers: int | None,
+        refusal: PostroomError | None = None,
+    ) -> Response:
+        agents, original, readers = await self._with.mail.read(lambda reads: _around(reads, project, answers))
+        return self._with.html(
+            request,
+            "write",
+            status_of(refusal) if refusal is not None else HTTPStatus.OK,
+            project=project,
+            typed=typed,
+            people=await self._with.room.letters.people(),
+            agents=agents,
+            unlisted=[name for name in typed.to if name not in {one.name for one in agents}],
+            original=original,
+            readers=readers,
+            limits=self._with.room.letters.limits,
+            levels=list(_IMPORTANCE),
+            refusal=refusal,
+            reasons=_reasons(refusal),
+        )
+
+
+def _sent_before() -> PostroomError:
+    return IdempotencyConflict(
+        "this form was sent before with other words, and that letter stands",
+        remedy="press Send once more to send these words as a letter of its own",
+    )
+
+
+def _typed(form: Form) -> Typed:
+    return Typed(
+        name=form.text("name"),
+        to=tuple(dict.fromkeys(form.all("to"))),
+        others=form.text("others"),
+        subject=form.text("subject"),
+        body=form.text("body"),
+        importance=form.text("importance") or "normal",
+        ack=form.text("ack") == "1",
+        to_all=form.text("to_all") == "1",
+        key=form.text("key"),
+    )
+
+
+def _answered(form: Form) -> int | None:
+    given = form.text("reply")
+    if given and not NUMBER.fullmatch(given):
+        raise UnknownMessage(f"{given[:40]!r} is no letter's number", value=given[:40])
+    return int(given) if given else None
+
+
+def _draft(typed: Typed, answers: int | None) -> Draft:
+    others = (one.strip() for one in typed.others.replace("\n", ",").split(","))
+    importance = _IMPORTANCE.get(typed.importance)
+    if importance is None:
+        raise InvalidArgument(
+            f"no letter is of importance {typed.importance[:40]!r}", value=typed.importance[:40]
+        )
+    return Draft(
+        name=typed.name,
+        body=typed.body,
+        key=typed.key,
+        to=tuple(dict.fromkeys((*typed.to, *(one for one in others if one)))),
+        subject=typed.subject.strip(),
+        importance=importance,
+        ack_required=typed.ack,
+        answers=answers,
+        to_all=typed.to_all,
+    )
+
+
+def _around(
+    reads: MailReads, project: Project, answers: int | None
+) -> tuple[Sequence[Agent], Message | None, Sequence[Recipient]]:
+    """Return whom one may write to and, for an answer, the letter with the readers that may be shown."""
+    agents = reads.agents(project.id, include_retired=False, limit=OFFERED)
+    if answers is None:
+        return agents, None, ()
+    _, letter = reading.message(reads, project.slug, answers)
+    return agents, letter.message, letter.recipients
+
+
+def _reasons(refusal: PostroomError | None) -> list[tuple[str, str]]:
+    """Return why each recipient is refused, where several are."""
+    told = refusal.details.get("recipients") if isinstance(refusal, InvalidRecipients) else None
+    if not isinstance(told, list):
+        return []
+    return [(str(one.get("message", "")), str(one.get("remedy", ""))) for one in told]

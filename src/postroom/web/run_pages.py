@@ -1,0 +1,125 @@
+"""The pages of runs: what agents are at, what waits and why, what ended how; to end one or try it again."""
+
+from collections.abc import Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.errors import InvalidArgument, UnknownRun
+from postroom.contracts.mail import Message, Project
+from postroom.contracts.store import MailReads
+from postroom.contracts.work import Work
+from postroom.web import conversation, links
+from postroom.web.forms import read_form
+from postroom.web.serving import Endpoint, choice
+from postroom.web.working import Working, see
+
+_GOING = ("at work", "queued")
+LONGEST_ID = 512
+ANSWERS_LOOKED_AT = 100
+"""Letters of a thread behind the one that began a run."""
+
+
+class RunPages:
+    """Shows runs and takes what people decide about them."""
+
+    def __init__(self, working: Working) -> None:
+        self._with = working
+
+    def endpoints(self) -> Sequence[tuple[str, Endpoint]]:
+        """Return the endpoints by their addresses."""
+        return (("/p/{slug}/runs", self.runs), ("/p/{slug}/runs/{run_id:path}", self.run))
+
+    async def runs(self, request: Request) -> Response:
+        """Show the runs of a project's agents; end one, or have one tried again."""
+        project = await self._with.project(request)
+        if request.method == "POST":
+            return await self._decided(request, project)
+        desk = self._with.room.runs
+        works, waiting = await desk.works(project.slug), await desk.waiting(project.slug)
+        subjects = await self._subjects(project, works, [one.letter for one in waiting])
+        return self._with.html(
+            request,
+            "runs",
+            project=project,
+            going=[one for one in works if one.state in _GOING],
+            asking=[one for one in works if one.state == "asks"],
+            dead=[one for one in works if one.can_replay],
+            ended=[one for one in works if one.finished_at is not None and not one.can_replay],
+            waiting=waiting,
+            subjects=subjects,
+            live=choice(request, "live", ("0", "1")) == "1",
+        )
+
+    async def run(self, request: Request) -> Response:
+        """Show one run: how it stands, what it has put out, the letters that began it and its answer."""
+        project = await self._with.project(request)
+        if request.method == "POST":
+            return await self._decided(request, project)
+        desk = self._with.room.runs
+        work = await self._known(project, request.path_params["run_id"])
+        subjects = await self._subjects(project, [work], [])
+        answers = await self._with.mail.read(lambda reads: _answers(reads, project, work))
+        return self._with.html(
+            request,
+            "run",
+            project=project,
+            work=work,
+            output=await desk.output(work.run_id),
+            subjects=subjects,
+            answers=answers,
+            live=choice(request, "live", ("0", "1")) == "1" and work.finished_at is None,
+            done=choice(request, "done", ("", "cancel", "replay")),
+        )
+
+    async def _decided(self, request: Request, project: Project) -> Response:
+        form = await read_form(request, self._with.room.visitors)
+        work = await self._known(project, form.text("run"))
+        desk = self._with.room.runs
+        match form.text("do"):
+            case "cancel":
+                await desk.cancel(work.run_id)
+                return see(links.run(project.slug, work.run_id, done="cancel"))
+            case "replay":
+                again = await desk.replay(work.run_id)
+                return see(links.run(project.slug, again.run_id, done="replay"))
+        raise InvalidArgument(
+            "a run can be cancelled or replayed", value=form.text("do")[:40], remedy="press a button"
+        )
+
+    async def _known(self, project: Project, run_id: str) -> Work:
+        """Return a run of the project's agents.
+
+        Raises:
+            UnknownRun: there is none; those of other projects are none of ours.
+        """
+        unknown = UnknownRun(f"{project.slug} has no run {run_id[:80]!r}", value=run_id[:80])
+        if not 0 < len(run_id) <= LONGEST_ID or "\0" in run_id:
+            raise unknown
+        work = await self._with.room.runs.work(run_id)
+        if work.project != project.slug:
+            raise unknown
+        return work
+
+    async def _subjects(
+        self, project: Project, works: Sequence[Work], letters: Sequence[int]
+    ) -> dict[int, Message]:
+        """Return the letters that began runs, or wait, as far as the project may show them."""
+        ids = sorted({*letters, *(number for one in works for number in one.letters)})
+        found = await self._with.mail.read(
+            lambda reads: conversation.here(reads, project, list(reads.messages(ids).values()))
+        )
+        return {one.id: one for one in found}
+
+
+def _answers(reads: MailReads, project: Project, work: Work) -> list[Message]:
+    """Return the letters of this project that tell how a run ended, on the threads of the letters it had."""
+    first: dict[str, int] = {}
+    for one in reads.messages(list(work.letters)).values():
+        first[one.thread_id] = min(one.id, first.get(one.thread_id, one.id))
+    behind = [
+        one
+        for thread_id, letter in first.items()
+        for one in reads.thread(project.id, thread_id, limit=ANSWERS_LOOKED_AT, after=letter)
+    ]
+    return [one for one in behind if reads.answering_run(one.id) == work.run_id]

@@ -1,0 +1,105 @@
+"""What all pages share: HTML as an answer, failures of the house as pages, parameters of an address."""
+
+import re
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from postroom.contracts.errors import (
+    AccessError,
+    InputError,
+    InvalidArgument,
+    PostroomError,
+    StateError,
+    StoreError,
+    TooLarge,
+    UnknownAgent,
+    UnknownDispatch,
+    UnknownMessage,
+    UnknownProject,
+    UnknownRun,
+    UnknownThread,
+)
+from postroom.web.templating import render
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+NUMBER = re.compile(r"[0-9]{1,18}")
+
+_STATUS: tuple[tuple[type[PostroomError], HTTPStatus], ...] = (
+    (UnknownProject, HTTPStatus.NOT_FOUND),
+    (UnknownAgent, HTTPStatus.NOT_FOUND),
+    (UnknownMessage, HTTPStatus.NOT_FOUND),
+    (UnknownThread, HTTPStatus.NOT_FOUND),
+    (UnknownRun, HTTPStatus.NOT_FOUND),
+    (UnknownDispatch, HTTPStatus.NOT_FOUND),
+    (TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (InputError, HTTPStatus.BAD_REQUEST),
+    (AccessError, HTTPStatus.FORBIDDEN),
+    (StateError, HTTPStatus.CONFLICT),
+    (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (PostroomError, HTTPStatus.INTERNAL_SERVER_ERROR),
+)
+
+
+def status_of(error: PostroomError) -> HTTPStatus:
+    """Return the HTTP status of a page that tells a failure."""
+    return next(status for kind, status in _STATUS if isinstance(error, kind))
+
+
+def html(template: str, values: dict[str, object], status: int = HTTPStatus.OK) -> Response:
+    """Return a page, never to be kept by anybody on the way."""
+    return Response(
+        render(template, **{"project": None, "q": "", "now": None, "works": False, **values}),
+        status_code=status,
+        media_type="text/html; charset=utf-8",
+        headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"},
+    )
+
+
+def error_page(status: int, message: str, *, remedy: str = "") -> Response:
+    """Return a page in the look of the others that says what is wrong, and what to do about it."""
+    words = {"title": HTTPStatus(status).phrase, "message": message, "remedy": remedy}
+    return html("error", {"status": int(status), **words}, status)
+
+
+def guarded(endpoint: Endpoint) -> Endpoint:
+    """Return the endpoint, with a page in the place of each failure of the house."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except PostroomError as error:
+            return error_page(status_of(error), error.message, remedy=error.remedy)
+
+    return answer
+
+
+def number(request: Request, name: str) -> int | None:
+    """Return a number of the address; None when it is not there.
+
+    Raises:
+        InvalidArgument: it is no number.
+    """
+    given = request.query_params.get(name)
+    if given is None:
+        return None
+    if not NUMBER.fullmatch(given):
+        raise InvalidArgument(f"{name} must be a number, not {given[:40]!r}", value=given, remedy="go back")
+    return int(given)
+
+
+def choice(request: Request, name: str, allowed: tuple[str, ...]) -> str:
+    """Return which of some words the address says; the first when it says none.
+
+    Raises:
+        InvalidArgument: it says another.
+    """
+    given = request.query_params.get(name, allowed[0])
+    if given not in allowed:
+        raise InvalidArgument(
+            f"{name} must be one of {', '.join(allowed)}, not {given[:40]!r}", value=given, remedy="go back"
+        )
+    return given

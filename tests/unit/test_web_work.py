@@ -1,0 +1,685 @@
+"""People work on the pages: they answer, write, end runs and have them tried again, each once and only they."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import urlencode
+
+import httpx2
+import pytest
+import pytest_asyncio
+from starlette.applications import Starlette
+
+from dispatch_room import Noop
+from postroom.app import run_operator
+from postroom.app.tokens import new_agent_token
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.messages import Message
+from postroom.dispatch.mailbox import Mailbox
+from postroom.mail.desk import Caller, Rules, token_hash
+from postroom.mail.projects import PEOPLE_SLUG
+from postroom.mail.query import parse_query
+from postroom.stores.memory import MemoryRunStores, MemoryStore
+from postroom.stores.sqlite import SqliteStore
+from postroom.testing import ManualClock
+from postroom.web import page_routes
+from postroom.web.forms import MOST_FIELDS, SMALL_FORM
+from waking_room import PROJECT
+from web_samples import HOSTILE
+from work_room import HTTP, SLUG, TOKEN, WorkRoom, hidden, post
+
+QUESTIONS, RUNS, WRITE = (f"/p/{SLUG}/{name}" for name in ("questions", "runs", "write"))
+NEW_PAGES = (QUESTIONS, RUNS, WRITE, f"{QUESTIONS}?live=1", f"{RUNS}?live=1", f"{WRITE}?to=Bo")
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def stores(request, tmp_path: Path, clock: ManualClock):
+    if request.param == "memory":
+        yield MemoryStore(), MemoryRunStores(clock=clock)
+        return
+    held = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
+    yield held, held.runs
+    held.close()
+
+
+@pytest_asyncio.fixture
+async def room(stores, clock: ManualClock) -> AsyncIterator[WorkRoom]:
+    made = WorkRoom(*stores, clock)
+    await made.people("Ada", "Bo", "Ash", "Fay", runners=("Bo", "Ash", "Fay"))
+    yield made
+    await made.close()
+
+
+async def asked(room: WorkRoom):
+    """Have a person asked, and return a browser with the fields of the question's form."""
+    await room.send("Ada", "Ash")
+    await room.turn()
+    browser = room.browser()
+    page = (await browser.get(QUESTIONS)).text
+    names = ("form_token", "run", "number")
+    return browser, [(name, hidden(page, name)) for name in names]
+
+
+async def dead(room: WorkRoom):
+    """Have a run given up, and return a browser with the fields by which it is tried again."""
+    await room.send("Ada", "Fay", subject="Count the bees")
+    await room.turn()
+    browser = room.browser()
+    page = (await browser.get(RUNS)).text
+    return browser, [(name, hidden(page, name)) for name in ("form_token", "run")]
+
+
+async def letter_form(room: WorkRoom, address: str = WRITE, **typed: str):
+    if not await room.people_named.everybody():
+        await room.people_named.add("Ana", None)
+    browser = room.browser()
+    page = (await browser.get(address)).text
+    fields = {"name": "Ana", "to": "Bo", "subject": "Hello", "body": "Look.", "importance": "normal", **typed}
+    known = [(name, hidden(page, name)) for name in ("form_token", "key")]
+    return browser, [*known, *((name, text) for name, text in fields.items() if text)]
+
+
+# Questions.
+
+
+async def test_a_question_is_answered_with_a_reason_and_the_agent_goes_on_with_it(room):
+    browser, fields = await asked(room)
+    answer = await post(
+        browser, QUESTIONS, *fields, ("why", "it is copied"), ("by", "Ana"), ("answer", "yes")
+    )
+    assert answer.status_code == 303
+    page = (await browser.get(answer.headers["location"])).text
+    assert "Answered with <b>yes</b>" in page
+    assert "Nobody asks anything" in page
+    await room.turn()
+    assert room.agents.told[1] == (
+        "You asked a person: May I?\nThe answer is yes. They said: it is copied\nGo on from there."
+    )
+    [given] = await room.questions.given_answers(SLUG, limit=9)
+    assert (given.by, given.where, given.why, given.approved) == ("Ana", "on the pages", "it is copied", True)
+    page = (await browser.get(QUESTIONS)).text
+    assert "Ana" in page
+    assert "it is copied" in page
+    assert 'value="Ana"' in (await browser.get(WRITE)).text
+
+
+async def test_no_is_told_as_no(room):
+    browser, fields = await asked(room)
+    assert (await post(browser, QUESTIONS, *fields, ("answer", "no"))).status_code == 303
+    await room.turn()
+    assert "The answer is no." in room.agents.told[1]
+
+
+async def test_a_stale_answer_is_refused_and_says_who_was_first(room):
+    browser, fields = await asked(room)
+    await room.questions.answer(dict(fields)["number"], approved=False, why="it is needed")
+    for _ in range(2):  # while the run is about to go on, and when it has
+        answer = await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "yes"))
+        assert answer.status_code == 409
+        assert "This was answered already" in answer.text
+        assert "at the command line" in answer.text
+        assert "it is needed" in answer.text
+        await room.turn()
+    assert [one for one in room.agents.told if "The answer is" in one] == [
+        "You asked a person: May I?\nThe answer is no. They said: it is needed\nGo on from there."
+    ]
+
+
+async def test_the_command_line_is_told_who_was_first_on_the_pages(room):
+    browser, fields = await asked(room)
+    await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "yes"))
+    body = {"number": dict(fields)["number"], "answer": "no"}
+    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
+    refused = await operator.post("/admin/questions", json=body)
+    assert refused.status_code == 409
+    assert "Ana on the pages said yes" in refused.json()["detail"]
+
+
+async def test_two_people_at_once_are_one_answer(room):
+    browser, fields = await asked(room)
+    answers = await asyncio.gather(
+        post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "yes")),
+        post(browser, QUESTIONS, *fields, ("by", "Ben"), ("answer", "no")),
+    )
+    assert sorted(one.status_code for one in answers) == [303, 409]
+    await room.turn()
+    assert len([one for one in room.agents.told if "The answer is" in one]) == 1
+
+
+async def test_a_question_of_another_project_is_none_of_ours(room):
+    await room.mail.call("ensure_project", {"human_key": "/work/other"})
+    browser, fields = await asked(room)
+    assert "Nobody asks anything" in (await browser.get("/p/work-other/questions")).text
+    answer = await post(browser, "/p/work-other/questions", *fields, ("answer", "yes"))
+    assert answer.status_code == 409
+    run_id = dict(fields)["run"]
+    assert (await browser.get(f"/p/work-other/runs/{run_id}")).status_code == 404
+    cancelled = await post(browser, "/p/work-other/runs", *fields, ("do", "cancel"))
+    assert cancelled.status_code == 404
+    assert len(await room.questions.open_questions(SLUG)) == 1
+
+
+# Letters.
+
+
+async def test_a_person_writes_and_sees_how_each_will_see_it(room):
+    browser, fields = await letter_form(room)
+    answer = await post(browser, WRITE, *fields, ("to", "Ada"), ("others", "Bo, Fay"))
+    assert answer.status_code == 303
+    assert answer.headers["location"].endswith("?sent=1")
+    page = (await browser.get(answer.headers["location"])).text
+    assert "<b><bdi>Ada</bdi></b>: inbox only" in page
+    assert "<b><bdi>Bo</bdi></b>: wake by runner" in page
+    assert "<b><bdi>Fay</bdi></b>: wake by runner" in page
+    [letter] = await room.letters()
+    assert (letter.sender_name, letter.subject, letter.body_md) == ("Ana", "Hello", "Look.")
+    await room.turn()
+    assert "From: human:Ana" in room.agents.told[0]
+
+
+async def test_a_double_click_sends_one_letter(room):
+    browser, fields = await letter_form(room)
+    answers = await asyncio.gather(*(post(browser, WRITE, *fields) for _ in range(3)))
+    assert {(one.status_code, one.headers["location"]) for one in answers} == {
+        (303, answers[0].headers["location"])
+    }
+    assert len(await room.letters()) == 1
+
+
+async def test_a_form_that_was_sent_and_changed_is_kept_and_sent_when_asked_again(room):
+    browser, fields = await letter_form(room)
+    await post(browser, WRITE, *fields)
+    changed = [(name, "Other words." if name == "body" else text) for name, text in fields]
+    refused = await post(browser, WRITE, *changed)
+    assert refused.status_code == 409
+    assert "Other words." in refused.text
+    again = [(name, hidden(refused.text, "key") if name == "key" else text) for name, text in changed]
+    assert (await post(browser, WRITE, *again)).status_code == 303
+    assert [one.body_md for one in await room.letters()] == ["Look.", "Other words."]
+
+
+@pytest.mark.parametrize(
+    ("typed", "status", "said"),
+    [
+        ({"to": "", "others": "Nobody-here"}, 404, "no agent &#39;Nobody-here&#39;"),
+        ({"to": ""}, 400, "the letter has no recipient"),
+        ({"to": "Bo", "others": "Nix, Nox"}, 400, "Nix"),
+        ({"subject": "s" * 513}, 413, "the limit is 512"),
+        ({"subject": "two\nlines"}, 400, "line breaks"),
+        ({"body": "b" * (1 << 20) + "é"}, 413, "the limit is 1048576"),
+        ({"name": "Bo"}, 404, "nobody is known as"),
+        ({"name": ""}, 404, "nobody is known as"),
+        ({"importance": "loud"}, 400, "importance"),
+        ({"body": "nul\0"}, 400, "NUL"),
+    ],
+)
+async def test_what_is_refused_comes_back_as_it_was_typed(room, typed, status, said):
+    browser, fields = await letter_form(room, **typed)
+    answer = await post(browser, WRITE, *fields)
+    assert (answer.status_code, said in answer.text) == (status, True), answer.text[:3000]
+    assert "Not sent." in answer.text
+    kept = dict(fields)
+    for name in ("name", "subject", "body"):
+        assert kept.get(name, "").replace("é", "")[:200].strip("\0") in answer.text
+    assert hidden(answer.text, "key") == kept["key"]
+    assert await room.letters() == []
+
+
+async def test_a_person_joins_a_conversation_that_was_not_theirs_and_all_in_it_have_the_letter(room):
+    first = await room.send("Ada", "Bo", subject="The lights")
+    await room.turn()
+    reply = (await room.letters())[-1]
+    browser, fields = await letter_form(room, f"{WRITE}?reply={reply.id}", to="", subject="")
+    answer = await post(browser, WRITE, *fields, ("reply", str(reply.id)), ("to_all", "1"))
+    assert answer.headers["location"] == f"/p/{SLUG}/m/{reply.id + 1}?sent=1"
+    letter = (await room.letters())[-1]
+    assert (letter.thread_id, letter.subject) == (f"msg-{first}", "Re: The lights")
+    readers = await room.store.read(lambda tx: tx.recipients([letter.id])[letter.id])
+    assert sorted(one.name for one in readers) == ["Ada", "Bo"]
+    page = (await browser.get(f"/p/{SLUG}/t/msg-{first}")).text
+    assert page.index("The lights") < page.index("Bo did it") < page.index("Look.")
+    assert f"{WRITE}?reply={reply.id}" in page
+    assert (await browser.get(f"{WRITE}?reply=99")).status_code == 404
+
+
+async def test_a_conversation_of_a_person_is_whole_on_the_pages_of_both(room):
+    browser, fields = await letter_form(room, subject="The quay")
+    await post(browser, WRITE, *fields)
+    await room.turn()
+    first, answer = await room.letters()
+    assert (answer.body_md, answer.thread_id) == ("Bo did it", first.thread_id)
+    for slug in (SLUG, PEOPLE_SLUG):
+        page = (await browser.get(f"/p/{slug}/t/{first.thread_id}")).text
+        assert page.index("Look.") < page.index("Bo did it"), slug
+        assert "2 messages" in page, slug
+        assert "Bo did it" in (await browser.get(f"/p/{slug}/t/{first.thread_id}?newest=1")).text
+        assert (await browser.get(f"/p/{slug}/m/{first.id}")).status_code == 200
+    assert "The quay" in (await browser.get(f"/p/{SLUG}/timeline")).text
+    assert "The quay" in (await browser.get(RUNS)).text
+    await room.mail.call("ensure_project", {"human_key": "/work/other"})
+    assert (await browser.get(f"/p/work-other/m/{first.id}")).status_code == 404
+    assert (await browser.get(f"/p/work-other/t/{first.thread_id}")).status_code == 404
+    browser, fields = await letter_form(room, f"{WRITE}?reply={answer.id}", to="", subject="")
+    await post(browser, WRITE, *fields, ("reply", str(answer.id)))
+    assert (await room.letters())[-1].reply_to == answer.id
+    [reader] = (await room.store.read(lambda tx: tx.recipients([answer.id])))[answer.id]
+    assert (reader.name, reader.acked_at) == ("Ana", room.clock.now())
+
+
+@pytest.mark.parametrize(("ack", "button"), [(False, "has read it"), (True, "acknowledges it")])
+async def test_a_person_says_that_a_letter_was_read_and_its_writer_sees_that(room, ack, button):
+    browser, _ = await letter_form(room)
+    asked = {
+        "project_key": PROJECT,
+        "sender_name": "Ada",
+        "to": ["human:Ana"],
+        "subject": "x",
+        "body_md": "y",
+    }
+    await room.mail.call("send_message", {**asked, "ack_required": ack})
+    [letter] = await room.letters()
+    for address in (f"/p/{SLUG}/m/{letter.id}", f"/p/{PEOPLE_SLUG}/m/{letter.id}"):
+        page = (await browser.get(address)).text
+        assert f"<bdi>Ana</bdi> {button}" in page
+    fields = [(name, hidden(page, name)) for name in ("form_token", "name")]
+    strange = await post(browser, f"{address}/mark", *fields, ("do", "burn"))
+    wrong = await post(browser, f"{address}/mark", fields[0], ("name", "Ben"), ("do", "read"))
+    assert (strange.status_code, wrong.status_code) == (400, 404)
+    assert await reader_of(room, letter) == (None, None)
+    marked = await post(browser, f"{address}/mark", *fields, ("do", "ack" if ack else "read"))
+    assert (marked.status_code, marked.headers["location"]) == (303, address)
+    now = room.clock.now()
+    assert await reader_of(room, letter) == (now, now if ack else None)
+    assert button not in (await browser.get(address)).text
+    assert (await post(browser, f"/p/{PEOPLE_SLUG}/m/99/mark", *fields, ("do", "read"))).status_code == 404
+    assert (await browser.get(f"{address}/mark")).headers["location"] == address
+
+
+async def reader_of(room, letter):
+    [one] = (await room.store.read(lambda tx: tx.recipients([letter.id])))[letter.id]
+    return one.read_at, one.acked_at
+
+
+async def test_where_nobody_is_named_the_page_asks_for_a_name_first_and_keeps_what_one_came_for(room):
+    browser = room.browser()
+    page = (await browser.get(f"{WRITE}?to=Bo")).text
+    assert "Who are you?" in page
+    fields = [("form_token", hidden(page, "form_token")), ("to", hidden(page, "to")), ("do", "name")]
+    refused = await post(browser, WRITE, *fields, ("name", "no name"))
+    assert (refused.status_code, "is no name for an agent" in refused.text) == (400, True)
+    assert await room.people_named.everybody() == []
+    named = await post(browser, WRITE, *fields, ("name", "Ana"))
+    assert named.headers["location"] == f"{WRITE}?to=Bo"
+    [person] = await room.people_named.everybody()
+    assert person["address"] == "human:Ana"
+    page = (await browser.get(named.headers["location"])).text
+    assert "<option selected>Ana</option>" in page
+    assert 'value="Bo" checked' in page
+
+
+async def test_to_give_a_name_again_takes_nobodys_chat(room):
+    await room.people_named.add("Ana", "telegram/77")
+    browser = room.browser()
+    page = (await browser.get(WRITE)).text
+    named = [("form_token", hidden(page, "form_token")), ("name", "ana"), ("do", "name")]
+    assert (await post(browser, WRITE, *named)).status_code == 303
+    [person] = await room.people_named.everybody()
+    assert (person["name"], person["chat"]) == ("Ana", "telegram/77")
+    assert "letters are said in a chat" in (await browser.get(f"/p/{PEOPLE_SLUG}/agents")).text
+
+
+async def test_of_several_people_one_says_who_one_is_and_who_was_removed_writes_no_more(room):
+    for name in ("Ana", "Ben", "Cy"):
+        await room.people_named.add(name, None)
+    browser = room.browser()
+    page = (await browser.get(WRITE)).text
+    assert "Choose who you are" in page
+    assert "<option selected>" not in page.partition("</select>")[0]
+    await room.people_named.remove("Cy")
+    browser, fields = await letter_form(room, name="Cy")
+    refused = await post(browser, WRITE, *fields)
+    assert (refused.status_code, "is retired" in refused.text) == (409, True)
+    browser, fields = await letter_form(room, name="Ben", to="human:Ana")
+    sent = await post(browser, WRITE, *fields)
+    assert sent.headers["location"] == f"/p/{PEOPLE_SLUG}/m/1?sent=1"
+    assert "<b><bdi>Ana</bdi></b>: inbox only" in (await browser.get(sent.headers["location"])).text
+
+
+async def test_where_agents_prove_themselves_a_person_who_has_logged_in_writes_all_the_same(stores, clock):
+    room = WorkRoom(*stores, clock, rules=Rules(verified=True))
+    operator = Caller(operator=True)
+    await room.mail.call("ensure_project", {"human_key": PROJECT}, caller=operator)
+    registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": "Bo"}
+    await room.mail.call("register_agent", registered, caller=operator)
+    browser, fields = await letter_form(room)
+    assert (await post(browser, WRITE, *fields)).status_code == 303
+    assert [one.body_md for one in await room.letters()] == ["Look."]
+    await room.close()
+
+
+# Runs.
+
+
+async def test_runs_say_how_they_stand_what_began_them_and_why_they_wait(room):
+    began, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def held(activation):
+        began.set()
+        await goes_on.wait()
+
+    room.agents.act = held
+    await room.send("Ada", "Ash", subject="May be")
+    await room.send("Ada", "Fay", subject="Will fail")
+    await room.turn()
+    await room.send("Ada", "Bo", subject="At hand")
+    await room.send("Ada", "Bo", subject="Behind it")
+    await room.waker.round()
+    await began.wait()
+    works = await room.operator.works(SLUG)
+    assert [(one.agent, one.state) for one in works] == [
+        ("Bo", "at work"),
+        ("Ash", "asks"),
+        ("Fay", "failed"),
+    ]
+    [waiting] = await room.operator.waiting(SLUG)
+    assert (waiting.agent, waiting.behind_run_id) == ("Bo", works[0].run_id)
+    assert await room.operator.at_work(SLUG) == {"bo": room.clock.now()}
+    browser = room.browser()
+    page = (await browser.get(RUNS)).text
+    for words in ("At hand", "Behind it", "it is at work, and reads this after that", "the key is not known"):
+        assert words in page
+    agents = (await browser.get(f"/p/{SLUG}/agents")).text
+    assert [agents.count(f">{word} <span") for word in ("at work", "reachable", "unknown")] == [1, 2, 1]
+    assert "at work" in (await browser.get(f"/p/{SLUG}/agents/Bo")).text
+    goes_on.set()
+    await room.turn()
+
+
+async def test_a_queued_run_says_what_holds_it_back_and_can_be_cancelled(room):
+    await room.runs.mailbox.drain()
+    await room.send("Ada", "Bo", subject="Later")
+
+    other = Mailbox(Noop(), room.stores, timer=room.clock)
+    request = RunActivation.new(f"agent:{SLUG}/Bo", [Message.user("x", id="letter-1")])
+    await other.submit_background(request.delivered(delay_ms=60_000))
+    [work] = await room.operator.works(SLUG)
+    assert (work.state, work.why, work.until) == ("queued", "it is due later", room.clock.now() + 60_000)
+    browser = room.browser()
+    page = (await browser.get(RUNS)).text
+    assert "Waits because" in page
+    fields = [(name, hidden(page, name)) for name in ("form_token", "run")]
+    answer = await post(browser, RUNS, *fields, ("do", "cancel"))
+    assert answer.status_code == 303
+    [work] = await room.operator.works(SLUG)
+    assert work.state == "cancelled"
+    refused = await post(browser, RUNS, *fields, ("do", "cancel"))
+    assert refused.status_code == 409
+    await other.aclose()
+
+
+async def test_a_run_at_work_is_cancelled_and_whoever_wrote_is_told(room):
+    began = asyncio.Event()
+
+    async def held(activation):
+        began.set()
+        await asyncio.Event().wait()
+
+    room.agents.act = held
+    await room.send("Ada", "Bo")
+    await room.waker.round()
+    await began.wait()
+    browser = room.browser()
+    page = (await browser.get(RUNS)).text
+    fields = [(name, hidden(page, name)) for name in ("form_token", "run")]
+    assert (await post(browser, RUNS, *fields, ("do", "cancel"))).status_code == 303
+    await room.turn()
+    page = (await browser.get(f"{RUNS}/{dict(fields)['run']}?done=cancel")).text
+    assert "cancelled" in page
+    assert [one.body_md for one in await room.letters()][1:] == ["Bo could not handle your letter: cancelled"]
+
+
+async def test_output_is_seen_while_a_run_is_at_work_and_afterwards(room):
+    goes_on, began = asyncio.Event(), asyncio.Event()
+
+    async def held(activation):
+        began.set()
+        await goes_on.wait()
+
+    room.agents.act, room.agents.output = held, ["\x1b[32mstep 1\x1b[0m\n", "<script>alert(1)</script>\n"]
+    await room.send("Ada", "Bo")
+    await room.waker.round()
+    await began.wait()
+    [work] = await room.operator.works(SLUG)
+    browser = room.browser()
+    assert "It has put nothing out yet." in (await browser.get(f"{RUNS}/{work.run_id}")).text
+    await until_kept(room, work.run_id, "alert(1)")
+    page = (await browser.get(f"{RUNS}/{work.run_id}?live=1")).text
+    assert "step 1\n&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "\x1b" not in page
+    assert "<script" not in page
+    assert 'http-equiv="refresh"' in page
+    goes_on.set()
+    await room.turn()
+    page = (await browser.get(f"{RUNS}/{work.run_id}?live=1")).text
+    assert "step 1" in page
+    assert "Bo did it" in page
+    assert 'http-equiv="refresh"' not in page
+
+
+async def until_kept(room, run_id, words):
+    while words not in (await room.operator.output(run_id)).text:
+        room.clock.advance(timedelta(milliseconds=100))
+        await asyncio.sleep(0)
+
+
+async def test_a_run_that_was_given_up_is_tried_again_once_and_answered_once(room):
+    browser, fields = await dead(room)
+    assert len(await room.operator.dead()) == 1
+    room.agents.failing = set()
+    answers = await asyncio.gather(*(post(browser, RUNS, *fields, ("do", "replay")) for _ in range(2)))
+    assert 303 in {one.status_code for one in answers}
+    assert {one.status_code for one in answers} <= {303, 409}
+    await room.turn()
+    bodies = [one.body_md for one in await room.letters()]
+    assert [one for one in bodies if one == "Fay did it"] == ["Fay did it"]
+    assert len(bodies) == 3
+    assert await room.operator.dead() == []
+    asked = {"project_key": PROJECT, "agent_name": "Fay", "after": 0}
+    assert all(one["read_at"] for one in await room.mail.call("fetch_inbox", asked))
+    refused = await post(browser, RUNS, *fields, ("do", "replay"))
+    assert refused.status_code == 409
+    page = (await browser.get(RUNS)).text
+    assert "tried again" in page
+
+
+async def test_a_run_that_is_tried_again_may_fail_again_and_that_is_told_once_more(room):
+    browser, fields = await dead(room)
+    assert (await post(browser, RUNS, *fields, ("do", "replay"))).status_code == 303
+    await room.turn()
+    failures = [one for one in await room.letters() if "could not handle" in one.body_md]
+    assert len(failures) == 2
+    [again] = await room.operator.dead()
+    assert again["run_id"] != dict(fields)["run"]
+
+
+async def test_what_was_given_up_is_shown_however_much_has_ended_since(room, monkeypatch):
+    monkeypatch.setattr(run_operator, "ENDED", 1)
+    monkeypatch.setattr(run_operator, "_EACH", 1)
+    browser, fields = await dead(room)
+    for _ in range(3):
+        room.clock.advance(timedelta(seconds=1))
+        await room.send("Ada", "Bo")
+        await room.turn()
+    room.agents.failing = set()
+    await room.send("Ada", "Fay", subject="Count the wasps")
+    await room.turn()
+    page = (await browser.get(RUNS)).text
+    assert "Given up" in page
+    assert "Count the bees" in page
+    assert hidden(page, "run") == dict(fields)["run"]
+
+
+async def test_the_same_by_command(room):
+    _, fields = await dead(room)
+    operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
+    listed = (await operator.get("/admin/runs", params={"project": PROJECT})).json()
+    [one] = listed["runs"]
+    assert (one["state"], one["agent"], one["can_replay"]) == ("failed", "Fay", True)
+    assert one["created_at"].endswith("Z")
+    shown = (await operator.get("/admin/runs/one", params={"run": one["dispatch_id"]})).json()
+    assert (shown["run_id"], shown["output"]) == (dict(fields)["run"], "")
+    room.agents.failing = set()
+    again = await operator.post("/admin/runs/replay", json={"run": one["dispatch_id"]})
+    assert (again.status_code, again.json()["parent_run_id"]) == (200, one["run_id"])
+    await room.turn()
+    refused = await operator.post("/admin/runs/cancel", json={"run": again.json()["run_id"]})
+    assert (refused.status_code, refused.json()["code"]) == (409, "illegal_transition")
+    for path in ("/admin/runs?project=nowhere", "/admin/runs/one?run=none"):
+        assert (await operator.get(path)).status_code == 404
+    assert (await operator.get("/admin/runs/one")).status_code == 400
+
+
+# Who may.
+
+
+async def forms(room):
+    """Return the six forms as a logged-in person has them, each with its address."""
+    _, question = await asked(room)
+    _, run = await dead(room)
+    _, letter = await letter_form(room)
+    to_ana = await room.send("Ada", "human:Ana")
+    return {
+        "answer": (QUESTIONS, [*question, ("answer", "yes")]),
+        "replay": (RUNS, [*run, ("do", "replay")]),
+        "cancel": (RUNS, [*run, ("do", "cancel")]),
+        "write": (WRITE, letter),
+        "name": (WRITE, [("form_token", ""), ("name", "Ben"), ("do", "name")]),
+        "mark": (f"/p/{SLUG}/m/{to_ana}/mark", [("form_token", ""), ("name", "Ana"), ("do", "read")]),
+    }
+
+
+async def standing(room):
+    """Return all that a form could change."""
+    works = await room.operator.works(SLUG)
+    questions = await room.questions.open_questions(SLUG)
+    agents = await room.mail.call("list_agents", {"project_key": PROJECT})
+    people = await room.people_named.everybody()  # with how many letters each has not read
+    return (works, questions, await room.letters(), [one["name"] for one in agents["agents"]], people)
+
+
+async def test_a_form_counts_only_from_the_session_and_the_page_that_it_was_made_for(room):
+    before = None
+    for name, (address, fields) in (await forms(room)).items():
+        before = before or await standing(room)
+        plain = [(key, text) for key, text in fields if key != "form_token"]
+        mine, other = room.browser(), room.browser()
+        own = [("form_token", hidden((await mine.get(WRITE)).text, "form_token")), *plain]
+        tokens = ("", "x", "é", "0" * 64)
+        for wrong in (plain, *([("form_token", token), *plain] for token in tokens)):
+            assert (await post(mine, address, *wrong)).status_code == 403, name
+        assert (await post(other, address, *own)).status_code == 403, name
+        for origin in ("http://evil.example", "null", "http://127.0.0.1:9999"):
+            assert (await post(mine, address, *own, Origin=origin)).status_code == 403, name
+        assert (await post(mine, address, *own, Host="evil.example")).status_code == 421, name
+        stranger = room.browser(logged_in=False)
+        answer = await post(stranger, address, *own)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login"), name
+        operator = room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}")
+        assert (await post(operator, address, *own)).status_code == 403, name
+        typed = {"Content-Type": "application/json"}
+        assert (await post(mine, address, *own, **typed)).status_code == 400, name
+        assert await standing(room) == before, name
+
+
+async def test_a_session_that_has_ended_takes_no_form(room):
+    browser, fields = await letter_form(room)
+    room.clock.advance(timedelta(days=31))
+    answer = await post(browser, WRITE, *fields)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    assert await room.letters() == []
+
+
+async def test_an_agents_token_opens_no_page_and_sends_no_form(room):
+    token = new_agent_token()
+    await room.mail.issue_token(PROJECT, "Bo", token_hash(token))
+    agent = room.browser(logged_in=False, Authorization=f"Bearer {token}")
+    for address in NEW_PAGES:
+        assert (await agent.get(address)).status_code == 401
+        assert (await post(agent, address, ("answer", "yes"))).status_code == 401
+
+
+async def test_nobody_sees_a_page_without_a_session(room):
+    stranger = room.browser(logged_in=False)
+    for address in NEW_PAGES:
+        answer = await stranger.get(address)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+
+
+async def test_what_is_too_large_or_no_form_is_refused_and_changes_nothing(room):
+    browser, fields = await asked(room)
+    huge = urlencode([*fields, ("why", "w" * SMALL_FORM), ("answer", "yes")])
+    typed = {"Content-Type": "application/x-www-form-urlencoded", "Origin": HTTP}
+    assert (await browser.post(QUESTIONS, content=huge, headers=typed)).status_code == 413
+    long = await post(browser, QUESTIONS, *fields, ("why", "w" * 2_001), ("answer", "yes"))
+    assert long.status_code == 413
+    many = [("x", "")] * (MOST_FIELDS + 1)
+    assert (await post(browser, QUESTIONS, *many)).status_code == 400
+    for broken in (b"form_token=%ff", b"\xff", b"=&&="):
+        answer = await browser.post(QUESTIONS, content=broken, headers=typed)
+        assert answer.status_code in (400, 403)
+    assert (await post(browser, QUESTIONS, *fields, ("answer", "perhaps"))).status_code == 400
+    assert (await post(browser, RUNS, *fields, ("do", "delete"))).status_code == 400
+    enormous = b"body=" + b"x" * (4 << 20)
+    assert (await browser.post(WRITE, content=enormous, headers=typed)).status_code == 413
+    assert len(await room.questions.open_questions(SLUG)) == 1
+
+
+async def test_hostile_words_stay_words_on_every_new_page(room):
+    words = [one.replace("\0", "") for one in HOSTILE]
+    room.agents.question = "\n".join(words)[:1_900]
+    room.agents.output = list(HOSTILE)
+    await room.send("Ada", "Ash", subject="<img src=x onerror=alert(1)>", body="\n\n".join(words))
+    await room.send("Ada", "Fay", subject="<script>alert(1)</script>", body="\n\n".join(words))
+    await room.turn()
+    browser = room.browser()
+    works = await room.operator.works(SLUG)
+    name = "<svg onload=alert(1)>"
+    [question] = await room.questions.open_questions(SLUG)
+    token = hidden((await browser.get(QUESTIONS)).text, "form_token")
+    fields = [("form_token", token), ("run", question.run_id), ("number", question.number), ("by", name)]
+    await post(browser, QUESTIONS, *fields, ("why", "<b onclick=alert(1)>"), ("answer", "yes"))
+    stale = await post(browser, QUESTIONS, *fields, ("why", "'\"><script>"), ("answer", "no"))
+    assert stale.status_code == 409
+    pages = [stale.text]
+    for address in (*NEW_PAGES, *(f"{RUNS}/{one.run_id}" for one in works), f"/p/{SLUG}"):
+        answer = await browser.get(address)
+        assert answer.status_code == 200
+        pages.append(answer.text)
+    wild = f"{WRITE}?{urlencode({'to': name})}"
+    pages.append((await browser.get(wild)).text)
+    browser, typed = await letter_form(room, subject="\"'><script>", body="</textarea><script>", to=name)
+    refused = await post(browser, WRITE, *typed)
+    pages.append(refused.text)
+    for page in pages:
+        for act in (
+            "<script",
+            "<svg",
+            "<img src=x",
+            "<b onclick",
+            "</textarea><s",
+            "\x1b",
+            'javascript:alert(1)"',
+        ):
+            assert act not in page.lower(), act
+    assert refused.text.count("</textarea>") == 1
+
+
+async def test_pages_without_a_room_have_no_forms(room):
+    app = Starlette(routes=page_routes(room.store, clock=room.clock, parse_query=parse_query))
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as browser:
+        for address in (QUESTIONS, RUNS, WRITE):
+            assert (await browser.get(address)).status_code == 404
+        page = (await browser.get(f"/p/{SLUG}")).text
+        assert 'method="post"' not in page
+        assert "Nothing can be changed here." in page

@@ -1,0 +1,169 @@
+"""The pages on which people work, behind the door: a mail room whose agents are woken, and a person's browser."""
+
+import html
+import re
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx2
+from prometheus_client import CollectorRegistry
+
+from dispatch_room import done
+from postroom.app.house_runs import HouseRuns
+from postroom.app.letter_operator import LetterOperator
+from postroom.app.people_operator import PeopleOperator
+from postroom.app.question_operator import QuestionOperator
+from postroom.app.run_operator import RunOperator
+from postroom.app.tokens import token_check
+from postroom.contracts.agent_events import TextDelta
+from postroom.contracts.errors import Unauthorized
+from postroom.contracts.run_stores import RunStores
+from postroom.contracts.store import MailStore
+from postroom.http_api.guard import Credentials, Guard, GuardRules
+from postroom.http_api.question_routes import question_routes
+from postroom.http_api.routes import application
+from postroom.http_api.run_routes import run_routes
+from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
+from postroom.mail.desk import Rules
+from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.query import parse_query
+from postroom.mail.service import Mail
+from postroom.mail.waking.answers import Answering, LetterEffects
+from postroom.mail.waking.boxes import PeopleBoxes
+from postroom.mail.waking.turns import AgentTurns
+from postroom.mail.waking.waker import Waker
+from postroom.mail.waking.words import AGENT_THREAD
+from postroom.mcp_server.calls import Calls
+from postroom.testing import ManualClock
+from postroom.web import page_routes
+from postroom.web.desks import Workroom
+from waking_room import PROJECT, FakeAgents, number
+
+HTTP = "http://127.0.0.1:8765"
+SLUG = "work-shop"
+TOKEN = "prm_" + "t" * 43
+PAGE = {"Accept": "text/html"}
+
+
+class Talking(FakeAgents):
+    """Agents that put something out, ask a person, or fail, as the test says by their names."""
+
+    def __init__(self, mail: Mail) -> None:
+        super().__init__()
+        self._mail = mail
+        self.output: list[str] = []
+        self.question = "May I?"
+        self.failing = {"Fay"}
+        self.asking = {"Ash"}
+        self.told: list[str] = []
+
+    async def execute(self, activation: Any, sink: Any) -> Any:
+        name = activation.agent_id.partition("@")[0]
+        self.told += [message.text() for message in activation.messages]
+        for text in self.output:
+            await sink.emit(TextDelta(delta=text))
+        if name in self.failing:
+            raise Unauthorized("the key is not known")
+        if name in self.asking and not activation.decisions:
+            asked = {"project_key": PROJECT, "agent_name": name, "run_id": activation.run_id}
+            await self._mail.call("ask_person", {**asked, "question": self.question})
+            return done(activation, "I wait.")
+        return await super().execute(activation, sink)
+
+
+@dataclass
+class WorkRoom:
+    """Everything between a browser and the stores."""
+
+    store: MailStore
+    stores: RunStores
+    clock: ManualClock
+    rules: Rules = field(default_factory=Rules)
+
+    def __post_init__(self) -> None:
+        self.mail = Mail(self.store, self.clock, self.rules)
+        self.runs = HouseRuns(self.stores, registry=CollectorRegistry(), timer=self.clock)
+        self.agents = Talking(self.mail)
+        self.runs.serve(AGENT_THREAD, AgentTurns(self.agents, self.store, self.clock), LetterEffects())
+        boxes = PeopleBoxes(self.mail, self.clock)
+        self.waker = Waker(
+            self.store, self.runs.mailbox, self.clock, verified=self.rules.verified, boxes=boxes
+        )
+        self.answering = Answering(self.stores.outbox, self.store, self.mail.own_desk, self.clock)
+        self.questions = QuestionOperator(self.runs, self.clock)
+        self.operator = RunOperator(self.runs, self.mail.slug)
+        people = PeopleOperator(self.mail, lambda _: False)
+        letters = LetterOperator(self.mail, Calls(self.mail, ALL_OPERATIONS), people)
+        self.people_named = people
+        self.sessions = Sessions(b"k" * 32, self.clock)
+        desk = LoginDesk(
+            self.sessions, LoginCodes(self.clock), self.clock, is_operator=lambda given: given == TOKEN
+        )
+        room = Workroom(visitors=self.sessions, questions=self.questions, letters=letters, runs=self.operator)
+        pages = page_routes(self.store, clock=self.clock, parse_query=parse_query, room=room)
+        routes = [*desk.routes(), *question_routes(self.questions), *run_routes(self.operator), *pages]
+        rules = GuardRules(max_request_bytes=8 << 20)
+        credentials = Credentials(
+            is_operator=token_check(TOKEN), sessions=self.sessions, is_agent=self.mail.knows_token
+        )
+        self.app = Guard(application(routes), rules, credentials)
+
+    def browser(self, *, logged_in: bool = True, **headers: str) -> httpx2.AsyncClient:
+        """Return somebody's browser."""
+        cookies = {self.sessions.cookie_name: self.sessions.issue()} if logged_in else {}
+        return httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app=self.app),
+            base_url=HTTP,
+            headers={**PAGE, **headers},
+            cookies=cookies,
+        )
+
+    async def people(self, *names: str, runners: tuple[str, ...] = ()) -> None:
+        """Register agents, some of them with a runner."""
+        await self.mail.call("ensure_project", {"human_key": PROJECT})
+        for name in names:
+            registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": name}
+            await self.mail.call("register_agent", registered)
+        for name in runners:
+            await self.mail.set_runner(PROJECT, name, "{}")
+
+    async def send(self, sender: str, *to: str, body: str = "please", subject: str = "Work") -> int:
+        """Send a letter and return its number."""
+        asked = {"project_key": PROJECT, "sender_name": sender, "to": list(to), "body_md": body}
+        return number(await self.mail.call("send_message", {"subject": subject, **asked}))
+
+    async def turn(self) -> None:
+        """Let everything happen that is due."""
+        while await self.waker.round() + await self._answered():
+            continue
+
+    async def _answered(self) -> int:
+        await self.runs.mailbox.settled()
+        return await self.answering.round()
+
+    async def letters(self) -> list[Any]:
+        """Return every letter, oldest first."""
+
+        def look(tx: Any) -> list[Any]:
+            found = [tx.project_messages(one.id, limit=500) for one in tx.projects(limit=500)]
+            return sorted((one for letters in found for one in letters), key=lambda one: one.id)
+
+        return await self.store.read(look)
+
+    async def close(self) -> None:
+        await self.runs.mailbox.aclose(timedelta(0))
+
+
+def hidden(page: str, name: str) -> str:
+    """Return what a hidden field of a page's first form holds that has it."""
+    found = re.search(rf'<input type="hidden" name="{name}" value="([^"]*)"', page)
+    assert found is not None, f"no field {name} in {page[:2000]}"
+    return html.unescape(found[1])
+
+
+async def post(browser: httpx2.AsyncClient, address: str, *pairs: tuple[str, str], **headers: str) -> Any:
+    """Send a form as a browser does from a page of ours."""
+    given = {"Content-Type": "application/x-www-form-urlencoded", "Origin": HTTP, **headers}
+    return await browser.post(address, content=urlencode(pairs), headers=given)
