@@ -32,6 +32,7 @@ EXPORTED = {
         "__version__",
     ],
     "postroom.executors.command": ["CommandExecutor", "CommandLimits", "Orphan"],
+    "postroom.executors.remote": ["CALLBACKS", "LARGEST_BODY", "RemoteExecutor", "check_installed"],
     "postroom.gateway.platforms.base": [
         "AdapterState",
         "Attachment",

@@ -138,6 +138,7 @@ def test_a_foreign_database_address_does_not_matter_when_ours_is_set(home: dict[
         ("POSTROOM_MCP_PATH", "/a/../b", "path"),
         ("POSTROOM_MCP_PATH", "/admin/mcp", "something else"),
         ("POSTROOM_MCP_PATH", "/v1/mcp", "something else"),
+        ("POSTROOM_MCP_PATH", "/callbacks/mcp", "something else"),
         ("POSTROOM_PROFILE", "everything", "'full' or 'core'"),
         ("POSTROOM_IDENTITY", "none", "'asserted' or 'verified'"),
         ("POSTROOM_ANSWER_RETENTION", "3600", "unit"),

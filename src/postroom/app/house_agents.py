@@ -4,6 +4,7 @@ start: what a former server left running is ended, the mailbox takes up what was
 stop: nobody is woken, what runs is ended and given back uncounted
 """
 
+import asyncio
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from postroom.app.config import Settings
 from postroom.app.house_runs import HouseRuns
 from postroom.app.model_agents import ModelAgents
 from postroom.app.model_tools import check_tools
+from postroom.app.runner_secrets import signing_secret
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
@@ -24,7 +26,9 @@ from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import AnyRunner, Runner
 from postroom.contracts.store import MailReads
+from postroom.dispatch.routing import JoinedEffects
 from postroom.executors.command import CommandExecutor
+from postroom.executors.remote import RemoteExecutor, check_installed
 from postroom.mail.desk import Caller
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, LetterEffects
@@ -72,8 +76,22 @@ class HouseAgents:
             self, calls, mail.store, environment=self._environment, clock=clock, timer=SystemTimer()
         )
         self._executors.add(RunnerKind.MODEL, self._models)
+        self.results = RemoteExecutor(
+            self,
+            runs.stores.dispatches,
+            secret_of=self._secret_of,
+            agent_on=self._agent_on,
+            address=lambda: self.address,
+            clock=clock,
+        )
+        """Takes what other servers send of the runs that they execute."""
+        self._executors.add(RunnerKind.HTTP, self.results)
+        self.address = ""
+        """Where this server listens, once it does."""
+        self._in_chats: tuple[str, str] | None = None
         self._effects = LetterEffects()
-        runs.serve(AGENT_THREAD, AgentTurns(self._executors, mail.store, clock), self._effects)
+        effects = JoinedEffects(self._effects, self.results)
+        runs.serve(AGENT_THREAD, AgentTurns(self._executors, mail.store, clock), effects)
         self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified)
         self._answering = Answering(runs.stores.outbox, mail.store, mail.own_desk, clock)
         self._effects.hint = self._answering.wake
@@ -82,7 +100,7 @@ class HouseAgents:
     @property
     def executing(self) -> int:
         """How many agents are at work."""
-        return self._commands.executing + self._models.executing
+        return self._commands.executing + self._models.executing + self.results.executing
 
     async def orphans(self) -> tuple[int, ...] | None:
         """Return the processes that a former server has left running; None where they cannot be seen."""
@@ -93,10 +111,13 @@ class HouseAgents:
 
         Raises:
             InvalidRunner: nothing here executes its kind, or it names what there is not.
+            MissingExtra: a library that it needs is not installed.
         """
         self._executors.check(runner)
         if isinstance(runner, ModelRunner):
             check_tools(runner.tools)
+        elif isinstance(runner, HttpRunner):
+            check_installed()
 
     def looked_at(self, runner: AnyRunner) -> str:
         """Return what a runner would start or ask, without doing so. Blocks.
@@ -104,7 +125,8 @@ class HouseAgents:
         Raises:
             InvalidRunner: nothing here executes its kind.
             CommandNotStarted: its program could not be started.
-            RunnerSecretMissing: the variable that it names is not set.
+            MissingExtra: a library that it needs is not installed.
+            RunnerSecretMissing: its key or secret cannot be had.
         """
         self.check(runner)
         match runner:
@@ -115,7 +137,7 @@ class HouseAgents:
                     secret_named(runner.api_key_env, self._environment)
                 return f"it asks {runner.model} at {urlsplit(runner.base_url).netloc}"
             case HttpRunner():
-                secret_named(runner.secret_env, self._environment)
+                signing_secret(runner, self._environment)
                 return f"it posts to {urlsplit(runner.url).netloc}"
 
     def wake(self) -> None:
@@ -123,7 +145,8 @@ class HouseAgents:
         self._waker.wake()
 
     def as_agent(self, project: str, name: str) -> RunDispatchExecutor:
-        """Return what runs this agent on any thread, such as a chat's."""
+        """Return what runs this agent in the house's chats."""
+        self._in_chats = project, name
         return AgentTurns(self._executors, self._mail.store, self._clock, whose=lambda _: (project, name))
 
     async def runner_of(self, agent_id: str) -> AnyRunner | None:
@@ -142,6 +165,14 @@ class HouseAgents:
 
         kept = await self._mail.store.read(look)
         return None if kept is None else read_runner(kept)
+
+    def _agent_on(self, thread_id: str) -> str | None:
+        """Return which agent (`name@project`) runs a thread; None when none does."""
+        whose = agent_of(thread_id) or self._in_chats
+        return None if whose is None else f"{whose[1]}@{whose[0]}"
+
+    async def _secret_of(self, runner: HttpRunner) -> str:
+        return await asyncio.to_thread(signing_secret, runner, self._environment)
 
     async def start(self) -> None:
         """End what a former server left running, take up what was left, and wake readers again.
@@ -184,6 +215,7 @@ class HouseAgents:
         await self._tasks.close()
         await self._runs.stop()
         await self._models.close()
+        await self.results.close()
         await self._commands.close()
 
 

@@ -34,6 +34,8 @@ from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.wiring import House
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
+from postroom.executors.remote import CALLBACKS, LARGEST_BODY
+from postroom.http_api.callback_routes import callback_routes
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.hook_routes import hook_routes
 from postroom.http_api.lag import LagMeter, measure_lag
@@ -107,6 +109,7 @@ class Site:
                 calls=house.calls,
             ),
             *hook_routes(Hooks(house.mail), Following(house.mail)),
+            *callback_routes(CALLBACKS, house.agents.results),
             *([] if house.gateway is None else house.gateway.routes()),
             *page_routes(house.store, clock=house.clock, parse_query=parse_query),
         ]
@@ -135,7 +138,7 @@ def _door(
         allowed_hosts=settings.allowed_hosts,
         mcp_path=settings.mcp_path,
         max_request_bytes=settings.max_request_bytes,
-        channels=channels,
+        channels=(*channels, OpenPath(path=CALLBACKS, limit=LARGEST_BODY)),
         rest_paths=rest_paths(),
     )
     return Guard(app, rules, credentials)
@@ -180,6 +183,9 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             return
+        host, port = self._address
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self._house.agents.address = url
         await self._start_work()
         if self.should_exit:
             await self._house.agents.stop()
@@ -188,8 +194,6 @@ class _Server(uvicorn.Server):
         for listener in sockets or ():
             listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
         settings = self._house.settings
-        host, port = self._address
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         self._site.operator.url = url
         places.write_server_note(
             settings.data_dir,

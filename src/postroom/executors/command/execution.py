@@ -11,9 +11,9 @@ import structlog
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import CommandBusy, CommandNotStarted, InvalidActivation, PostroomError
-from postroom.contracts.messages import storable
+from postroom.contracts.errors import CommandBusy, CommandNotStarted, PostroomError
 from postroom.contracts.runners import Runner
+from postroom.executors.activations import prompt_of
 from postroom.executors.command.active import ActiveRun
 from postroom.executors.command.launching import NO_ROOM, Launch, started, words_of
 from postroom.executors.command.limits import ERRORS_KEPT, CommandLimits
@@ -164,17 +164,3 @@ def notes_kept() -> Iterator[None]:
         raise (CommandBusy if error.errno in NO_ROOM else CommandNotStarted)(
             what, remedy="give the server's user write access to it, and free space"
         ) from error
-
-
-def prompt_of(activation: RunActivation) -> str:
-    """Return what the run was asked: the texts of its messages, a blank line between two.
-
-    Raises:
-        InvalidActivation: there is no text in them.
-    """
-    texts = [text for message in activation.messages if (text := message.text()).strip()]
-    if not texts:
-        raise InvalidActivation(
-            f"run {activation.run_id!r} was asked nothing that a command can be told", value=activation.run_id
-        )
-    return storable("\n\n".join(texts))

@@ -11,7 +11,7 @@ import structlog
 
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.activation import Recovery, RunActivation
-from postroom.contracts.agent_events import EventSink, RunIdentity, RunStart, StreamReset
+from postroom.contracts.agent_events import EventSink, RunStart, StreamReset
 from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
 from postroom.contracts.errors import (
     CommandNotEnded,
@@ -27,6 +27,7 @@ from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Runner, Runners
 from postroom.contracts.runs import TerminationReason
 from postroom.contracts.tools import ToolCallResume
+from postroom.executors.activations import identity_of
 from postroom.executors.command.active import ActiveRun, ActiveRuns
 from postroom.executors.command.execution import Execution, Workshop
 from postroom.executors.command.inspecting import program_of
@@ -118,7 +119,7 @@ class CommandExecutor(RunDispatchExecutor):
         control = activation.control
         if not isinstance(control, RunControl):
             raise InvalidActivation("a run needs a thread store and a coordinator", value=activation.run_id)
-        active = ActiveRun(_identity(activation), activation.trace.session_id or uuid.uuid4().hex)
+        active = ActiveRun(identity_of(activation), activation.trace.session_id or uuid.uuid4().hex)
         await self._runs.enter(active)
         try:
             return await self._executed(activation, control, active, sink)
@@ -259,23 +260,6 @@ class CommandExecutor(RunDispatchExecutor):
         for active in self._runs.all():
             await active.ended.wait()
         await self._tasks.close()
-
-
-def _identity(activation: RunActivation) -> RunIdentity:
-    trace = activation.trace
-    return RunIdentity(
-        thread_id=activation.thread_id,
-        run_id=activation.run_id or f"run_{uuid.uuid4().hex}",
-        agent_id=activation.agent_id or "default",
-        parent_thread_id=trace.parent_thread_id,
-        parent_run_id=trace.parent_run_id,
-        dispatch_id=trace.dispatch_id,
-        session_id=trace.session_id,
-        transport_request_id=trace.transport_request_id,
-        origin=trace.origin,
-        run_mode=trace.run_mode,
-        adapter=trace.adapter,
-    )
 
 
 async def _settled(task: "asyncio.Task[Ended]") -> None:
