@@ -11,6 +11,7 @@ from dispatch_room import Deaf, done
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.chat import LineStatus
 from postroom.contracts.chat_people import PersonRole
+from postroom.contracts.people import LetterBoxes
 from postroom.contracts.run_stores import RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
@@ -99,6 +100,7 @@ class Room:
         config: GatewayConfig = CONFIG,
         channel: FakeChannel | None = None,
         consumer: str | None = None,
+        boxes: LetterBoxes | None = None,
         **details: Any,
     ) -> tuple[Gateway, FakeChannel]:
         """Start a gateway; it is stopped after the test."""
@@ -122,6 +124,7 @@ class Room:
             presence=presence,
             clock=self.clock,
             timer=self.clock,
+            boxes=boxes,
         )
         gateway = Gateway(parts, [channel], effects)
         await gateway.start()

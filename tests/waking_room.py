@@ -14,6 +14,7 @@ from postroom.dispatch.routing import ExecutorsByThread
 from postroom.mail.desk import Rules
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, LetterEffects
+from postroom.mail.waking.boxes import PeopleBoxes
 from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
 from postroom.mail.waking.words import AGENT_THREAD
@@ -64,7 +65,8 @@ class Room:
             timer=self.clock,
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=1),
         )
-        waker = Waker(self.store, mailbox, self.clock, verified=False)
+        boxes = PeopleBoxes(self.mail, self.clock)
+        waker = Waker(self.store, mailbox, self.clock, verified=False, boxes=boxes)
         return mailbox, waker, Answering(self.runs.outbox, self.store, self.mail.own_desk, self.clock)
 
     async def people(self, *names: str, runners: tuple[str, ...] = ()) -> None:

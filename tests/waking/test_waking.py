@@ -8,7 +8,7 @@ import pytest
 
 from dispatch_room import done
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.errors import IllegalTransition, Unauthorized
+from postroom.contracts.errors import IllegalTransition, StaleDecision, Unauthorized
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
@@ -376,3 +376,49 @@ async def test_only_a_run_at_work_may_ask_and_only_in_its_own_name(room):
     with pytest.raises(IllegalTransition):
         await room.mail.call("ask_person", asked)
     assert await room.texts("Ada") == [("Bo", "Bo did it")]
+
+
+def decision(decision_id, *, approved, by=""):
+    return ToolCallResume(decision_id=decision_id, result={"approved": approved}, by=by)
+
+
+async def asking_run(room):
+    """Have Bo ask a person, while nothing more can begin, and return the run that waits."""
+
+    async def act(activation):
+        if activation.decisions:
+            return done(activation, "went on")
+        asked = {"project_key": PROJECT, "agent_name": "Bo", "run_id": activation.run_id}
+        await room.mail.call("ask_person", {**asked, "question": "May I?"})
+        return done(activation, "I wait.")
+
+    await room.people("Ada", "Bo", runners=("Bo",))
+    room.agents.act = act
+    await room.send("Ada", "Bo")
+    await room.turn()
+    [run] = await room.runs.threads.list_runs(RunQuery(statuses=(RunStatus.WAITING,)))
+    return run
+
+
+async def test_of_two_answers_to_a_question_the_first_counts_also_before_the_run_goes_on(room):
+    run = await asking_run(room)
+    [ticket] = run.open_tickets
+
+    def answered(told):
+        return RunActivation.new(
+            run.thread_id, [], continue_run_id=run.run_id, decisions=[(ticket.tool_call_id, told)]
+        ).delivered(delay_ms=1_000)  # it is queued, and joined by what comes meanwhile
+
+    await room.mailbox.submit_background(answered(decision("page/1", approved=True, by="Ana")))
+    await room.mailbox.submit_background(answered(decision("page/1", approved=True, by="Ana")))
+    with pytest.raises(StaleDecision):
+        await room.mailbox.submit_background(answered(decision("chat/1", approved=False, by="Ben")))
+    waiting = await room.runs.threads.load_run(run.run_id)
+    assert waiting.open_tickets == ()
+    [told] = waiting.answered
+    assert (told.ticket, told.decision.by) == (ticket, "Ana")
+    room.clock.advance(timedelta(seconds=2))
+    await room.mailbox.poll()
+    await room.turn()
+    assert room.agents.prompts[1][1] == ["You asked a person: May I?\nThe answer is yes.\nGo on from there."]
+    assert (await room.runs.threads.load_run(run.run_id)).answered == waiting.answered

@@ -13,6 +13,7 @@ from postroom.app.wiring import House
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidRunner, RunFailure
+from postroom.contracts.people import ChatPlace
 from postroom.contracts.store import MailReads
 from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
@@ -172,7 +173,7 @@ def _channel(name: str, told: dict[str, object], now: int) -> Finding:
 
 
 def kept_runners(tx: MailReads) -> list[tuple[str, str]]:
-    """Return every runner by whose it is: `name@project`."""
+    """Return every agent's runner by whose it is: `name@project`."""
     found: list[tuple[str, str]] = []
     after = 0
     while page := tx.runners(limit=PAGE, after=after):
@@ -181,5 +182,7 @@ def kept_runners(tx: MailReads) -> list[tuple[str, str]]:
         for one in page:
             agent = agents[one.agent_id]
             home = tx.project_by_id(agent.project_id)
+            if ChatPlace.read(one.runner) is not None:
+                continue  # a person, reached in a chat
             found.append((f"{agent.name}@{'?' if home is None else home.slug}", one.runner))
     return found

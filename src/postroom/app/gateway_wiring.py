@@ -26,8 +26,10 @@ from postroom.contracts.clock import Clock, SystemClock, Timer
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.messages import Json
+from postroom.contracts.people import LetterBoxes
 from postroom.gateway.config import Platform, PlatformConfig
 from postroom.gateway.gateway import Gateway
+from postroom.gateway.letters import LetterCarrier
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.presence import ChatExecutor, Presence
@@ -56,12 +58,14 @@ class HouseGateway:
         clock: Clock,
         registry: CollectorRegistry,
         agents: RunsAgents | None = None,
+        boxes: LetterBoxes | None = None,
         locks_dir: Path | None = None,
         timer: Timer | None = None,
     ) -> None:
         """Make everything; nothing runs yet.
 
-        `agents` gives what runs an agent of the mail room, where one of them answers.
+        `agents` gives what runs an agent of the mail room, where one of them answers. `boxes` are told what
+        became of letters in chats.
         `locks_dir` is where servers of this machine's user see which bot tokens are taken.
 
         Raises:
@@ -91,8 +95,11 @@ class HouseGateway:
             clock=clock,
             timer=timer,
             metrics=GatewayMetrics(registry),
+            boxes=boxes,
         )
         self.gateway = Gateway(parts, self.adapters, effects)
+        self.carrier = LetterCarrier(runs.stores.outbox, self.adapters, self.gateway.wake)
+        """Says letters of the mail room in its chats."""
         self._locks_dir = locks_dir
         self._locks = ScopedLocks(locks_dir)
 
@@ -172,6 +179,7 @@ def open_gateway(  # noqa: PLR0913 - every port by name
     clock: Clock,
     registry: CollectorRegistry,
     agents: RunsAgents,
+    boxes: LetterBoxes,
 ) -> HouseGateway:
     """Make the gateway of a server with these settings.
 
@@ -186,6 +194,7 @@ def open_gateway(  # noqa: PLR0913 - every port by name
         clock=clock,
         registry=registry,
         agents=agents,
+        boxes=boxes,
         locks_dir=places.machine_dir(places.environment()),
     )
     _check_paths(told.path, made.open_paths, settings.mcp_path)

@@ -22,6 +22,7 @@ from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
 from postroom.contracts.executor import RunDispatchExecutor
+from postroom.contracts.people import Carrier, ChatPlace
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import AnyRunner, Runner
@@ -32,6 +33,7 @@ from postroom.executors.remote import RemoteExecutor, check_installed
 from postroom.mail.desk import Caller
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, LetterEffects
+from postroom.mail.waking.boxes import PeopleBoxes
 from postroom.mail.waking.runners import read_runner, written_runner
 from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
@@ -76,14 +78,7 @@ class HouseAgents:
             self, calls, mail.store, environment=self._environment, clock=clock, timer=SystemTimer()
         )
         self._executors.add(RunnerKind.MODEL, self._models)
-        self.results = RemoteExecutor(
-            self,
-            runs.stores.dispatches,
-            secret_of=self._secret_of,
-            agent_on=self._agent_on,
-            address=lambda: self.address,
-            clock=clock,
-        )
+        self.results = self._other_servers()
         """Takes what other servers send of the runs that they execute."""
         self._executors.add(RunnerKind.HTTP, self.results)
         self.address = ""
@@ -92,10 +87,22 @@ class HouseAgents:
         self._effects = LetterEffects()
         effects = JoinedEffects(self._effects, self.results)
         runs.serve(AGENT_THREAD, AgentTurns(self._executors, mail.store, clock), effects)
-        self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified)
+        self.boxes = PeopleBoxes(mail, clock)
+        """The letters of people who are reached in chats."""
+        self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified, boxes=self.boxes)
         self._answering = Answering(runs.stores.outbox, mail.store, mail.own_desk, clock)
         self._effects.hint = self._answering.wake
         self._tasks = Tasks("agents")
+
+    def _other_servers(self) -> RemoteExecutor:
+        return RemoteExecutor(
+            self,
+            self._runs.stores.dispatches,
+            secret_of=self._secret_of,
+            agent_on=self._agent_on,
+            address=lambda: self.address,
+            clock=self._clock,
+        )
 
     @property
     def executing(self) -> int:
@@ -143,6 +150,15 @@ class HouseAgents:
     def wake(self) -> None:
         """Hint that a letter was written."""
         self._waker.wake()
+
+    def reaches(self, place: ChatPlace) -> bool:
+        """Say whether there is a channel to a chat."""
+        carrier = self._waker.carrier
+        return carrier is not None and carrier.reaches(place)
+
+    def carry_by(self, carrier: Carrier) -> None:
+        """Have letters to people said in chats."""
+        self._waker.carrier = carrier
 
     def as_agent(self, project: str, name: str) -> RunDispatchExecutor:
         """Return what runs this agent in the house's chats."""

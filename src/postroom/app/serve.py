@@ -27,6 +27,7 @@ from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.gateway_config import load_gateway
 from postroom.app.logs import configure_logs
 from postroom.app.operator import Operator
+from postroom.app.people_operator import PeopleOperator
 from postroom.app.question_operator import QuestionOperator
 from postroom.app.run_operator import RunOperator
 from postroom.app.runner_operator import RunnerOperator
@@ -39,6 +40,7 @@ from postroom.http_api.callback_routes import callback_routes
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.hook_routes import hook_routes
 from postroom.http_api.lag import LagMeter, measure_lag
+from postroom.http_api.people_routes import people_routes
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
@@ -110,6 +112,7 @@ class Site:
             ),
             *hook_routes(Hooks(house.mail), Following(house.mail)),
             *callback_routes(CALLBACKS, house.agents.results),
+            *people_routes(PeopleOperator(house.mail, house.agents.reaches)),
             *([] if house.gateway is None else house.gateway.routes()),
             *page_routes(house.store, clock=house.clock, parse_query=parse_query),
         ]
@@ -188,7 +191,6 @@ class _Server(uvicorn.Server):
         self._house.agents.address = url
         await self._start_work()
         if self.should_exit:
-            await self._house.agents.stop()
             return
         self._house.backups.start()
         for listener in sockets or ():

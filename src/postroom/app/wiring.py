@@ -98,7 +98,9 @@ class House:
             clock=self.clock,
             registry=self.metrics.registry,
             agents=self.agents.as_agent,
+            boxes=self.agents.boxes,
         )
+        self.agents.carry_by(self.gateway.carrier)
 
     def mcp_server(self) -> PostroomMcpServer:
         """Make an MCP server over this house; several may stand side by side."""

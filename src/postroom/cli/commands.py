@@ -9,6 +9,7 @@ from postroom.cli import (
     guard,
     hook_command,
     mail,
+    people,
     questions,
     rebuild,
     reservations,
@@ -44,5 +45,6 @@ app.add_typer(support.app)
 app.add_typer(rebuild.app, name="rebuild")
 app.add_typer(settings.app, name="config")
 app.add_typer(questions.app, name="questions")
+app.add_typer(people.app, name="people")
 app.command("demo")(demo)
 app.add_typer(setup.app, name="setup")

@@ -15,7 +15,7 @@ from enum import StrEnum
 from postroom.contracts.activation import RunActivationSnapshot
 from postroom.contracts.errors import IllegalTransition, InvalidRecord
 from postroom.contracts.messages import Json, SeqRange
-from postroom.contracts.tools import ToolCallResumeMode
+from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
 
 
 class RunStatus(StrEnum):
@@ -117,6 +117,14 @@ class RunWaitingState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredTicket:
+    """A question that a run had, and the decision that let it go on."""
+
+    ticket: RunWaitingTicket
+    decision: ToolCallResume
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunMessageInput:
     """The messages a run was started with; triggers are those that caused it."""
 
@@ -171,6 +179,8 @@ class RunRecord:
     session_id: str | None = None
     transport_request_id: str | None = None
     waiting: RunWaitingState | None = None
+    answered: tuple[AnsweredTicket, ...] = ()
+    """What it was told when it waited, in the order of telling; written with what lets it go on."""
     created_at: int = 0
     started_at: int | None = None
     finished_at: int | None = None
@@ -207,6 +217,12 @@ class RunRecord:
     def is_resumable_waiting(self) -> bool:
         """Whether new input or a decision lets it go on."""
         return self.status is RunStatus.WAITING
+
+    @property
+    def open_tickets(self) -> tuple[RunWaitingTicket, ...]:
+        """The questions that it waits on and that nobody has answered; it may be about to go on otherwise."""
+        told = [one.ticket for one in self.answered]
+        return tuple(one for one in (self.waiting.tickets if self.waiting else ()) if one not in told)
 
     @property
     def is_background_task_waiting(self) -> bool:

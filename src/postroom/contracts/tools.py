@@ -73,6 +73,8 @@ class ToolCallResume:
     result: Json = None
     reason: str | None = None
     updated_at: int = 0
+    by: str = ""
+    """Who decided, as people call them; empty where nobody said. No agent is told."""
 
     @property
     def approved(self) -> bool | None:

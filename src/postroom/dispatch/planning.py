@@ -15,6 +15,7 @@ from postroom.contracts.errors import (
     ForeignThread,
     InternalError,
     RunNotOpen,
+    StaleDecision,
     UnknownRun,
 )
 from postroom.contracts.messages import (
@@ -27,7 +28,7 @@ from postroom.contracts.messages import (
     select_pending,
 )
 from postroom.contracts.run_stores import SubmissionFacts, ThreadCommit
-from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus
+from postroom.contracts.runs import AnsweredTicket, RunMessageInput, RunRecord, RunStatus
 from postroom.dispatch.config import MailboxConfig
 
 DEFAULT_AGENT = "default"
@@ -158,7 +159,11 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     config: MailboxConfig,
     now: int,
 ) -> Plan:
-    """Return what the submission writes when nothing has changed since the facts were seen."""
+    """Return what the submission writes when nothing has changed since the facts were seen.
+
+    Raises:
+        StaleDecision: one of the questions that it answers has another answer already.
+    """
     messages, consumes = selected_messages(request, facts, run_id, pending_zone=config.pending_zone, now=now)
     last_seq = facts.message_count + len(messages)
     covered = SeqRange(from_seq=1, to_seq=last_seq) if last_seq else None
@@ -180,6 +185,7 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     run = existing or _new_run(activation, facts, run_id=run_id, now=now)
     written = replace(
         run,
+        answered=(*run.answered, *_answers(run, request)),
         activation=snapshot,
         input=run_input,
         dispatch_id=dispatch_id,
@@ -256,6 +262,25 @@ def _all_triggers(before: RunRecord | None, snapshot: RunActivationSnapshot) -> 
     """Return all that ever caused a run, also what came before it had to wait."""
     earlier = before.input.trigger_message_ids if before is not None and before.input else ()
     return tuple(dict.fromkeys((*earlier, *snapshot.trigger_message_ids)))
+
+
+def _answers(run: RunRecord, request: RunActivation) -> list[AnsweredTicket]:
+    """Return which of the run's questions the request answers; a decision that is repeated counts once.
+
+    Raises:
+        StaleDecision: a question has another answer already, which the run will be told.
+    """
+    found: list[AnsweredTicket] = []
+    for call_id, decision in request.decisions:
+        for ticket in run.waiting.tickets if run.waiting is not None else ():
+            if ticket.tool_call_id != call_id:
+                continue
+            before = next((one for one in run.answered if one.ticket == ticket), None)
+            if before is None:
+                found.append(AnsweredTicket(ticket=ticket, decision=decision))
+            elif before.decision.decision_id != decision.decision_id:
+                raise StaleDecision(f"question {ticket.ticket_id!r} was answered already", value=call_id)
+    return found
 
 
 def _joined(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:

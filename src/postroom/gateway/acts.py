@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 
 from postroom.contracts.chat import ChatSession
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import DuplicateRecord
+from postroom.contracts.errors import DuplicateRecord, PostroomError, StoreError
 from postroom.contracts.mailroom import Mailroom, ThreadState
 from postroom.contracts.messages import Message, Role, Visibility
+from postroom.contracts.people import ChatPlace, LetterBoxes
 from postroom.contracts.run_stores import RunQuery, ThreadStore
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
@@ -21,6 +22,7 @@ from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import Sessions, hidden_runs
 
 _MOST_LISTED = 10
+_ID_DIGITS = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +47,9 @@ class Commands:
         asking: Asking,
         mailroom: Mailroom,
         threads: ThreadStore,
+        boxes: LetterBoxes | None = None,
     ) -> None:
+        self._boxes = boxes
         self._config = config
         self._sessions = sessions
         self._handover = handover
@@ -260,6 +264,29 @@ class Commands:
     async def _deny(self, call: Call) -> str:
         session, _ = await self._sessions.of(call.key, call.source)
         return await self._asking.decide(session, call.source, call.words, approved=False)
+
+    async def _reply(self, call: Call) -> str:
+        number, _, text = call.words.partition(" ")
+        letter = int(number) if number.isascii() and number.isdigit() and len(number) <= _ID_DIGITS else 0
+        if not letter or not text.strip():
+            return "Say which and what: /reply <number> <text>"
+        if self._boxes is None:
+            return "No letters come to this chat."
+        source = call.source
+        place = ChatPlace(platform=source.platform.value, chat_id=source.chat_id)
+        said = (
+            text.strip()
+            if source.chat_type == "dm"
+            else f"{source.user_name or source.user_id}: {text.strip()}"
+        )
+        key = f"chat/{place.name}/{call.event.line_id or call.event.message_id}"
+        try:
+            whom = await self._boxes.reply(place, letter, said, key=key)
+        except StoreError:
+            raise
+        except PostroomError as error:
+            return f"It was not sent: {error.message}."
+        return f"Sent to {whom}."
 
     # Parts of these.
 

@@ -14,6 +14,7 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError
 from postroom.contracts.mailroom import Mailroom
 from postroom.contracts.outbox import OutboxStore
+from postroom.contracts.people import LetterBoxes
 from postroom.contracts.run_stores import ThreadStore
 from postroom.gateway.acts import Commands
 from postroom.gateway.asking import Asking
@@ -121,6 +122,7 @@ def services(  # noqa: PLR0913 - every port by name
     clock: Clock,
     timer: Timer,
     metrics: GatewayMetrics | None = None,
+    boxes: LetterBoxes | None = None,
     new_id: Callable[[], str] | None = None,
 ) -> Services:
     """Put the parts of a gateway together over these ports."""
@@ -130,8 +132,10 @@ def services(  # noqa: PLR0913 - every port by name
     people = People(stores.people, config, clock)
     notices = Notices(outbox)
     asking = Asking(mailroom, threads, notices, clock)
-    commands = Commands(config, sessions, handover, people, asking, mailroom, threads)
-    delivery = Delivery(outbox, stores, sessions, presence, config.delivery, clock=clock, metrics=metrics)
+    commands = Commands(config, sessions, handover, people, asking, mailroom, threads, boxes)
+    delivery = Delivery(
+        outbox, stores, sessions, presence, config.delivery, clock=clock, metrics=metrics, boxes=boxes
+    )
     presence.address = sessions.address
     presence.hidden = sessions.hidden
     return Services(

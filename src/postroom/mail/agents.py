@@ -27,6 +27,7 @@ from postroom.mail.identity import (
 from postroom.mail.inbox import inbox_views
 from postroom.mail.names import check_name, generated
 from postroom.mail.outgoing import to_archive
+from postroom.mail.people import refuse_to_speak_for
 from postroom.mail.projects import checked_path, find_project, free_slug, spelling
 from postroom.mail.reservations import ReservationAnswer, reserve_all
 from postroom.mail.views import (
@@ -118,6 +119,7 @@ def register_agent(desk: Writing, asked: RegisterAgent) -> AgentView:
 
 
 def _registered(desk: Writing, project: Project, asked: RegisterAgent | StartSession) -> Agent:
+    refuse_to_speak_for(desk, project)
     if asked.name is None:
         return _made(desk, project, asked)
     name = check_name(asked.name)
@@ -152,6 +154,7 @@ def _registered(desk: Writing, project: Project, asked: RegisterAgent | StartSes
 def create_agent_identity(desk: Writing, asked: CreateAgentIdentity) -> AgentView:
     """Make a new agent with a generated name."""
     project = find_project(desk.tx, asked.project_key)
+    refuse_to_speak_for(desk, project)
     return agent_view(_made(desk, project, asked))
 
 

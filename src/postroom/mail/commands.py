@@ -14,7 +14,10 @@ _END = r"$(?!\n)"
 
 ProjectKey = Annotated[str, Meta(description="absolute path or slug", min_length=1, max_length=4096)]
 AgentName = Annotated[str, Meta(description="who acts", min_length=1, max_length=200)]
-OtherAgent = Annotated[str, Meta(description="agent name, or name@project", min_length=1, max_length=400)]
+OtherAgent = Annotated[
+    str,
+    Meta(description="name, name@project, human:name or chat:platform/id", min_length=1, max_length=400),
+]
 MessageId = Annotated[int, Meta(ge=1, le=2**53)]
 ShortText = Annotated[str, Meta(max_length=4096)]
 Word = Annotated[str, Meta(max_length=200)]
@@ -139,7 +142,9 @@ class SendMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     project_key: ProjectKey
     sender_name: AgentName
-    to: Names = []
+    to: Annotated[
+        Names, Meta(description="name, name@project, human:name, chat:platform/id, thread:id (all in it)")
+    ] = []
     subject: str
     body_md: Annotated[str, Meta(description="Markdown")]
     cc: Names = []

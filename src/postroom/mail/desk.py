@@ -47,6 +47,8 @@ class Caller:
     """A person at this machine's command line, proved by the server's own token."""
     agent_id: int | None = None
     """The agent whose run the server itself executes, and nobody else, whatever a call says."""
+    house: bool = False
+    """postroom itself, which acts for the people whom it knows. No edge says this of a request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from postroom.contracts.mail import Agent, Project
 from postroom.contracts.store import MailReads
 from postroom.mail.desk import Reading, Writing, token_hash
 from postroom.mail.names import nearest, shown
+from postroom.mail.people import find_person, is_persons, refuse_to_speak_for
 from postroom.mail.projects import find_project
 
 ACTIVITY_INTERVAL = 30_000
@@ -42,11 +43,13 @@ def unknown_agent(tx: MailReads, project: Project, name: str) -> UnknownAgent:
 
 
 def find_address(tx: MailReads, home: Project, address: str) -> tuple[Project, Agent]:
-    """Return project and agent of a `name` or a `name@project`.
+    """Return project and agent of a `name`, a `name@project`, a `human:name` or a `chat:platform/id`.
 
     Raises:
         UnknownProject, UnknownAgent: there is none of that name.
     """
+    if is_persons(address):
+        return find_person(tx, address)
     name, at, key = address.partition("@")  # the first: no name holds one, but the path of a folder may
     if not at:
         return home, find_agent(tx, home, address)
@@ -71,7 +74,7 @@ def check_token(desk: Reading | Writing, agent: Agent) -> None:
         return
     token = desk.caller.agent_token
     if token is None:
-        if desk.rules.verified:
+        if desk.rules.verified and not desk.caller.house:
             raise TokenRequired(f"this server asks for the token of {agent.name}", value=agent.name)
         return
     owner = desk.tx.agent_by_token(token_hash(token))
@@ -101,6 +104,7 @@ def acting(desk: Reading | Writing, project_key: str, name: str) -> tuple[Projec
     """Return the project and the agent that a call acts as, its identity checked."""
     project = find_project(desk.tx, project_key)
     agent = find_agent(desk.tx, project, name)
+    refuse_to_speak_for(desk, project)
     check_token(desk, agent)
     return project, agent
 

@@ -17,6 +17,11 @@ _PLACEHOLDER = re.compile(r"<[^<>/]*>|\bYOUR[_-]|\bPROJECT[_-]?(PATH|KEY|NAME)\b
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 MAX_PATH = 4_096
+PEOPLE_KEY = "/postroom/people"
+PEOPLE_SLUG = "postroom-people"
+"""The project of people, which is no folder; no other project gets its slug."""
+HUMAN = "human:"
+"""Before a person's name: their address."""
 
 
 def checked_path(human_key: str) -> str:
@@ -84,7 +89,8 @@ def free_slug(tx: MailReads, path: str) -> str:
     slug = slug_of(path)
     hashed = f"{slug}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     tried = chain((slug, hashed), (f"{hashed}-{number}" for number in count(2)))
-    return next(free for free in tried if tx.project(free) is None)
+    kept = set() if path == PEOPLE_KEY else {PEOPLE_SLUG}
+    return next(free for free in tried if free not in kept and tx.project(free) is None)
 
 
 def find_project(tx: MailReads, key: str) -> Project:

@@ -1,7 +1,7 @@
 """Operations that write letters: send, reply, recall. All recipients are valid, or nothing is sent."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -28,7 +28,10 @@ from postroom.mail.contacts import ContactFacts, refusal
 from postroom.mail.desk import Writing
 from postroom.mail.identity import acting_active, as_reason, find_address, unknown_agent
 from postroom.mail.inbox import visible_message
+from postroom.mail.names import shown
 from postroom.mail.outgoing import to_archive, to_wake
+from postroom.mail.people import is_persons
+from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.views import MessageView, address_of, message_view
 
 _REPLY_PREFIX = re.compile(r"^\s*(?:re\s*:\s*)+", re.IGNORECASE)
@@ -36,8 +39,12 @@ _GENERATED_THREAD = re.compile(r"msg-([1-9][0-9]*)")
 _ID_DIGITS = 15
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 MAX_BROADCAST = 10_000
+MAX_THREAD = 1_000
+"""The newest letters of a thread, by which those are found who are in it."""
+THREAD = "thread:"
 FEW = 4
 RUNNER = "wake by runner"
+CHAT = "message in a chat"
 HOOK = "hook at next step"
 INBOX = "inbox only"
 MAX_PROBLEMS = 20
@@ -102,8 +109,9 @@ def send_message(desk: Writing, asked: SendMessage) -> Sent:
         TooLarge: subject, body or the list of recipients is over its limit.
     """
     project, sender = acting_active(desk, asked.project_key, asked.sender_name)
-    _check_thread(desk, asked.thread_id)
-    addressees, bad = _addressees(desk, project, asked)
+    thread_id = _thread_of(asked)
+    _check_thread(desk, thread_id)
+    addressees, bad = _addressees(desk, project, sender, asked)
     skipped: list[str] = []
     if asked.broadcast:
         others, skipped = _everybody_else(desk, project, sender, addressees)
@@ -116,11 +124,29 @@ def send_message(desk: Writing, asked: SendMessage) -> Sent:
         body_md=asked.body_md,
         importance=asked.importance,
         ack_required=asked.ack_required,
-        thread_id=asked.thread_id,
+        thread_id=thread_id,
         topic=asked.topic,
         broadcast=asked.broadcast,
     )
     return post(desk, letter, bad=bad, skipped=skipped)
+
+
+def _thread_of(asked: SendMessage) -> str | None:
+    """Return the thread that a letter goes on: the one it names, or the one it is addressed to.
+
+    Raises:
+        InvalidArgument: it names one and is addressed to another.
+    """
+    named = {one.strip().removeprefix(THREAD) for one in asked.to if one.strip().startswith(THREAD)}
+    if asked.thread_id is not None:
+        named.add(asked.thread_id)
+    if len(named) > 1:
+        raise InvalidArgument(
+            f"a letter goes on one thread, and this names {', '.join(sorted(named))}",
+            value=sorted(named),
+            remedy="send a letter for each thread",
+        )
+    return next(iter(named), None)
 
 
 def _check_thread(desk: Writing, thread_id: str | None) -> None:
@@ -188,6 +214,11 @@ def _answered(
             kinds.setdefault(one.agent_id, "to")
         elif everybody:
             kinds.setdefault(one.agent_id, one.kind)
+    return _at_home(desk, kinds)
+
+
+def _at_home(desk: Writing, kinds: Mapping[int, RecipientKind]) -> list[Addressee]:
+    """Return these agents as recipients, each with its project."""
     agents = desk.tx.agents_by_id(list(kinds))
     projects = {agent.project_id: desk.tx.project_by_id(agent.project_id) for agent in agents.values()}
     return [
@@ -195,6 +226,35 @@ def _answered(
         for agent_id, kind in kinds.items()
         if agent_id in agents and (home := projects[agents[agent_id].project_id]) is not None
     ]
+
+
+def _participants(
+    desk: Writing, home: Project, sender: Agent, address: str, kind: RecipientKind
+) -> list[Addressee]:
+    """Return who else wrote in a thread of the project, or was openly written to there.
+
+    Raises:
+        UnknownThread: there is no such thread.
+        InvalidRecipients: nobody else is in it.
+    """
+    thread_id = address.removeprefix(THREAD)
+    letters = desk.tx.thread_tail(home.id, thread_id, limit=MAX_THREAD)
+    if not letters:
+        raise UnknownThread(
+            f"project {home.slug} has no thread {shown(thread_id)}",
+            value=address,
+            remedy="`search_messages` finds threads; leave `thread:` out to begin one",
+        )
+    there = {one.sender_id for one in letters}
+    for readers in desk.tx.recipients([one.id for one in letters]).values():
+        there |= {one.agent_id for one in readers if one.kind != "bcc"}
+    others = _at_home(desk, dict.fromkeys(sorted(there - {sender.id}), kind))
+    active = [one for one in others if one.agent.retired_at is None]
+    if not active:
+        raise InvalidRecipients(
+            f"nobody else is in thread {shown(thread_id)}", value=address, remedy="name whom you write to"
+        )
+    return active
 
 
 def post(desk: Writing, letter: Letter, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
@@ -271,7 +331,7 @@ def _sent(
                 "project": slug,
                 "recipients": [one.name for one in readers],
                 "payload": payload,
-                "seen": [_seen(one.agent_id, runners, hooks) for one in readers],
+                "seen": [_seen(one, runners, hooks) for one in readers],
             }
             for slug, readers in by_project.items()
         ],
@@ -279,11 +339,11 @@ def _sent(
     }
 
 
-def _seen(agent_id: int, runners: Collection[int], hooks: Collection[int]) -> str:
+def _seen(reader: Recipient, runners: Collection[int], hooks: Collection[int]) -> str:
     """Return how a recipient will see its letter, as far as that is known when it is sent."""
-    if agent_id in runners:
-        return RUNNER
-    return HOOK if agent_id in hooks else INBOX
+    if reader.agent_id in runners:
+        return CHAT if reader.project_slug == PEOPLE_SLUG else RUNNER
+    return HOOK if reader.agent_id in hooks else INBOX
 
 
 def _check_size(desk: Writing, letter: Letter) -> None:
@@ -321,7 +381,7 @@ def _check_number(desk: Writing, recipients: int) -> None:
 
 
 def _addressees(
-    desk: Writing, home: Project, asked: SendMessage
+    desk: Writing, home: Project, sender: Agent, asked: SendMessage
 ) -> tuple[list[Addressee], list[PostroomError]]:
     """Look up every name at once; an agent named twice gets one letter, by its most open mention."""
     kinds: dict[str, RecipientKind] = {}
@@ -339,14 +399,19 @@ def _addressees(
     bad: list[PostroomError] = []
     for name, kind in kinds.items():
         try:
-            one = _addressee(desk, home, local, name, kind)
+            named = (
+                _participants(desk, home, sender, name, kind)
+                if name.startswith(THREAD)
+                else [_addressee(desk, home, local, name, kind)]
+            )
         except PostroomError as error:
             error.value = name  # as it was given, its project with it
             bad.append(error)
             if len(bad) == MAX_PROBLEMS:
                 break
         else:
-            found.setdefault(one.agent.id, one)
+            for one in named:
+                found.setdefault(one.agent.id, one)
     return list(found.values()), bad
 
 
@@ -355,7 +420,7 @@ def _addressee(
 ) -> Addressee:
     if agent := local.get(address.casefold()):
         return Addressee(project=home, agent=agent, kind=kind)
-    if "@" not in address:
+    if "@" not in address and not is_persons(address):
         raise unknown_agent(desk.tx, home, address)
     project, agent = find_address(desk.tx, home, address)
     return Addressee(project=project, agent=agent, kind=kind)

@@ -14,6 +14,7 @@ from postroom.contracts.mail import (
     Recipient,
     Reservation,
 )
+from postroom.mail.projects import HUMAN, PEOPLE_SLUG
 
 
 class ProjectView(TypedDict):
@@ -161,12 +162,11 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
 
     Names of agents outside the project `home_slug` are shown as `name@slug`.
     """
-    abroad = sender_slug not in ("", home_slug)
     view: MessageView = {
         "id": message.id,
         "thread_id": message.thread_id,
         "subject": message.subject,
-        "from": f"{message.sender_name}@{sender_slug}" if abroad else message.sender_name,
+        "from": address_of(message.sender_name, sender_slug or home_slug, home_slug),
         "to": _addresses(recipients, "to", home_slug),
         "cc": _addresses(recipients, "cc", home_slug),
         "importance": message.importance,
@@ -216,7 +216,9 @@ def reservation_view(reservation: Reservation) -> ReservationView:
 
 
 def address_of(name: str, slug: str, home_slug: str) -> str:
-    """Return how agents of `home_slug` write to an agent: `name`, or `name@slug` in another project."""
+    """Return how agents of `home_slug` write to somebody: `name`, `name@slug`, or `human:name`."""
+    if slug == PEOPLE_SLUG:
+        return f"{HUMAN}{name}"
     return name if slug == home_slug else f"{name}@{slug}"
 
 

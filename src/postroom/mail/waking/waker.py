@@ -1,6 +1,7 @@
 """The wake policy: gives letters to the runs of readers that have a runner, at least once, keyed by letter.
 
 wait for a hint or the poll ─▶ a batch of rows ─▶ revalidate ─┬─▶ unread: on the reader's thread, announced
+                                                              ├─▶ a person's: to the chat they are reached in
                                                               └─▶ read, recalled, retired, no runner: nothing
 """
 
@@ -16,10 +17,11 @@ from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import OutboxRow
 from postroom.contracts.mailroom import Mailroom
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
+from postroom.contracts.people import Carrier, ChatPlace, LetterBoxes
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.mail.outgoing import WAKE, woken_by
 from postroom.mail.views import address_of
-from postroom.mail.waking.words import Origin, agent_thread, as_prompt, letter_name
+from postroom.mail.waking.words import Origin, agent_thread, as_prompt, as_said, letter_name
 
 _LOG = structlog.get_logger(__name__)
 POLL = timedelta(seconds=5)
@@ -36,10 +38,29 @@ class Wake:
     mode: DeliveryMode
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carried:
+    """A letter that a person is to have in a chat."""
+
+    place: ChatPlace
+    text: str
+
+
 class Waker:
     """Performs the mail room's wake rows."""
 
-    def __init__(self, store: MailStore, mailroom: Mailroom, clock: Clock, *, verified: bool) -> None:
+    def __init__(
+        self,
+        store: MailStore,
+        mailroom: Mailroom,
+        clock: Clock,
+        *,
+        verified: bool,
+        boxes: LetterBoxes,
+    ) -> None:
+        self.carrier: Carrier | None = None
+        """Says letters in chats, where there are any."""
+        self._boxes = boxes
         self._store = store
         self._mailroom = mailroom
         self._clock = clock
@@ -70,11 +91,20 @@ class Waker:
         """
         rows = await self._store.read(lambda tx: tx.outbox(WAKE, limit=_BATCH))
         for row in rows:
-            wake = await self._store.read(lambda tx, row=row: self._looked_up(tx, row))  # type: ignore[misc]
-            if wake is not None:
-                await self._mailroom.hand_in(wake.thread_id, [wake.message], wake.mode)
-            await self._finish(row, announced=wake is not None)
+            found = await self._store.read(lambda tx, row=row: self._looked_up(tx, row))  # type: ignore[misc]
+            if isinstance(found, Wake):
+                await self._mailroom.hand_in(found.thread_id, [found.message], found.mode)
+            elif found is not None:
+                await self._carried(row, found)
+            await self._finish(row, announced=isinstance(found, Wake))
         return len(rows)
+
+    async def _carried(self, row: OutboxRow, letter: Carried) -> None:
+        """Have a letter said in a chat; who wrote it is told where there is no way to that chat."""
+        if self.carrier is not None and self.carrier.reaches(letter.place):
+            await self.carrier.carry(row.key, letter.place, letter.text)
+        else:
+            await self._boxes.lost(row.key, f"there is no channel to {letter.place.name} here")
 
     async def _finish(self, row: OutboxRow, *, announced: bool) -> None:
         message_id, agent_id = woken_by(row.key)
@@ -86,7 +116,7 @@ class Waker:
 
         await self._store.write(change)
 
-    def _looked_up(self, tx: MailReads, row: OutboxRow) -> Wake | None:
+    def _looked_up(self, tx: MailReads, row: OutboxRow) -> Wake | Carried | None:
         """Return what the reader is to have; None when it needs to be woken no more."""
         message_id, agent_id = woken_by(row.key)
         message, agent = tx.message(message_id), tx.agents_by_id([agent_id]).get(agent_id)
@@ -96,7 +126,8 @@ class Waker:
         if message is None or agent is None or mine is None:
             return None
         is_over = mine.read_at is not None or message.recalled_at is not None
-        if is_over or agent.retired_at is not None or tx.runner(agent_id) is None:
+        kept = tx.runner(agent_id)
+        if is_over or agent.retired_at is not None or kept is None:
             return None
         home = tx.project_by_id(message.project_id)
         sender = tx.agents_by_id([message.sender_id]).get(message.sender_id)
@@ -106,6 +137,9 @@ class Waker:
             verified=self._verified,
             is_answer=tx.answering_run(message_id) is not None,
         )
+        place = ChatPlace.read(kept.runner)
+        if place is not None:
+            return Carried(place=place, text=as_said(message, origin))
         text = as_prompt(message, origin, reader=agent.name, nonce=token_hex(8))
         return Wake(
             thread_id=agent_thread(mine.project_slug, agent.name),

@@ -78,6 +78,15 @@ def as_prompt(message: Message, origin: Origin, *, reader: str, nonce: str) -> s
     return f"{head}\n\n{mark}\n{written.replace(mark, '')}\n{mark}"
 
 
+def as_said(message: Message, origin: Origin) -> str:
+    """Return a letter as a person has it in a chat."""
+    urgent = "" if message.importance in ("low", "normal") else f" ({message.importance})"
+    return (
+        f"Letter {message.id} from {origin.address}{urgent}: {message.subject}\n\n{message.body_md}\n\n"
+        f"/reply {message.id} <text> answers it."
+    )
+
+
 def failure(name: str, reason: str) -> str:
     """Return what the sender of a letter is told when its reader could not handle it."""
     return f"{name} could not handle your letter: {reason or 'no reason was given'}"

@@ -1,0 +1,100 @@
+"""People who are written to, and the two ports by which letters reach them in chats and come back."""
+
+import json
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from postroom.contracts.errors import InvalidArgument
+
+_KIND: Final = "chat"
+_LONGEST: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatPlace:
+    """A chat in which somebody is reached: `platform/chat_id`, with the platform's own id."""
+
+    platform: str
+    chat_id: str
+
+    @property
+    def name(self) -> str:
+        """The place as it is written in an address."""
+        return f"{self.platform}/{self.chat_id}"
+
+    @classmethod
+    def named(cls, text: str) -> "ChatPlace":
+        """Return the place of this name.
+
+        Raises:
+            InvalidArgument: it is none.
+        """
+        platform, slash, chat_id = text.partition("/")
+        fits = slash and platform.isidentifier() and chat_id.strip() == chat_id != ""
+        if not fits or len(text) > _LONGEST or not chat_id.isprintable():
+            raise InvalidArgument(
+                f"{text[:_LONGEST]!r} names no chat",
+                value=text[:_LONGEST],
+                remedy="write PLATFORM/ID, such as telegram/123456",
+            )
+        return cls(platform=platform, chat_id=chat_id)
+
+    def written(self) -> str:
+        """Return it as it is kept, in the place where others have a runner."""
+        return json.dumps({"kind": _KIND, "platform": self.platform, "chat_id": self.chat_id})
+
+    @classmethod
+    def read(cls, kept: str) -> "ChatPlace | None":
+        """Return the place that was kept; None for a runner."""
+        try:
+            told = json.loads(kept)
+        except ValueError:
+            return None
+        if not isinstance(told, dict) or told.get("kind") != _KIND:
+            return None
+        return cls(platform=str(told.get("platform")), chat_id=str(told.get("chat_id")))
+
+
+class Carrier(Protocol):
+    """Says letters in chats."""
+
+    def reaches(self, place: ChatPlace) -> bool:
+        """Say whether there is a channel to this chat."""
+        ...
+
+    async def carry(self, key: str, place: ChatPlace, text: str) -> None:
+        """Take a letter for a chat: it is said, or told to be lost. Taken twice, it is said once.
+
+        Raises:
+            StoreError: it could not be taken; take it again.
+        """
+        ...
+
+
+class LetterBoxes(Protocol):
+    """Is told what became of letters in chats, and takes people's answers to them."""
+
+    async def arrived(self, key: str) -> None:
+        """Take note that the chat shows a letter; harmless when it is said again.
+
+        Raises:
+            StoreError: it could not be noted.
+        """
+        ...
+
+    async def lost(self, key: str, why: str) -> None:
+        """Tell whoever wrote a letter that the chat will not show it; said again, it changes nothing.
+
+        Raises:
+            StoreError: it could not be noted.
+        """
+        ...
+
+    async def reply(self, place: ChatPlace, letter: int, text: str, *, key: str) -> str:
+        """Answer a letter for the person of this chat, and return whom; repeated under its key, once.
+
+        Raises:
+            UnknownMessage: nobody who is reached in this chat was written this letter.
+            PostroomError: the mail room refuses the answer.
+        """
+        ...

@@ -1,0 +1,70 @@
+"""People who have letters: they stand in a project of their own, where only postroom itself acts for them.
+
+A person is written to as `human:alice`, and one that is reached in a chat as `chat:telegram/123` too. What a
+model may ask makes nobody a person and speaks for none: the operator names them, and a person answers from a
+chat that the operator gave them or from the pages.
+"""
+
+from typing import Final
+
+from postroom.contracts.errors import NotPermitted, UnknownAgent
+from postroom.contracts.mail import Agent, Project
+from postroom.contracts.people import ChatPlace
+from postroom.contracts.store import MailReads
+from postroom.mail.desk import Reading, Writing
+from postroom.mail.names import nearest, shown
+from postroom.mail.projects import HUMAN, PEOPLE_KEY
+
+CHAT: Final = "chat:"
+_MOST: Final = 10_000
+
+
+def refuse_to_speak_for(desk: Reading | Writing, project: Project) -> None:
+    """Raise `NotPermitted` when somebody other than postroom itself would act for a person, or make one."""
+    if project.human_key == PEOPLE_KEY and not desk.caller.house:
+        raise NotPermitted(
+            "no agent acts for a person, and none makes one",
+            value=project.slug,
+            remedy="the operator names people with `postroom people add`",
+        )
+
+
+def is_persons(address: str) -> bool:
+    """Say whether an address names a person or a chat."""
+    return address.startswith((HUMAN, CHAT))
+
+
+def find_person(tx: MailReads, address: str) -> tuple[Project, Agent]:
+    """Return whom `human:name` or `chat:platform/id` names.
+
+    Raises:
+        UnknownAgent: nobody has that name or that chat; says which names come nearest.
+    """
+    project = tx.project(PEOPLE_KEY)
+    everybody = [] if project is None else tx.agents(project.id, include_retired=True, limit=_MOST)
+    if address.startswith(CHAT):
+        place = address.removeprefix(CHAT)
+        found = next((one for one in everybody if _is_reached_at(tx, one, place)), None)
+    else:
+        name = address.removeprefix(HUMAN).casefold()
+        found = next((one for one in everybody if one.name.casefold() == name), None)
+    if project is not None and found is not None:
+        return project, found
+    close = [f"{HUMAN}{one}" for one in nearest(address.partition(":")[2], (one.name for one in everybody))]
+    raise UnknownAgent(
+        f"nobody is known as {shown(address)}" + (f"; the nearest are {', '.join(close)}" if close else ""),
+        value=address,
+        remedy="the operator names people with `postroom people add NAME [--chat PLATFORM/ID]`",
+        details={"nearest": close},
+    )
+
+
+def _is_reached_at(tx: MailReads, person: Agent, place: str) -> bool:
+    found = place_of(tx, person)
+    return found is not None and found.name == place
+
+
+def place_of(tx: MailReads, person: Agent) -> ChatPlace | None:
+    """Return the chat in which somebody is reached; None for nobody's."""
+    kept = tx.runner(person.id)
+    return None if kept is None else ChatPlace.read(kept.runner)

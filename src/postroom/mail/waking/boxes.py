@@ -1,0 +1,89 @@
+"""What becomes of letters in people's chats: shown there, lost on the way, or answered."""
+
+from postroom.contracts.clock import Clock
+from postroom.contracts.errors import UnknownMessage
+from postroom.contracts.people import ChatPlace
+from postroom.contracts.store import MailReads, MailWrites
+from postroom.mail.desk import Caller
+from postroom.mail.outgoing import woken_by
+from postroom.mail.people import place_of
+from postroom.mail.projects import PEOPLE_SLUG
+from postroom.mail.service import Mail
+from postroom.mail.waking.ended import Ended
+
+_HOUSE = Caller(house=True)
+
+
+class PeopleBoxes:
+    """Keeps the letters of people who are reached in chats."""
+
+    def __init__(self, mail: Mail, clock: Clock) -> None:
+        self._mail = mail
+        self._clock = clock
+
+    async def arrived(self, key: str) -> None:
+        """Take note that the chat shows a letter; harmless when it is said again.
+
+        Raises:
+            StoreError: it could not be noted.
+        """
+        message_id, agent_id = woken_by(key)
+
+        def change(tx: MailWrites) -> None:
+            person = tx.agents_by_id([agent_id]).get(agent_id)
+            place = None if person is None else place_of(tx, person)
+            by = "chat" if place is None else f"chat:{place.name}"
+            tx.mark_announced(agent_id, [message_id], by=by, now=self._clock.now())
+
+        await self._mail.store.write(change)
+
+    async def lost(self, key: str, why: str) -> None:
+        """Tell whoever wrote a letter that the chat will not show it; said again, it changes nothing.
+
+        Raises:
+            StoreError: it could not be noted.
+        """
+        message_id, agent_id = woken_by(key)
+
+        def change(tx: MailWrites) -> None:
+            person = tx.agents_by_id([agent_id]).get(agent_id)
+            if person is not None:
+                told = Ended(
+                    run_id=f"chat/{key}",
+                    slug=PEOPLE_SLUG,
+                    name=person.name,
+                    letters=(message_id,),
+                    text="",
+                    failed=why,
+                )
+                told.told(self._mail.own_desk(tx))
+
+        await self._mail.store.write(change)
+        self._mail.tell_of_change()
+
+    async def reply(self, place: ChatPlace, letter: int, text: str, *, key: str) -> str:
+        """Answer a letter for the person of this chat, and return whom; repeated under its key, once.
+
+        Raises:
+            UnknownMessage: nobody who is reached in this chat was written this letter.
+            PostroomError: the mail room refuses the answer.
+        """
+        person = await self._mail.store.read(lambda tx: _reader_at(tx, place, letter))
+        if person is None:
+            raise UnknownMessage(
+                f"no letter {letter} came to this chat",
+                value=letter,
+                remedy="take the number from the letter's first line",
+            )
+        me = {"project_key": PEOPLE_SLUG, "message_id": letter}
+        asked = {**me, "sender_name": person, "body_md": text, "idempotency_key": key}
+        sent = await self._mail.call("reply_message", asked, caller=_HOUSE)
+        await self._mail.call("acknowledge_message", {**me, "agent_name": person}, caller=_HOUSE)
+        return ", ".join(sent["deliveries"][0]["payload"]["to"])
+
+
+def _reader_at(tx: MailReads, place: ChatPlace, letter: int) -> str | None:
+    """Return the person who was written a letter and is reached in this chat."""
+    readers = [one for one in tx.recipients([letter])[letter] if one.project_slug == PEOPLE_SLUG]
+    people = tx.agents_by_id([one.agent_id for one in readers])
+    return next((one.name for one in people.values() if place_of(tx, one) == place), None)

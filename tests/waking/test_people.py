@@ -1,0 +1,250 @@
+"""People are written to by name or by chat, their letters are said there once, and nobody speaks for them."""
+
+import pytest
+
+from postroom.app.people_operator import PeopleOperator
+from postroom.contracts.errors import (
+    InvalidArgument,
+    InvalidRecipients,
+    NotPermitted,
+    StoreUnavailable,
+    TokenRequired,
+    UnknownAgent,
+    UnknownMessage,
+    UnknownThread,
+)
+from postroom.contracts.people import ChatPlace
+from postroom.mail.desk import Caller, Rules
+from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
+from postroom.mail.waking.boxes import PeopleBoxes
+from waking_room import PROJECT, number
+
+PIER = ChatPlace(platform="telegram", chat_id="77")
+
+
+class FakeCarrier:
+    """A fake for tests: says nothing anywhere, and remembers what it was to say."""
+
+    def __init__(self, *, fails: int = 0) -> None:
+        self.carried: list[tuple[str, str, str]] = []
+        self.fails = fails
+
+    def reaches(self, place: ChatPlace) -> bool:
+        return place.platform == "telegram"
+
+    async def carry(self, key: str, place: ChatPlace, text: str) -> None:
+        self.carried.append((key, place.name, text))
+        if self.fails:
+            self.fails -= 1
+            raise StoreUnavailable("the answer was lost")
+
+
+@pytest.fixture
+def carrier(room):
+    room.waker.carrier = FakeCarrier()
+    return room.waker.carrier
+
+
+@pytest.fixture
+def boxes(room):
+    return PeopleBoxes(room.mail, room.clock)
+
+
+async def named(room, name="alice", chat="telegram/77"):
+    carrier = room.waker.carrier
+    desk = PeopleOperator(room.mail, lambda place: carrier is not None and carrier.reaches(place))
+    return await desk.add(name, chat)
+
+
+async def status(room, sent):
+    asked = {"project_key": PROJECT, "agent_name": "Ada", "message_id": number(sent)}
+    [told] = (await room.mail.call("delivery_status", asked))["recipients"]
+    return told
+
+
+@pytest.mark.parametrize(
+    "address", ["human:alice", "human:ALICE", "chat:telegram/77", f"alice@{PEOPLE_SLUG}"]
+)
+async def test_a_letter_to_a_person_is_said_in_their_chat_and_answered_from_there(
+    room, carrier, boxes, address
+):
+    await room.people("Ada")
+    await named(room)
+    sent = await room.send("Ada", address, body="May I push?")
+    assert [one["seen"] for one in sent["deliveries"]] == [["message in a chat"]]
+    assert sent["deliveries"][0]["payload"]["to"] == ["human:alice"]
+    await room.turn()
+    [(key, place, text)] = carrier.carried
+    assert place == "telegram/77"
+    assert f"Letter {number(sent)} from Ada@work-shop: Work" in text
+    assert "May I push?" in text
+    assert (await status(room, sent))["state"] == "stored"
+    await boxes.arrived(key)
+    await boxes.arrived(key)
+    told = await status(room, sent)
+    assert (told["name"], told["state"], told["announced_by"]) == (
+        "human:alice",
+        "announced",
+        "chat:telegram/77",
+    )
+    assert await boxes.reply(PIER, number(sent), "Yes.", key="line-1") == "Ada@work-shop"
+    assert await boxes.reply(PIER, number(sent), "Yes.", key="line-1") == "Ada@work-shop"
+    assert await room.texts("Ada") == [("human:alice", "Yes.")]
+    assert (await status(room, sent))["state"] == "acknowledged"
+    [answer] = await room.inbox("Ada")
+    await room.mail.call(
+        "reply_message",
+        {"project_key": PROJECT, "sender_name": "Ada", "message_id": answer["id"], "body_md": "Done."},
+    )
+    await room.turn()
+    assert "Done." in carrier.carried[1][2]
+
+
+async def test_a_letter_whose_carrier_lost_its_answer_is_carried_again_under_its_key(room):
+    carrier = room.waker.carrier = FakeCarrier(fails=1)
+    await room.people("Ada")
+    await named(room)
+    await room.send("Ada", "human:alice")
+    with pytest.raises(StoreUnavailable):
+        await room.waker.round()
+    await room.turn()
+    assert [key for key, _, _ in carrier.carried] == [carrier.carried[0][0]] * 2
+
+
+@pytest.mark.parametrize("chat", ["slack/C1", "telegram/77"])
+async def test_whoever_wrote_a_letter_that_no_chat_shows_is_told_once(room, carrier, boxes, chat):
+    await room.people("Ada")
+    await named(room, chat=chat)
+    sent = await room.send("Ada", "human:alice")
+    await room.turn()
+    if carrier.carried:
+        await boxes.lost(carrier.carried[0][0], "the bot was blocked")
+        await boxes.lost(carrier.carried[0][0], "the bot was blocked")
+    why = "the bot was blocked" if chat == "telegram/77" else "there is no channel to slack/C1 here"
+    told = await status(room, sent)
+    assert (told["state"], told["failure"]) == ("failed", why)
+    [(sender, body)] = await room.texts("Ada")
+    assert sender == "human:alice"
+    assert why in body
+
+
+async def test_a_person_without_a_chat_has_letters_in_their_inbox(room, carrier):
+    await room.people("Ada")
+    await named(room, chat=None)
+    sent = await room.send("Ada", "human:alice")
+    assert sent["deliveries"][0]["seen"] == ["inbox only"]
+    await room.turn()
+    assert carrier.carried == []
+    assert (await status(room, sent))["state"] == "stored"
+
+
+async def test_only_the_chat_that_has_a_letter_answers_it(room, carrier, boxes):
+    await room.people("Ada")
+    await named(room)
+    await named(room, "bob", "telegram/78")
+    sent = await room.send("Ada", "human:alice")
+    await room.turn()
+    for place, letter in ((ChatPlace(platform="telegram", chat_id="78"), number(sent)), (PIER, 999)):
+        with pytest.raises(UnknownMessage):
+            await boxes.reply(place, letter, "No.", key="k")
+    assert await room.texts("Ada") == []
+
+
+async def test_a_person_who_was_removed_is_written_to_no_more_and_may_come_back(room, carrier):
+    await room.people("Ada")
+    desk = PeopleOperator(room.mail, carrier.reaches)
+    assert await desk.remove("alice") is False
+    assert await desk.everybody() == []
+    await desk.add("alice", "telegram/77")
+    assert await desk.remove("ALICE") is True
+    assert await desk.remove("alice") is False
+    assert await desk.everybody() == []
+    with pytest.raises(UnknownAgent):
+        await room.send("Ada", "chat:telegram/77")
+    await desk.add("alice", None)
+    [told] = await desk.everybody()
+    assert told == {"name": "alice", "address": "human:alice", "chat": None, "reached": None, "unread": 0}
+
+
+async def test_who_is_not_known_is_refused_with_the_nearest_name(room):
+    await room.people("Ada")
+    with pytest.raises(UnknownAgent) as caught:
+        await room.send("Ada", "human:alice")
+    assert "postroom people add" in caught.value.remedy
+    await named(room)
+    with pytest.raises(UnknownAgent) as caught:
+        await room.send("Ada", "human:alic")
+    assert caught.value.details["nearest"] == ["human:alice"]
+    for address in ("human:", "chat:", "chat:telegram", "chat:telegram/78", "chat:slack/77"):
+        with pytest.raises(UnknownAgent):
+            await room.send("Ada", address)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "telegram", "telegram/", "/7", "tele gram/7", "telegram/\n7", "x/" + "7" * 300]
+)
+async def test_what_is_no_chat_is_refused(room, text):
+    with pytest.raises(InvalidArgument) as caught:
+        await named(room, chat=text)
+    assert "telegram/123456" in caught.value.remedy
+
+
+ACTS = {
+    "register_agent": {"name": "mallory", "program": "p", "model": "m"},
+    "create_agent_identity": {"program": "p", "model": "m"},
+    "start_session": {"name": "alice", "program": "p", "model": "m"},
+    "send_message": {"sender_name": "alice", "to": ["alice"], "subject": "s", "body_md": "b"},
+    "fetch_inbox": {"agent_name": "alice"},
+    "retire_agent": {"agent_name": "alice"},
+}
+
+
+@pytest.mark.parametrize("caller", [Caller(), Caller(operator=True)])
+@pytest.mark.parametrize("name", ACTS)
+@pytest.mark.parametrize("key", [PEOPLE_KEY, PEOPLE_SLUG])
+async def test_nobody_but_postroom_itself_acts_for_a_person(room, key, name, caller):
+    await named(room)
+    with pytest.raises(NotPermitted) as caught:
+        await room.mail.call(name, {"project_key": key, **ACTS[name]}, caller=caller)
+    assert "postroom people add" in caught.value.remedy
+
+
+async def test_another_folder_does_not_take_the_place_of_people(room):
+    made = await room.mail.call("ensure_project", {"human_key": "/postroom-people"})
+    assert made["slug"] != PEOPLE_SLUG
+    assert (await room.mail.call("ensure_project", {"human_key": PEOPLE_KEY}))["slug"] == PEOPLE_SLUG
+
+
+async def test_a_server_that_asks_for_tokens_lets_people_answer_from_their_chat(room, carrier, boxes):
+    await room.people("Ada")
+    await named(room)
+    sent = await room.send("Ada", "human:alice")
+    room.mail.rules = Rules(verified=True)
+    with pytest.raises(TokenRequired):
+        await room.send("Ada", "human:alice")
+    await boxes.reply(PIER, number(sent), "Yes.", key="k")
+
+
+async def test_a_letter_to_a_thread_goes_to_everybody_in_it(room):
+    await room.people("Ada", "Bo", "Cy", "Di", "Ed")
+    await room.send("Ada", "Bo", thread_id="plan", bcc=["Di"])
+    await room.send("Cy", "Bo", thread_id="plan")
+    sent = await room.send("Bo", "thread:plan", "Ed")
+    payload = sent["deliveries"][0]["payload"]
+    assert (payload["thread_id"], payload["to"]) == ("plan", ["Ada", "Cy", "Ed"])
+    await room.mail.call("retire_agent", {"project_key": PROJECT, "agent_name": "Cy"})
+    again = await room.send("Ed", "thread:plan", thread_id="plan")
+    assert again["deliveries"][0]["payload"]["to"] == ["Ada", "Bo"]
+
+
+async def test_a_thread_that_is_none_has_nobody_else_or_is_not_the_letters_own_is_refused(room):
+    await room.people("Ada", "Bo")
+    with pytest.raises(UnknownThread):
+        await room.send("Ada", "thread:plan")
+    await room.send("Ada", "Ada", thread_id="mine")
+    with pytest.raises(InvalidRecipients):
+        await room.send("Ada", "thread:mine")
+    with pytest.raises(InvalidArgument):
+        await room.send("Ada", "thread:mine", thread_id="other")
+    with pytest.raises(InvalidArgument):
+        await room.send("Ada", "thread:mine", "thread:other")
