@@ -22,6 +22,7 @@ from postroom.executors.remote import RemoteExecutor
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, LetterEffects
+from postroom.mail.waking.boxes import PeopleBoxes
 from postroom.mail.waking.runners import written_runner
 from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
@@ -75,7 +76,9 @@ class RunnerRoom(Room):
             random=Random(1),
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=self.most_attempts),
         )
-        self.waker = Waker(self.store, self.mailbox, self.clock, verified=self.rules.verified)
+        boxes = PeopleBoxes(self.mail, self.clock)
+        verified = self.rules.verified
+        self.waker = Waker(self.store, self.mailbox, self.clock, verified=verified, boxes=boxes)
         self.answering = Answering(self.runs.outbox, self.store, self.mail.own_desk, self.clock)
 
     async def runner_of(self, agent_id: str) -> AnyRunner | None:
