@@ -14,6 +14,7 @@ from e2e.running import Answer, Line, RunningServer
 from runners.fake_remote import sign
 
 SECRET = "a secret that both servers know"
+KEY = "a-key-within-the-address"
 OTHER = "a secret that nobody here knows"
 pytestmark = pytest.mark.timeout(120)
 
@@ -31,7 +32,7 @@ class FakeRemote(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/run"
+        return f"http://127.0.0.1:{self.server_port}/run?key={KEY}"
 
     def run(self, number: int) -> dict[str, Any]:
         """Return a run that came, from 1, as soon as it has come."""
@@ -86,6 +87,7 @@ def server(tmp_path: Path, remote: FakeRemote) -> Iterator[RunningServer]:
         yield running
     assert "Traceback" not in running.log()
     assert SECRET not in running.log()
+    assert KEY not in running.log()
 
 
 def ask(line: Line, project: Path) -> None:
