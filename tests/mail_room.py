@@ -200,7 +200,7 @@ async def _uncovered(store: MailStore) -> dict[str, int]:
     elif isinstance(store, MemoryStore):
         tables = store._tables
         asked = sum(len(one.asked) for one in tables.waking.sittings)
-        row = (len(tables.answers), len(tables.blobs), len(tables.aliases), asked)
+        row = (len(tables.effects.answers), len(tables.blobs), len(tables.aliases), asked)
     else:
         return await _uncovered(store._store)  # type: ignore[attr-defined]  # a store that fails on purpose
     return dict(zip(("answers", "blobs", "aliases", "questions"), row, strict=True))

@@ -9,8 +9,10 @@ from starlette.routing import BaseRoute, Mount, Route
 from from_code.markdown import table
 from postroom.app.gateway_platforms import PLATFORMS
 from postroom.contracts.clock import SystemClock
+from postroom.executors.remote import CALLBACKS
 from postroom.gateway.config import Platform
 from postroom.http_api import guard
+from postroom.http_api.callback_routes import callback_routes
 from postroom.http_api.hook_routes import hook_routes
 from postroom.http_api.routes import routes
 from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
@@ -49,6 +51,8 @@ ROUTE_WORDS: Final = {
     "/admin/runs/dead": "The runs that were given up and wait for somebody, oldest first, up to 500.",
     "/admin/login-code": "Makes a link that opens the pages once, within ten minutes.",
     "/hooks/{client}/{event}": "What a hook of a client or of Git asks. See [hooks](../hooks.md).",
+    "/callbacks/{dispatch_id}": "Where another server sends the result of a run. See "
+    "[runners](../runners.md#another-server).",
     "/watch": "Waits up to 30 s for letters after a cursor; behind `postroom watch`.",
     "/admin/rebuild-archive": "Writes the archive anew from the database. Body: "
     '`{"project": "..."}`, or `{}` for every project.',
@@ -156,7 +160,11 @@ def page() -> str:
     desk = LoginDesk(sessions, LoginCodes(clock), clock, is_operator=lambda _: False)
     nobody: Any = _Absent()
     given = {"runners": nobody, "questions": nobody, "runs": nobody, "tokens": nobody}
-    machine = [*routes(nobody, desk, registry=nobody, clock=clock, **given), *hook_routes(nobody, nobody)]
+    machine = [
+        *routes(nobody, desk, registry=nobody, clock=clock, **given),
+        *hook_routes(nobody, nobody),
+        *callback_routes(CALLBACKS, nobody),
+    ]
     room = Workroom(visitors=nobody, questions=nobody, letters=nobody, runs=nobody)
     people = page_routes(nobody, clock=clock, parse_query=lambda _: None, room=room)
     rows = [
@@ -221,7 +229,9 @@ def _is_oauth(path: str) -> bool:
 
 def _route(path: str, methods: Sequence[str]) -> tuple[str, str, str, str]:
     concrete = re.sub(r"\{\w+\}", "x", path)
-    if guard._is_public(concrete, "/mcp"):  # noqa: SLF001 - the door's own decision
+    if path.startswith(CALLBACKS):
+        who = "who signs with the agent's secret"
+    elif guard._is_public(concrete, "/mcp"):  # noqa: SLF001 - the door's own decision
         who = "anyone"
     elif guard._is_interface(concrete, "/mcp"):  # noqa: SLF001 - as above
         who = "operator"

@@ -18,7 +18,7 @@ import pytest
 from channels.fake_telegram import TOKEN as TELEGRAM_TOKEN
 from channels.fake_telegram import FakeTelegram
 from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment
-from postroom.gateway.platforms.webhook_wire import signature
+from postroom.contracts.signing import signature
 from runtime.test_openai_model import END, FakeEndpoint, chunk
 
 KEY = "key-of-the-api-0123456789"

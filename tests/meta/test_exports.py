@@ -33,6 +33,7 @@ EXPORTED = {
     ],
     "postroom.executors.acp": ["AcpExecutor"],
     "postroom.executors.command": ["CommandExecutor", "CommandLimits", "Orphan"],
+    "postroom.executors.remote": ["CALLBACKS", "LARGEST_BODY", "RemoteExecutor", "check_installed"],
     "postroom.gateway.platforms.base": [
         "AdapterState",
         "Attachment",

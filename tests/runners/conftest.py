@@ -8,6 +8,7 @@ import pytest_asyncio
 
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
+from runners.fake_remote import FakeRemote
 from runners.room import RunnerRoom
 from runtime.endpoint import FakeEndpoint
 
@@ -29,4 +30,10 @@ async def room(store: SqliteStore, clock: ManualClock) -> AsyncIterator[RunnerRo
 @pytest_asyncio.fixture
 async def endpoint() -> AsyncIterator[FakeEndpoint]:
     async with FakeEndpoint().serving() as serving:
+        yield serving
+
+
+@pytest_asyncio.fixture
+async def remote() -> AsyncIterator[FakeRemote]:
+    async with FakeRemote().serving() as serving:
         yield serving

@@ -1,5 +1,6 @@
 """A mail room whose agents are run as their runners say: letters in, real executors, answers out."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -7,14 +8,17 @@ from random import Random
 
 from postroom.app.agent_executors import ExecutorsByRunner
 from postroom.app.model_agents import ModelAgents
+from postroom.app.runner_secrets import signing_secret
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.remote_runners import HttpRunner
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import AnyRunner
 from postroom.contracts.runs import RunRecord
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
-from postroom.dispatch.routing import ExecutorsByThread
+from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
+from postroom.executors.remote import RemoteExecutor
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, LetterEffects
@@ -22,7 +26,7 @@ from postroom.mail.waking.boxes import PeopleBoxes
 from postroom.mail.waking.runners import written_runner
 from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
-from postroom.mail.waking.words import AGENT_THREAD
+from postroom.mail.waking.words import AGENT_THREAD, agent_of
 from postroom.mcp_server.calls import Calls
 from waking_room import PROJECT, Room
 
@@ -37,6 +41,7 @@ class RunnerRoom(Room):
 
     environment: Mapping[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
     most_attempts: int = 1
+    address: str = "http://127.0.0.1:8765"
 
     def __post_init__(self) -> None:
         self.mail = Mail(self.store, self.clock, self.rules)
@@ -51,12 +56,22 @@ class RunnerRoom(Room):
             self, self.calls, self.store, environment=self.environment, clock=self.clock, timer=self.clock
         )
         self.executors.add(RunnerKind.MODEL, self.models)
+        self.results = RemoteExecutor(
+            self,
+            self.runs.dispatches,
+            secret_of=self._secret_of,
+            agent_on=lambda thread: "@".join((agent_of(thread) or ("", ""))[::-1]),
+            address=lambda: self.address,
+            clock=self.clock,
+            timer=self.clock,
+        )
+        self.executors.add(RunnerKind.HTTP, self.results)
         self.turns = AgentTurns(self.executors, self.store, self.clock)
         self.mailbox = Mailbox(
             ExecutorsByThread({AGENT_THREAD: self.turns}),
             self.runs,
             consumer_id="server",
-            effects=LetterEffects(),
+            effects=JoinedEffects(LetterEffects(), self.results),
             timer=self.clock,
             random=Random(1),
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=self.most_attempts),
@@ -68,6 +83,9 @@ class RunnerRoom(Room):
 
     async def runner_of(self, agent_id: str) -> AnyRunner | None:
         return self.runners.get(agent_id.partition("@")[0])
+
+    async def _secret_of(self, runner: HttpRunner) -> str:
+        return await asyncio.to_thread(signing_secret, runner, self.environment)
 
     async def employ(self, **runners: AnyRunner) -> None:
         """Register agents that are run so, and Ada, who is not."""
@@ -88,3 +106,4 @@ class RunnerRoom(Room):
         """End as a process does that is told to."""
         await self.mailbox.aclose(timedelta(0))
         await self.models.close()
+        await self.results.close()

@@ -37,10 +37,10 @@ from postroom.contracts.inference import (
     StopReason,
 )
 from postroom.contracts.messages import ContentBlock, Message, Role, ToolCall
+from postroom.contracts.retrying import retry_after_ms
 from postroom.contracts.runs import Usage
 from postroom.contracts.tools import ToolDescriptor
 from postroom.runtime import OpenAICompatibleModel, function_tool
-from postroom.runtime.openai_errors import retry_after_ms
 from postroom.runtime.openai_wire import Assembly, request_body
 from postroom.testing import ManualClock
 from runtime.endpoint import CUT, END, HEAD, SILENCE, FakeEndpoint, chunk, fragment, refusal

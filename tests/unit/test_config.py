@@ -139,6 +139,7 @@ def test_a_foreign_database_address_does_not_matter_when_ours_is_set(home: dict[
         ("POSTROOM_MCP_PATH", "/a/../b", "path"),
         ("POSTROOM_MCP_PATH", "/admin/mcp", "something else"),
         ("POSTROOM_MCP_PATH", "/v1/mcp", "something else"),
+        ("POSTROOM_MCP_PATH", "/callbacks/mcp", "something else"),
         ("POSTROOM_PROFILE", "everything", "'full' or 'core'"),
         ("POSTROOM_TELEMETRY", "perhaps", "boolean"),
         ("POSTROOM_TELEMETRY_ENDPOINT", "127.0.0.1:4318", "http://host:port"),

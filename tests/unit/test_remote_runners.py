@@ -34,7 +34,13 @@ def test_a_model_runner_has_defaults_and_a_plain_form() -> None:
 def test_an_http_runner_has_defaults_and_a_plain_form() -> None:
     runner = runner_of(HTTP)
     assert runner == HttpRunner(url=HTTP["url"], secret_env="BO_SECRET")
-    assert runner.to_dict() == {**HTTP, "timeout": 1800.0, "allow_plain": False}
+    assert runner.to_dict() == {
+        **HTTP,
+        "secret_file": None,
+        "timeout": 1800.0,
+        "allow_plain": False,
+        "callback_base": None,
+    }
 
 
 @pytest.mark.parametrize(
@@ -50,6 +56,7 @@ def test_an_http_runner_has_defaults_and_a_plain_form() -> None:
             tools=("whois",),
         ),
         HttpRunner(url="http://10.0.0.5/run", secret_env="S", timeout=timedelta(seconds=5), allow_plain=True),
+        HttpRunner(url="https://a/run", secret_file="/etc/bo", callback_base="https://post.example"),
         Runner(argv=("x",), cwd="/work"),
         Runner(argv=("x",), cwd="/work", kind=RunnerKind.ACP),
     ],
@@ -103,14 +110,40 @@ def test_only_a_program_works_in_its_project() -> None:
         (HTTP | {"url": "https://a b/"}, "url is refused"),
         (HTTP | {"url": "https:///run"}, "url is refused"),
         (HTTP | {"secret_env": ""}, "secret_env is refused"),
+        (HTTP | {"secret_env": 5}, "secret_env is refused"),
+        (HTTP | {"secret_file": "/etc/bo"}, "secret_env is refused: both it and secret_file are there"),
+        (HTTP | {"secret_env": None, "secret_file": "bo"}, "secret_file is refused: it is no absolute path"),
+        (HTTP | {"secret_env": None, "secret_file": 5}, "secret_file is refused"),
         (HTTP | {"allow_plain": "yes"}, "allow_plain is refused"),
         (HTTP | {"timeout": 0}, "timeout is refused"),
+        (HTTP | {"callback_base": "post.example"}, "callback_base is refused"),
+        (HTTP | {"callback_base": "https://post.example/?a"}, "callback_base is refused"),
+        (HTTP | {"callback_base": "http://post.example"}, "plain http goes to this machine alone"),
     ],
 )
 def test_what_cannot_be_run_is_refused_by_name(plain: Any, words: str) -> None:
     with pytest.raises(InvalidRunner) as caught:
         runner_of(plain)
     assert words in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "address", "base"),
+    [
+        ({}, "http://127.0.0.1:8765", None),
+        ({}, "http://0.0.0.0:8765", None),
+        ({}, "http://[::1]:8765", None),
+        ({}, "http://10.0.0.5:8765", "http://10.0.0.5:8765"),
+        ({"url": "http://localhost:9/run"}, "http://127.0.0.1:8765", "http://127.0.0.1:8765"),
+        ({"callback_base": "https://post.example/"}, "http://127.0.0.1:8765", "https://post.example"),
+    ],
+)
+def test_another_machine_is_given_no_address_that_leads_to_itself(
+    changes: Any, address: str, base: str | None
+) -> None:
+    runner = runner_of(HTTP | changes)
+    assert isinstance(runner, HttpRunner)
+    assert runner.callback(address) == base
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ _HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,62})?(\.[A-Za-z0-9](
 _PASSWORD: Final = re.compile(r"://[^/\s]*@")
 _MCP_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _TAKEN_PATH: Final = re.compile(
-    r"/(\.well-known|admin|attachments|authorize|health|healthz|hooks|log(in|out)|metrics|oauth|p|previews|readyz|register"
+    r"/(\.well-known|admin|attachments|authorize|callbacks|health|healthz|hooks|log(in|out)|metrics|oauth|p|previews|readyz|register"
     r"|static|token|v1|watch)(/.*)?"
 )
 """Where pages and other routes begin."""

@@ -88,13 +88,13 @@ class Examination:
 
     def _runner(self, name: str, kept: str) -> Finding:
         try:
-            told = self._house.agents.looked_at(read_runner(kept))
+            told = self._house.agents.executors.looked_at(read_runner(kept))
         except (RunFailure, InvalidRunner) as error:
             return broken("runner", error, about=name)
         return Finding(part="runner", about=name, state="ok", detail=told)
 
     async def _orphans(self) -> list[Finding]:
-        found = await self._house.agents.orphans()
+        found = await self._house.agents.executors.orphans()
         if found is None:
             detail = "this system shows no processes of others, so that none can be found"
             return [Finding(part="orphans", state="unknown", detail=detail, remedy="look for them yourself")]

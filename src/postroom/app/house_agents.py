@@ -1,42 +1,34 @@
-"""The agents that a house runs itself: who has which runner, what executes it, what wakes and answers.
+"""The agents that a house runs itself: what wakes them, what answers for them.
 
 start: what a former server left running is ended, the mailbox takes up what was left, then mail wakes again
 stop: nobody is woken, what runs is ended and given back uncounted
 """
 
-from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
+from collections.abc import Sequence
 
 import structlog
 
-from postroom.app import places
-from postroom.app.agent_executors import ExecutorsByRunner, secret_named
 from postroom.app.agents_config import DeclaredAgent
 from postroom.app.config import Settings
+from postroom.app.house_executors import HouseExecutors
 from postroom.app.house_runs import HouseRuns
-from postroom.app.model_agents import ModelAgents
-from postroom.app.model_tools import check_tools
 from postroom.app.pauses import Pauses
 from postroom.concurrency import SystemTimer, Tasks
-from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.people import Carrier, ChatPlace
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
-from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import AnyRunner, Runner
 from postroom.contracts.store import MailReads
-from postroom.contracts.tracing import Tracing
-from postroom.executors.acp import AcpExecutor
-from postroom.executors.command import CommandExecutor
+from postroom.dispatch.routing import JoinedEffects
 from postroom.mail.desk import Caller
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, LetterEffects
 from postroom.mail.waking.boxes import PeopleBoxes
-from postroom.mail.waking.runners import read_runner, written_runner
+from postroom.mail.waking.runners import written_runner
 from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
-from postroom.mail.waking.words import AGENT_THREAD, agent_of
+from postroom.mail.waking.words import AGENT_THREAD
 from postroom.mcp_server.calls import Calls
 
 _LOG = structlog.get_logger(__name__)
@@ -61,34 +53,12 @@ class HouseAgents:
         self._mail = mail
         self._clock = clock
         self._runs = runs
-        self._environment = places.environment()
-
-        def environment_of(activation: RunActivation) -> Mapping[str, str]:
-            return _environment_of(activation, mail.tracing)
-
-        self._commands = CommandExecutor(
-            self,
-            folder=settings.data_dir / "runs",
-            house=str(settings.data_dir),
-            environment=self._environment,
-            clock=clock,
-            timer=SystemTimer(),
-            environment_of=environment_of,
-        )
-        self._executors = ExecutorsByRunner(self)
-        self._executors.add(RunnerKind.COMMAND, self._commands)
-        self._models = ModelAgents(
-            self, calls, mail.store, environment=self._environment, clock=clock, timer=SystemTimer()
-        )
-        self._executors.add(RunnerKind.MODEL, self._models)
-        self._acp = AcpExecutor(self, self._commands.workshop, environment_of=environment_of)
-        self._executors.add(RunnerKind.ACP, self._acp)
+        self.executors = HouseExecutors(settings, mail, calls, runs.stores.dispatches, clock)
         self._effects = LetterEffects()
-        runs.serve(
-            AGENT_THREAD,
-            AgentTurns(self._executors, mail.store, clock, ring=mail.bell.ring, tracing=mail.tracing),
-            self._effects,
+        turns = AgentTurns(
+            self.executors.chosen, mail.store, clock, ring=mail.bell.ring, tracing=mail.tracing
         )
+        runs.serve(AGENT_THREAD, turns, JoinedEffects(self._effects, self.executors.results))
         self.boxes = PeopleBoxes(mail, clock)
         """The letters of people who are reached in chats."""
         self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified, boxes=self.boxes)
@@ -97,46 +67,6 @@ class HouseAgents:
         self._effects.hint = self._answering.wake
         self._pauses = Pauses(runs, clock, SystemTimer())
         self._tasks = Tasks("agents")
-
-    @property
-    def executing(self) -> int:
-        """How many agents are at work."""
-        return self._commands.executing + self._acp.executing + self._models.executing
-
-    async def orphans(self) -> tuple[int, ...] | None:
-        """Return the processes that a former server has left running; None where they cannot be seen."""
-        return await self._commands.orphans()
-
-    def check(self, runner: AnyRunner) -> None:
-        """Refuse a runner that could not be run here, whatever its agent.
-
-        Raises:
-            InvalidRunner: nothing here executes its kind, or it names what there is not.
-        """
-        self._executors.check(runner)
-        if isinstance(runner, ModelRunner):
-            check_tools(runner.tools)
-
-    def looked_at(self, runner: AnyRunner) -> str:
-        """Return what a runner would start or ask, without doing so. Blocks.
-
-        Raises:
-            InvalidRunner: nothing here executes its kind.
-            CommandNotStarted: its program could not be started.
-            RunnerSecretMissing: the variable that it names is not set.
-        """
-        self.check(runner)
-        match runner:
-            case Runner():
-                executor = self._acp if runner.kind is RunnerKind.ACP else self._commands
-                return f"it starts {executor.program_of(runner)}"
-            case ModelRunner():
-                if runner.api_key_env is not None:
-                    secret_named(runner.api_key_env, self._environment)
-                return f"it asks {runner.model} at {urlsplit(runner.base_url).netloc}"
-            case HttpRunner():
-                secret_named(runner.secret_env, self._environment)
-                return f"it posts to {urlsplit(runner.url).netloc}"
 
     def wake(self) -> None:
         """Hint that a letter was written."""
@@ -152,32 +82,16 @@ class HouseAgents:
         self._waker.carrier = carrier
 
     def as_agent(self, project: str, name: str) -> RunDispatchExecutor:
-        """Return what runs this agent on any thread, such as a chat's."""
+        """Return what runs this agent in the house's chats."""
+        self.executors.in_chats = project, name
         return AgentTurns(
-            self._executors,
+            self.executors.chosen,
             self._mail.store,
             self._clock,
             whose=lambda _: (project, name),
             ring=self._mail.bell.ring,
             tracing=self._mail.tracing,
         )
-
-    async def runner_of(self, agent_id: str) -> AnyRunner | None:
-        """Return how an agent (`name@project`) is run; None when it is not run here.
-
-        Raises:
-            InvalidRunner: what is kept of it cannot be read any more.
-        """
-        name, _, slug = agent_id.partition("@")
-
-        def look(tx: MailReads) -> str | None:
-            project = tx.project(slug)
-            agent = None if project is None else tx.agent(project.id, name)
-            kept = None if agent is None else tx.runner(agent.id)
-            return None if kept is None else kept.runner
-
-        kept = await self._mail.store.read(look)
-        return None if kept is None else read_runner(kept)
 
     async def start(self) -> None:
         """End what a former server left running, take up what was left, and wake readers again.
@@ -187,9 +101,8 @@ class HouseAgents:
             StoreError: what was left could not be taken up.
         """
         await self._declare()
-        ended = await self._commands.find_and_end_orphans()
-        if ended:
-            _LOG.warning("agents.orphans_ended", processes=len(ended))
+        if ended := await self.executors.end_orphans():
+            _LOG.warning("agents.orphans_ended", processes=ended)
         await self._runs.start()
         self._answering.on_change = self._mail.tell_of_change
         self._tasks.start(self._waker.serve(), name="waker")
@@ -200,7 +113,7 @@ class HouseAgents:
         """Have the agents that the configuration file declares, and no runner that it declared before."""
         kept: set[tuple[str, str]] = set()
         for one in self._declared:
-            self.check(one.runner)
+            self.executors.check(one.runner)
             made = await self._mail.call("ensure_project", {"human_key": one.project}, caller=_OPERATOR)
             asked = {
                 "project_key": one.project,
@@ -220,9 +133,7 @@ class HouseAgents:
         """End it; harmless when it never started."""
         await self._tasks.close()
         await self._runs.stop()
-        await self._models.close()
-        await self._commands.close()
-        await self._acp.close()
+        await self.executors.close()
 
 
 def _declared_before(tx: MailReads) -> list[tuple[str, str]]:
@@ -246,10 +157,3 @@ def _introduced(runner: AnyRunner) -> dict[str, str]:
             return {"program": "postroom", "model": runner.model}
         case HttpRunner():
             return {"program": "http", "model": "unknown"}
-
-
-def _environment_of(activation: RunActivation, tracing: Tracing) -> dict[str, str]:
-    """Return what an agent's program is told of where it stands, in the house and in a trace."""
-    whose, trace = agent_of(activation.thread_id), tracing.traceparent()
-    place = {} if whose is None else {"POSTROOM_PROJECT": whose[0], "POSTROOM_AGENT": whose[1]}
-    return {**place, **({} if trace is None else {"TRACEPARENT": trace})}

@@ -24,7 +24,8 @@ _SECRET_KEYS: Final = re.compile(
 _LETTER_KEYS: Final = frozenset({"body", "body_md", "markdown", "snippet"})
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _DEEPEST: Final = 6
-_CHATTY: Final = ("asyncio", "mcp", "sse_starlette")
+_CHATTY: Final = ("asyncio", "httpcore2", "httpx2", "mcp", "sse_starlette")
+"""The clients of HTTP among them write whole addresses, in which a person may have put a key."""
 _SERVER_LOGGERS: Final = ("uvicorn", "uvicorn.access", "uvicorn.error")
 
 

@@ -168,7 +168,7 @@ class Operator:
                 dead_letters=dispatches.get(RunDispatchStatus.DEAD_LETTER, 0),
                 oldest_waiting_ms=0 if waiting is None else now - waits_since(waiting),
                 with_runner=with_runner,
-                executing=house.agents.executing,
+                executing=house.agents.executors.executing,
                 unread=unread,
                 backup_age_ms=(await house.backups.state()).age_ms,
                 descriptors=await asyncio.to_thread(open_descriptors),

@@ -36,6 +36,8 @@ from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.wiring import House
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
+from postroom.executors.remote import CALLBACKS, LARGEST_BODY
+from postroom.http_api.callback_routes import callback_routes
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.hook_routes import hook_routes
 from postroom.http_api.lag import LagMeter, measure_lag
@@ -114,7 +116,7 @@ class Site:
                 mcp_path=settings.mcp_path,
                 refresh=self.operator.refresh_metrics,
                 chats=self.operator.chats,
-                runners=RunnerOperator(house.mail, house.agents.check),
+                runners=RunnerOperator(house.mail, house.agents.executors.check),
                 questions=questions,
                 runs=runs,
                 tokens=house.tokens,
@@ -122,6 +124,7 @@ class Site:
                 events=EventFollowing(house.mail, house.tokens.holds),
             ),
             *hook_routes(Hooks(house.mail), Following(house.mail)),
+            *callback_routes(CALLBACKS, house.agents.executors.results),
             *people_routes(self._people),
             *([] if house.gateway is None else house.gateway.routes()),
             *page_routes(
@@ -158,7 +161,7 @@ def _door(
         allowed_hosts=settings.allowed_hosts,
         mcp_path=settings.mcp_path,
         max_request_bytes=settings.max_request_bytes,
-        channels=channels,
+        channels=(*channels, OpenPath(path=CALLBACKS, limit=LARGEST_BODY)),
         rest_paths=rest_paths(),
     )
     return Guard(app, rules, credentials)
@@ -203,6 +206,9 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             return
+        host, port = self._address
+        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        self._house.agents.executors.address = url
         await self._start_work()
         if self.should_exit:
             return
@@ -212,8 +218,6 @@ class _Server(uvicorn.Server):
         for listener in sockets or ():
             listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
         settings = self._house.settings
-        host, port = self._address
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         self._site.operator.url = url
         places.write_server_note(
             settings.data_dir,

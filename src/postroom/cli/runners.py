@@ -70,9 +70,15 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     secret_env: Annotated[
         str | None, typer.Option(metavar="NAME", help="http: the server's variable that holds the secret.")
     ] = None,
+    secret_file: Annotated[
+        Path | None, typer.Option(help="http: a file of mode 0600 with the secret, on the server's machine.")
+    ] = None,
     allow_plain: Annotated[
         bool, typer.Option("--allow-plain", help="http: without TLS to another machine.")
     ] = False,
+    callback_base: Annotated[
+        str | None, typer.Option(metavar="URL", help="http: this server's address as the other reaches it.")
+    ] = None,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -80,8 +86,9 @@ def set_runner(  # noqa: PLR0913 - the options of the command
 
     `postroom agents set-runner Bo --recipe claude --resume` or
     `postroom agents set-runner Bo -- python3 tools/bo.py` or
-    `postroom agents set-runner Bo --kind acp --recipe gemini --resume` or
-    `postroom agents set-runner Bo --kind model --base-url http://127.0.0.1:11434/v1 --model qwen3`
+    `postroom agents set-runner Bo --kind acp --recipe gemini --resume`,
+    `postroom agents set-runner Bo --kind model --base-url http://127.0.0.1:11434/v1 --model qwen3` or
+    `postroom agents set-runner Bo --kind http --url https://agents.example/run --secret-file bo.secret`
     """
     told: dict[str, object] = {
         "kind": kind,
@@ -102,7 +109,9 @@ def set_runner(  # noqa: PLR0913 - the options of the command
         "tools": tool,
         "url": url,
         "secret_env": secret_env,
+        "secret_file": None if secret_file is None else str(secret_file.absolute()),
         "allow_plain": allow_plain or None,
+        "callback_base": callback_base,
     }
     runner = {field: value for field, value in told.items() if value not in (None, [])}
     asked = {"project": project_key(project), "agent": name, "runner": runner}

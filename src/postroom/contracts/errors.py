@@ -15,9 +15,10 @@
     │   ├── IllegalTransition, RunNotOpen, ActiveRunConflict, SubmissionRejected, DeliveryBlocked
     │   ├── DuplicateRecord, DedupeKeyInUse, VersionConflict, QueueFull, BudgetExceeded
     │   ├── AlreadyConsumed, StaleDecision, MailboxClosed, LifecycleBusy, ThreadAlreadyRunning
+    │   ├── ResultConflict, StaleResult, ResultTooEarly
     │   └── ClientFileRefused
     ├── AccessError           the caller proves who it is
-    │   ├── TokenRequired, WrongToken, IdentityMismatch, NotPermitted, InsufficientScope
+    │   ├── TokenRequired, WrongToken, IdentityMismatch, WrongSignature, NotPermitted, InsufficientScope
     ├── StaleClaim            the worker: it lost the dispatch, must stop and has written nothing
     ├── RunFailure            the run failed; whether it is tried again is said by `retryable`
     │   ├── ExecutorFailed, ExecutorMisbehaved, PhaseError, RunnerSecretMissing
@@ -25,6 +26,9 @@
     │   │   ├── CommandBusy, CommandKilled                                  (tried again)
     │   │   └── CommandNotStarted, PromptTooLong, CommandFailed, CommandSaidNothing,
     │   │       CommandTimedOut, CommandFlooded, CommandNotEnded, AgentProtocolBroken, AgentStopped
+    │   ├── RemoteError       the other server that runs the agent
+    │   │   ├── RemoteUnavailable                                           (tried again)
+    │   │   └── RemoteRefused, RemoteMisbehaved, RemoteFailed, RemoteTimedOut
     │   └── InferenceError    the model's side
     │       ├── InferenceFailed, ProviderFailed, RateLimited, Overloaded,   (tried again)
     │       │   InferenceTimeout, StreamInterrupted
@@ -426,6 +430,26 @@ class ThreadAlreadyRunning(StateError):
     branch = "runtime error"
 
 
+class ResultConflict(StateError):
+    """The dispatch has had another result, or another end, already; nothing was changed."""
+
+    code = "result_conflict"
+
+
+class StaleResult(StateError):
+    """The result comes for a dispatch that is no longer to be executed; nothing was changed."""
+
+    code = "stale_result"
+
+
+class ResultTooEarly(StateError):
+    """The result cannot be taken now: its run is about to begin anew, or its end is being written."""
+
+    code = "result_too_early"
+    retryable = True
+    default_remedy = "send it again in some seconds"
+
+
 class ClientFileRefused(StateError):
     """A client's own file cannot be changed safely; it is as it was."""
 
@@ -459,6 +483,12 @@ class IdentityMismatch(AccessError):
 
     code = "identity_mismatch"
     default_remedy = "name the agent that the token belongs to"
+
+
+class WrongSignature(AccessError):
+    """What came is not signed with the secret that it should be, or was signed too long ago."""
+
+    code = "wrong_signature"
 
 
 class NotPermitted(AccessError):
@@ -513,7 +543,7 @@ class PhaseError(RunFailure):
 
 
 class RunnerSecretMissing(RunFailure):
-    """The server's environment lacks the variable with a runner's key or secret; `value` names it."""
+    """A runner's key or secret cannot be had; `value` names the variable or the file that was to hold it."""
 
     code = "runner_secret_missing"
     default_remedy = "set the variable for the server, and start it again"
@@ -600,6 +630,45 @@ class AgentStopped(CommandError):
 
     code = "agent_stopped"
     default_remedy = "ask for less, or raise the agent's own limit"
+
+
+class RemoteError(RunFailure):
+    """The other server that executes an agent's runs failed."""
+
+    code = "remote_error"
+
+
+class RemoteUnavailable(RemoteError):
+    """It could not be reached, was silent, or cannot work now; it is tried again."""
+
+    code = "remote_unavailable"
+    retryable = True
+
+
+class RemoteRefused(RemoteError):
+    """It does not take the run as it was sent."""
+
+    code = "remote_refused"
+    default_remedy = "look at the runner's address and secret, and at the other server's log"
+
+
+class RemoteMisbehaved(RemoteError):
+    """Its answer is none: no JSON of the kind that was agreed on, or too large."""
+
+    code = "remote_misbehaved"
+
+
+class RemoteFailed(RemoteError):
+    """It took the run, and says that the run failed."""
+
+    code = "remote_failed"
+
+
+class RemoteTimedOut(RemoteError):
+    """No result came in the time that the run may take."""
+
+    code = "remote_timed_out"
+    default_remedy = "give the runner a longer timeout, or look why the other server did not answer"
 
 
 class InferenceError(RunFailure):

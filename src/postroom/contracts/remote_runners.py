@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import PurePath
 from typing import ClassVar, Final
 from urllib.parse import SplitResult, urlsplit
 
@@ -30,6 +31,8 @@ DEFAULT_STEPS: Final = 32
 MOST_STEPS: Final = 1_000
 LONGEST_INSTRUCTIONS: Final = 100_000
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, never bound
+"""What a server listens on that listens on all of its addresses."""
 USUAL_TOOLS: Final = (
     "send_message",
     "reply_message",
@@ -117,16 +120,19 @@ class ModelRunner:
 class HttpRunner:
     """How an agent's runs are executed by another server, which is sent each run, signed.
 
-    `secret_env` names the variable with the secret that both sides know. Plain http goes to this machine
-    alone, unless `allow_plain`.
+    `secret_env` names the variable with the secret that both sides know, or `secret_file` the private file.
+    Plain http goes to this machine alone, unless `allow_plain`. `callback_base` is this server's address as
+    the other one reaches it; one on this machine needs none.
     """
 
     kind: ClassVar[RunnerKind] = RunnerKind.HTTP
 
     url: str
-    secret_env: str
+    secret_env: str | None = None
+    secret_file: str | None = None
     timeout: timedelta = DEFAULT_TIMEOUT
     allow_plain: bool = False
+    callback_base: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be run.
@@ -135,12 +141,42 @@ class HttpRunner:
             InvalidRunner: a field breaks its rule; the message names it.
         """
         refuse_switch(self.allow_plain, "allow_plain")
-        parts = _address(self.url, "url")
+        self._refuse_plain(_address(self.url, "url"), "url")
+        self._refuse_secret()
+        refuse_time(self.timeout, "timeout")
+        if self.callback_base is not None:
+            parts = _address(self.callback_base, "callback_base")
+            if parts.query:
+                raise refused("callback_base", None, "it has a query")
+            self._refuse_plain(parts, "callback_base")
+
+    def _refuse_plain(self, parts: SplitResult, name: str) -> None:
         if parts.scheme == "http" and parts.hostname not in LOOPBACK and not self.allow_plain:
             remedy = "use https, or set allow_plain when nobody else is on the way"
-            raise refused("url", None, "plain http goes to this machine alone", remedy)
-        refuse_variable(self.secret_env, "secret_env")
-        refuse_time(self.timeout, "timeout")
+            raise refused(name, None, "plain http goes to this machine alone", remedy)
+
+    def _refuse_secret(self) -> None:
+        if (self.secret_env is None) == (self.secret_file is None):
+            is_named = self.secret_env is not None
+            what = "both it and secret_file are there" if is_named else "no secret is named"
+            remedy = "name the variable that holds the secret in secret_env, or a private file in secret_file"
+            raise refused("secret_env", None, what, remedy)
+        if self.secret_env is not None:
+            refuse_variable(self.secret_env, "secret_env")
+        elif (
+            not isinstance(self.secret_file, str)
+            or not can_be_given(self.secret_file)
+            or not PurePath(self.secret_file).is_absolute()
+        ):
+            raise refused("secret_file", None, "it is no absolute path")
+
+    def callback(self, address: str) -> str | None:
+        """Return where the other server reaches us, who listen at `address`; None when it cannot."""
+        if self.callback_base is not None:
+            return self.callback_base.rstrip("/")
+        is_far = urlsplit(self.url).hostname not in LOOPBACK
+        is_hidden = urlsplit(address).hostname in (*LOOPBACK, *EVERYWHERE)
+        return None if is_far and is_hidden else address.rstrip("/")
 
     def to_dict(self) -> dict[str, Json]:
         """Return it as plain JSON data; durations in seconds. No secret is in it."""
@@ -148,8 +184,10 @@ class HttpRunner:
             KIND: self.kind.value,
             "url": self.url,
             "secret_env": self.secret_env,
+            "secret_file": self.secret_file,
             "timeout": self.timeout.total_seconds(),
             "allow_plain": self.allow_plain,
+            "callback_base": self.callback_base,
         }
 
     @classmethod
@@ -159,7 +197,7 @@ class HttpRunner:
         Raises:
             InvalidRunner: a field is unknown, missing or breaks its rule.
         """
-        needed = {"url": "the address of the other server", "secret_env": "the variable with the secret"}
+        needed = {"url": "the address of the other server"}
         given = told_fields(plain, cls, times=("timeout",), needed=needed)
         given.pop(KIND, None)
         return cls(**given)

@@ -63,7 +63,7 @@ _DISCOVERY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPath:
-    """An address, and all below it, at which a chat's channel finds out for itself who calls."""
+    """An address, and all below it, behind which it is found out who calls: a channel's, or for results."""
 
     path: str
     limit: int

@@ -1,10 +1,7 @@
 """Why a model's endpoint refused, as one of the house's kinds: it decides whether to try again, and when."""
 
 import json
-import math
 from collections.abc import Mapping
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 from postroom.contracts.errors import (
@@ -19,9 +16,9 @@ from postroom.contracts.errors import (
     RequestRefused,
     Unauthorized,
 )
+from postroom.contracts.retrying import retry_after_ms
 
 LONGEST_EXCERPT = 500
-LONGEST_WAIT_MS = 24 * 60 * 60 * 1000
 
 _BY_CODE: dict[str, type[InferenceError]] = {
     "context_length_exceeded": ContextOverflow,
@@ -89,28 +86,3 @@ def _error_in(body: bytes) -> dict[str, Any]:
 def _kind_by_code(error: dict[str, Any]) -> type[InferenceError] | None:
     named = (_BY_CODE.get(code) for code in (error.get("code"), error.get("type")) if isinstance(code, str))
     return next((kind for kind in named if kind), None)
-
-
-def retry_after_ms(headers: Mapping[str, str], *, now: int) -> int | None:
-    """Return how long an endpoint asks to be left alone: in milliseconds, seconds, or until a date."""
-    for name, unit in (("retry-after-ms", 1), ("retry-after", 1_000)):
-        if (text := headers.get(name)) and (number := _number(text)) is not None:
-            return _bounded(number * unit)
-    try:
-        moment = parsedate_to_datetime(headers.get("retry-after", ""))
-        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return _bounded(zoned.timestamp() * 1_000 - now)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return None if math.isnan(number) else number
-
-
-def _bounded(milliseconds: float) -> int:
-    return int(min(max(milliseconds, 0), LONGEST_WAIT_MS))

@@ -13,13 +13,14 @@ from postroom.executors.acp.conversation import Brief, Conversation
 from postroom.executors.acp.outcome import Outcome
 from postroom.executors.acp.permissions import Decisions
 from postroom.executors.acp.used import UsedPermissions
+from postroom.executors.activations import prompt_of
 from postroom.executors.processes.executor import ProgramExecutor, nothing_more
 from postroom.executors.processes.limits import ERRORS_KEPT
 from postroom.executors.processes.output import Tail
 from postroom.executors.processes.sessions import Sessions
 from postroom.executors.processes.starting import Launch
 from postroom.executors.processes.surroundings import secrets_in
-from postroom.executors.processes.workshop import Program, Work, Workshop, prompt_of
+from postroom.executors.processes.workshop import Program, Work, Workshop
 
 KEY: Final = "postroom.executors.acp"
 COMMANDS: Final[Mapping[Recipe, tuple[str, ...]]] = {

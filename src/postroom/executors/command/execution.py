@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 from functools import partial
 
+from postroom.executors.activations import prompt_of
 from postroom.executors.command.launching import told_to, words_of
 from postroom.executors.command.outcome import Outcome
 from postroom.executors.command.recipes import RECIPES, Reading
@@ -11,7 +12,7 @@ from postroom.executors.processes.limits import ERRORS_KEPT
 from postroom.executors.processes.output import Stream, Tail
 from postroom.executors.processes.starting import Launch
 from postroom.executors.processes.surroundings import secrets_in
-from postroom.executors.processes.workshop import Program, Work, Workshop, prompt_of
+from postroom.executors.processes.workshop import Program, Work, Workshop
 
 
 class Heard:

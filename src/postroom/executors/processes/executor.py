@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import Recovery, RunActivation
-from postroom.contracts.agent_events import EventSink, RunIdentity, RunStart
+from postroom.contracts.agent_events import EventSink, RunStart
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import (
     CommandNotEnded,
@@ -23,6 +23,7 @@ from postroom.contracts.runner_fields import RunnerKind
 from postroom.contracts.runners import Runner, Runners
 from postroom.contracts.runs import TerminationReason
 from postroom.contracts.tools import ToolCallResume
+from postroom.executors.activations import identity_of
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
 from postroom.executors.processes.inspecting import program_of
 from postroom.executors.processes.orphans import Orphan
@@ -119,7 +120,7 @@ class ProgramExecutor(RunDispatchExecutor):
         control = activation.control
         if not isinstance(control, RunControl):
             raise InvalidActivation("a run needs a thread store and a coordinator", value=activation.run_id)
-        active = ActiveRun(_identity(activation), activation.trace.session_id or uuid.uuid4().hex)
+        active = ActiveRun(identity_of(activation), activation.trace.session_id or uuid.uuid4().hex)
         await self._runs.enter(active)
         try:
             return await self._executed(activation, control, active, sink)
@@ -255,23 +256,6 @@ class ProgramExecutor(RunDispatchExecutor):
         for active in self._runs.all():
             await active.ended.wait()
         await self._tasks.close()
-
-
-def _identity(activation: RunActivation) -> RunIdentity:
-    trace = activation.trace
-    return RunIdentity(
-        thread_id=activation.thread_id,
-        run_id=activation.run_id or f"run_{uuid.uuid4().hex}",
-        agent_id=activation.agent_id or "default",
-        parent_thread_id=trace.parent_thread_id,
-        parent_run_id=trace.parent_run_id,
-        dispatch_id=trace.dispatch_id,
-        session_id=trace.session_id,
-        transport_request_id=trace.transport_request_id,
-        origin=trace.origin,
-        run_mode=trace.run_mode,
-        adapter=trace.adapter,
-    )
 
 
 async def _settled(task: "asyncio.Task[Ended]") -> None:

@@ -18,11 +18,9 @@ from postroom.contracts.errors import (
     CommandBusy,
     CommandNotStarted,
     ConfigError,
-    InvalidActivation,
     PostroomError,
 )
 from postroom.contracts.executor import RunControl
-from postroom.contracts.messages import storable
 from postroom.contracts.runners import Runner
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
 from postroom.executors.processes.limits import CommandLimits
@@ -180,17 +178,3 @@ def notes_kept() -> Iterator[None]:
         raise (CommandBusy if error.errno in NO_ROOM else CommandNotStarted)(
             what, remedy="give the server's user write access to it, and free space"
         ) from error
-
-
-def prompt_of(activation: RunActivation) -> str:
-    """Return what the run was asked: the texts of its messages, a blank line between two.
-
-    Raises:
-        InvalidActivation: there is no text in them.
-    """
-    texts = [text for message in activation.messages if (text := message.text()).strip()]
-    if not texts:
-        raise InvalidActivation(
-            f"run {activation.run_id!r} was asked nothing that a command can be told", value=activation.run_id
-        )
-    return storable("\n\n".join(texts))

@@ -34,6 +34,7 @@ from starlette.routing import BaseRoute, Route
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
 from postroom.contracts.messages import Json
+from postroom.contracts.signing import same_secret
 from postroom.gateway.capabilities import CAPABILITIES
 from postroom.gateway.config import Platform, PlatformConfig
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind, SendResult
@@ -70,7 +71,6 @@ from postroom.gateway.platforms.http_adapter import (
     read_body,
     refuse_unknown,
     require_json,
-    same_secret,
 )
 from postroom.gateway.session import SessionSource
 from postroom.sse import SseResponse

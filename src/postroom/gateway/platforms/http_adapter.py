@@ -7,8 +7,6 @@ Nothing of a request is ever logged.
 """
 
 import asyncio
-import hashlib
-import hmac
 import json
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
@@ -178,12 +176,6 @@ def parse_object(body: bytes) -> dict[str, Json]:
     if not isinstance(data, dict):
         raise Refused(400, "malformed", "the body is no JSON object")
     return data
-
-
-def same_secret(given: str, expected: str) -> bool:
-    """Compare in a time that says nothing of where they differ, nor of their lengths."""
-    hashes = (hashlib.sha256(one.encode("utf-8", "surrogatepass")).digest() for one in (given, expected))
-    return hmac.compare_digest(*hashes)
 
 
 def refuse_unknown(platform: str, extra: Mapping[str, Json], known: frozenset[str]) -> None:

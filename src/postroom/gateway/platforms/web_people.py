@@ -16,7 +16,8 @@ from starlette.requests import Request
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
-from postroom.gateway.platforms.http_adapter import Refused, same_secret
+from postroom.contracts.signing import same_secret
+from postroom.gateway.platforms.http_adapter import Refused
 
 SESSION_LIFE: Final = timedelta(hours=12)
 MOST_SESSIONS: Final = 1_000

@@ -50,6 +50,7 @@ from starlette.routing import BaseRoute, Route
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, MissingExtra
 from postroom.contracts.messages import Json
+from postroom.contracts.signing import SIGNATURE, TIMESTAMP, WINDOW_SECONDS, signed
 from postroom.gateway.capabilities import CAPABILITIES
 from postroom.gateway.config import Platform, PlatformConfig
 from postroom.gateway.events import MessageEvent, MessageType, SendErrorKind, SendResult
@@ -67,9 +68,6 @@ from postroom.gateway.platforms.http_adapter import (
 from postroom.gateway.platforms.safe_text import clean
 from postroom.gateway.platforms.webhook_wire import (
     DELIVERY,
-    SIGNATURE,
-    TIMESTAMP,
-    WINDOW_SECONDS,
     HookRoute,
     Scheme,
     check_caller,
@@ -79,7 +77,6 @@ from postroom.gateway.platforms.webhook_wire import (
     may_command,
     outcome_of,
     prompt_of,
-    signature,
 )
 from postroom.gateway.session import SessionSource
 
@@ -267,12 +264,8 @@ class WebhookAdapter(HttpAdapter):
         import httpx2
 
         body = json.dumps(document).encode()
-        stamp = str(self._clock.now() // 1000)
-        headers = {
-            "Content-Type": "application/json",
-            TIMESTAMP: stamp,
-            SIGNATURE: signature(route.callback_secret, stamp, body),
-        }
+        proof = signed(route.callback_secret, body, now=self._clock.now())
+        headers = {"Content-Type": "application/json", **proof}
         if isinstance(key, str) and key.isascii() and key.isprintable():
             headers[DELIVERY] = key
         try:

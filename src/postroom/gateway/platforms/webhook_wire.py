@@ -14,17 +14,14 @@ import msgspec
 
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
+from postroom.contracts.signing import LEAST_SECRET, Proof, proof_of, same_secret
 from postroom.gateway.events import SendErrorKind, SendResult
-from postroom.gateway.platforms.http_adapter import Refused, same_secret
+from postroom.gateway.platforms.http_adapter import Refused
 
-SIGNATURE: Final = "X-Postroom-Signature"
-TIMESTAMP: Final = "X-Postroom-Timestamp"
 DELIVERY: Final = "X-Postroom-Delivery"
-WINDOW_SECONDS: Final = 300
 LONGEST_PROMPT: Final = 2_000_000
 """Characters; a template may name a field of a body of 1 MiB more than once."""
 
-_LEAST_SECRET: Final = 16
 _LONGEST_WAIT_MS: Final = 3_600_000
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DELIVERY: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -72,8 +69,8 @@ class HookRoute:
             raise _wrong(name, "its scheme is not known", "use postroom, github or gitlab") from error
         secret = told.get("secret", "")
         callback_secret = told.get("callback_secret", secret)
-        if min(len(secret), len(callback_secret)) < _LEAST_SECRET:
-            raise _wrong(name, "a secret is missing or too short", f"give {_LEAST_SECRET} characters or more")
+        if min(len(secret), len(callback_secret)) < LEAST_SECRET:
+            raise _wrong(name, "a secret is missing or too short", f"give {LEAST_SECRET} characters or more")
         callback_url = told.get("callback_url")
         if callback_url is not None and not _is_callback(callback_url):
             raise _wrong(name, "its callback_url is refused", "give an address that begins with https://")
@@ -107,22 +104,16 @@ def _is_callback(address: str) -> bool:
     return parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)
 
 
-def signature(secret: str, timestamp: str, content: bytes) -> str:
-    """Return the `v1=` signature of a body, or of a path, at a time in seconds since the epoch."""
-    return f"v1={hmac.digest(secret.encode(), timestamp.encode() + b'.' + content, 'sha256').hex()}"
-
-
 def check_signed(secret: str, headers: Mapping[str, str], content: bytes, *, now: int) -> None:
     """Check the `v1=` signature of a request whose time stamp is within five minutes of `now`.
 
     Raises:
         Refused: it is missing, wrong or old.
     """
-    timestamp = headers.get(TIMESTAMP, "")
-    is_right = same_secret(headers.get(SIGNATURE, ""), signature(secret, timestamp, content))
-    if not is_right or not re.fullmatch(r"[0-9]{1,12}", timestamp):
+    proof = proof_of(secret, headers, content, now=now)
+    if proof is Proof.WRONG:
         raise _not_proven()
-    if abs(now // 1000 - int(timestamp)) > WINDOW_SECONDS:
+    if proof is Proof.TOO_OLD:
         raise Refused(401, "too_old", "the time stamp is not within five minutes of ours")
 
 

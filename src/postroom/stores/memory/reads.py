@@ -220,16 +220,16 @@ class MemoryReads(
 
     def answer(self, scope: str, key: str) -> StoredAnswer | None:
         """Return the first answer given under an idempotency key."""
-        kept = self._tables.answers.get((scope, key))
+        kept = self._tables.effects.answers.get((scope, key))
         return kept.stored if kept else None
 
     def outbox(self, topic: str, *, limit: int) -> list[OutboxRow]:
         """Return the rows of a topic that wait, oldest first."""
-        return _first(limit, self._tables.outbox.where("topic", topic))
+        return _first(limit, self._tables.effects.outbox.where("topic", topic))
 
     def backlog(self, topic: str) -> Backlog:
         """Return how many rows of a topic wait, and since when."""
-        waiting = self._tables.outbox.where("topic", topic)
+        waiting = self._tables.effects.outbox.where("topic", topic)
         return Backlog(waiting=len(waiting), oldest_at=waiting[0].created_at if waiting else None)
 
     def counts(self) -> dict[str, int]:
@@ -240,7 +240,7 @@ class MemoryReads(
             "agents": len(tables.agents),
             "messages": len(tables.messages),
             "live_reservations": sum(row.released_at is None for row in tables.reservations),
-            "outbox": len(tables.outbox),
+            "outbox": len(tables.effects.outbox),
             "runners": len(tables.waking.runners),
             "unread": sum(self.unread_count(agent.id) for agent in tables.agents),
         }

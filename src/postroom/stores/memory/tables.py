@@ -181,6 +181,14 @@ class AnnouncingTables:
         self.nudges: Table[int, Nudges] = Table(journal)
 
 
+class EffectTables:
+    """What is kept of answers that were given, and of what is still to be done."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.answers: Table[tuple[str, str], KeptAnswer] = Table(journal)
+        self.outbox: Table[int, OutboxRow] = Table(journal, topic=by("topic"))
+
+
 class LogTables:
     """What is kept of what happened."""
 
@@ -227,8 +235,7 @@ class Tables:
         self.contacts: Table[tuple[int, int], ContactLink] = Table(
             journal, outgoing=by("from_id"), incoming=by("to_id")
         )
-        self.answers: Table[tuple[str, str], KeptAnswer] = Table(journal)
-        self.outbox: Table[int, OutboxRow] = Table(journal, topic=by("topic"))
+        self.effects = EffectTables(journal)
         self.waking = WakingTables(journal)
         self.announcing = AnnouncingTables(journal)
         self.logs = LogTables(journal)

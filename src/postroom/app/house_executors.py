@@ -1,0 +1,158 @@
+"""What executes the agents of a house: programs, models and other servers, chosen by each agent's runner."""
+
+import asyncio
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from postroom.app import places
+from postroom.app.agent_executors import ExecutorsByRunner, secret_named
+from postroom.app.config import Settings
+from postroom.app.model_agents import ModelAgents
+from postroom.app.model_tools import check_tools
+from postroom.app.runner_secrets import signing_secret
+from postroom.concurrency import SystemTimer
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.clock import Clock
+from postroom.contracts.remote_runners import HttpRunner, ModelRunner
+from postroom.contracts.run_stores import DispatchStore
+from postroom.contracts.runner_fields import RunnerKind
+from postroom.contracts.runners import AnyRunner, Runner
+from postroom.contracts.store import MailReads
+from postroom.executors.acp import AcpExecutor
+from postroom.executors.command import CommandExecutor
+from postroom.executors.remote import RemoteExecutor, check_installed
+from postroom.mail.service import Mail
+from postroom.mail.waking.runners import read_runner
+from postroom.mail.waking.words import agent_of
+from postroom.mcp_server.calls import Calls
+
+
+class HouseExecutors:
+    """Has agents run as their runners say, and knows their runners."""
+
+    def __init__(
+        self, settings: Settings, mail: Mail, calls: Calls, dispatches: DispatchStore, clock: Clock
+    ) -> None:
+        """Make one for each kind of runner; nothing runs yet."""
+        self._mail = mail
+        self._environment = places.environment()
+        timer = SystemTimer()
+        self._commands = CommandExecutor(
+            self,
+            folder=settings.data_dir / "runs",
+            house=str(settings.data_dir),
+            environment=self._environment,
+            clock=clock,
+            timer=timer,
+            environment_of=self._place_of,
+        )
+        self._acp = AcpExecutor(self, self._commands.workshop, environment_of=self._place_of)
+        self._models = ModelAgents(
+            self, calls, mail.store, environment=self._environment, clock=clock, timer=timer
+        )
+        self.address = ""
+        """Where this server listens, once it does."""
+        self.in_chats: tuple[str, str] | None = None
+        """The agent that the house's chats are answered by: slug of its project, and name."""
+        self.results = RemoteExecutor(
+            self,
+            dispatches,
+            secret_of=self._secret_of,
+            agent_on=self._agent_on,
+            address=lambda: self.address,
+            clock=clock,
+        )
+        """Takes what other servers send of the runs that they execute."""
+        self.chosen = ExecutorsByRunner(self)
+        """Executes each run by what its agent's runner names."""
+        self.chosen.add(RunnerKind.COMMAND, self._commands)
+        self.chosen.add(RunnerKind.ACP, self._acp)
+        self.chosen.add(RunnerKind.MODEL, self._models)
+        self.chosen.add(RunnerKind.HTTP, self.results)
+
+    @property
+    def executing(self) -> int:
+        """How many agents are at work."""
+        programs = self._commands.executing + self._acp.executing
+        return programs + self._models.executing + self.results.executing
+
+    async def orphans(self) -> tuple[int, ...] | None:
+        """Return the processes that a former server has left running; None where they cannot be seen."""
+        return await self._commands.orphans()
+
+    async def end_orphans(self) -> int:
+        """End them; return how many there were."""
+        return len(await self._commands.find_and_end_orphans())
+
+    def check(self, runner: AnyRunner) -> None:
+        """Refuse a runner that could not be run here, whatever its agent.
+
+        Raises:
+            InvalidRunner: nothing here executes its kind, or it names what there is not.
+            MissingExtra: a library that it needs is not installed.
+        """
+        self.chosen.check(runner)
+        if isinstance(runner, ModelRunner):
+            check_tools(runner.tools)
+        elif isinstance(runner, HttpRunner):
+            check_installed()
+
+    def looked_at(self, runner: AnyRunner) -> str:
+        """Return what a runner would start or ask, without doing so. Blocks.
+
+        Raises:
+            InvalidRunner: nothing here executes its kind.
+            CommandNotStarted: its program could not be started.
+            MissingExtra: a library that it needs is not installed.
+            RunnerSecretMissing: its key or secret cannot be had.
+        """
+        self.check(runner)
+        match runner:
+            case Runner():
+                executor = self._acp if runner.kind is RunnerKind.ACP else self._commands
+                return f"it starts {executor.program_of(runner)}"
+            case ModelRunner():
+                if runner.api_key_env is not None:
+                    secret_named(runner.api_key_env, self._environment)
+                return f"it asks {runner.model} at {urlsplit(runner.base_url).netloc}"
+            case HttpRunner():
+                signing_secret(runner, self._environment)
+                return f"it posts to {urlsplit(runner.url).netloc}"
+
+    async def runner_of(self, agent_id: str) -> AnyRunner | None:
+        """Return how an agent (`name@project`) is run; None when it is not run here.
+
+        Raises:
+            InvalidRunner: what is kept of it cannot be read any more.
+        """
+        name, _, slug = agent_id.partition("@")
+
+        def look(tx: MailReads) -> str | None:
+            project = tx.project(slug)
+            agent = None if project is None else tx.agent(project.id, name)
+            kept = None if agent is None else tx.runner(agent.id)
+            return None if kept is None else kept.runner
+
+        kept = await self._mail.store.read(look)
+        return None if kept is None else read_runner(kept)
+
+    def _agent_on(self, thread_id: str) -> str | None:
+        """Return which agent (`name@project`) runs a thread; None when none does."""
+        whose = agent_of(thread_id) or self.in_chats
+        return None if whose is None else f"{whose[1]}@{whose[0]}"
+
+    async def _secret_of(self, runner: HttpRunner) -> str:
+        return await asyncio.to_thread(signing_secret, runner, self._environment)
+
+    def _place_of(self, activation: RunActivation) -> Mapping[str, str]:
+        """Return what an agent's program is told of where it stands, in the house and in a trace."""
+        whose, trace = agent_of(activation.thread_id), self._mail.tracing.traceparent()
+        place = {} if whose is None else {"POSTROOM_PROJECT": whose[0], "POSTROOM_AGENT": whose[1]}
+        return {**place, **({} if trace is None else {"TRACEPARENT": trace})}
+
+    async def close(self) -> None:
+        """End connections and what keeps programs; runs are ended by who began them."""
+        await self._models.close()
+        await self.results.close()
+        await self._commands.close()
+        await self._acp.close()

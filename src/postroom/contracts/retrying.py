@@ -1,0 +1,33 @@
+"""How long another server asks to be left alone, in its own words."""
+
+import math
+from collections.abc import Mapping
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+LONGEST_WAIT_MS = 24 * 60 * 60 * 1000
+
+
+def retry_after_ms(headers: Mapping[str, str], *, now: int) -> int | None:
+    """Return how long an endpoint asks to be left alone: in milliseconds, seconds, or until a date."""
+    for name, unit in (("retry-after-ms", 1), ("retry-after", 1_000)):
+        if (text := headers.get(name)) and (number := _number(text)) is not None:
+            return _bounded(number * unit)
+    try:
+        moment = parsedate_to_datetime(headers.get("retry-after", ""))
+        zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return _bounded(zoned.timestamp() * 1_000 - now)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return None if math.isnan(number) else number
+
+
+def _bounded(milliseconds: float) -> int:
+    return int(min(max(milliseconds, 0), LONGEST_WAIT_MS))

@@ -1,0 +1,358 @@
+"""The executor whose agents are other servers: each run is posted, and its result comes at once or later.
+
+    post ─┬─▶ 200 with the result ─────────────────────────────▶ the run's end
+          ├─▶ 202 ─▶ wait ─▶ the result is posted to us ─▶ the run's end ─▶ the other server is told so
+          ├─▶ 5xx, 429, nobody there: tried again later
+          └─▶ anything else: given up
+
+While it waits the mailbox keeps the lease. A process that ends leaves the other server at work: the next one
+posts the same run under the same key, and is told its result.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from postroom.concurrency import SystemTimer, Tasks
+from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.agent_events import EventSink, RunIdentity, RunStart
+from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
+from postroom.contracts.errors import (
+    InvalidActivation,
+    InvalidArgument,
+    InvalidRunner,
+    PostroomError,
+    RemoteMisbehaved,
+    RemoteTimedOut,
+    ResultTooEarly,
+    RunnerNotFound,
+    RunnerSecretMissing,
+    ThreadAlreadyRunning,
+    WrongSignature,
+)
+from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
+from postroom.contracts.messages import Message
+from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.remote_runners import HttpRunner
+from postroom.contracts.run_stores import DispatchStore
+from postroom.contracts.runners import Runners
+from postroom.contracts.runs import RunRecord, TerminationReason
+from postroom.contracts.signing import Proof, proof_of
+from postroom.contracts.tools import ToolCallResume
+from postroom.executors.activations import identity_of, prompt_of
+from postroom.executors.remote.client import RemoteClient, check_installed
+from postroom.executors.remote.wire import Result, cancel_body, judge, result_of, run_body
+
+_LOG = structlog.get_logger(__name__)
+CANCEL_MS: Final = 5_000
+"""How long the other server has to take the wish that a run end."""
+STORE_MS: Final = 10_000
+"""How long who sends a result waits until it is durable; then it is to be sent again."""
+_MARGIN_MS: Final = 1_000
+Answer = Result | PostroomError | None
+"""What became of a request: a result, a failure, or that the run was taken."""
+
+
+class _Execution:
+    """One execution, seen from outside."""
+
+    def __init__(self, identity: RunIdentity, dispatch_id: str, secret: str) -> None:
+        self.identity = identity
+        self.dispatch_id = dispatch_id
+        self.secret = secret
+        self.result: Result | None = None
+        self.cancelled = False
+        self.is_used = False
+        """Whether its result is how the run ends."""
+        self.senders = 0
+        """How many requests wait here, each with a result."""
+        self.stirred = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.over = asyncio.Event()
+        """Set when nothing more is to be waited for: what the result became stands in the store."""
+
+    def answers_to(self, id: str) -> bool:
+        return id in (self.identity.run_id, self.identity.thread_id, self.dispatch_id)
+
+    def cancel(self) -> bool:
+        if self.result is not None or self.cancelled:
+            return self.cancelled
+        self.cancelled = True
+        self.stirred.set()
+        return True
+
+
+class RemoteExecutor(RunDispatchExecutor):
+    """Runs each agent by the server that its runner names.
+
+    `secret_of` gives the secret that a runner names, `agent_on` the agent that runs a thread, `address` the
+    address that we listen at. It is one of the mailbox's effects too: so it hears what is durable.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it works with, by name
+        self,
+        runners: Runners,
+        dispatches: DispatchStore,
+        *,
+        secret_of: Callable[[HttpRunner], Awaitable[str]],
+        agent_on: Callable[[str], str | None],
+        address: Callable[[], str],
+        clock: Clock | None = None,
+        timer: Timer | None = None,
+    ) -> None:
+        """Keep what it works with; nobody is asked."""
+        self._runners = runners
+        self._dispatches = dispatches
+        self._secret_of = secret_of
+        self._agent_on = agent_on
+        self._address = address
+        self._clock = clock or SystemClock()
+        self._timer = timer or SystemTimer()
+        self._client = RemoteClient(self._clock)
+        self._by_dispatch: dict[str, _Execution] = {}
+        self._by_thread: dict[str, _Execution] = {}
+
+    @property
+    def executing(self) -> int:
+        """How many runs wait for other servers."""
+        return len(self._by_thread)
+
+    # Runs.
+
+    async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
+        """Have the other server execute a run and return its answer.
+
+        Cancelled from outside it leaves the other server at work: the same run is posted again, under the
+        same key, by whoever takes it up.
+
+        Raises:
+            ThreadAlreadyRunning: the thread's run is executed here already.
+            RunnerNotFound, InvalidRunner: the agent is not run by another server.
+            InvalidActivation: it was asked nothing, or is not handed over by a mailbox.
+            RunnerSecretMissing: the secret cannot be had.
+            MissingExtra: the HTTP client is not installed.
+            RemoteError: the other server failed; `retryable` says whether it may pass.
+        """
+        identity = identity_of(activation)
+        dispatch_id = identity.dispatch_id
+        if dispatch_id is None:
+            raise InvalidActivation("a run that another server executes needs a dispatch")
+        check_installed()
+        runner = await self._runner_of(identity.agent_id)
+        base = runner.callback(self._address())
+        body = run_body(identity, runner, prompt_of(activation), base=base)
+        execution = _Execution(identity, dispatch_id, await self._secret_of(runner))
+        await self._enter(execution)
+        try:
+            start = RunStart(
+                thread_id=identity.thread_id,
+                run_id=identity.run_id,
+                parent_run_id=identity.parent_run_id,
+                identity=identity,
+            )
+            await sink.emit(start)
+            return await self._executed(execution, runner, body)
+        finally:
+            self._leave(execution)
+
+    async def _runner_of(self, agent_id: str) -> HttpRunner:
+        runner = await self._runners.runner_of(agent_id)
+        if runner is None:
+            raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
+        if not isinstance(runner, HttpRunner):
+            raise InvalidRunner(f"the runner of {agent_id!r} is no other server", value=runner.kind.value)
+        return runner
+
+    async def _enter(self, execution: _Execution) -> None:
+        thread_id = execution.identity.thread_id
+        while (former := self._by_thread.get(thread_id)) is not None:
+            if not former.cancelled:
+                raise ThreadAlreadyRunning(f"thread {thread_id!r} runs already", value=thread_id)
+            await former.ended.wait()
+        self._by_thread[thread_id] = execution
+        self._by_dispatch[execution.dispatch_id] = execution
+
+    def _leave(self, execution: _Execution) -> None:
+        del self._by_thread[execution.identity.thread_id]
+        execution.ended.set()
+        if not (execution.is_used and execution.senders):
+            self._forget(execution)
+
+    def _forget(self, execution: _Execution) -> None:
+        """Let go of an execution: what comes for its dispatch is judged by what is stored."""
+        if self._by_dispatch.get(execution.dispatch_id) is execution:
+            del self._by_dispatch[execution.dispatch_id]
+        execution.over.set()
+
+    async def _executed(self, execution: _Execution, runner: HttpRunner, body: bytes) -> AgentRunResult:
+        answer = await self._answered(execution, runner, body)
+        if execution.cancelled:
+            await self._tell_of_cancel(execution, runner)
+            run_id = execution.identity.run_id
+            return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled())
+        if execution.result is None and isinstance(answer, Result):
+            execution.result = answer
+        if execution.result is not None:
+            execution.is_used = True
+            if failure := execution.result.failure():
+                raise failure
+            return AgentRunResult(run_id=execution.identity.run_id, response=execution.result.text)
+        if isinstance(answer, PostroomError):
+            raise answer
+        await self._tell_of_cancel(execution, runner)
+        seconds = runner.timeout.total_seconds()
+        raise RemoteTimedOut(f"no result came within {seconds:g} s", value=seconds)
+
+    async def _answered(self, execution: _Execution, runner: HttpRunner, body: bytes) -> Answer:
+        """Return what became of the request when a result came, it was cancelled, it failed or time is up."""
+        work = Tasks("run of another server")
+        try:
+            alarm = work.start(self._timer.sleep(milliseconds(runner.timeout)), name="time-out")
+            stirred = work.start(execution.stirred.wait(), name="result")
+            posting = work.start(self._posted(execution, runner, body), name="request")
+            await asyncio.wait({alarm, stirred, posting}, return_when=asyncio.FIRST_COMPLETED)
+            if posting.done() and posting.result() is None:
+                await asyncio.wait({alarm, stirred}, return_when=asyncio.FIRST_COMPLETED)
+            answer: Answer = posting.result() if posting.done() else None
+            return answer
+        finally:
+            await work.close()
+
+    async def _posted(self, execution: _Execution, runner: HttpRunner, body: bytes) -> Answer:
+        try:
+            said = await self._client.post(
+                runner.url, body, secret=execution.secret, key=execution.dispatch_id
+            )
+            if said is not None:
+                return result_of(said, execution.dispatch_id)
+            return None if runner.callback(self._address()) else _no_way_back()
+        except InvalidArgument as error:
+            return RemoteMisbehaved(f"the other server's answer is none: {error.message}")
+        except PostroomError as error:
+            return error
+
+    async def _tell_of_cancel(self, execution: _Execution, runner: HttpRunner) -> None:
+        """Ask the other server to end the run: once, within a bound, whatever comes of it."""
+        await self._within(self._cancelled(execution, runner), CANCEL_MS)
+
+    async def _cancelled(self, execution: _Execution, runner: HttpRunner) -> None:
+        path, question, query = runner.url.partition("?")
+        url = f"{path.rstrip('/')}/cancel{question}{query}"
+        try:
+            await self._client.post(url, cancel_body(execution.identity), secret=execution.secret)
+        except PostroomError as error:
+            _LOG.info("remote.not_cancelled", run_id=execution.identity.run_id, reason=error.describe())
+
+    # Results that are sent to us.
+
+    async def take(self, dispatch_id: str, headers: Mapping[str, str], body: bytes) -> None:
+        """Take the result of a dispatch; when this returns it is durable. The same one again is taken alike.
+
+        Raises:
+            WrongSignature: it is not signed with the secret of the agent that the dispatch runs.
+            InvalidArgument: it is no result.
+            ResultConflict: the run has ended with another result.
+            StaleResult: the dispatch is no longer to be executed.
+            ResultTooEarly: it cannot be taken or checked at the moment; to be sent again.
+            StoreError: the dispatch could not be looked up; to be sent again.
+        """
+        execution = self._by_dispatch.get(dispatch_id)
+        secret = execution.secret if execution is not None else await self._secret_for(dispatch_id)
+        proof = Proof.WRONG
+        if secret is not None:
+            proof = proof_of(secret, headers, body, now=self._clock.now())
+        if proof is not Proof.GOOD:
+            what = "was made too long ago" if proof is Proof.TOO_OLD else "is missing or wrong"
+            raise WrongSignature(f"the signature {what}")
+        result = result_of(body, dispatch_id)
+        execution = self._by_dispatch.get(dispatch_id)
+        if execution is not None:
+            await self._hand_over(execution, result)
+        judge(await self._dispatches.load_dispatch(dispatch_id), result)
+
+    async def _secret_for(self, dispatch_id: str) -> str | None:
+        """Return the secret of the agent that a dispatch runs; None when nobody knows of one."""
+        row = await self._dispatches.load_dispatch(dispatch_id)
+        agent_id = None if row is None else self._agent_on(row.thread_id)
+        if agent_id is None:
+            return None
+        try:
+            return await self._secret_of(await self._runner_of(agent_id))
+        except (InvalidRunner, RunnerNotFound):
+            return None
+        except RunnerSecretMissing as error:  # who has proved nothing is not told where it should have been
+            _LOG.warning("remote.result_not_checked", dispatch_id=dispatch_id, reason=error.describe())
+            raise ResultTooEarly("the result cannot be checked at the moment", value=dispatch_id) from error
+
+    async def _hand_over(self, execution: _Execution, result: Result) -> None:
+        """Give a run its result and wait, within a bound, until its end stands in the store."""
+        if execution.result is None and not execution.cancelled:
+            execution.result = result
+            execution.stirred.set()
+        execution.senders += 1
+        try:
+            await self._within(execution.over.wait(), STORE_MS)
+        finally:
+            execution.senders -= 1
+            if execution.ended.is_set() and not execution.senders:
+                self._forget(execution)
+
+    def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
+        """Return no effects."""
+        return ()
+
+    def stored(self, run: RunRecord) -> None:
+        """Hear that the end of a run is durable."""
+        execution = self._by_dispatch.get(run.dispatch_id or "")
+        if execution is not None and execution.ended.is_set():
+            self._forget(execution)
+
+    # Commands to runs.
+
+    def recovery(self, activation: RunActivation) -> Recovery:
+        """A run that was cut off is posted again; the other server knows it by its key."""
+        return Recovery.RESTART
+
+    def cancel(self, id: str) -> bool:
+        """Ask the run that has this dispatch, run or thread id to end; False when none runs here."""
+        found = [one for one in self._by_thread.values() if one.answers_to(id)]
+        return len(found) == 1 and found[0].cancel()
+
+    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
+        """Ask the thread's run to end and wait until it has; False when none runs here or it does not end."""
+        if (execution := self._by_thread.get(thread_id)) is None:
+            return False
+        execution.cancel()
+        return await self._within(execution.ended.wait(), CANCEL_MS + _MARGIN_MS)
+
+    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
+        """Another server that runs is told nothing more: False."""
+        return False
+
+    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
+        """Another server that runs is told nothing more: False, and they wait for the next run."""
+        return False
+
+    async def _within(self, wanted: Coroutine[Any, Any, Any], most_ms: int) -> bool:
+        """Do what is wanted, for so long at most; say whether it came to its end."""
+        work = Tasks("other servers")
+        try:
+            alarm = work.start(self._timer.sleep(most_ms), name="time-out")
+            done = work.start(wanted, name="wait")
+            await asyncio.wait({alarm, done}, return_when=asyncio.FIRST_COMPLETED)
+            return done.done()
+        finally:
+            await work.close()
+
+    async def close(self) -> None:
+        """Close the connections; runs are ended by who began them."""
+        await self._client.close()
+
+
+def _no_way_back() -> RemoteMisbehaved:
+    return RemoteMisbehaved(
+        "the other server will send its result, and was not told where to",
+        remedy="set callback_base to this server's address as the other one reaches it",
+    )
