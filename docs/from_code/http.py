@@ -14,6 +14,7 @@ from postroom.gateway.config import Platform
 from postroom.http_api import guard
 from postroom.http_api.callback_routes import callback_routes
 from postroom.http_api.hook_routes import hook_routes
+from postroom.http_api.people_routes import people_routes
 from postroom.http_api.routes import routes
 from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
 from postroom.web import page_routes
@@ -60,6 +61,9 @@ ROUTE_WORDS: Final = {
     "what is queued. Its `state` is `off` without chats.",
     "/admin/gateway/pair": 'Lets a stranger in. Body: `{"platform": "...", "code": "...", '
     '"role": "member"}`.',
+    "/admin/people": "People who may be written to (`GET`); names one, or has one reached elsewhere (`PUT`, "
+    'body: `{"name": "...", "chat": "telegram/1"}`, `chat` may be left out); has one written to no more '
+    '(`DELETE`, body: `{"name": "..."}`).',
     "/admin/gateway/people": "Who may write, and who asks to (`GET`); shuts somebody out (`DELETE`). Body: "
     '`{"platform": "...", "user_id": "..."}`.',
     "/admin/gateway/send": "Has something said in a chat; answers 202 with the id of its row. Body: "
@@ -69,8 +73,8 @@ ROUTE_WORDS: Final = {
     '`{"outbox_id": "..."}`.',
     "/": "Projects.",
     "/p/{slug}": "A project: newest threads, agents, reservations.",
-    "/p/{slug}/timeline": "What happened in it lately: letters, the runs they began, files held. `?live=1` "
-    "loads itself again.",
+    "/p/{slug}/timeline": "What happened in it lately: letters, the runs they began, files held; "
+    "`?agent=` or `?thread=`: with one of them. `?live=1` loads itself again.",
     "/p/{slug}/questions": "What its agents wait to be told, and what they were told. `POST` answers: the "
     "form of the page, from people who have logged in.",
     "/p/{slug}/runs": "What its agents are at, what waits and why, what was given up. `POST` ends a run or "
@@ -110,7 +114,7 @@ REST: Final = (
     (
         "`/v1/events`",
         "GET, OPTIONS",
-        "operator, agents, logged-in people",
+        "operator, agents, named tokens, logged-in people",
         "What happens in a project, as an answer that waits or as a stream. See [Events](../events.md).",
     ),
     (
@@ -164,6 +168,7 @@ def page() -> str:
         *routes(nobody, desk, registry=nobody, clock=clock, **given),
         *hook_routes(nobody, nobody),
         *callback_routes(CALLBACKS, nobody),
+        *people_routes(nobody),
     ]
     room = Workroom(visitors=nobody, questions=nobody, letters=nobody, runs=nobody)
     people = page_routes(nobody, clock=clock, parse_query=lambda _: None, room=room)

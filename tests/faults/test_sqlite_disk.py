@@ -56,7 +56,7 @@ def test_a_disk_that_is_really_full_loses_nothing_acknowledged(tmp_path: Path) -
     mounting = ("unshare", "--user", "--map-root-user", "--mount")
     if subprocess.run([*mounting, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine lets nobody mount a file system of its own")
-    script = 'mount -t tmpfs -o size=1m tmpfs "$0" && exec "$@"'
+    script = 'mount -t tmpfs -o size=2m tmpfs "$0" && exec "$@"'
     found = run("filling_process.py", str(tmp_path), before=(*mounting, "sh", "-c", script, str(tmp_path)))
     assert found.returncode == 0, found.stderr
     seen = json.loads(found.stdout)

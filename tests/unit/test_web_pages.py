@@ -239,6 +239,31 @@ async def test_the_timeline_tells_what_happened_the_newest_first(client, store, 
     assert [one["content"] for one in live.all("meta") if one.get("http-equiv") == "refresh"] == ["2"]
 
 
+async def test_a_timeline_may_be_that_of_one_agent_or_one_thread(client, store, world):
+    def handled(writes):
+        orchard = writes.project("orchard").id
+        for name in ("BlueFox", "RedBird"):
+            agent_id = writes.agent(orchard, name).id
+            handling = Handling(message_id=world.claim, agent_id=agent_id, run_id="r", injected_at=NOW)
+            writes.put_handling(handling)
+
+    await store.write(handled)
+    fox = await page(client, "/p/orchard/timeline?agent=BlueFox")
+    assert f"BlueFox was woken by letter #{world.claim}" in fox.text
+    assert "RedBird was woken" not in fox.text
+    assert "GreenLake reserved it" not in fox.text
+    lake = await page(client, "/p/orchard/timeline?agent=GreenLake")
+    assert "GreenLake reserved it" in lake.text
+    claim = await store.read(lambda reads: reads.message(world.claim))
+    whole = await page(client, f"/p/orchard/timeline?thread={claim.thread_id}&live=1")
+    assert "RedBird was woken" in whole.text
+    assert "reserved it" not in whole.text
+    links = [one["href"] for one in whole.all("a")]
+    assert f"/p/orchard/timeline?thread={claim.thread_id}" in links  # with which it stops
+    for nobody in ("agent=Nobody", "thread=nowhere"):
+        assert (await client.get(f"/p/orchard/timeline?{nobody}")).status_code == 404
+
+
 async def test_every_link_of_every_page_leads_somewhere(client, world):
     found = await every_page(client)
     assert {

@@ -59,6 +59,8 @@ _LOG = structlog.get_logger(__name__)
 ALIASES: Final = ("/api",)
 """Other addresses of the MCP endpoint, which older client configurations name."""
 GRACE_SECONDS: Final = 5
+LONGEST_HEAD: Final = 64 << 10
+"""Bytes that the address and the headers of a request may have; behind more the connection is closed."""
 """How long open requests may go on when the server is told to stop."""
 CHANNELS_SECONDS: Final = 10
 """How long the greeting waits for chat channels; one that takes longer is connected behind it."""
@@ -321,7 +323,7 @@ def _uvicorn(app: ASGIApp) -> uvicorn.Config:
         date_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_keep_alive=30,
-        h11_max_incomplete_event_size=64 * 1024,
+        h11_max_incomplete_event_size=LONGEST_HEAD,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from postroom.cli import show
+from postroom.cli import loading, show
 from postroom.cli.client import Server
 from postroom.cli.options import AsJson, DataDir
 from postroom.contracts.errors import ConfigError, InvalidArgument
@@ -39,7 +39,6 @@ def run(
 ) -> None:
     """Start the server, as `postroom up` does. Exit code 78 when there is no gateway.toml."""
     from postroom.app.config import load_settings
-    from postroom.app.serve import run
 
     settings = load_settings(
         overrides={
@@ -52,7 +51,7 @@ def run(
     )
     if not settings.gateway_file.exists():
         raise _no_file(settings.gateway_file)
-    raise typer.Exit(run(settings))
+    raise typer.Exit(loading.server()(settings))
 
 
 @app.command()

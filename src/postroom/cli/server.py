@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from postroom.cli import show
+from postroom.cli import loading, show
 from postroom.cli.client import Server
 from postroom.cli.exit_codes import FAILED
 from postroom.cli.options import AsJson, DataDir
@@ -43,7 +43,6 @@ def up(  # noqa: PLR0913 - the options of the command
 ) -> None:
     """Start the server in the foreground. Ctrl-C stops it."""
     from postroom.app.config import load_settings
-    from postroom.app.serve import run
 
     settings = load_settings(
         overrides={
@@ -58,7 +57,7 @@ def up(  # noqa: PLR0913 - the options of the command
             "log_format": log_format,
         }
     )
-    raise typer.Exit(run(settings))
+    raise typer.Exit(loading.server()(settings))
 
 
 @app.command()

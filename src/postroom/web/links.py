@@ -18,9 +18,11 @@ def agent(slug: str, name: str, *, box: str | None = None, before: int | None = 
     return _with(f"{project(slug)}/agents/{_part(name)}", box=box, before=before)
 
 
-def timeline(slug: str, *, live: bool = False) -> str:
-    """Return the address of a project's timeline, of one that loads itself again."""
-    return _with(f"{project(slug)}/timeline", live=1 if live else None)
+def timeline(slug: str, *, agent: str = "", thread: str = "", live: bool = False) -> str:
+    """Return the address of the timeline of a project, an agent or a thread; live, it loads itself again."""
+    return _with(
+        f"{project(slug)}/timeline", agent=agent or None, thread=thread or None, live=1 if live else None
+    )
 
 
 def threads(slug: str, *, before: int | None = None) -> str:

@@ -117,10 +117,16 @@ class Pages:
         return self._html("project", page=page, project=page.project, asked=len(asked))
 
     async def timeline(self, request: Request) -> Response:
-        """Show what happened in a project, the newest first; live, the page loads itself again."""
-        slug, now = request.path_params["slug"], self._clock.now()
+        """Show what happened in a project, with an agent or on a thread, the newest first.
+
+        Live, the page loads itself again.
+        """
+        slug, now, given = request.path_params["slug"], self._clock.now(), request.query_params
         live = choice(request, "live", ("0", "1")) == "1"
-        page = await self._mail.read(lambda reads: timeline(reads, slug, now=now))
+        agent, thread_id = given.get("agent", ""), given.get("thread", "")
+        page = await self._mail.read(
+            lambda reads: timeline(reads, slug, now=now, agent=agent, thread_id=thread_id)
+        )
         return self._html("timeline", page=page, project=page.project, live=live)
 
     async def threads(self, request: Request) -> Response:

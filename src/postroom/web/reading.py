@@ -174,20 +174,30 @@ def agent(reads: MailReads, slug: str, name: str, *, sent: bool, before: int | N
         UnknownAgent: the project has no such agent.
     """
     project = known_project(reads, slug)
-    found = reads.agent(project.id, name)
-    if found is None:
-        raise UnknownAgent(
-            f"{slug} has no agent called {name!r}",
-            value=name,
-            remedy="look for it among the project's agents",
-        )
+    found = known_agent(reads, project, name)
     held = reads.live_reservations(project.id, now=now, agent_id=found.id, limit=HELD + 1)
     return AgentPage(
         project=project,
         agent=found,
-        box=(_sent if sent else _inbox)(reads, found, before),
+        box=(sent_by if sent else inbox_of)(reads, found, before),
         held=_cut(held, HELD, lambda one: one.id),
     )
+
+
+def known_agent(reads: MailReads, project: Project, name: str) -> Agent:
+    """Return an agent of a project.
+
+    Raises:
+        UnknownAgent: the project has no such agent.
+    """
+    found = reads.agent(project.id, name)
+    if found is None:
+        raise UnknownAgent(
+            f"{project.slug} has no agent called {name!r}",
+            value=name,
+            remedy="look for it among the project's agents",
+        )
+    return found
 
 
 def reservations(reads: MailReads, slug: str, *, path: str, now: int) -> ReservationsPage:
@@ -340,7 +350,7 @@ def _seen(recipients: Iterable[Recipient]) -> list[Recipient]:
     return [one for one in recipients if one.kind != "bcc"]
 
 
-def _inbox(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
+def inbox_of(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
     """Return the entries of a window below a sequence number, without those that came as hidden copies."""
     top = min(before or owner.inbox_seq + 1, owner.inbox_seq + 1)
     after = max(top - 1 - BOX, owner.inbox_floor)
@@ -354,7 +364,7 @@ def _inbox(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
     return Page(rows, after + 1 if after > owner.inbox_floor else None)
 
 
-def _sent(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
+def sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
     """Return what an agent sent, by the search index of senders' names; recalled letters are not in it."""
     by_name = Phrase((owner.name,), field="sender")
     hits = reads.search(owner.project_id, by_name, order="newest", limit=BOX + 1, cursor=before or 0)

@@ -1,6 +1,8 @@
 """The templates, and the few words they may use. Everything is escaped unless it was made safe in code."""
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
+from importlib import resources
+
+from jinja2 import DictLoader, Environment, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
@@ -33,9 +35,10 @@ def render(template: str, **values: object) -> bytes:
 
 
 def _environment() -> Environment:
-    """Return the environment with every template read and compiled, so that no request waits for a disk."""
+    """Return the environment with every template read, so that no request waits for a disk."""
+    files = (one for one in (resources.files("postroom.web") / "templates").iterdir() if one.is_file())
     made = Environment(
-        loader=PackageLoader("postroom.web"),
+        loader=DictLoader({one.name: one.read_text("utf-8") for one in files}),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -59,8 +62,6 @@ def _environment() -> Environment:
         tone=tone,
         when=_when,
     )
-    for name in made.list_templates():
-        made.get_template(name)
     return made
 
 

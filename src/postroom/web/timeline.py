@@ -1,4 +1,4 @@
-"""The timeline of a project: who wrote, who was woken and what became of it, who holds which file.
+"""The timeline of a project, agent or thread: who wrote, who was woken, what came of it, who holds what.
 
 It is gathered from what is stored, in one consistent view, so that it never tells of what is not there.
 Hidden copies do not appear in it.
@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from postroom.contracts.mail import Message, Project, Recipient, Reservation
+from postroom.contracts.errors import UnknownThread
+from postroom.contracts.mail import Agent, Message, Project, Recipient, Reservation
 from postroom.contracts.store import MailReads
 from postroom.contracts.waking import Handling
 from postroom.web import conversation
-from postroom.web.reading import known_project, newest_of
+from postroom.web.reading import inbox_of, known_agent, known_project, newest_of, sent_by
 
 Kind = Literal["wrote", "began", "done", "failed", "reserved", "freed"]
 
@@ -49,29 +50,56 @@ class AtWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelinePage:
-    """What happened in a project lately, and who is at work."""
+    """What happened lately, and who is at work."""
 
     project: Project
+    agent: Agent | None
+    """Whose timeline it is; None for everybody's."""
+    thread_id: str
+    """The thread of which it is; "" for all of them."""
     happened: Sequence[Happening]
     at_work: Sequence[AtWork]
     is_cut: bool
 
 
-def timeline(reads: MailReads, slug: str, *, now: int) -> TimelinePage:
-    """Return what happened in a project, the newest first."""
+def timeline(reads: MailReads, slug: str, *, now: int, agent: str = "", thread_id: str = "") -> TimelinePage:
+    """Return what happened in a project, with one of its agents or on one of its threads, the newest first.
+
+    Raises:
+        UnknownAgent, UnknownThread: the project has no such agent or thread.
+    """
     project = known_project(reads, slug)
-    messages = _lately(reads, project)
+    whose = known_agent(reads, project, agent) if agent else None
+    messages = _letters(reads, project, whose, thread_id)
+    happened, at_work = _of_letters(reads, messages, whose)
+    held = [] if thread_id else _held(reads, project, whose)
+    for lease in held:
+        happened.extend(_leased(lease, now))
+    happened.sort(key=lambda one: one.at, reverse=True)
+    return TimelinePage(
+        project=project,
+        agent=whose,
+        thread_id=thread_id,
+        happened=happened[:SHOWN],
+        at_work=at_work,
+        is_cut=len(messages) >= LETTERS or len(held) == HELD or len(happened) > SHOWN,
+    )
+
+
+def _of_letters(
+    reads: MailReads, messages: Sequence[Message], whose: Agent | None
+) -> tuple[list[Happening], list[AtWork]]:
+    """Return what happened with letters, and who has them in hand; of one agent, what it did itself."""
     ids = [one.id for one in messages]
     readers = {number: _seen(found) for number, found in reads.recipients(ids).items()}
     handled = reads.handlings(ids)
-    held = newest_of(lambda after, limit: reads.reservations(project.id, limit=limit, after=after), HELD)
     found: list[Happening] = []
     at_work: list[AtWork] = []
     for message in messages:
         found.append(_wrote(reads, message, readers[message.id]))
         for one in readers[message.id]:
             handling = handled[message.id].get(one.agent_id)
-            if handling is None:
+            if handling is None or (whose is not None and one.agent_id != whose.id):
                 continue
             found.extend(_handled(message, one, handling))
             if handling.ended_at is None:
@@ -79,11 +107,33 @@ def timeline(reads: MailReads, slug: str, *, now: int) -> TimelinePage:
                     who=one.name, message=message, run_id=handling.run_id, since=handling.injected_at
                 )
                 at_work.append(work)
-    for lease in held:
-        found.extend(_leased(lease, now))
-    found.sort(key=lambda one: one.at, reverse=True)
-    is_cut = len(messages) == LETTERS or len(held) == HELD or len(found) > SHOWN
-    return TimelinePage(project=project, happened=found[:SHOWN], at_work=at_work, is_cut=is_cut)
+    return found, at_work
+
+
+def _held(reads: MailReads, project: Project, whose: Agent | None) -> list[Reservation]:
+    found = newest_of(lambda after, limit: reads.reservations(project.id, limit=limit, after=after), HELD)
+    return [one for one in found if whose is None or one.agent_id == whose.id]
+
+
+def _letters(reads: MailReads, project: Project, whose: Agent | None, thread_id: str) -> list[Message]:
+    """Return the newest letters of a thread, of an agent, or of the project."""
+    if thread_id:
+        found = conversation.Conversation(reads, project, thread_id).newest(limit=LETTERS)
+        if not found:
+            raise UnknownThread(f"{project.slug} has no thread {thread_id!r}", value=thread_id)
+    else:
+        found = _lately(reads, project) if whose is None else _with_agent(reads, whose)
+    if whose is None or not thread_id:
+        return found
+    mine = {one.id for one in _with_agent(reads, whose)}
+    return [one for one in found if one.id in mine]
+
+
+def _with_agent(reads: MailReads, whose: Agent) -> list[Message]:
+    """Return what an agent wrote last, and what came to it."""
+    rows = [*inbox_of(reads, whose, None).rows, *sent_by(reads, whose, None).rows]
+    found = {row.message.id: row.message for row in rows}
+    return [found[number] for number in sorted(found)][-LETTERS:]
 
 
 def _lately(reads: MailReads, project: Project) -> list[Message]:

@@ -1,0 +1,18 @@
+"""Loads what only a server needs."""
+
+import gc
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from postroom.app.config import Settings
+
+
+def server() -> "Callable[[Settings], int]":
+    """Return what runs a server. Nothing of what is loaded for it is garbage, so nobody looks for any."""
+    gc.disable()
+    try:
+        from postroom.app.serve import run
+    finally:
+        gc.enable()
+    return run
