@@ -31,13 +31,14 @@ from postroom.contracts.agent_events import EventSink
 from postroom.contracts.chat import LineDraft, LineKey, LineStatus
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.signing import SIGNATURE, TIMESTAMP, signature
 from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway.config import GatewayConfig, Platform, PlatformConfig
 from postroom.gateway.events import MessageEvent, SendResult
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.platforms.webhook import WebhookAdapter
-from postroom.gateway.platforms.webhook_wire import DELIVERY, SIGNATURE, TIMESTAMP, signature
+from postroom.gateway.platforms.webhook_wire import DELIVERY
 from postroom.gateway.presence import ChatExecutor, Presence
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.services import services
