@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from dispatch_room import Deaf, done
+from postroom.contracts.budgets import Budget
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.store import MailStore
 from postroom.contracts.tracing import OFF, Tracing
@@ -49,6 +50,7 @@ class Room:
     runs: RunStores
     clock: ManualClock
     rules: Rules = field(default_factory=Rules)
+    budgets: tuple[Budget, ...] = ()
     agents: FakeAgents = field(default_factory=FakeAgents)
     tracing: Tracing = OFF
 
@@ -66,7 +68,7 @@ class Room:
             consumer_id=consumer,
             effects=LetterEffects(),
             timer=self.clock,
-            config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=1),
+            config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=1, budgets=self.budgets),
         )
         boxes = PeopleBoxes(self.mail, self.clock)
         waker = Waker(self.store, mailbox, self.clock, verified=False, boxes=boxes)

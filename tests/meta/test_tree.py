@@ -1,5 +1,6 @@
 """What is checked in: nothing of the machine it was made on, and no registry that others cannot reach."""
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -60,3 +61,10 @@ def test_the_look_at_the_tree_sees_what_it_looks_for() -> None:
     assert REGISTRIES.search("--index-url https://example.org/simple")
     assert REGISTRIES.search("from https://pypi.example.org/simple")
     assert not REGISTRIES.search("uv pip compile --no-emit-index-url --no-emit-find-links")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda path: path.stem)
+def test_what_a_benchmark_uses_is_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    if path.stem != "__main__":
+        importlib.import_module(f"benchmarks.{path.stem}")

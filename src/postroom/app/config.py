@@ -366,6 +366,8 @@ def explain(settings: Settings) -> list[SettingLine]:
 
 
 _PATHS: Final = frozenset({"data_dir", "database", "gateway_file", "storage_root"})
+_TABLES: Final = ("agents", "budgets")
+"""What stands in the file and is no setting: `agents_config` and `budgets_config` read it."""
 _OLDER_NAMES: Final = {
     "DATABASE_URL": "database",
     "STORAGE_ROOT": "storage_root",
@@ -392,9 +394,10 @@ def _from_file(environment: Mapping[str, str]) -> dict[str, _Found]:
         raise _unreadable(file, error.strerror or type(error).__name__) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _unreadable(file, f"not TOML: {error}") from error
-    table.pop("agents", None)  # not a setting: `agents_config` reads it
+    for name in _TABLES:
+        table.pop(name, None)
     for name in table:
-        _check_known(name, [*Settings.model_fields, "agents"], f"in {file}")
+        _check_known(name, [*Settings.model_fields, *_TABLES], f"in {file}")
     if "data_dir" in table:
         raise ConfigError(
             f"data_dir cannot stand in {file}: clients that read no file could not find the server",

@@ -1,10 +1,12 @@
 """The runs of a house: its one mailbox, and what executes the threads of each room."""
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from prometheus_client import CollectorRegistry
 
 from postroom.concurrency import SystemTimer
+from postroom.contracts.budgets import Budget
 from postroom.contracts.clock import Timer
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.effects import RunEffects
@@ -23,7 +25,15 @@ STOP_WAIT_MS = 15_000
 class HouseRuns:
     """One queue for everything that needs work; rooms say who executes their threads, and what ends cause."""
 
-    def __init__(self, stores: RunStores, *, registry: CollectorRegistry, timer: Timer | None = None) -> None:
+    def __init__(
+        self,
+        stores: RunStores,
+        *,
+        registry: CollectorRegistry,
+        timer: Timer | None = None,
+        budgets: Sequence[Budget] = (),
+    ) -> None:
+        """Make the queue; `budgets` are what runs may use up before a person is asked."""
         self.stores = stores
         timer = timer or SystemTimer()
         self._executors = ExecutorsByThread({}, output=OutputLog(stores.events, timer))
@@ -38,6 +48,7 @@ class HouseRuns:
                 stop_wait_ms=STOP_WAIT_MS,
                 cancel_wait_ms=STOP_WAIT_MS,
                 is_alone=True,
+                budgets=tuple(budgets),
             ),
             metrics=MailboxMetrics(registry),
         )

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from postroom.app import places
 from postroom.app.agents_config import load_agents
+from postroom.app.budgets_config import load_budgets
 from postroom.app.chats import Chats
 from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
@@ -33,7 +34,7 @@ from postroom.app.question_operator import QuestionOperator
 from postroom.app.run_operator import RunOperator
 from postroom.app.runner_operator import RunnerOperator
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
-from postroom.app.wiring import House
+from postroom.app.wiring import Declared, House
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
@@ -280,7 +281,8 @@ def run(settings: Settings) -> int:
     """
     configure_logs(settings)
     told = load_gateway(settings)
-    declared = load_agents(places.environment())
+    given = places.environment()
+    declared = Declared(agents=load_agents(given), budgets=load_budgets(given))
     token = load_or_make_token(places.token_file(settings.data_dir))
     listener = _listen(settings)
     try:

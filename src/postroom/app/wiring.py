@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from postroom.app.agents_config import DeclaredAgent
 from postroom.app.backups import Backups
@@ -15,6 +15,7 @@ from postroom.app.metrics import Metrics
 from postroom.app.places import agent_token_dir, write_private
 from postroom.app.telemetry import open_tracing
 from postroom.app.tokens import new_agent_token
+from postroom.contracts.budgets import Budget
 from postroom.contracts.clock import Clock, SystemClock
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.mail.archive.archive import Archive, Author
@@ -36,6 +37,16 @@ LOG_RESERVE = 8 << 20
 """Bytes of the database's log that are written beforehand: about what is written between two checkpoints."""
 
 
+class Declared(NamedTuple):
+    """What stands in the configuration file beside the settings."""
+
+    agents: Sequence[DeclaredAgent] = ()
+    budgets: Sequence[Budget] = ()
+
+
+NOTHING: Final = Declared()
+
+
 class House:
     """A running installation: the store, the services over it, and what works in the background."""
 
@@ -44,7 +55,7 @@ class House:
         settings: Settings,
         store: SqliteStore,
         clock: Clock,
-        declared: Sequence[DeclaredAgent] = (),
+        declared: Declared = NOTHING,
         tracing: Tracing = OFF,
     ) -> None:
         self.settings = settings
@@ -63,8 +74,8 @@ class House:
             clock,
             Author(name=settings.git_author_name, email=settings.git_author_email),
         )
-        self.runs = HouseRuns(store.runs, registry=self.metrics.registry)
-        self.agents = HouseAgents(settings, self.mail, self.calls, self.runs, clock, declared)
+        self.runs = HouseRuns(store.runs, registry=self.metrics.registry, budgets=declared.budgets)
+        self.agents = HouseAgents(settings, self.mail, self.calls, self.runs, clock, declared.agents)
         self.backups = Backups(settings, store, clock)
         self.trimming = LogTrimming(settings, store)
         self.mail.on_change = self._changed
@@ -80,11 +91,11 @@ class House:
         *,
         clock: Clock | None = None,
         purpose: str = "server",
-        declared: Sequence[DeclaredAgent] = (),
+        declared: Declared = NOTHING,
     ) -> "House":
         """Own the database and put everything together; nothing runs yet.
 
-        `declared` are the agents that the configuration file has run.
+        `declared` is what the configuration file has run, and how much of it.
 
         Raises:
             StoreHeld, SchemaTooNew, StoreReadOnly: the database cannot be used by this process.

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+BUDGET_TOOL: Final = "budget"
+"""What asks whether a run may go on where its budget is used up: the name of the tool in such a question."""
 
 
 class BudgetScope(StrEnum):

@@ -16,6 +16,7 @@ from postroom.contracts.outbox import OutboxDraft, OutboxMessage, OutboxStore
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.store import MailStore
 from postroom.mail.waking.ended import DeskOf, Ended
+from postroom.mail.waking.turns import waits_for_budget
 from postroom.mail.waking.words import STOPS, agent_of, letters_named
 
 _LOG = structlog.get_logger(__name__)
@@ -55,6 +56,7 @@ class LetterEffects:
             "text": (run.waiting.message if run.waiting else run.final_output) or "",
             "failed": _reason(run),
             "asked": asked,
+            "by_reply": not waits_for_budget(run),
             "dispatch_id": run.dispatch_id or "",
         }
         draft = OutboxDraft(

@@ -37,6 +37,8 @@ class Ended:
     """Why it was not done, when it was not."""
     asked: tuple[str, ...] = ()
     """What it asks a person; then it has not ended, and its letters stay in its hands."""
+    by_reply: bool = True
+    """Whether a letter in answer tells the agent something; whether it may run is not its own question."""
     dispatch_id: str = ""
     """Which of its executions asks; the same may be asked again in another."""
 
@@ -59,6 +61,7 @@ class Ended:
             text=told["text"],
             failed=told["failed"],
             asked=tuple(told["asked"]),
+            by_reply=told.get("by_reply", True),
             dispatch_id=told.get("dispatch_id", ""),
         )
 
@@ -77,14 +80,14 @@ class Ended:
             self._answer(desk, project, agent, handled[-1], list(askers.values()))
 
     def _in_hand(self, desk: Writing, agent: Agent) -> list[Message]:
-        """Return the letters that the run has in its hands, unless its question was told before."""
+        """Return the letters that the run has, or is to have, in its hands; none when it was told before."""
         key = self.run_id, ANSWERED + "\n".join(filter(None, (self.dispatch_id, *self.asked)))
         if desk.tx.answer(*key) is not None:
             return []
         desk.tx.insert_answer(*key, "", b"null", desk.now)
         messages, before = desk.tx.messages(self.letters), desk.tx.handlings(self.letters)
-        mine = [(one, before[one].get(agent.id)) for one in self.letters if one in messages]
-        return [messages[one] for one, known in mine if known is not None and known.run_id == self.run_id]
+        found = [(one, before[one].get(agent.id)) for one in self.letters if one in messages]
+        return [messages[one] for one, known in found if known is None or known.run_id == self.run_id]
 
     def _handled(self, desk: Writing, agent: Agent) -> list[Message]:
         """Return the letters that this end is told of now, marked."""
@@ -133,7 +136,7 @@ class Ended:
         if not addressees:
             return
         if self.asked:
-            body = asks(agent.name, self.text, self.asked)
+            body = asks(agent.name, self.text, self.asked, by_reply=self.by_reply)
         elif self.failed is not None:
             body = failure(agent.name, self.failed)
         else:

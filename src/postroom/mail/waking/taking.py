@@ -41,14 +41,19 @@ class Taking:
         self._whose = whose
         self._run_id = run_id
 
-    def begun(self, tx: MailWrites, activation: RunActivation, before: RunRecord | None) -> Begun:
-        """Return what the run is to read, and note that it has it and is at work."""
+    def begun(
+        self, tx: MailWrites, activation: RunActivation, before: RunRecord | None, *, goes_on: bool
+    ) -> Begun:
+        """Return what the run is to read, and note that it has it and is at work.
+
+        One that `goes_on` with an answer of a person has work also where no letter is left.
+        """
         agent = self._agent(tx)
         messages = self._open(tx, agent, activation.messages)
         now = {one.id for one in activation.messages}
         earlier = [one for one in _letters_before(before) if letter_name(one) not in now]
         kept = [one for one in earlier if self._is_open(tx, agent, one)]
-        if agent is not None and (messages or kept or activation.decisions):
+        if agent is not None and (messages or kept or goes_on):
             answered = [call_id for call_id, _ in activation.decisions]
             tx.begin_sitting(self._run_id, agent.id, self._clock.now(), answered=answered)
         letters = (*kept, *letters_named([one.id or "" for one in messages]))

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
+from postroom.contracts.budgets import BUDGET_TOOL
 from postroom.contracts.clock import Clock
 from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
 from postroom.contracts.messages import Message
@@ -65,9 +66,10 @@ class AgentTurns(RunDispatchExecutor):
         slug, name = whose
         run_id = activation.run_id or ""
         before = await _former(activation)
+        activation = await _asked_again(activation, before)
         said = _decided(activation, before)
         taking = Taking(self._clock, whose, run_id)
-        begun = await self._store.write(lambda tx: taking.begun(tx, activation, before))
+        begun = await self._store.write(lambda tx: taking.begun(tx, activation, before, goes_on=bool(said)))
         self._ring()
         if not begun.has_work and not said:
             return AgentRunResult(run_id=run_id)
@@ -198,11 +200,32 @@ async def _former(activation: RunActivation) -> RunRecord | None:
     return await control.threads.load_run(activation.run_id or "")
 
 
+def waits_for_budget(run: RunRecord) -> bool:
+    """Say whether a run waits to be let go on where its budget is used up, and for nothing else."""
+    tickets = run.waiting.tickets if run.waiting is not None else ()
+    return bool(tickets) and all(one.tool_name == BUDGET_TOOL for one in tickets)
+
+
+async def _asked_again(activation: RunActivation, before: RunRecord | None) -> RunActivation:
+    """Return the request with all that the run was asked, where a budget kept it from being executed."""
+    control = activation.control
+    if before is None or before.input is None or not waits_for_budget(before):
+        return activation
+    if not isinstance(control, RunControl):
+        return activation
+    given = {one.id for one in activation.messages}
+    ids = [one for one in before.input.trigger_message_ids if one not in given]
+    records = await control.threads.load_message_records(activation.thread_id, ids)
+    return replace(activation, messages=(*(one.message for one in records), *activation.messages))
+
+
 def _decided(activation: RunActivation, run: RunRecord | None) -> tuple[Message, ...]:
     """Return what a person has decided about the run's questions, as it is told to the agent."""
     tickets = run.waiting.tickets if run is not None and run.waiting is not None else ()
     asked = {one.tool_call_id: one.reason for one in tickets}
+    budgets = {one.tool_call_id for one in tickets if one.tool_name == BUDGET_TOOL}
     return tuple(
         Message.user(answer_told(asked.get(call_id, ""), resume), id=f"{DECISION}{resume.decision_id}")
         for call_id, resume in activation.decisions
+        if call_id not in budgets  # whether it may run is nothing that the agent has asked
     )

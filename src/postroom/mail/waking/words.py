@@ -104,14 +104,12 @@ def decision_told(decision: ToolCallResume) -> str:
     return f"The answer is {word}.{why}\nGo on from there."
 
 
-def asks(name: str, said: str, questions: Sequence[str]) -> str:
+def asks(name: str, said: str, questions: Sequence[str], *, by_reply: bool = True) -> str:
     """Return what whoever wrote to an agent is told when its run waits for a person."""
     listed = "\n".join(f"- {one}" for one in questions)
     first = f"{said.strip()}\n\n" if said.strip() else ""
-    return (
-        f"{first}{name} asks before it goes on:\n\n{listed}\n\n"
-        f"Answer by replying to this letter, or with `postroom questions`."
-    )
+    how = f"{'by replying to this letter, ' if by_reply else 'on the pages '}or with `postroom questions`"
+    return f"{first}{name} asks before it goes on:\n\n{listed}\n\nAnswer {how}."
 
 
 def clipped(text: str, most: int) -> str:

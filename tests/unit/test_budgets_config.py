@@ -1,0 +1,70 @@
+"""Budgets in the configuration file: what they are read as, and in which words a wrong one is refused."""
+
+from pathlib import Path
+
+import pytest
+
+from postroom.app.budgets_config import load_budgets
+from postroom.app.config import load_settings
+from postroom.contracts.budgets import Budget, BudgetScope
+from postroom.contracts.errors import ConfigError
+
+GOOD = """
+port = 8999
+
+[[budgets]]
+per = "conversation"
+runs = 100
+work = "8h"
+
+[[budgets]]
+per = "all"
+tokens = 1000000
+cost = 12.5
+"""
+
+
+def environment(tmp_path: Path, text: str) -> dict[str, str]:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    return {"POSTROOM_CONFIG": str(file), "HOME": str(tmp_path)}
+
+
+def test_budgets_are_read_in_the_units_of_people(tmp_path: Path) -> None:
+    given = environment(tmp_path, GOOD)
+    assert load_budgets(given) == (
+        Budget(per=BudgetScope.THREAD, runs=100, wall_ms=8 * 3_600_000),
+        Budget(per=BudgetScope.ALL, tokens=1_000_000, cost_micros=12_500_000),
+    )
+    assert load_settings(environment=given).port == 8999
+
+
+def test_without_a_file_or_without_budgets_nothing_is_limited(tmp_path: Path) -> None:
+    assert load_budgets({"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}) == ()
+    assert load_budgets(environment(tmp_path, "port = 1\n")) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("budgets = 3", "no list of tables"),
+        ("[[budgets]]\nruns = 1", "number 1: per says neither"),
+        ("[[budgets]]\nper = 'week'\nruns = 1", "per says neither"),
+        ("[[budgets]]\nper = 3\nruns = 1", "per says neither"),
+        ("[[budgets]]\nper = 'all'", "it has no limit"),
+        ("[[budgets]]\nper = 'all'\nrun = 1", "run is not known"),
+        ("[[budgets]]\nper = 'all'\nruns = 0", "runs is no number above 0"),
+        ("[[budgets]]\nper = 'all'\ntokens = true", "tokens is no number above 0"),
+        ("[[budgets]]\nper = 'all'\nwork = 5", "work is no text"),
+        ("[[budgets]]\nper = 'all'\nwork = '5'", "duration"),
+        ("[[budgets]]\nper = 'all'\ncost = nan", "cost is no number above 0"),
+        ("[[budgets]]\nper = 'all'\ncost = '5 EUR'", "cost is no number above 0"),
+        (2 * "[[budgets]]\nper = 'all'\nruns = 1\n", "two are of the same"),
+    ],
+)
+def test_a_wrong_budget_is_refused_and_named(tmp_path: Path, text: str, words: str) -> None:
+    given = environment(tmp_path, text)
+    with pytest.raises(ConfigError, match=r"config\.toml") as caught:
+        load_budgets(given)
+    assert words in caught.value.message
+    assert caught.value.remedy
