@@ -1,6 +1,5 @@
 """The agents that the configuration file declares: `[[agents]]`, each with its project and how it is run."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -8,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from postroom.app import places
-from postroom.app.config import duration_of
+from postroom.app.config import duration_of, tables_of
 from postroom.contracts.errors import ConfigError, InvalidRunner
 from postroom.contracts.runners import AnyRunner, runner_of
 
@@ -34,14 +33,7 @@ def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
     Raises:
         ConfigError: one of them cannot be what it says.
     """
-    file = places.config_file(environment)
-    try:
-        with file.open("rb") as stream:
-            told = tomllib.load(stream).get(TABLE, [])
-    except FileNotFoundError:
-        return ()
-    if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
-        raise _wrong(file, "", "it is no list of tables", f"write [[{TABLE}]] before each agent")
+    file, told = tables_of(environment, TABLE)
     found = tuple(_agent(file, number, one) for number, one in enumerate(told, start=1))
     named = [(one.project, one.name.casefold()) for one in found]
     twice = next((one for one in found if named.count((one.project, one.name.casefold())) > 1), None)

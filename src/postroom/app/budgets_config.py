@@ -1,13 +1,11 @@
 """The budgets of the configuration file: `[[budgets]]`, what runs of a conversation, or all, may use up."""
 
-import tomllib
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from postroom.app import places
-from postroom.app.config import duration_of
+from postroom.app.config import duration_of, tables_of
 from postroom.contracts.budgets import Budget, BudgetScope
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import ConfigError
@@ -25,14 +23,7 @@ def load_budgets(environment: Mapping[str, str]) -> tuple[Budget, ...]:
     Raises:
         ConfigError: one of them cannot be what it says.
     """
-    file = places.config_file(environment)
-    try:
-        with file.open("rb") as stream:
-            told = tomllib.load(stream).get(TABLE, [])
-    except FileNotFoundError:
-        return ()
-    if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
-        raise ConfigError(f"{file} {TABLE}: it is no list of tables", remedy=f"write [[{TABLE}]] before each")
+    file, told = tables_of(environment, TABLE)
     found = tuple(_budget(file, number, one) for number, one in enumerate(told, start=1))
     if len({one.per for one in found}) < len(found):
         raise ConfigError(f"{file} [[{TABLE}]]: two are of the same", remedy="put their limits into one")

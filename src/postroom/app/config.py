@@ -381,6 +381,23 @@ _OLDER_NAMES: Final = {
 }
 
 
+def tables_of(environment: Mapping[str, str], name: str) -> tuple[Path, list[dict[str, Any]]]:
+    """Return the configuration file, and the tables `[[name]]` in it; none without a file.
+
+    Raises:
+        ConfigError: they are no such tables.
+    """
+    file = places.config_file(environment)
+    try:
+        with file.open("rb") as stream:
+            told = tomllib.load(stream).get(name, [])
+    except FileNotFoundError:
+        return file, []
+    if not isinstance(told, list) or not all(isinstance(one, dict) for one in told):
+        raise ConfigError(f"{file} {name}: it is no list of tables", remedy=f"write [[{name}]] before each")
+    return file, told
+
+
 def _from_file(environment: Mapping[str, str]) -> dict[str, _Found]:
     file = places.config_file(environment)
     try:

@@ -137,3 +137,59 @@ class RunDispatchExecutor(ABC):
     def stages_events(self) -> bool:
         """Say whether its commits go through the coordinator it is given, with the events of the step."""
         return self.commit_coordinator() is not None
+
+
+class ExecutorAround(RunDispatchExecutor):
+    """Stands around another executor: what it does not do itself, that one does."""
+
+    def __init__(self, within: RunDispatchExecutor) -> None:
+        """Keep what it stands around."""
+        self._within = within
+
+    def recovery(self, activation: RunActivation) -> Recovery:
+        """Say how a run that was cut off is executed again."""
+        return self._within.recovery(activation)
+
+    def cancel(self, id: str) -> bool:
+        """Ask a run to end."""
+        return self._within.cancel(id)
+
+    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
+        """Ask the thread's run to end and wait until it has."""
+        return await self._within.cancel_and_wait_by_thread(thread_id)
+
+    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
+        """Hand a decision to a run."""
+        return self._within.send_decision(id, tool_call_id, resume)
+
+    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
+        """Hand messages to a run for its next step."""
+        return self._within.send_messages(id, messages)
+
+    def wake_pending_boundary(self, id: str) -> bool:
+        """Tell a run that messages wait for it."""
+        return self._within.wake_pending_boundary(id)
+
+    async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
+        """Return what the run is pinned to."""
+        return await self._within.resolve(activation, pinned=pinned)
+
+    def live_registry(self) -> RegistrySet | None:
+        """Return the registry that is live now."""
+        return self._within.live_registry()
+
+    def commit_coordinator(self) -> CommitCoordinator | None:
+        """Return what the executor writes with on its own."""
+        return self._within.commit_coordinator()
+
+    def has_commit_coordinator(self) -> bool:
+        """Say whether its steps are committed through a coordinator at all."""
+        return self._within.has_commit_coordinator()
+
+    def stages_events(self) -> bool:
+        """Say whether its commits carry the events of the step."""
+        return self._within.stages_events()
+
+    def commits_steps(self, thread_id: str) -> bool:
+        """Say whether the steps of this thread's runs are committed by what executes them."""
+        return self._within.commits_steps(thread_id)

@@ -7,22 +7,19 @@ delivered from the outbox and takes the place of what was shown.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import structlog
 
 from postroom.concurrency import Tasks
-from postroom.contracts.activation import Recovery, RunActivation
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import AgentEvent, EventSink, RunRetrying, StreamReset, TextDelta
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import PostroomError
-from postroom.contracts.executor import AgentRunResult, ResolvedRunPlan, RunControl, RunDispatchExecutor
-from postroom.contracts.messages import Json, Message
-from postroom.contracts.registry import RegistrySet
-from postroom.contracts.run_stores import CommitCoordinator
-from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunControl, RunDispatchExecutor
+from postroom.contracts.messages import Json
 from postroom.gateway.admission import SessionGuard
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import StreamingConfig
@@ -219,11 +216,11 @@ class _Telling:
         await self._sink.emit(event)
 
 
-class ChatExecutor(RunDispatchExecutor):
+class ChatExecutor(ExecutorAround):
     """Runs what the executor within runs, and shows chats' turns while they execute."""
 
     def __init__(self, within: RunDispatchExecutor, presence: Presence) -> None:
-        self._within = within
+        super().__init__(within)
         self._presence = presence
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
@@ -251,47 +248,3 @@ class ChatExecutor(RunDispatchExecutor):
             hidden_message_ids=control.hidden_message_ids | asked,
         )
         return replace(activation, control=control)
-
-    def recovery(self, activation: RunActivation) -> Recovery:
-        """Say how a run that was cut off is executed again."""
-        return self._within.recovery(activation)
-
-    def cancel(self, id: str) -> bool:
-        """Ask a run to end."""
-        return self._within.cancel(id)
-
-    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end and wait until it has."""
-        return await self._within.cancel_and_wait_by_thread(thread_id)
-
-    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to a run."""
-        return self._within.send_decision(id, tool_call_id, resume)
-
-    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Hand messages to a run for its next step."""
-        return self._within.send_messages(id, messages)
-
-    def wake_pending_boundary(self, id: str) -> bool:
-        """Tell a run that messages wait for it."""
-        return self._within.wake_pending_boundary(id)
-
-    async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return what the run is pinned to."""
-        return await self._within.resolve(activation, pinned=pinned)
-
-    def live_registry(self) -> RegistrySet | None:
-        """Return the registry that is live now."""
-        return self._within.live_registry()
-
-    def commit_coordinator(self) -> CommitCoordinator | None:
-        """Return what the executor writes with on its own."""
-        return self._within.commit_coordinator()
-
-    def has_commit_coordinator(self) -> bool:
-        """Say whether its steps are committed through a coordinator at all."""
-        return self._within.has_commit_coordinator()
-
-    def stages_events(self) -> bool:
-        """Say whether its commits carry the events of the step."""
-        return self._within.stages_events()

@@ -4,12 +4,12 @@ The effect is stored in the commit that ends the run. Performing it is one trans
 which the letters are marked as handled: performed again, it finds nothing left to do.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import structlog
 
+from postroom.concurrency import Rounds
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage, OutboxStore
@@ -78,25 +78,17 @@ class Answering:
         self._store = store
         self._desk_of = desk_of
         self._clock = clock
-        self._hint = asyncio.Event()
+        self._rounds = Rounds("answers", self.round, _POLL)
         self.on_change: Callable[[], None] = _nobody
         """Called after letters were written, as a hint to whoever performs their effects."""
 
     def wake(self) -> None:
         """Hint that a run has ended."""
-        self._hint.set()
+        self._rounds.hint()
 
     async def serve(self) -> None:
         """Answer until cancelled."""
-        while True:
-            self._hint.clear()
-            done = 0
-            try:
-                done = await self.round()
-            except PostroomError as error:
-                _LOG.warning("answers.put_off", reason=error.describe())
-            if not done:
-                await self._wait()
+        await self._rounds.serve()
 
     async def round(self) -> int:
         """Perform what is due; return how many effects were taken.
@@ -127,13 +119,6 @@ class Answering:
             return
         self.on_change()
         await self._outbox.ack(row.outbox_id, token)
-
-    async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout(_POLL.total_seconds()):
-                await self._hint.wait()
-        except TimeoutError:
-            return
 
 
 def _reason(run: RunRecord) -> str | None:

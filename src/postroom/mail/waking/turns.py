@@ -7,7 +7,13 @@ from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.budgets import BUDGET_TOOL
 from postroom.contracts.clock import Clock
-from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
+from postroom.contracts.executor import (
+    AgentRunResult,
+    ExecutorAround,
+    ResolvedRunPlan,
+    RunControl,
+    RunDispatchExecutor,
+)
 from postroom.contracts.messages import Message
 from postroom.contracts.runs import (
     RunRecord,
@@ -18,7 +24,6 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.contracts.store import MailStore, MailWrites
-from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.tracing import OFF, Invoked, Span, Tracing
 from postroom.contracts.waking import AskedQuestion
 from postroom.mail.tracing import followed, run_trace
@@ -33,7 +38,7 @@ def _nobody() -> None:
     """Hint to nobody."""
 
 
-class AgentTurns(RunDispatchExecutor):
+class AgentTurns(ExecutorAround):
     """Stands around what runs agents.
 
     A run whose letters were all read meanwhile does not begin. One that has asked a person waits for the
@@ -51,7 +56,7 @@ class AgentTurns(RunDispatchExecutor):
         tracing: Tracing = OFF,
     ) -> None:
         """Keep what it works with; `whose` says which agent runs a thread, `ring` hints at changes."""
-        self._within = within
+        super().__init__(within)
         self._store = store
         self._clock = clock
         self._whose = whose
@@ -148,33 +153,9 @@ class AgentTurns(RunDispatchExecutor):
         waiting = replace(waiting, tickets=(*waiting.tickets, *tickets))
         return replace(result, waiting=waiting, termination=TerminationReason.suspended())
 
-    def recovery(self, activation: RunActivation) -> Recovery:
-        """Say how a run that was cut off is executed again."""
-        return self._within.recovery(activation)
-
-    def cancel(self, id: str) -> bool:
-        """Ask a run to end."""
-        return self._within.cancel(id)
-
-    async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end and wait until it has."""
-        return await self._within.cancel_and_wait_by_thread(thread_id)
-
-    def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Hand a decision to a run."""
-        return self._within.send_decision(id, tool_call_id, resume)
-
-    def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Hand messages to a run for its next step."""
-        return self._within.send_messages(id, messages)
-
-    def wake_pending_boundary(self, id: str) -> bool:
-        """Tell a run that messages wait for it."""
-        return self._within.wake_pending_boundary(id)
-
-    def commits_steps(self, thread_id: str) -> bool:
-        """Say whether the steps of this thread's runs are committed by what executes them."""
-        return self._within.commits_steps(thread_id)
+    async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
+        """Return what the run is pinned to: how its agent is run is looked up when it begins."""
+        return ResolvedRunPlan(resolution_id=pinned or "live")
 
 
 def _newly_asked(result: AgentRunResult, before: RunRecord | None) -> list[str] | None:

@@ -5,7 +5,6 @@ wait for a hint or the poll ─▶ a batch of rows ─▶ revalidate ─┬─�
                                                               └─▶ read, recalled, retired, no runner: nothing
 """
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,8 +12,8 @@ from secrets import token_hex
 
 import structlog
 
+from postroom.concurrency import Rounds
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import OutboxRow
 from postroom.contracts.mailroom import Mailroom
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
@@ -66,25 +65,17 @@ class Waker:
         self._mailroom = mailroom
         self._clock = clock
         self._verified = verified
-        self._hint = asyncio.Event()
+        self._rounds = Rounds("wakes", self.round, POLL)
         self.on_change: Callable[[], None] = _nobody
         """Called after letters were announced, as a hint to whoever waits for changes."""
 
     def wake(self) -> None:
         """Hint that a letter was written."""
-        self._hint.set()
+        self._rounds.hint()
 
     async def serve(self) -> None:
         """Wake readers until cancelled."""
-        while True:
-            self._hint.clear()
-            done = 0
-            try:
-                done = await self.round()
-            except PostroomError as error:
-                _LOG.warning("wake.put_off", reason=error.describe())
-            if not done:
-                await self._wait()
+        await self._rounds.serve()
 
     async def round(self) -> int:
         """Perform a batch of rows; return how many were finished.
@@ -150,13 +141,6 @@ class Waker:
             message=Message.user(text, id=letter_name(message_id)),
             mode=DeliveryMode(boundary=Boundary.NEXT_STEP, group=message.thread_id, starts_run=True),
         )
-
-    async def _wait(self) -> None:
-        try:
-            async with asyncio.timeout(POLL.total_seconds()):
-                await self._hint.wait()
-        except TimeoutError:
-            return
 
 
 def _nobody() -> None:
