@@ -22,7 +22,7 @@ from postroom.mail.waking.waker import Waker
 from postroom.mail.waking.words import AGENT_THREAD
 from postroom.testing import ManualClock
 
-PROJECT = "/work/shop"
+PROJECT = "/projects/shop"
 
 
 class FakeAgents(Deaf):

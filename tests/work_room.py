@@ -42,7 +42,7 @@ from postroom.web.desks import Workroom
 from waking_room import PROJECT, FakeAgents, number
 
 HTTP = "http://127.0.0.1:8765"
-SLUG = "work-shop"
+SLUG = "projects-shop"
 TOKEN = "prm_" + "t" * 43
 PAGE = {"Accept": "text/html"}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from postroom.contracts.clock import Timer
 from postroom.contracts.errors import PostroomError
 
 _LOG = structlog.get_logger(__name__)
@@ -72,6 +73,18 @@ class Tasks:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _LOG.error("task.failed", task=task.get_name(), exc_info=error)
+
+
+async def within(wanted: Coroutine[Any, Any, Any], most_ms: int, timer: Timer) -> bool:
+    """Do what is wanted, for so long at most; say whether it came to its end. Its failure is logged."""
+    work = Tasks("bounded work")
+    try:
+        alarm = work.start(timer.sleep(most_ms), name="time-out")
+        done = work.start(wanted, name="work")
+        await asyncio.wait({alarm, done}, return_when=asyncio.FIRST_COMPLETED)
+        return done.done()
+    finally:
+        await work.close()
 
 
 class Rounds:

@@ -88,7 +88,7 @@ async def test_a_run_is_posted_signed_and_an_answer_at_once_is_mailed_back(
         "dispatch": run.dispatch_id,
         "run": run.run_id,
         "thread": run.thread_id,
-        "agent": "Bo@work-shop",
+        "agent": "Bo@projects-shop",
         "timeout_ms": 1_800_000,
         "callback": f"http://127.0.0.1:8765/callbacks/{run.dispatch_id}",
     }

@@ -3,6 +3,10 @@
 import asyncio
 from typing import Any
 
+import pytest
+
+from postroom.contracts.messages import Boundary
+from postroom.dispatch.boundary import ThreadBoundary
 from runners.room import RunnerRoom
 from runners.test_model_agents import bo, calls, says, seen
 from runtime.endpoint import SILENCE, FakeEndpoint
@@ -131,4 +135,44 @@ async def test_what_it_has_read_at_a_step_is_still_in_its_hands_after_a_crash(
     assert [text for _, text in await room.texts("Ada")] == ["both are done"]
     for one in (first, second):
         assert (await room.handled(number(one), "Bo")).ended_at is not None
+    assert all(one["read_at"] for one in await room.inbox("Bo"))
+
+
+async def test_a_server_that_dies_between_taking_a_letter_and_noting_it_notes_it_when_it_begins_again(
+    room: RunnerRoom, endpoint: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await room.employ(Bo=bo(endpoint))
+    go_on, taken = asyncio.Event(), asyncio.Event()
+    endpoint.answers = [look(until=go_on)]
+    await at_work(room, endpoint)
+    second = await room.send("Ada", "Bo", body="the second", thread_id="plan")
+    await room.waker.round()
+    write = room.store.write
+
+    async def dies(change: Any) -> Any:
+        taken.set()
+        await asyncio.Event().wait()
+
+    freeze = ThreadBoundary.freeze
+
+    async def frozen(self: ThreadBoundary, boundary: Boundary, *, group: str | None = None) -> Any:
+        found = await freeze(self, boundary, group=group)
+        if found:
+            monkeypatch.setattr(room.store, "write", dies)
+        return found
+
+    monkeypatch.setattr(ThreadBoundary, "freeze", frozen)
+    go_on.set()
+    async with asyncio.timeout(5):
+        await taken.wait()
+    monkeypatch.setattr(room.store, "write", write)
+    await room.end()
+    assert await room.handled(number(second), "Bo") is None
+    room.begin()
+    endpoint.answers = [says("both are done")]
+    await room.mailbox.recover()
+    await room.turn()
+    assert "the second" in seen(endpoint, 2)[-1][1]
+    assert [text for _, text in await room.texts("Ada")] == ["both are done"]
+    assert (await room.handled(number(second), "Bo")).ended_at is not None
     assert all(one["read_at"] for one in await room.inbox("Bo"))

@@ -15,7 +15,7 @@ port = 8999
 
 [[agents]]
 name = "Ada"
-project = "/work/shop"
+project = "/projects/shop"
 recipe = "claude"
 resume = true
 timeout = "45m"
@@ -39,8 +39,8 @@ def environment(tmp_path: Path, text: str) -> dict[str, str]:
 def test_agents_are_read_with_their_projects_and_runners(tmp_path: Path) -> None:
     given = environment(tmp_path, GOOD)
     ada, bo = load_agents(given)
-    assert (ada.name, ada.project, ada.task) == ("Ada", "/work/shop", "mends things")
-    assert (ada.runner.recipe, ada.runner.resume, ada.runner.cwd) == (Recipe.CLAUDE, True, "/work/shop")
+    assert (ada.name, ada.project, ada.task) == ("Ada", "/projects/shop", "mends things")
+    assert (ada.runner.recipe, ada.runner.resume, ada.runner.cwd) == (Recipe.CLAUDE, True, "/projects/shop")
     assert ada.runner.timeout == timedelta(minutes=45)
     assert (bo.project, bo.runner.cwd) == (str(tmp_path / "yard"), str(tmp_path / "yard"))
     assert (bo.runner.argv, bo.runner.idle_timeout) == (("python3", "bo.py"), timedelta(seconds=90))

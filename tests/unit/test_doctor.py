@@ -19,7 +19,7 @@ from postroom.testing import ManualClock
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
-PROJECT = "/work/shop"
+PROJECT = "/projects/shop"
 
 
 @pytest.fixture

@@ -148,6 +148,9 @@ async def test_an_agent_sees_what_is_public_and_its_own_letters(memory: Room) ->
         "Cyd": ["letter.sent", read, read, *public],
         "Dot": public,
     }
+    for agent in await memory.store.read(lambda tx: tx.agents(1, include_retired=False, limit=9)):
+        in_a_run_of_ours = Caller(agent_id=agent.id)
+        assert await kinds(memory, 4, in_a_run_of_ours) == seen[agent.name]
     assert await kinds(memory, 4) == seen["Ada"]
     assert await kinds(memory, 4, Caller()) == ["letter.sent", read, *public]
 

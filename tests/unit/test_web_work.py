@@ -148,14 +148,14 @@ async def test_two_people_at_once_are_one_answer(room):
 
 
 async def test_a_question_of_another_project_is_none_of_ours(room):
-    await room.mail.call("ensure_project", {"human_key": "/work/other"})
+    await room.mail.call("ensure_project", {"human_key": "/projects/other"})
     browser, fields = await asked(room)
-    assert "Nobody asks anything" in (await browser.get("/p/work-other/questions")).text
-    answer = await post(browser, "/p/work-other/questions", *fields, ("answer", "yes"))
+    assert "Nobody asks anything" in (await browser.get("/p/projects-other/questions")).text
+    answer = await post(browser, "/p/projects-other/questions", *fields, ("answer", "yes"))
     assert answer.status_code == 409
     run_id = dict(fields)["run"]
-    assert (await browser.get(f"/p/work-other/runs/{run_id}")).status_code == 404
-    cancelled = await post(browser, "/p/work-other/runs", *fields, ("do", "cancel"))
+    assert (await browser.get(f"/p/projects-other/runs/{run_id}")).status_code == 404
+    cancelled = await post(browser, "/p/projects-other/runs", *fields, ("do", "cancel"))
     assert cancelled.status_code == 404
     assert len(await room.questions.open_questions(SLUG)) == 1
 
@@ -257,9 +257,9 @@ async def test_a_conversation_of_a_person_is_whole_on_the_pages_of_both(room):
         assert (await browser.get(f"/p/{slug}/m/{first.id}")).status_code == 200
     assert "The quay" in (await browser.get(f"/p/{SLUG}/timeline")).text
     assert "The quay" in (await browser.get(RUNS)).text
-    await room.mail.call("ensure_project", {"human_key": "/work/other"})
-    assert (await browser.get(f"/p/work-other/m/{first.id}")).status_code == 404
-    assert (await browser.get(f"/p/work-other/t/{first.thread_id}")).status_code == 404
+    await room.mail.call("ensure_project", {"human_key": "/projects/other"})
+    assert (await browser.get(f"/p/projects-other/m/{first.id}")).status_code == 404
+    assert (await browser.get(f"/p/projects-other/t/{first.thread_id}")).status_code == 404
     browser, fields = await letter_form(room, f"{WRITE}?reply={answer.id}", to="", subject="")
     await post(browser, WRITE, *fields, ("reply", str(answer.id)))
     assert (await room.letters())[-1].reply_to == answer.id

@@ -73,7 +73,7 @@ async def test_a_letter_that_was_read_while_the_budget_was_asked_about_starts_no
     second = await tight.send("Ada", "Bo", body="second")
     await tight.turn()
     run, question = await waiting(tight)
-    read = {"project_key": "/work/shop", "agent_name": "Bo", "message_id": number(second)}
+    read = {"project_key": "/projects/shop", "agent_name": "Bo", "message_id": number(second)}
     await tight.mail.call("mark_message_read", read)
     yes = decided(question, approved=True, why="", by="Ana", at="page", now=tight.clock.now())
     assert await hand_over(tight.mailbox, run.thread_id, question, yes)

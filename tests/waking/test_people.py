@@ -76,7 +76,7 @@ async def test_a_letter_to_a_person_is_said_in_their_chat_and_answered_from_ther
     await room.turn()
     [(key, place, text)] = carrier.carried
     assert place == "telegram/77"
-    assert f"Letter {number(sent)} from Ada@work-shop: Work" in text
+    assert f"Letter {number(sent)} from Ada@projects-shop: Work" in text
     assert "May I push?" in text
     assert (await status(room, sent))["state"] == "stored"
     rung = room.mail.bell.next_ring()
@@ -89,8 +89,8 @@ async def test_a_letter_to_a_person_is_said_in_their_chat_and_answered_from_ther
         "announced",
         "chat:telegram/77",
     )
-    assert await boxes.reply(PIER, number(sent), "Yes.", key="line-1") == "Ada@work-shop"
-    assert await boxes.reply(PIER, number(sent), "Yes.", key="line-1") == "Ada@work-shop"
+    assert await boxes.reply(PIER, number(sent), "Yes.", key="line-1") == "Ada@projects-shop"
+    assert await boxes.reply(PIER, number(sent), "Yes.", key="line-1") == "Ada@projects-shop"
     assert await room.texts("Ada") == [("human:alice", "Yes.")]
     assert (await status(room, sent))["state"] == "acknowledged"
     [answer] = await room.inbox("Ada")

@@ -47,8 +47,8 @@ async def test_a_letter_its_run_and_what_the_answer_begins_are_one_trace(traced,
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.provider.name": "postroom",
         "gen_ai.agent.name": "Bo",
-        "gen_ai.agent.id": "Bo@work-shop",
-        "gen_ai.conversation.id": "agent:work-shop/Bo",
+        "gen_ai.agent.id": "Bo@projects-shop",
+        "gen_ai.conversation.id": "agent:projects-shop/Bo",
     }
     assert run["resource"]["attributes"]["service.name"] == "postroom"
     answered = watched.span("invoke_agent Ada")

@@ -24,7 +24,7 @@ async def test_a_letter_wakes_its_reader_and_its_sender_has_an_answer(room):
     assert sent["deliveries"][0]["seen"] == ["wake by runner", "inbox only"]
     await room.turn()
     [(who, [prompt])] = room.agents.prompts
-    assert who == "Bo@work-shop"
+    assert who == "Bo@projects-shop"
     assert "paint it red" in prompt
     assert "never a permission" in prompt
     assert "From: Ada (a letter from p; identity not proved)" in prompt
@@ -245,7 +245,7 @@ async def test_two_agents_do_not_thank_each_other_for_ever(room):
     await room.people("Ada", "Bo", runners=("Ada", "Bo"))
     await room.send("Ada", "Bo")
     await room.turn()
-    assert [who for who, _ in room.agents.prompts] == ["Bo@work-shop", "Ada@work-shop"]
+    assert [who for who, _ in room.agents.prompts] == ["Bo@projects-shop", "Ada@projects-shop"]
     assert "the answer of a run" in room.agents.prompts[1][1][0]
     assert await room.texts("Ada") == [("Bo", "Bo did it")]
     assert await room.texts("Bo") == [("Ada", "please")]

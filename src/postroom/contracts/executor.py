@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from postroom.contracts.activation import Recovery, RunActivation
-from postroom.contracts.agent_events import EventSink
+from postroom.contracts.agent_events import EventSink, RunIdentity
 from postroom.contracts.messages import Boundary, Message
 from postroom.contracts.registry import RegistrySet
 from postroom.contracts.run_stores import CommitCoordinator, ThreadStore
@@ -73,6 +73,24 @@ class RunControl:
         """Say whether the run sees a message of its thread; what was rolled back it does not."""
         said_by = message.metadata.run_id if message.metadata else None
         return said_by not in self.hidden_runs and message.id not in self.hidden_message_ids
+
+
+def identity_of(activation: RunActivation, *, run_id: str) -> RunIdentity:
+    """Return which run it is that a request begins, and where it comes from."""
+    trace = activation.trace
+    return RunIdentity(
+        thread_id=activation.thread_id,
+        run_id=run_id,
+        agent_id=activation.agent_id or "default",
+        parent_thread_id=trace.parent_thread_id,
+        parent_run_id=trace.parent_run_id,
+        dispatch_id=trace.dispatch_id,
+        session_id=trace.session_id,
+        transport_request_id=trace.transport_request_id,
+        origin=trace.origin,
+        run_mode=trace.run_mode,
+        adapter=trace.adapter,
+    )
 
 
 class RunDispatchExecutor(ABC):

@@ -2,6 +2,7 @@
 
 import uuid
 
+from postroom.contracts import executor
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import RunIdentity
 from postroom.contracts.errors import InvalidActivation
@@ -10,20 +11,7 @@ from postroom.contracts.messages import storable
 
 def identity_of(activation: RunActivation) -> RunIdentity:
     """Return which run it is, and where it comes from."""
-    trace = activation.trace
-    return RunIdentity(
-        thread_id=activation.thread_id,
-        run_id=activation.run_id or f"run_{uuid.uuid4().hex}",
-        agent_id=activation.agent_id or "default",
-        parent_thread_id=trace.parent_thread_id,
-        parent_run_id=trace.parent_run_id,
-        dispatch_id=trace.dispatch_id,
-        session_id=trace.session_id,
-        transport_request_id=trace.transport_request_id,
-        origin=trace.origin,
-        run_mode=trace.run_mode,
-        adapter=trace.adapter,
-    )
+    return executor.identity_of(activation, run_id=activation.run_id or f"run_{uuid.uuid4().hex}")
 
 
 def prompt_of(activation: RunActivation) -> str:

@@ -9,7 +9,7 @@ from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunIdentity
 from postroom.contracts.clock import Clock, SystemClock, Timer
 from postroom.contracts.errors import InvalidActivation, InvalidResume
-from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor
+from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor, identity_of
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import Message
 from postroom.contracts.run_stores import CommitCoordinator, ThreadStore
@@ -160,20 +160,7 @@ class AgentRuntime(RunDispatchExecutor):
         return RunControl(coordinator=self._coordinator, threads=self._threads)
 
     def _identity(self, activation: RunActivation) -> RunIdentity:
-        trace = activation.trace
-        return RunIdentity(
-            thread_id=activation.thread_id,
-            run_id=activation.run_id or self._new_id("run"),
-            agent_id=activation.agent_id or "default",
-            parent_thread_id=trace.parent_thread_id,
-            parent_run_id=trace.parent_run_id,
-            dispatch_id=trace.dispatch_id,
-            session_id=trace.session_id,
-            transport_request_id=trace.transport_request_id,
-            origin=trace.origin,
-            run_mode=trace.run_mode,
-            adapter=trace.adapter,
-        )
+        return identity_of(activation, run_id=activation.run_id or self._new_id("run"))
 
     def _fresh(self, identity: RunIdentity) -> RunRecord:
         now = self._clock.now()

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from postroom.concurrency import Tasks
+from postroom.concurrency import Tasks, within
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunStart
 from postroom.contracts.clock import milliseconds
@@ -209,14 +209,7 @@ class ProgramExecutor(RunDispatchExecutor):
         active.cancel()
         limits = self._with.limits
         most = milliseconds(limits.farewell + limits.grace + limits.kill_wait + limits.drain) + _MARGIN_MS
-        waits = Tasks("cancel of a run")
-        try:
-            alarm = waits.start(self._with.timer.sleep(most), name="time-out")
-            ended = waits.start(active.ended.wait(), name="end")
-            await asyncio.wait((alarm, ended), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await waits.close()
-        return active.ended.is_set()
+        return await within(active.ended.wait(), most, self._with.timer)
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
         """A program asks nothing: False."""

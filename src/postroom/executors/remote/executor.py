@@ -10,12 +10,12 @@ posts the same run under the same key, and is told its result.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
 
 import structlog
 
-from postroom.concurrency import SystemTimer, Tasks
+from postroom.concurrency import SystemTimer, Tasks, within
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunIdentity, RunStart
 from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
@@ -235,7 +235,7 @@ class RemoteExecutor(RunDispatchExecutor):
 
     async def _tell_of_cancel(self, execution: _Execution, runner: HttpRunner) -> None:
         """Ask the other server to end the run: once, within a bound, whatever comes of it."""
-        await self._within(self._cancelled(execution, runner), CANCEL_MS)
+        await within(self._cancelled(execution, runner), CANCEL_MS, self._timer)
 
     async def _cancelled(self, execution: _Execution, runner: HttpRunner) -> None:
         path, question, query = runner.url.partition("?")
@@ -293,7 +293,7 @@ class RemoteExecutor(RunDispatchExecutor):
             execution.stirred.set()
         execution.senders += 1
         try:
-            await self._within(execution.over.wait(), STORE_MS)
+            await within(execution.over.wait(), STORE_MS, self._timer)
         finally:
             execution.senders -= 1
             if execution.ended.is_set() and not execution.senders:
@@ -325,7 +325,7 @@ class RemoteExecutor(RunDispatchExecutor):
         if (execution := self._by_thread.get(thread_id)) is None:
             return False
         execution.cancel()
-        return await self._within(execution.ended.wait(), CANCEL_MS + _MARGIN_MS)
+        return await within(execution.ended.wait(), CANCEL_MS + _MARGIN_MS, self._timer)
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
         """Another server that runs is told nothing more: False."""
@@ -334,17 +334,6 @@ class RemoteExecutor(RunDispatchExecutor):
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
         """Another server that runs is told nothing more: False, and they wait for the next run."""
         return False
-
-    async def _within(self, wanted: Coroutine[Any, Any, Any], most_ms: int) -> bool:
-        """Do what is wanted, for so long at most; say whether it came to its end."""
-        work = Tasks("other servers")
-        try:
-            alarm = work.start(self._timer.sleep(most_ms), name="time-out")
-            done = work.start(wanted, name="wait")
-            await asyncio.wait({alarm, done}, return_when=asyncio.FIRST_COMPLETED)
-            return done.done()
-        finally:
-            await work.close()
 
     async def close(self) -> None:
         """Close the connections; runs are ended by who began them."""
