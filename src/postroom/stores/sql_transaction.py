@@ -1,0 +1,52 @@
+"""What an open transaction of an engine does for the tables: runs named statements, synchronously."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+Row = Sequence[Any]
+"""Columns in the order of the statement: int, float, str, bytes or None."""
+Values = Mapping[str, Any]
+"""Values by parameter: int, bool (stored as 0 or 1), float, str, bytes, None; a list of int or str for lists."""
+
+
+class SqlTransaction(Protocol):
+    """One open transaction of one engine. Statements are named `<file>.<heading>`; see `stores.statements`.
+
+    What only writes (`run`, `run_many`) waits for no answer on PostgreSQL: it is sent with the next look or
+    with the commit, and an error in it undoes the change. So look first, decide, then write; no write is
+    expected to fail.
+
+    Every method raises StoreError when the engine fails, and the transaction is of no use then.
+    """
+
+    def one(self, statement: str, values: Values = ...) -> Row | None:
+        """Return the first row of a look, or of a write with RETURNING; None when there is none."""
+        ...
+
+    def all(self, statement: str, values: Values = ...) -> list[Row]:
+        """Return every row."""
+        ...
+
+    def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
+        """Return the rows of each look; on PostgreSQL they take one round trip together."""
+        ...
+
+    def run(self, statement: str, values: Values = ...) -> None:
+        """Write, without waiting for an answer."""
+        ...
+
+    def run_many(self, statement: str, rows: Iterable[Values]) -> None:
+        """Write once for each set of values, without waiting for an answer."""
+        ...
+
+    def changed(self, statement: str, values: Values = ...) -> int:
+        """Write, and return how many rows that changed."""
+        ...
+
+    def lock(self, *names: str) -> None:
+        """Keep every other change that locks one of these names out until this one has ended.
+
+        A change locks before it looks at what it decides on, all its names in one call. SQLite runs one change
+        at a time and does nothing here.
+        """
+        ...

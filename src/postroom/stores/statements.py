@@ -1,0 +1,102 @@
+"""Reads the `.sql` files of `sql/`: one text for both engines, and the few differences beside it.
+
+    -- name                 a heading; the statement follows, with `:name` parameters
+    -- name @postgres       a second text of the same statement, where one text cannot serve both engines
+
+Within a text, these tokens stand for what the engines write differently:
+
+| token                | SQLite                                  | PostgreSQL                     |
+|----------------------|-----------------------------------------|--------------------------------|
+| `IN {ints :ids}`     | `IN (SELECT value FROM json_each(:ids))`| `= ANY (CAST(:ids AS bigint[]))` |
+| `IN {texts :names}`  | the same                                | `= ANY (CAST(:names AS text[]))` |
+| `{greatest}(a, b)`   | `max(a, b)`                             | `greatest(a, b)`               |
+| `{least}(a, b)`      | `min(a, b)`                             | `least(a, b)`                  |
+| `{index some_index}` | `INDEXED BY some_index`                 | nothing                        |
+| `{cross}`            | `CROSS JOIN`, which keeps the order     | `JOIN`                         |
+
+Integers are always 64 bits wide; truth values are the integers 0 and 1 and are compared (`broadcast = 1`). A
+parameter whose type the text does not tell is cast: `CAST(:since AS bigint) IS NULL`.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Final, Literal
+
+Dialect = Literal["sqlite", "postgres"]
+
+_HEADING: Final = re.compile(r"^-- ([a-z_]+)(?: @(postgres))?$", re.MULTILINE)
+_TOKEN: Final = re.compile(r"(?:IN )?\{(ints|texts|index|cross|greatest|least)(?: :?(\w+))?\}")
+_PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]\w*)")
+_COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)
+_ELEMENT: Final = {"ints": "bigint", "texts": "text"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """One statement as its engine takes it."""
+
+    name: str
+    """`<file>.<heading>`."""
+    text: str
+    """With `:name` parameters for SQLite, `$1` and so on for PostgreSQL."""
+    parameters: tuple[str, ...]
+    """The names of the parameters, in the order in which they first stand in the text."""
+    lists: frozenset[str]
+    """Those parameters whose values are lists."""
+
+
+@cache
+def statements(dialect: Dialect) -> dict[str, Statement]:
+    """Return every statement by `<file>.<heading>`, as the engine takes it."""
+    found = {}
+    for file in sorted(
+        resources.files("postroom.stores").joinpath("sql").iterdir(), key=lambda one: one.name
+    ):
+        if file.name.endswith(".sql"):
+            area = file.name.removesuffix(".sql")
+            for heading, text in _texts(file.read_text(encoding="utf-8"), dialect).items():
+                found[f"{area}.{heading}"] = _statement(f"{area}.{heading}", text, dialect)
+    return found
+
+
+def second_texts() -> list[str]:
+    """Return the names of the statements that have a second text, which are to stay few."""
+    return [
+        f"{file.name.removesuffix('.sql')}.{heading}"
+        for file in resources.files("postroom.stores").joinpath("sql").iterdir()
+        if file.name.endswith(".sql")
+        for heading, dialect in _HEADING.findall(file.read_text(encoding="utf-8"))
+        if dialect
+    ]
+
+
+def _texts(source: str, dialect: Dialect) -> dict[str, str]:
+    pieces = _HEADING.split(source)[1:]
+    found: dict[str, str] = {}
+    for heading, only_for, body in zip(pieces[::3], pieces[1::3], pieces[2::3], strict=True):
+        if not only_for or only_for == dialect:
+            found[heading] = _COMMENT.sub("", body).strip().rstrip(";")
+    return found
+
+
+def _statement(name: str, text: str, dialect: Dialect) -> Statement:
+    lists = frozenset(match[2] for match in _TOKEN.finditer(text) if match[1] in _ELEMENT)
+    text = _TOKEN.sub(lambda match: _replaced(match, dialect), text)
+    parameters = tuple(dict.fromkeys(_PARAMETER.findall(text)))
+    if dialect == "postgres":
+        places = {parameter: place for place, parameter in enumerate(parameters, start=1)}
+        text = _PARAMETER.sub(lambda match: f"${places[match[1]]}", text)
+    return Statement(name=name, text=text, parameters=parameters, lists=lists)
+
+
+def _replaced(match: re.Match[str], dialect: Dialect) -> str:
+    token, named = match[1], match[2]
+    if token in _ELEMENT:
+        if dialect == "sqlite":
+            return f"IN (SELECT value FROM json_each(:{named}))"
+        return f"= ANY (CAST(:{named} AS {_ELEMENT[token]}[]))"
+    on_sqlite = {"greatest": "max", "least": "min", "index": f"INDEXED BY {named}", "cross": "CROSS JOIN"}
+    on_postgres = {"greatest": "greatest", "least": "least", "index": "", "cross": "JOIN"}
+    return (on_sqlite if dialect == "sqlite" else on_postgres)[token]
