@@ -6,7 +6,7 @@ from typing import Any, Protocol
 Row = Sequence[Any]
 """Columns in the order of the statement: int, float, str, bytes or None."""
 Values = Mapping[str, Any]
-"""Values by parameter: int, bool (stored as 0 or 1), float, str, bytes, None; a list of int or str for lists."""
+"""Values by parameter: int, bool (stored as 0 or 1), float, str, bytes, None, or a list of int or str."""
 
 
 class SqlTransaction(Protocol):
@@ -46,7 +46,7 @@ class SqlTransaction(Protocol):
     def lock(self, *names: str) -> None:
         """Keep every other change that locks one of these names out until this one has ended.
 
-        A change locks before it looks at what it decides on, all its names in one call. SQLite runs one change
-        at a time and does nothing here.
+        A change locks before it looks at what it decides on, all its names in one call. SQLite runs one
+        change at a time and does nothing here.
         """
         ...

@@ -1,0 +1,66 @@
+"""The statements of one open transaction over a connection to SQLite."""
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from typing import Any, Final
+
+from typing_extensions import override
+
+from postroom.stores.sql_transaction import Row, SqlTransaction, Values
+from postroom.stores.statements import Statement, statements
+
+_NONE: Final[Values] = {}
+
+
+class SqliteTransaction(SqlTransaction):
+    """Runs named statements over one connection. It begins and ends nothing itself."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._execute = connection.execute
+        self._execute_many = connection.executemany
+        self._statements = statements("sqlite")
+
+    @override
+    def one(self, statement: str, values: Values = _NONE) -> Row | None:
+        found = self._statements[statement]
+        row: Row | None = self._execute(found.text, _bound(found, values)).fetchone()
+        return row
+
+    @override
+    def all(self, statement: str, values: Values = _NONE) -> list[Row]:
+        found = self._statements[statement]
+        return self._execute(found.text, _bound(found, values)).fetchall()
+
+    @override
+    def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
+        return [self.all(statement, values) for statement, values in looks]
+
+    @override
+    def run(self, statement: str, values: Values = _NONE) -> None:
+        found = self._statements[statement]
+        self._execute(found.text, _bound(found, values))
+
+    @override
+    def run_many(self, statement: str, rows: Iterable[Values]) -> None:
+        found = self._statements[statement]
+        self._execute_many(found.text, [_bound(found, values) for values in rows])
+
+    @override
+    def changed(self, statement: str, values: Values = _NONE) -> int:
+        found = self._statements[statement]
+        return self._execute(found.text, _bound(found, values)).rowcount
+
+    @override
+    def lock(self, *names: str) -> None:
+        """Nothing is to be locked: one thread writes."""
+
+
+def _bound(statement: Statement, values: Values) -> Values:
+    """Return the values as SQLite takes them: a list as a JSON array."""
+    if not statement.lists:
+        return values
+    lists: dict[str, Any] = {
+        name: None if values[name] is None else json.dumps(list(values[name])) for name in statement.lists
+    }
+    return {**values, **lists}
