@@ -1,8 +1,8 @@
-"""How fast letters reach the archive, against Git's usual way and against the fastest it has.
+"""How fast messages reach the archive, against Git's usual way and against the fastest it has.
 
-One run measures all on the same machine state: batches of 50 and of 200 letters through the archive's
-repository, `git add` and `git commit` of one letter, and one `git fast-import` that makes its letters visible
-only at its end. Each starts from its own copy of a repository that holds 10,000 letters in a tree sharded
+One run measures all on the same machine state: batches of 50 and of 200 messages through the archive's
+repository, `git add` and `git commit` of one message, and one `git fast-import` that shows its messages
+only at its end. Each starts from its own copy of a repository that holds 10,000 messages in a tree sharded
 by day. Trust the ratios, not the numbers. Takes about half a minute; needs nothing but Git.
 """
 
@@ -27,7 +27,7 @@ SECONDS_EACH = 5.0
 TIDY_EVERY = 50
 """Batches between two looks at the packs; the time it takes counts."""
 IMPORTED = 2_000
-LETTER_BYTES = 1_200
+MESSAGE_BYTES = 1_200
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],
     "LC_ALL": "C",
@@ -42,39 +42,39 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One way of writing: letters a second, and milliseconds for each time it made letters visible."""
+    """One way of writing: messages a second, and milliseconds for each time it made messages visible."""
 
     name: str
-    letters: int
+    messages: int
     seconds: float
     steps: list[float]
 
     @property
     def rate(self) -> float:
-        """Return letters a second."""
-        return self.letters / self.seconds
+        """Return messages a second."""
+        return self.messages / self.seconds
 
     def line(self, base: float) -> str:
-        """Render one row, with the ratio to `base` letters a second."""
+        """Render one row, with the ratio to `base` messages a second."""
         ordered = sorted(self.steps)
         last = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
         middle = statistics.median(ordered)
         times = f"{middle:9.1f} {last:9.1f}"
-        return f"{self.name:44} {self.rate:9,.0f} {self.rate / base:8.1f} {times} {self.letters:8,}"
+        return f"{self.name:44} {self.rate:9,.0f} {self.rate / base:8.1f} {times} {self.messages:8,}"
 
 
-def letters(first: int, count: int) -> dict[str, bytes]:
-    """Return letters that compress about as text does; 100 a day, so that ids name their folder."""
+def messages(first: int, count: int) -> dict[str, bytes]:
+    """Return messages that compress about as text does; 100 a day, so that ids name their folder."""
     return {_path(number): _content(number) for number in range(first, first + count)}
 
 
 def _path(number: int) -> str:
     day = number // 100
-    return f"messages/2026/{day // 28 + 1:02}/{day % 28 + 1:02}/{number:07}-letter.md"
+    return f"messages/2026/{day // 28 + 1:02}/{day % 28 + 1:02}/{number:07}-message.md"
 
 
 def _content(number: int) -> bytes:
-    return hashlib.shake_256(str(number).encode()).hexdigest(LETTER_BYTES // 2).encode()
+    return hashlib.shake_256(str(number).encode()).hexdigest(MESSAGE_BYTES // 2).encode()
 
 
 def opened(folder: Path) -> ArchiveRepository:
@@ -88,44 +88,44 @@ def git(*arguments: str, folder: Path, stdin: bytes = b"") -> None:
 
 
 def batched(folder: Path, size: int) -> Measured:
-    """Measure the archive's repository with `size` letters a batch, its tidying included."""
+    """Measure the archive's repository with `size` messages a batch, its tidying included."""
     repository = opened(folder)
 
     def step(number: int) -> None:
-        repository.write(letters(HELD + number * size, size), subject=f"{size} letters", now=NOW)
+        repository.write(messages(HELD + number * size, size), subject=f"{size} messages", now=NOW)
         if number % TIDY_EVERY == TIDY_EVERY - 1:
             repository.tidy(NOW)
 
     steps = list(_timed(step))
     return Measured(
         name=f"archive repository, batches of {size}",
-        letters=size * len(steps),
+        messages=size * len(steps),
         seconds=sum(steps) / 1000,
         steps=steps,
     )
 
 
 def porcelain(bare: Path, work: Path) -> Measured:
-    """Measure `git add` and `git commit` of one letter in a work tree."""
+    """Measure `git add` and `git commit` of one message in a work tree."""
     git("clone", "--quiet", str(bare), str(work), folder=bare)
     git("config", "gc.auto", "0", folder=work)
 
     def step(number: int) -> None:
-        for path, content in letters(HELD + number, 1).items():
+        for path, content in messages(HELD + number, 1).items():
             place = work / path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_bytes(content)
             git("add", "--", path, folder=work)
-            git("commit", "--quiet", "-m", "one letter", folder=work)
+            git("commit", "--quiet", "-m", "one message", folder=work)
 
     steps = list(_timed(step))
     return Measured(
-        name="git add && git commit, one letter", letters=len(steps), seconds=sum(steps) / 1000, steps=steps
+        name="git add && git commit, one message", messages=len(steps), seconds=sum(steps) / 1000, steps=steps
     )
 
 
 def imported(folder: Path) -> Measured:
-    """Measure one `git fast-import`, a commit a letter, nothing visible before its end."""
+    """Measure one `git fast-import`, a commit a message, nothing visible before its end."""
     parent: str | None = opened(folder).tip()
     parts: list[bytes] = []
     for number in range(HELD, HELD + IMPORTED):
@@ -133,8 +133,8 @@ def imported(folder: Path) -> Measured:
             ref="refs/heads/main",
             identity="Bench <bench@example.invalid>",
             now=NOW,
-            text="one letter\n",
-            changes=file_changes(letters(number, 1)),
+            text="one message\n",
+            changes=file_changes(messages(number, 1)),
             parent=parent,
         )
         parts.append(stream.partition(b"\nget-mark")[0] + b"\n")
@@ -147,7 +147,7 @@ def imported(folder: Path) -> Measured:
     taken = (time.perf_counter() - started) * 1000
     return Measured(
         name="git fast-import, one checkpoint at the end",
-        letters=IMPORTED,
+        messages=IMPORTED,
         seconds=taken / 1000,
         steps=[taken],
     )
@@ -167,10 +167,12 @@ def _timed(step: Callable[[int], None]) -> Iterator[float]:
 
 
 def _checked(measured: Measured, folder: Path) -> Measured:
-    """Refuse a number that was reached by losing letters."""
+    """Refuse a number that was reached by losing messages."""
     held = len(opened(folder).paths())
-    if held != HELD + measured.letters:
-        raise SystemExit(f"{measured.name}: {held} letters are there, {HELD + measured.letters} were written")
+    if held != HELD + measured.messages:
+        raise SystemExit(
+            f"{measured.name}: {held} messages are there, {HELD + measured.messages} were written"
+        )
     return measured
 
 
@@ -180,7 +182,7 @@ def main() -> None:
         root = Path(place)
         base = root / "base.git"
         for first in range(0, HELD, 1000):
-            opened(base).write(letters(first, 1000), subject="held", now=NOW)
+            opened(base).write(messages(first, 1000), subject="held", now=NOW)
         copies = {name: shutil.copytree(base, root / f"{name}.git") for name in ("50", "200", "import")}
         one = porcelain(base, root / "work")
         rows = [
@@ -189,8 +191,8 @@ def main() -> None:
             one,
             _checked(imported(copies["import"]), copies["import"]),
         ]
-    print(f"one file of {LETTER_BYTES} bytes a letter, onto {HELD:,} files")
-    print(f"{'way':44} {'letters/s':>9} {'ratio':>8} {'p50 ms':>9} {'p99 ms':>9} {'letters':>8}")
+    print(f"one file of {MESSAGE_BYTES} bytes a message, onto {HELD:,} files")
+    print(f"{'way':44} {'messages/s':>9} {'ratio':>8} {'p50 ms':>9} {'p99 ms':>9} {'messages':>8}")
     for row in rows:
         print(row.line(one.rate))
 

@@ -1,11 +1,11 @@
-"""Whether cost stays flat: the same calls with a thousand and with a million letters stored."""
+"""Whether cost stays flat: the same calls with a thousand and with a million messages stored."""
 
 import asyncio
 import sys
 from typing import Any
 
 from benchmarks.figures import Table, median, ms, timed
-from benchmarks.house import PROJECT, fill, fresh_house, letter
+from benchmarks.house import PROJECT, fill, fresh_house, message_arguments
 from postroom.app.wiring import House
 
 SMALL = 1_000
@@ -18,7 +18,7 @@ async def main(large: int = 1_000_000) -> None:
         await fill(small, SMALL)
         await fill(big, large)
         await asyncio.sleep(1)  # let the disk finish what the filling left behind
-        table = Table(f"Flatness: {SMALL:,} against {large:,} letters stored, medians in turns")
+        table = Table(f"Flatness: {SMALL:,} against {large:,} messages stored, medians in turns")
         costs: dict[str, tuple[list[float], list[float]]] = {}
         for number in range(ROUNDS):
             for at, house in enumerate((small, big)):
@@ -42,8 +42,8 @@ def _calls(house: House, number: int) -> dict[str, Any]:
         await house.mail.call("acknowledge_message", {**me, "message_id": newest[0]["id"]})
 
     return {
-        "send": lambda: house.mail.call("send_message", letter("Sender", "Reader4")),
-        "fetch (20 letters)": lambda: house.mail.call("fetch_inbox", {**me, "limit": 20}),
+        "send": lambda: house.mail.call("send_message", message_arguments("Sender", "Reader4")),
+        "fetch (20 messages)": lambda: house.mail.call("fetch_inbox", {**me, "limit": 20}),
         "acknowledge (with the fetch that finds it)": acknowledge,
         "reserve": lambda: house.mail.call("file_reservation_paths", {**me, "paths": [f"src/f{number}.py"]}),
     }

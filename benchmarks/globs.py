@@ -53,14 +53,14 @@ def adversarial_pairs() -> dict[str, tuple[str, str]]:
     """Pairs of at most 1,024 characters and 32 wildcards, made to be slow."""
     distinct = "".join(chr(0x4E00 + number) for number in range(900))
     sets = "".join(f"[{chr(0x4E00 + 3 * number)}x]" for number in range(28))
-    leaves = "/".join(f"[{letter}x]y" for letter in distinct[:10])
+    leaves = "/".join(f"[{message}x]y" for message in distinct[:10])
     return {
         "*a*a*a*... and a*1000": ("*a" * 31 + "*b", "a" * 999 + "?"),
         "*a*a*a*... twice": ("*a" * 31, "*a" * 30 + "*b"),
         "long run, one ? each": ("*" + "a" * 300 + "?b" + "a" * 200 + "*", "a" * 500 + "?" + "a" * 500),
         "900 distinct, 28 sets": (f"*{distinct}?*", f"{distinct[:400]}{sets}{distinct[428:]}z"),
         "28 globs, 490 names": (
-            "**/" + "/".join(f"{letter}*" for letter in distinct[:28]) + "/**",
+            "**/" + "/".join(f"{message}*" for message in distinct[:28]) + "/**",
             "/".join(distinct[:480]) + f"/{leaves}/?",
         ),
     }

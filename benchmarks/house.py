@@ -63,8 +63,8 @@ async def two_agents(house: House) -> tuple[str, str]:
     return names[0], names[1]
 
 
-def letter(sender: str, reader: str) -> dict[str, Any]:
-    """Return the arguments of one letter of usual size."""
+def message_arguments(sender: str, reader: str) -> dict[str, Any]:
+    """Return the arguments of one message of usual size."""
     return {
         "project_key": PROJECT,
         "sender_name": sender,
@@ -82,7 +82,7 @@ def with_empty_tool(house: House) -> PostroomMcpServer:
 
 
 async def fill(house: House, messages: int, *, readers: int = 20, page: int = 2_000) -> None:
-    """Store many letters to many readers, straight through the store; words differ, so that searches do."""
+    """Store many messages to many readers, straight through the store; words differ, so that searches do."""
     sender, _ = await two_agents(house)
     for number in range(readers):
         await house.mail.call(

@@ -22,7 +22,7 @@ SEARCHES = (
 
 async def main() -> None:
     """Print the table."""
-    table = Table(f"Reading, with {MESSAGES:,} letters and {LIVE:,} live reservations stored")
+    table = Table(f"Reading, with {MESSAGES:,} messages and {LIVE:,} live reservations stored")
     async with fresh_house() as house:
         await fill(house, MESSAGES)
         for first in range(0, LIVE, 500):
@@ -34,7 +34,7 @@ async def main() -> None:
         async with Client(with_empty_tool(house)) as client:
             empty = await timed(ROUNDS, lambda: client.call_tool("empty", {}))
             inbox = {"project_key": PROJECT, "agent_name": "Reader3", "limit": 50}
-            await _row(table, "fetch_inbox, 50 letters with bodies", empty, client, "fetch_inbox", [inbox])
+            await _row(table, "fetch_inbox, 50 messages with bodies", empty, client, "fetch_inbox", [inbox])
             for order in ("newest", "best"):
                 asked = [{"project_key": PROJECT, "query": query, "order": order} for query in SEARCHES]
                 await _row(table, f"search, {order} first", empty, client, "search_messages", asked)

@@ -8,14 +8,14 @@ from typing import Any
 from fastmcp import Client
 
 from benchmarks.figures import Table, median, ms, timed
-from benchmarks.house import folder_of, fresh_house, letter, two_agents, with_empty_tool
+from benchmarks.house import folder_of, fresh_house, message_arguments, two_agents, with_empty_tool
 from postroom.app.wiring import House
 from postroom.stores.sqlite.connection import connect
 
 ROUNDS = 1_000
 TURN = 20
 AGENTS = 100
-LETTERS = 20
+MESSAGES = 20
 
 
 def _bare(house: House) -> sqlite3.Connection:
@@ -33,12 +33,12 @@ def _commit(connection: sqlite3.Connection) -> float:
 
 
 async def one_after_another(table: Table) -> None:
-    """Take turns, a few calls each: the empty tool, bare commits, letters; all meet the same machine."""
+    """Take turns, a few calls each: the empty tool, bare commits, messages; all meet the same machine."""
     async with fresh_house() as house:
         sender, reader = await two_agents(house)
         bare = _bare(house)
         async with Client(with_empty_tool(house)) as client:
-            arguments = letter(sender, reader)
+            arguments = message_arguments(sender, reader)
             await timed(50, lambda: client.call_tool("send_message", arguments))
             empty, commits, sent = [], [], []
             for _ in range(ROUNDS // TURN):
@@ -77,11 +77,11 @@ async def _rate(server: Any, names: list[str], tool: str) -> float:
     ready = asyncio.Barrier(AGENTS + 1)
 
     async def agent(number: int) -> None:
-        arguments = letter(names[number], names[(number + 1) % AGENTS])
+        arguments = message_arguments(names[number], names[(number + 1) % AGENTS])
         async with Client(server) as client:
             await client.call_tool("empty", arguments)
             await ready.wait()
-            for _ in range(LETTERS):
+            for _ in range(MESSAGES):
                 await client.call_tool(tool, arguments)
 
     async with asyncio.TaskGroup() as group:
@@ -89,7 +89,7 @@ async def _rate(server: Any, names: list[str], tool: str) -> float:
             group.create_task(agent(number))
         await ready.wait()
         began = time.perf_counter()
-    return AGENTS * LETTERS / (time.perf_counter() - began)
+    return AGENTS * MESSAGES / (time.perf_counter() - began)
 
 
 async def below_mcp(table: Table) -> None:
@@ -103,7 +103,7 @@ async def below_mcp(table: Table) -> None:
                 tx.agent(found.id, reader),
             )
         )
-        arguments = letter(sender, reader)
+        arguments = message_arguments(sender, reader)
 
         def rows(tx: Any) -> None:
             message = tx.insert_message(
@@ -127,8 +127,8 @@ async def below_mcp(table: Table) -> None:
             mail = await _many(tasks, lambda: house.mail.call("send_message", dict(arguments)))
             table.add(
                 f"mail service, {tasks} at once",
-                f"{mail:,.0f} letters/s",
-                f"{bare:,.0f} letters/s of the same rows by the bare writer",
+                f"{mail:,.0f} messages/s",
+                f"{bare:,.0f} messages/s of the same rows by the bare writer",
                 mail / bare,
                 "at least 0.40",
             )

@@ -177,7 +177,7 @@ class Agent:
                 continue
             self._seen.took.setdefault(tool, []).append(time.perf_counter() - began)
             if tool == "fetch_inbox":
-                self._inbox = [letter["id"] for letter in answer["result"]]
+                self._inbox = [message["id"] for message in answer["result"]]
         self._caller.close()
 
     def _arguments(self, tool: str) -> dict[str, Any]:
@@ -185,8 +185,8 @@ class Agent:
         mine = {"agent_name": self.name}
         match tool:
             case "send_message":
-                letter = {"subject": f"Report {number}", "body_md": f"word{number} " * 60}
-                return {"sender_name": self.name, "to": [self._dice.choice(self._others)], **letter}
+                message = {"subject": f"Report {number}", "body_md": f"word{number} " * 60}
+                return {"sender_name": self.name, "to": [self._dice.choice(self._others)], **message}
             case "fetch_inbox":
                 return {**mine, "limit": 20, "unread_only": True}
             case "acknowledge_message":

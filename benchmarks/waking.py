@@ -1,4 +1,4 @@
-"""How long after a letter was accepted its reader's program runs: a real server, client and process.
+"""How long after a message was accepted its reader's program runs: a real server, client and process.
 
 The program notes the instant at which it runs, which is after its shell was loaded; beside it stands how long
 the same program takes when this process starts it itself.
@@ -77,7 +77,7 @@ class Server:
 
 def main() -> None:
     """Print the table."""
-    table = Table("A letter to an idle agent with a runner")
+    table = Table("A message to an idle agent with a runner")
     with tempfile.TemporaryDirectory(prefix="postroom-bench-") as name:
         folder = Path(name)
         with Server(folder).running() as server:
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def woken(server: Server, folder: Path) -> list[float]:
-    """Send letters one after another and return how long after each its reader's program ran."""
+    """Send messages one after another and return how long after each its reader's program ran."""
     project, journal = str(folder), folder / "journal"
     server.call("ensure_project", human_key=project)
     for name in ("Ada", "Bo"):
@@ -102,8 +102,8 @@ def woken(server: Server, folder: Path) -> list[float]:
     server.ask("PUT", "/admin/runners", {"project": project, "agent": "Bo", "runner": runner})
     waits = []
     for number in range(1, ROUNDS + 1):
-        letter = {"to": ["Bo"], "subject": "s", "body_md": "b"}
-        server.call("send_message", project_key=project, sender_name="Ada", **letter)
+        message = {"to": ["Bo"], "subject": "s", "body_md": "b"}
+        server.call("send_message", project_key=project, sender_name="Ada", **message)
         accepted = time.time_ns()
         await_it(lambda number=number: len(noted(journal)) == number)  # type: ignore[misc]
         waits.append((noted(journal)[-1] - accepted) / 1e9)

@@ -11,7 +11,7 @@ from dispatch_room import Deaf, done
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.chat import LineStatus
 from postroom.contracts.chat_people import PersonRole
-from postroom.contracts.people import LetterBoxes
+from postroom.contracts.people import MessageBoxes
 from postroom.contracts.run_stores import RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
@@ -100,7 +100,7 @@ class Room:
         config: GatewayConfig = CONFIG,
         channel: FakeChannel | None = None,
         consumer: str | None = None,
-        boxes: LetterBoxes | None = None,
+        boxes: MessageBoxes | None = None,
         **details: Any,
     ) -> tuple[Gateway, FakeChannel]:
         """Start a gateway; it is stopped after the test."""

@@ -62,9 +62,9 @@ class Room:
             await self.call("register_agent", project_key=project, program="shell", model="none", name=name)
 
     async def send(self, sender: str, *to: str, **more: Any) -> int:
-        """Send a letter and return its id."""
-        letter = {"subject": "A subject", "body_md": "A body", "to": list(to), **more}
-        sent = await self.call("send_message", sender_name=sender, **letter)
+        """Send a message and return its id."""
+        message = {"subject": "A subject", "body_md": "A body", "to": list(to), **more}
+        sent = await self.call("send_message", sender_name=sender, **message)
         return int(sent["deliveries"][0]["payload"]["id"])
 
     async def inbox(self, name: str, **more: Any) -> list[dict[str, Any]]:

@@ -19,15 +19,15 @@ class StillRoom:
     async def people(self) -> Sequence[str]:
         return ["Ana", LONG]
 
-    async def mark(self, name: str, letter: int, *, acknowledge: bool) -> None:
+    async def mark(self, name: str, message: int, *, acknowledge: bool) -> None:
         raise AssertionError("nothing is marked")
 
     async def name(self, name: str) -> str:
         raise AssertionError("nobody is named")
 
-    def __init__(self, now: int, letters: tuple[int, ...]) -> None:
+    def __init__(self, now: int, messages: tuple[int, ...]) -> None:
         self._now = now
-        self._letters = letters
+        self._messages = messages
 
     def form_token(self, cookies: str) -> str | None:
         return "t" * 64
@@ -83,8 +83,8 @@ class StillRoom:
 
     async def works(self, slug: str) -> Sequence[Work]:
         began = self._now - 3 * HOUR
-        going = {"project": slug, "letters": self._letters, "created_at": began, "can_cancel": True}
-        ended = {"project": slug, "letters": self._letters[:1], "created_at": began, "started_at": began}
+        going = {"project": slug, "messages": self._messages, "created_at": began, "can_cancel": True}
+        ended = {"project": slug, "messages": self._messages[:1], "created_at": began, "started_at": began}
         return [
             Work(run_id="r1", agent="GreenLake", state="at work", started_at=began, attempts=2, **going),
             Work(run_id="r2", agent=LONG, state="queued", why=WORD, until=self._now + MINUTE, **going),
@@ -105,14 +105,14 @@ class StillRoom:
     async def waiting(self, slug: str) -> Sequence[Waiting]:
         return [
             Waiting(
-                letter=letter,
+                message=message,
                 project=slug,
                 agent=LONG,
                 since_at=self._now - MINUTE,
                 why=WORD,
                 behind_run_id="r1",
             )
-            for letter in (*self._letters, 999_999)
+            for message in (*self._messages, 999_999)
         ]
 
     async def work(self, run_id: str) -> Work:
@@ -134,7 +134,7 @@ class StillRoom:
         raise AssertionError("nothing is tried again")
 
 
-def still_room(*, now: int, letters: tuple[int, ...]) -> Workroom:
+def still_room(*, now: int, messages: tuple[int, ...]) -> Workroom:
     """Return a room whose pages show something of every shape."""
-    made = StillRoom(now, letters)
-    return Workroom(visitors=made, questions=made, letters=made, runs=made)
+    made = StillRoom(now, messages)
+    return Workroom(visitors=made, questions=made, messages=made, runs=made)

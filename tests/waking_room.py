@@ -1,4 +1,4 @@
-"""A mail room whose readers are woken: letters in, runs of a fake agent, answers out."""
+"""A mail room whose readers are woken: messages in, runs of a fake agent, answers out."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.routing import ExecutorsByThread
 from postroom.mail.desk import Rules
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import Answering, LetterEffects
+from postroom.mail.waking.answers import Answering, MessageEffects
 from postroom.mail.waking.boxes import PeopleBoxes
 from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
@@ -66,7 +66,7 @@ class Room:
             ExecutorsByThread({AGENT_THREAD: turns}),
             self.runs,
             consumer_id=consumer,
-            effects=LetterEffects(),
+            effects=MessageEffects(),
             timer=self.clock,
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=1, budgets=self.budgets),
         )
@@ -84,7 +84,7 @@ class Room:
             await self.mail.set_runner(PROJECT, name, "{}")
 
     async def send(self, sender: str, *to: str, body: str = "please", **more: Any) -> Any:
-        """Send a letter and return the answer."""
+        """Send a message and return the answer."""
         asked = {"project_key": PROJECT, "sender_name": sender, "to": list(to), "body_md": body}
         return await self.mail.call("send_message", {"subject": "Work", **asked, **more})
 
@@ -98,7 +98,7 @@ class Room:
         return await self.answering.round()
 
     async def inbox(self, name: str) -> list[dict[str, Any]]:
-        """Return an agent's letters, oldest first."""
+        """Return an agent's messages, oldest first."""
         asked = {"project_key": PROJECT, "agent_name": name, "after": 0}
         return await self.mail.call("fetch_inbox", asked)
 
@@ -107,7 +107,7 @@ class Room:
         return [(one["from"], one["body_md"]) for one in await self.inbox(name)]
 
     async def handled(self, message_id: int, name: str) -> Any:
-        """Return what a run made of a letter."""
+        """Return what a run made of a message."""
 
         def look(tx):
             project = tx.project(PROJECT)
@@ -120,7 +120,7 @@ class Room:
 
 
 def number(sent: Any) -> int:
-    """Return the id of a letter that was sent."""
+    """Return the id of a message that was sent."""
     return sent["deliveries"][0]["payload"]["id"]
 
 

@@ -89,7 +89,7 @@ def picture(*, size: tuple[int, int] = (64, 40), kind: str = "PNG") -> bytes:
 
 
 class Writer:
-    """Writes letters in few words."""
+    """Writes messages in few words."""
 
     def __init__(self, writes: MailWrites) -> None:
         self.writes = writes

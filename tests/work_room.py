@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from dispatch_room import done
 from postroom.app.house_runs import HouseRuns
-from postroom.app.letter_operator import LetterOperator
+from postroom.app.message_operator import MessageOperator
 from postroom.app.people_operator import PeopleOperator
 from postroom.app.question_operator import QuestionOperator
 from postroom.app.run_operator import RunOperator
@@ -30,7 +30,7 @@ from postroom.mail.desk import Rules
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.query import parse_query
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import Answering, LetterEffects
+from postroom.mail.waking.answers import Answering, MessageEffects
 from postroom.mail.waking.boxes import PeopleBoxes
 from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
@@ -86,7 +86,7 @@ class WorkRoom:
         self.mail = Mail(self.store, self.clock, self.rules)
         self.runs = HouseRuns(self.stores, registry=CollectorRegistry(), timer=self.clock)
         self.agents = Talking(self.mail)
-        self.runs.serve(AGENT_THREAD, AgentTurns(self.agents, self.store, self.clock), LetterEffects())
+        self.runs.serve(AGENT_THREAD, AgentTurns(self.agents, self.store, self.clock), MessageEffects())
         boxes = PeopleBoxes(self.mail, self.clock)
         self.waker = Waker(
             self.store, self.runs.mailbox, self.clock, verified=self.rules.verified, boxes=boxes
@@ -95,13 +95,15 @@ class WorkRoom:
         self.questions = QuestionOperator(self.runs, self.clock)
         self.operator = RunOperator(self.runs, self.mail.slug)
         people = PeopleOperator(self.mail, lambda _: False)
-        letters = LetterOperator(self.mail, Calls(self.mail, ALL_OPERATIONS), people)
+        messages = MessageOperator(self.mail, Calls(self.mail, ALL_OPERATIONS), people)
         self.people_named = people
         self.sessions = Sessions(b"k" * 32, self.clock)
         desk = LoginDesk(
             self.sessions, LoginCodes(self.clock), self.clock, is_operator=lambda given: given == TOKEN
         )
-        room = Workroom(visitors=self.sessions, questions=self.questions, letters=letters, runs=self.operator)
+        room = Workroom(
+            visitors=self.sessions, questions=self.questions, messages=messages, runs=self.operator
+        )
         pages = page_routes(self.store, clock=self.clock, parse_query=parse_query, room=room)
         routes = [*desk.routes(), *question_routes(self.questions), *run_routes(self.operator), *pages]
         rules = GuardRules(max_request_bytes=8 << 20)
@@ -130,7 +132,7 @@ class WorkRoom:
             await self.mail.set_runner(PROJECT, name, "{}")
 
     async def send(self, sender: str, *to: str, body: str = "please", subject: str = "Work") -> int:
-        """Send a letter and return its number."""
+        """Send a message and return its number."""
         asked = {"project_key": PROJECT, "sender_name": sender, "to": list(to), "body_md": body}
         return number(await self.mail.call("send_message", {"subject": subject, **asked}))
 
@@ -143,12 +145,12 @@ class WorkRoom:
         await self.runs.mailbox.settled()
         return await self.answering.round()
 
-    async def letters(self) -> list[Any]:
-        """Return every letter, oldest first."""
+    async def messages(self) -> list[Any]:
+        """Return every message, oldest first."""
 
         def look(tx: Any) -> list[Any]:
             found = [tx.project_messages(one.id, limit=500) for one in tx.projects(limit=500)]
-            return sorted((one for letters in found for one in letters), key=lambda one: one.id)
+            return sorted((one for messages in found for one in messages), key=lambda one: one.id)
 
         return await self.store.read(look)
 

@@ -44,7 +44,7 @@ ROUTE_WORDS: Final = {
     '"overlap_seconds": 86400}`.',
     "/admin/questions": "What runs wait to be told (`GET`); answers one (`POST`), body: "
     '`{"number": "...", "answer": "yes", "why": "..."}`.',
-    "/admin/runs": "Runs of agents: those not done, those that ended lately or were given up, and letters "
+    "/admin/runs": "Runs of agents: those not done, those that ended lately or were given up, and messages "
     "that wait for the next one. `?project=` for one project.",
     "/admin/runs/one": "One run and the end of what it has put out. `?run=` names it, or its dispatch.",
     "/admin/runs/cancel": 'Ends a run that is queued or at work. Body: `{"run": "..."}`.',
@@ -54,7 +54,7 @@ ROUTE_WORDS: Final = {
     "/hooks/{client}/{event}": "What a hook of a client or of Git asks. See [hooks](../hooks.md).",
     "/callbacks/{dispatch_id}": "Where another server sends the result of a run. See "
     "[runners](../runners.md#another-server).",
-    "/watch": "Waits up to 30 s for letters after a cursor; behind `postroom watch`.",
+    "/watch": "Waits up to 30 s for messages after a cursor; behind `postroom watch`.",
     "/admin/rebuild-archive": "Writes the archive anew from the database. Body: "
     '`{"project": "..."}`, or `{}` for every project.',
     "/health/detailed": "Readiness, and the gateway: its channels, where the lines are that were accepted, "
@@ -73,7 +73,7 @@ ROUTE_WORDS: Final = {
     '`{"outbox_id": "..."}`.',
     "/": "Projects.",
     "/p/{slug}": "A project: newest threads, agents, reservations.",
-    "/p/{slug}/timeline": "What happened in it lately: letters, the runs they began, files held; "
+    "/p/{slug}/timeline": "What happened in it lately: messages, the runs they began, files held; "
     "`?agent=` or `?thread=`: with one of them. `?live=1` loads itself again.",
     "/p/{slug}/questions": "What its agents wait to be told, and what they were told. `POST` answers: the "
     "form of the page, from people who have logged in.",
@@ -81,21 +81,21 @@ ROUTE_WORDS: Final = {
     "has one tried again, by a form as above. `?live=1` loads itself again.",
     "/p/{slug}/runs/{run_id}": "A run: how it stands, what it has put out, its answer. `POST` as above. "
     "`?live=1` loads itself again.",
-    "/p/{slug}/write": "A letter to be written: `?to=` an agent, `?reply=` to a letter. `POST` sends it, by "
+    "/p/{slug}/write": "A message to be written: `?to=` an agent, `?reply=` to a message. `POST` sends it by "
     "a form as above.",
     "/p/{slug}/agents": "Its agents.",
-    "/p/{slug}/agents/{name}": "An agent, its letters, what it holds. `?box=sent` for what it sent.",
+    "/p/{slug}/agents/{name}": "An agent, its messages, what it holds. `?box=sent` for what it sent.",
     "/p/{slug}/threads": "Its threads, newest first.",
     "/p/{slug}/t/{thread_id}": "A thread, in order.",
-    "/p/{slug}/m/{message_id}": "A letter.",
-    "/p/{slug}/m/{message_id}/mark": "Takes that a person has read a letter, or acknowledges it "
+    "/p/{slug}/m/{message_id}": "A message.",
+    "/p/{slug}/m/{message_id}/mark": "Takes that a person has read a message, or acknowledges it "
     "(`POST`), by a form of its page, from people who have logged in.",
-    "/p/{slug}/m/{message_id}/source": "A letter's text as it was written, to be stored.",
+    "/p/{slug}/m/{message_id}/source": "A message's text as it was written, to be stored.",
     "/p/{slug}/reservations": "What is reserved, and what was reserved last. `?path=` for one path.",
     "/p/{slug}/search": "Search: `?q=`, `?order=newest` or `best`.",
     "/p/{rest}": "Any other address below `/p`: a page that says that there is none.",
-    "/attachments/{sha256}": "An attachment's bytes, to be stored. `?message=` names a letter that has it.",
-    "/previews/{sha256}": "A picture, to be shown within a page. `?message=` names a letter that has it.",
+    "/attachments/{sha256}": "An attachment's bytes, to be stored. `?message=` names a message that has it.",
+    "/previews/{sha256}": "A picture, to be shown within a page. `?message=` names a message that has it.",
     "/static/{name}": "Style sheet and icon.",
 }
 MCP: Final = (
@@ -170,7 +170,7 @@ def page() -> str:
         *callback_routes(CALLBACKS, nobody),
         *people_routes(nobody),
     ]
-    room = Workroom(visitors=nobody, questions=nobody, letters=nobody, runs=nobody)
+    room = Workroom(visitors=nobody, questions=nobody, messages=nobody, runs=nobody)
     people = page_routes(nobody, clock=clock, parse_query=lambda _: None, room=room)
     rows = [
         MCP,

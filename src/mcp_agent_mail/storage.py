@@ -1,4 +1,4 @@
-"""The archive under its import names: profiles and letters written straight into a project's repository."""
+"""The archive under its import names: profiles and messages written straight into a project's repository."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -63,7 +63,7 @@ async def write_message_bundle(
     sender: str,
     recipients: Sequence[str],
 ) -> None:
-    """Write a letter.
+    """Write a message.
 
     Raises:
         InvalidArgument: the message has no integer `id`.

@@ -21,8 +21,8 @@ Tool = Callable[..., Awaitable[Any]]
 
 PROJECT = "/yard/crew"
 CREW = 100
-LETTERS = 3
-"""Letters that each of the crew writes."""
+MESSAGES = 3
+"""Messages that each of the crew writes."""
 PATIENCE = 45.0
 
 
@@ -100,7 +100,7 @@ async def assert_inboxes_have_no_gap() -> None:
 
 
 async def assert_nothing_is_double() -> None:
-    """No letter came twice to anybody, and no two agents of a project bear one name."""
+    """No message came twice to anybody, and no two agents of a project bear one name."""
     assert (
         await number("SELECT count(*) - count(DISTINCT message_id || '-' || agent_id) FROM recipients") == 0
     )
@@ -133,23 +133,23 @@ class Crew:
             who = await tool("register_agent", project_key=PROJECT, program="p", model="m", name=name)
             assert who["name"] == name
             await self.registered.wait()
-            for each in range(1, LETTERS + 1):
+            for each in range(1, MESSAGES + 1):
                 self.written.append(await post(tool, name, f"Mate{(me + each) % CREW}", f"{name} {each}"))
             held = await tool("file_reservation_paths", paths=[f"src/{me}.py"], ttl_seconds=600, **mine)
             assert (len(held["granted"]), held["conflicts"]) == (1, [])
             await self.posted.wait()
             inbox = await tool("fetch_inbox", limit=50, include_bodies=False, **mine)
-            assert [letter["seq"] for letter in inbox] == list(range(LETTERS, 0, -1))
-            for letter in inbox:
-                acked = await tool("acknowledge_message", message_id=letter["id"], **mine)
+            assert [message["seq"] for message in inbox] == list(range(MESSAGES, 0, -1))
+            for message in inbox:
+                acked = await tool("acknowledge_message", message_id=message["id"], **mine)
                 assert (acked["acknowledged"], acked["read"]) == (True, True)
         return int(who["id"])
 
 
 async def post(tool: Tool, sender: str, reader: str, subject: str, **more: Any) -> int:
-    """Send a letter and return its id."""
-    letter = {"subject": subject, "body_md": f"From {sender}", "ack_required": True, **more}
-    sent = await tool("send_message", project_key=PROJECT, sender_name=sender, to=[reader], **letter)
+    """Send a message and return its id."""
+    message = {"subject": subject, "body_md": f"From {sender}", "ack_required": True, **more}
+    sent = await tool("send_message", project_key=PROJECT, sender_name=sender, to=[reader], **message)
     assert sent["count"] == 1
     return int(sent["deliveries"][0]["payload"]["id"])
 
@@ -160,13 +160,13 @@ async def test_a_hundred_agents_in_a_hundred_sessions_all_succeed() -> None:
     async with a_session(crew.server) as tool:
         await tool("ensure_project", human_key=PROJECT)
     ids = await at_once(crew.workday(me) for me in range(CREW))
-    letters = CREW * LETTERS
+    messages = CREW * MESSAGES
     assert len(set(ids)) == CREW
-    assert len(set(crew.written)) == letters
+    assert len(set(crew.written)) == messages
     assert await number("SELECT count(*) FROM agents") == CREW
-    assert await number("SELECT count(*) FROM messages") == letters
-    assert await number("SELECT count(DISTINCT subject) FROM messages") == letters
-    assert await number("SELECT count(*) FROM recipients") == letters
+    assert await number("SELECT count(*) FROM messages") == messages
+    assert await number("SELECT count(DISTINCT subject) FROM messages") == messages
+    assert await number("SELECT count(*) FROM recipients") == messages
     assert await number("SELECT count(*) FROM recipients WHERE acked_at IS NULL OR read_at IS NULL") == 0
     assert await number("SELECT count(*) FROM file_reservations WHERE released_at IS NULL") == CREW
     await assert_inboxes_have_no_gap()
@@ -234,7 +234,7 @@ async def test_of_five_who_claim_one_path_four_see_those_who_came_before() -> No
     assert await number("SELECT count(*) FROM file_reservations WHERE released_at IS NULL") == 5
 
 
-async def test_one_key_sent_thirty_times_at_once_is_one_letter() -> None:
+async def test_one_key_sent_thirty_times_at_once_is_one_message() -> None:
     await ensure_schema()
     server = build_mcp_server()
     async with a_session(server) as tool:
@@ -249,17 +249,17 @@ async def test_one_key_sent_thirty_times_at_once_is_one_letter() -> None:
     await assert_inboxes_have_no_gap()
 
 
-async def test_ten_who_acknowledge_one_letter_at_once_see_one_moment() -> None:
+async def test_ten_who_acknowledge_one_message_at_once_see_one_moment() -> None:
     await ensure_schema()
     server = build_mcp_server()
     async with a_session(server) as tool:
         await crew_of(tool, 2)
-        letter = await post(tool, "Mate0", "Mate1", "Read me")
+        message = await post(tool, "Mate0", "Mate1", "Read me")
 
     async def acknowledge(each: int) -> str:
         async with a_session(server) as tool:
             kind = "acknowledge_message" if each % 2 else "mark_message_read"
-            marked = await tool(kind, project_key=PROJECT, agent_name="Mate1", message_id=letter)
+            marked = await tool(kind, project_key=PROJECT, agent_name="Mate1", message_id=message)
             return str(marked["read_at"])
 
     assert len(set(await at_once(acknowledge(each) for each in range(10)))) == 1
@@ -277,14 +277,14 @@ async def test_mixed_work_in_twenty_sessions_leaves_exact_counts() -> None:
         mine = {"project_key": PROJECT, "agent_name": name}
         async with a_session(server) as tool:
             for each in range(rounds):
-                letter = await post(tool, name, other, f"harbor {me} {each}", thread_id="harbor")
+                message = await post(tool, name, other, f"harbor {me} {each}", thread_id="harbor")
                 answer = {"sender_name": name, "message_id": first, "body_md": "Here."}
                 await tool("reply_message", project_key=PROJECT, **answer)
                 await tool("file_reservation_paths", paths=[f"src/{each % 3}/*.py"], **mine)
                 assert len(await tool("fetch_inbox", limit=5, **mine)) <= 5
                 found = await tool("search_messages", project_key=PROJECT, query=f'"harbor {me} {each}"')
-                assert [hit["id"] for hit in found["hits"]] == [letter]
-                status = await tool("delivery_status", message_id=letter, **mine)
+                assert [hit["id"] for hit in found["hits"]] == [message]
+                status = await tool("delivery_status", message_id=message, **mine)
                 assert [one["state"] for one in status["recipients"]] == ["stored"]
                 await tool("release_file_reservations", **mine)
                 summary = await tool("summarize_thread", project_key=PROJECT, thread_id="harbor")
@@ -300,7 +300,7 @@ async def test_mixed_work_in_twenty_sessions_leaves_exact_counts() -> None:
     await assert_nothing_is_double()
 
 
-async def test_a_letter_in_the_midst_of_a_hundred_readers_comes_to_each_once() -> None:
+async def test_a_message_in_the_midst_of_a_hundred_readers_comes_to_each_once() -> None:
     await ensure_schema()
     server = build_mcp_server()
     async with a_session(server) as tool:
@@ -310,7 +310,7 @@ async def test_a_letter_in_the_midst_of_a_hundred_readers_comes_to_each_once() -
         cursor: int = 0
         seen: list[int] = []
         async with a_session(server) as tool:
-            while len(seen) < LETTERS:
+            while len(seen) < MESSAGES:
                 page = await tool("fetch_inbox_events", project_key=PROJECT, agent_name=name, after=cursor)
                 seen += [event["seq"] for event in page["events"]]
                 cursor = page["next"]
@@ -318,12 +318,12 @@ async def test_a_letter_in_the_midst_of_a_hundred_readers_comes_to_each_once() -
 
     async def announce() -> list[int]:
         async with a_session(server) as tool:
-            for each in range(LETTERS):
-                letter = {"subject": f"To all {each}", "body_md": "All.", "broadcast": True}
-                sent = await tool("send_message", project_key=PROJECT, sender_name=crew[0], **letter)
+            for each in range(MESSAGES):
+                message = {"subject": f"To all {each}", "body_md": "All.", "broadcast": True}
+                sent = await tool("send_message", project_key=PROJECT, sender_name=crew[0], **message)
                 assert sent["count"] == CREW - 1
         return []
 
     seen = await at_once([announce(), *(follow(name) for name in crew[1:])])
-    assert seen[1:] == [list(range(1, LETTERS + 1))] * (CREW - 1)
+    assert seen[1:] == [list(range(1, MESSAGES + 1))] * (CREW - 1)
     await assert_inboxes_have_no_gap()

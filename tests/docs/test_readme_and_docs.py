@@ -145,7 +145,7 @@ class Desk:
         )
 
     def _wait_for_the_archive(self) -> None:
-        """Pages show the archive after the letter, as a reader meets it: written."""
+        """Pages show the archive after the message, as a reader meets it: written."""
         token = (self.data / "token").read_text().strip()
         asked = urllib.request.Request(
             f"http://{self._address}/admin/status", headers={"Authorization": f"Bearer {token}"}

@@ -245,7 +245,7 @@ _MARK = "@@raw@@"
 
 @dataclass(slots=True)
 class World:
-    """What is there to be named: projects, agents, letters and reservations."""
+    """What is there to be named: projects, agents, messages and reservations."""
 
     folder: str
     """A project's folder that is really there, with things in it that must not be read."""
@@ -262,7 +262,7 @@ class World:
         "missing",
         "zero",
     )
-    letters: int = 60
+    messages: int = 60
     tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The input schema of each tool."""
 
@@ -363,10 +363,10 @@ class Values:
             "to": lambda tool: pick(whom) if tool == "request_contact" else self._names(),
             "cc": lambda _: self._names(),
             "bcc": lambda _: self._names(),
-            "message_id": lambda _: self.dice.randrange(1, world.letters),
-            "reservation_id": lambda _: self.dice.randrange(1, world.letters),
-            "ids": lambda _: [self.dice.randrange(1, world.letters) for _ in range(3)],
-            "thread_id": lambda _: pick(("t1", "t2", f"msg-{self.dice.randrange(1, world.letters)}")),
+            "message_id": lambda _: self.dice.randrange(1, world.messages),
+            "reservation_id": lambda _: self.dice.randrange(1, world.messages),
+            "ids": lambda _: [self.dice.randrange(1, world.messages) for _ in range(3)],
+            "thread_id": lambda _: pick(("t1", "t2", f"msg-{self.dice.randrange(1, world.messages)}")),
             "query": lambda _: pick(QUERIES),
             "paths": lambda _: [pick(GLOBS) for _ in range(pick((1, 1, 2, 5, 40)))],
             "reserve_paths": lambda _: [pick(GLOBS) for _ in range(pick((1, 2, 5)))],

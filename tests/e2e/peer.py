@@ -66,8 +66,8 @@ async def first(look: Callable[[], Awaitable[Any]]) -> Any:
     return found
 
 
-async def the_letter(tool: Tool, project: str, name: str) -> Any:
-    """Return the first letter that an agent has not read, once there is one."""
+async def the_message(tool: Tool, project: str, name: str) -> Any:
+    """Return the first message that an agent has not read, once there is one."""
 
     async def look() -> Any:
         inbox = await tool("fetch_inbox", project_key=project, agent_name=name, unread_only=True)
@@ -90,7 +90,7 @@ async def ada(tool: Tool, project: str) -> dict[str, Any]:
     question = {"subject": "The lighthouse", "body_md": "Is the *lamp* lit?", "ack_required": True}
     sent = await tool("send_message", project_key=project, sender_name="Ada", to=["Ben"], **question)
     asked = sent["deliveries"][0]["payload"]["id"]
-    answer = await the_letter(tool, project, "Ada")
+    answer = await the_message(tool, project, "Ada")
     await tool("acknowledge_message", message_id=answer["id"], **mine)
 
     async def acknowledged() -> Any:
@@ -109,11 +109,11 @@ async def ada(tool: Tool, project: str) -> dict[str, Any]:
 
 
 async def ben(tool: Tool, project: str) -> dict[str, Any]:
-    """Read Ada's question, see her reservation, answer, acknowledge and find the letters by a search."""
+    """Read Ada's question, see her reservation, answer, acknowledge and find the messages by a search."""
     mine = {"project_key": project, "agent_name": "Ben"}
     await tool("ensure_project", human_key=project)
     await tool("register_agent", project_key=project, program="peer", model="none", name="Ben")
-    question = await the_letter(tool, project, "Ben")
+    question = await the_message(tool, project, "Ben")
     claimed = await tool("file_reservation_paths", paths=["src/harbor/lamp.py"], **mine)
     answer = {"sender_name": "Ben", "message_id": question["id"], "body_md": "The lighthouse is lit."}
     replied = await tool("reply_message", project_key=project, **answer)

@@ -40,9 +40,9 @@ def examined(browser, axe: str) -> list[str]:
     return told["wrong"]
 
 
-@pytest.mark.parametrize("address", [*ADDRESSES, "/p/orchard/timeline", "letter", "hostile"])
+@pytest.mark.parametrize("address", [*ADDRESSES, "/p/orchard/timeline", "message", "hostile"])
 def test_nothing_is_found_wrong_with_a_page(site, browser, axe, address):
-    path = {"letter": f"/p/orchard/m/{site.letter}", "hostile": f"/p/orchard/m/{site.hostile}"}
+    path = {"message": f"/p/orchard/m/{site.message}", "hostile": f"/p/orchard/m/{site.hostile}"}
     for width, dark in SEEN_AS:
         browser.open(site.address + path.get(address, address), width=width, dark=dark)
         assert examined(browser, axe) == [], (width, dark)

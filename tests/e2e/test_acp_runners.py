@@ -1,4 +1,4 @@
-"""An agent that speaks ACP behind a real server: a letter to it is answered by mail, a permission by a person."""
+"""An agent that speaks ACP behind a real server: a message to it is answered by mail, a permission by a person."""
 
 import json
 import subprocess
@@ -56,7 +56,7 @@ def told(file: Path) -> str:
     return text.removesuffix(".") if text.endswith(".") else ""
 
 
-def test_a_letter_is_answered_and_a_permission_is_given_by_a_person_through_a_restart(
+def test_a_message_is_answered_and_a_permission_is_given_by_a_person_through_a_restart(
     server: RunningServer, tmp_path: Path
 ) -> None:
     folder = tmp_path / "yard"
@@ -80,11 +80,11 @@ def test_a_letter_is_answered_and_a_permission_is_given_by_a_person_through_a_re
             "POST", "/admin/questions", body=yes, headers={"Content-Type": "application/json"}
         )
         assert taken.status == 200
-        letters: list[dict[str, Any]] = shown(
+        messages: list[dict[str, Any]] = shown(
             lambda: found if len(found := line.tool("fetch_inbox", **inbox)) > 2 else []
         )
-        assert letters[-1]["body_md"] == "I look. Removed: yes"
-        assert letters[-1]["thread_id"] == question["thread_id"]
+        assert messages[-1]["body_md"] == "I look. Removed: yes"
+        assert messages[-1]["thread_id"] == question["thread_id"]
         assert line.request("GET", "/admin/questions").json()["questions"] == []
     methods = [json.loads(one).get("method") for one in (folder / "heard").read_text().splitlines()]
     assert [one for one in methods if one in ("session/new", "session/load")] == [
@@ -107,7 +107,7 @@ def test_whoever_wrote_learns_why_an_agent_failed(server: RunningServer, tmp_pat
     assert "it refuses to go on (refusal); it said: so far" in answer["body_md"]
 
 
-def test_what_a_killed_server_leaves_is_ended_by_the_next_and_the_letter_is_answered_once(
+def test_what_a_killed_server_leaves_is_ended_by_the_next_and_the_message_is_answered_once(
     server: RunningServer, tmp_path: Path
 ) -> None:
     """The agent hears neither the end of its input nor the wish to end, and neither does its child."""
@@ -132,8 +132,8 @@ say('begun again')
     assert len(processes_of(server.data_dir)) == 2
     server.start()
     with server.line() as line:
-        letters = shown(lambda: line.tool("fetch_inbox", **inbox))
-    assert [one["body_md"] for one in letters] == ["begun again"]
+        messages = shown(lambda: line.tool("fetch_inbox", **inbox))
+    assert [one["body_md"] for one in messages] == ["begun again"]
     assert not any(map(lives, left))
     assert "command.orphan" in server.log()
 

@@ -34,11 +34,11 @@ def as_agent(server: RunningServer, token: str) -> Line:
 def test_a_token_acts_for_its_agent_and_for_no_other(server: RunningServer, crew: tuple[str, ...]) -> None:
     file = rotate(server, "Ada")
     assert file.stat().st_mode & 0o777 == 0o600
-    letter = {"project_key": FOLDER, "to": ["Ben"], "subject": "s", "body_md": "b"}
+    message = {"project_key": FOLDER, "to": ["Ben"], "subject": "s", "body_md": "b"}
     with as_agent(server, file.read_text().strip()) as line:
-        assert line.tool("send_message", sender_name="Ada", **letter)["count"] == 1
+        assert line.tool("send_message", sender_name="Ada", **message)["count"] == 1
         with pytest.raises(Refused, match="identity_mismatch"):
-            line.tool("send_message", sender_name="Ben", **letter)
+            line.tool("send_message", sender_name="Ben", **message)
         for path in ("/admin/status", "/metrics", "/"):
             assert line.request("GET", path).status == 401
 

@@ -115,8 +115,8 @@ def test_a_question_is_listed_and_answered_from_the_command_line_once(tmp_path: 
             line.tool(
                 "register_agent", project_key=str(tmp_path / "yard"), program="p", model="m", name="Hal"
             )
-            letter = {"sender_name": "Hal", "to": ["Ada"], "subject": "s", "body_md": "tidy up"}
-            line.tool("send_message", project_key=str(tmp_path / "yard"), **letter)
+            message = {"sender_name": "Hal", "to": ["Ada"], "subject": "s", "body_md": "tidy up"}
+            line.tool("send_message", project_key=str(tmp_path / "yard"), **message)
             [asked] = soon(lambda: line.request("GET", "/admin/questions").json()["questions"])
             assert asked["question"] == "May I delete the branch?"
             headers = {"Content-Type": "application/json"}

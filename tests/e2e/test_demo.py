@@ -44,7 +44,7 @@ def told(done: subprocess.CompletedProcess[str]) -> Any:
 def test_two_programs_mend_a_bug_and_ask_before_they_finish(server: RunningServer) -> None:
     found = told(demo(server.data_dir, "--yes", "--json"))
     assert found["outcome"] == "committed"
-    assert [one["from"] for one in found["letters"]] == ["Ada"] * 3
+    assert [one["from"] for one in found["messages"]] == ["Ada"] * 3
     assert git(found["folder"], "log", "--format=%s").splitlines() == [
         "Count the first price as well",
         "A basket, with a bug",
@@ -56,7 +56,7 @@ def test_two_programs_mend_a_bug_and_ask_before_they_finish(server: RunningServe
         assert line.request("GET", "/admin/runners").json() == {"runners": []}
         page = line.request("GET", found["timeline"].removeprefix(server.url))
     assert page.status == 200
-    for words in ("was woken by letter", "answer of a run", "holds it no more"):
+    for words in ("was woken by message", "answer of a run", "holds it no more"):
         assert words in page.text
     assert "Traceback" not in server.log()
 

@@ -28,9 +28,9 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 def send(server: RunningServer, subject: str = "A subject") -> None:
-    letter = {"to": ["Ben"], "subject": subject, "body_md": "A body", "idempotency_key": subject}
+    message = {"to": ["Ben"], "subject": subject, "body_md": "A body", "idempotency_key": subject}
     with server.line() as line:
-        line.tool("send_message", project_key=PLACE, sender_name="Ada", **letter)
+        line.tool("send_message", project_key=PLACE, sender_name="Ada", **message)
 
 
 def listen(line: Line, after: int | None = None, **headers: str) -> None:
@@ -87,7 +87,7 @@ def test_listeners_that_leave_make_room_for_others(server: RunningServer) -> Non
             assert seqs(line.events(3)) == [1, 2, 3]
         for line in lines:
             line.close()
-        send(server, f"letter {number}")
+        send(server, f"message {number}")
     assert "Traceback" not in server.log()
 
 
@@ -123,7 +123,7 @@ def test_the_command_follows_through_a_kill_with_each_number_once(server: Runnin
     follower = Follower(server.data_dir, "--follow", "--after", "0", "--json")
     assert seqs([json.loads(one) for one in follower.lines(3)]) == [1, 2, 3]
     send(server, "one")
-    assert json.loads(follower.lines(1)[0])["kind"] == "letter.sent"
+    assert json.loads(follower.lines(1)[0])["kind"] == "message.sent"
     server.kill()
     server.start()
     send(server, "two")
@@ -140,16 +140,16 @@ def test_the_command_prints_what_is_kept_and_ends(server: RunningServer) -> None
         ("1", "project.made", "-"),
         ("2", "agent.registered", "Ada"),
         ("3", "agent.registered", "Ben"),
-        ("4", "letter.sent", "Ada"),
+        ("4", "message.sent", "Ada"),
     ]
     assert found[3][4] == "message=1 thread_id=msg-1 importance=normal"
-    some = Follower(server.data_dir, "--kind", "letter.sent", "--kind", "project.made", "--json")
+    some = Follower(server.data_dir, "--kind", "message.sent", "--kind", "project.made", "--json")
     assert seqs([json.loads(one) for one in some.lines(2)]) == [1, 4]
     assert some.end() == (0, "")
     for words, said in (
         (("--after", "9"), "the newest entry is 4"),
         (("--after", "9", "--follow"), "the newest entry is 4"),
-        (("--kind", "letter.lost"), "there is no kind"),
+        (("--kind", "message.lost"), "there is no kind"),
         (("--project", "/nowhere"), "no project is named"),
     ):
         code, told = Follower(server.data_dir, *words).end()

@@ -35,7 +35,7 @@ SHOTS = 10_000 if FULL else 2_000
 LINES = 8
 SLOW_BODIES = 24
 MOST_GROWTH = 200 * 1024 * 1024
-"""Bytes of memory by which the server may grow: caches fill, and letters of 1 MB pass."""
+"""Bytes of memory by which the server may grow: caches fill, and messages of 1 MB pass."""
 CODES = frozenset(error.code for error in all_errors())
 pytestmark = pytest.mark.timeout(1_200 if FULL else 120)
 
@@ -71,7 +71,7 @@ class Tally:
 
 @pytest.fixture(scope="module")
 def world(server: RunningServer, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A server with projects, agents, letters and reservations, and a folder with traps for attachments."""
+    """A server with projects, agents, messages and reservations, and a folder with traps for attachments."""
     found = World(folder=str(_trapped(tmp_path_factory.mktemp("folder"))))
     with server.line() as line:
         listed = line.rpc({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).json()["result"]["tools"]
@@ -98,15 +98,15 @@ def populate(tool: Callable[[str, dict[str, Any]], Any], world: World) -> None:
         for name in (*world.agents, *world.spare):
             asked = {"project_key": folder, "program": "fuzz", "model": "none", "name": name}
             tool("register_agent", asked)
-    for number in range(world.letters):
+    for number in range(world.messages):
         sender, reader = world.agents[number % 4], world.agents[(number + 1) % 4]
-        letter = {
+        message = {
             "sender_name": sender,
             "to": [reader],
-            "subject": f"Letter {number}",
+            "subject": f"Message {number}",
             "thread_id": f"t{number % 3}",
         }
-        tool("send_message", {"project_key": "/fuzz/harbor", "body_md": "lake?", **letter})
+        tool("send_message", {"project_key": "/fuzz/harbor", "body_md": "lake?", **message})
         held = {"agent_name": sender, "paths": [f"src/{number}/**"]}
         tool("file_reservation_paths", {"project_key": "/fuzz/harbor", **held})
 

@@ -66,8 +66,8 @@ def furnished(server: RunningServer, repo: Path) -> Line:
 
 
 def send(line: Line, repo: Path, *, subject: str = "A subject") -> int:
-    letter = {"to": ["Ben"], "subject": subject, "body_md": "A body"}
-    sent = line.tool("send_message", project_key=str(repo), sender_name="Ada", **letter)
+    message = {"to": ["Ben"], "subject": subject, "body_md": "A body"}
+    sent = line.tool("send_message", project_key=str(repo), sender_name="Ada", **message)
     return int(sent["deliveries"][0]["payload"]["id"])
 
 
@@ -82,7 +82,7 @@ def test_a_session_from_its_start_to_its_end(server: RunningServer, repo: Path) 
         response = [{"type": "text", "text": json.dumps(started)}]
         assert hook(server, repo, "PostToolUse", **tool, tool_response=response) is None
         told = hook(server, repo, "UserPromptSubmit")["hookSpecificOutput"]["additionalContext"]
-        assert '1 unread letter for "Ben"; newest from "Ada"' in told
+        assert '1 unread message for "Ben"; newest from "Ada"' in told
         assert "SECRET" not in told
         assert hook(server, repo, "UserPromptSubmit") is None
         status = line.tool("delivery_status", project_key=str(repo), agent_name="Ada", message_id=sent)
@@ -194,7 +194,7 @@ class Watcher:
         return code
 
 
-def test_letters_are_streamed_once_through_an_absence_of_the_server(repo: Path, tmp_path: Path) -> None:
+def test_messages_are_streamed_once_through_an_absence_of_the_server(repo: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     with RunningServer(data) as server, furnished(server, repo) as line:
         first = send(line, repo)

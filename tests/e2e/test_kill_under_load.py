@@ -1,7 +1,7 @@
 """A server killed under load: what was answered is there exactly once, and what was asked again is there once.
 
 Eight writers send over connections that are kept alive, half of them under keys. At a random moment the server
-is killed; it is started again on the same data, and every keyed letter without an answer is sent again with its
+is killed; it is started again on the same data, and every keyed message without an answer is sent again with its
 key. Four rounds by default, on one data folder; `POSTROOM_KILL_ROUNDS=50` asks more.
 """
 
@@ -27,7 +27,7 @@ ROUNDS = int(os.environ.get("POSTROOM_KILL_ROUNDS", "4"))
 SEED = os.environ.get("POSTROOM_KILL_SEED", "postroom")
 WRITERS = 8
 SHORTEST, LONGEST = 0.2, 1.5
-"""Seconds between the first letter of a round and the end of the process."""
+"""Seconds between the first message of a round and the end of the process."""
 FOLDER = "/yard/cuts"
 SLUG = "yard-cuts"
 CREW = tuple(f"Mate{number}" for number in range(WRITERS))
@@ -35,8 +35,8 @@ pytestmark = pytest.mark.timeout(60 + 20 * ROUNDS)
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
-    """A letter that a writer sent; its body is unlike any other."""
+class Message:
+    """A message that a writer sent; its body is unlike any other."""
 
     sender: str
     to: tuple[str, ...]
@@ -46,22 +46,22 @@ class Letter:
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of the call, the same each time it is made."""
-        letter = {"sender_name": self.sender, "to": list(self.to), "subject": "Cut", "body_md": self.body}
-        return {"project_key": FOLDER, **letter, **({"idempotency_key": self.key} if self.key else {})}
+        message = {"sender_name": self.sender, "to": list(self.to), "subject": "Cut", "body_md": self.body}
+        return {"project_key": FOLDER, **message, **({"idempotency_key": self.key} if self.key else {})}
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What all writers know: which letters were answered, with which id, and which were not."""
+    """What all writers know: which messages were answered, with which id, and which were not."""
 
-    answered: dict[str, tuple[Letter, int]] = field(default_factory=dict)
-    unanswered: list[Letter] = field(default_factory=list)
+    answered: dict[str, tuple[Message, int]] = field(default_factory=dict)
+    unanswered: list[Message] = field(default_factory=list)
     retried: int = 0
 
 
 @dataclass(slots=True)
 class Writer:
-    """One sender with a connection of its own; its letters are the same for the same seed."""
+    """One sender with a connection of its own; its messages are the same for the same seed."""
 
     number: int
     dice: random.Random
@@ -71,25 +71,25 @@ class Writer:
         """Send until the server is gone; leave open what was not answered."""
         with server.line() as line:
             while not stop.is_set():
-                letter = self.letter()
+                message = self.message()
                 try:
-                    ledger.answered[letter.body] = (letter, send(line, letter))
+                    ledger.answered[message.body] = (message, send(line, message))
                 except (Cut, OSError):
-                    ledger.unanswered.append(letter)
+                    ledger.unanswered.append(message)
                     return
 
-    def letter(self) -> Letter:
-        """Make the next letter: to one or two others, every second one under a key."""
+    def message(self) -> Message:
+        """Make the next message: to one or two others, every second one under a key."""
         self.sent += 1
-        body = f"writer {self.number} letter {self.sent} {self.dice.random()}"
+        body = f"writer {self.number} message {self.sent} {self.dice.random()}"
         sender = CREW[self.number]
         others = self.dice.sample([name for name in CREW if name != sender], k=self.dice.choice((1, 1, 2)))
-        return Letter(sender, tuple(others), body, f"key-{body}" if self.sent % 2 else None)
+        return Message(sender, tuple(others), body, f"key-{body}" if self.sent % 2 else None)
 
 
-def send(line: Line, letter: Letter) -> int:
-    sent = line.tool("send_message", **letter.arguments)
-    assert sent["count"] == len(letter.to)
+def send(line: Line, message: Message) -> int:
+    sent = line.tool("send_message", **message.arguments)
+    assert sent["count"] == len(message.to)
     return int(sent["deliveries"][0]["payload"]["id"])
 
 
@@ -113,14 +113,14 @@ def test_what_was_answered_before_a_kill_is_there_exactly_once(cut_server: Runni
         cut(cut_server, writers, ledger, after=dice.uniform(SHORTEST, LONGEST))
         cut_server.start()
         ask_again(cut_server, ledger)
-        check_letters(cut_server, ledger)
+        check_messages(cut_server, ledger)
         check_cursors(cut_server)
         check_log(cut_server)
     cut_server.await_archive(patience=60 + ROUNDS)
     check_archive(cut_server)
     took = time.monotonic() - began
     print(
-        f"\n{ROUNDS} kills, {len(ledger.answered)} letters answered, {ledger.retried} asked again under their key, "
+        f"\n{ROUNDS} kills, {len(ledger.answered)} messages answered, {ledger.retried} asked again under their key, "
         f"{len(ledger.unanswered)} never answered; none lost, none twice; {took:.0f} s"
     )
     assert "Traceback" not in cut_server.log()
@@ -139,31 +139,31 @@ def cut(server: RunningServer, writers: list[Writer], ledger: Ledger, *, after: 
 
 
 def ask_again(server: RunningServer, ledger: Ledger) -> None:
-    """Send every keyed letter without an answer again; letters without a key may not be."""
-    keyed = [letter for letter in ledger.unanswered if letter.key is not None]
+    """Send every keyed message without an answer again; messages without a key may not be."""
+    keyed = [message for message in ledger.unanswered if message.key is not None]
     with server.line() as line:
-        for letter in keyed:
-            ledger.answered[letter.body] = (letter, send(line, letter))
-    ledger.unanswered = [letter for letter in ledger.unanswered if letter.key is None]
+        for message in keyed:
+            ledger.answered[message.body] = (message, send(line, message))
+    ledger.unanswered = [message for message in ledger.unanswered if message.key is None]
     ledger.retried += len(keyed)
 
 
-def check_letters(server: RunningServer, ledger: Ledger) -> None:
+def check_messages(server: RunningServer, ledger: Ledger) -> None:
     """Compare the database with what the writers know."""
     with closing(sqlite3.connect(f"file:{server.database}?mode=ro", uri=True)) as database:
         stored = database.execute("SELECT id, body_md FROM messages").fetchall()
         recipients = database.execute("SELECT message_id, agent_id, seq FROM recipients").fetchall()
         counters = dict(database.execute("SELECT id, inbox_seq FROM agents").fetchall())
     twice = [body for body, count in Counter(body for _, body in stored).items() if count > 1]
-    assert not twice, f"{len(twice)} letters are there twice: {twice[:3]}"
+    assert not twice, f"{len(twice)} messages are there twice: {twice[:3]}"
     by_body = {body: number for number, body in stored}
     lost = [body for body, (_, number) in ledger.answered.items() if by_body.get(body) != number]
-    assert not lost, f"{len(lost)} answered letters are lost: {lost[:3]}"
-    unknown = by_body.keys() - ledger.answered.keys() - {letter.body for letter in ledger.unanswered}
-    assert not unknown, f"{len(unknown)} letters were never sent: {list(unknown)[:3]}"
+    assert not lost, f"{len(lost)} answered messages are lost: {lost[:3]}"
+    unknown = by_body.keys() - ledger.answered.keys() - {message.body for message in ledger.unanswered}
+    assert not unknown, f"{len(unknown)} messages were never sent: {list(unknown)[:3]}"
     readers = Counter(message_id for message_id, _, _ in recipients)
     assert readers.keys() == set(by_body.values())
-    assert all(readers[number] == len(letter.to) for letter, number in ledger.answered.values())
+    assert all(readers[number] == len(message.to) for message, number in ledger.answered.values())
     for agent, newest in counters.items():
         assert sorted(seq for _, whom, seq in recipients if whom == agent) == list(range(1, newest + 1))
 
@@ -187,7 +187,7 @@ def check_cursors(server: RunningServer) -> None:
 
 
 def check_log(server: RunningServer) -> None:
-    """The project's log has no gap, and tells of every letter that is there, once, and of no other."""
+    """The project's log has no gap, and tells of every message that is there, once, and of no other."""
     told: list[int] = []
     cursor = 0
     with server.line() as line:
@@ -195,7 +195,7 @@ def check_log(server: RunningServer) -> None:
             page = line.tool("fetch_events", project_key=FOLDER, after=cursor, limit=1000)
             seqs = [event["seq"] for event in page["events"]]
             assert seqs == list(range(cursor + 1, page["next"] + 1))
-            told += [event["message_id"] for event in page["events"] if event["kind"] == "letter.sent"]
+            told += [event["message_id"] for event in page["events"] if event["kind"] == "message.sent"]
             cursor = page["next"]
             if cursor == page["newest"]:
                 break
@@ -204,7 +204,7 @@ def check_log(server: RunningServer) -> None:
 
 
 def check_archive(server: RunningServer) -> None:
-    """Git finds no fault, and every letter of the database is in one file of the archive, and no other."""
+    """Git finds no fault, and every message of the database is in one file of the archive, and no other."""
     paths = git(server, "ls-tree", "-r", "--name-only", "main", "messages/").splitlines()
     numbers = [int(path.rsplit("/", 1)[1].split("-", 1)[0]) for path in paths]
     with closing(sqlite3.connect(f"file:{server.database}?mode=ro", uri=True)) as database:

@@ -129,12 +129,12 @@ def test_a_stream_of_a_revoked_token_is_told_nothing_more(server: RunningServer)
     with line(server, gone) as ear, line(server, good) as other, server.line() as operator:
         for one in (ear, other):
             listen(one, inbox)
-        letter = {"project_key": FOLDER, "sender_name": "Ada", "to": ["Ada"], "subject": "s", "body_md": "b"}
-        operator.tool("send_message", **letter)
+        message = {"project_key": FOLDER, "sender_name": "Ada", "to": ["Ada"], "subject": "s", "body_md": "b"}
+        operator.tool("send_message", **message)
         for one in (ear, other):
             assert one.events(1)[0]["params"]["uri"] == inbox
         postroom(server, "tokens", "revoke", "gone")
-        operator.tool("send_message", **letter)
+        operator.tool("send_message", **message)
         assert other.events(1)[0]["params"]["uri"] == inbox
         server.stop()
         assert "result" in ear.events(1)[0]

@@ -186,7 +186,7 @@ class Site:
 
     address: str
     hostile: int
-    letter: int
+    message: int
 
 
 def fill(writes) -> tuple[int, int]:
@@ -219,7 +219,7 @@ def fill(writes) -> tuple[int, int]:
         + "\n```\n\n"
         + "y" * 500
     )
-    letter = write.send(
+    message = write.send(
         agents[1],
         "Lake " + "w" * 300,
         wide,
@@ -230,7 +230,7 @@ def fill(writes) -> tuple[int, int]:
         at=now,
     )
     write.attach(
-        letter,
+        message,
         "z" * 200 + ".png",
         "image/png",
         picture(size=(1200, 500)),
@@ -239,7 +239,7 @@ def fill(writes) -> tuple[int, int]:
     write.send(agents[1], "مراجعة", "مرحبا بالبحيرة\n\n- واحد", to=(lake,), thread="plain", at=now)
     for agent in agents:
         write.reserve(agent, "src/" + "deep/" * 30 + agent.name + "/**", reason="because " * 30, at=now)
-    return hostile.id, letter.id
+    return hostile.id, message.id
 
 
 class Guarded:
@@ -260,15 +260,15 @@ class Guarded:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Iterator[Site]:
     store = SqliteStore.open(tmp_path_factory.mktemp("store") / "postroom.db")
-    hostile, letter = asyncio.run(store.write(fill))
-    room = still_room(now=SystemClock().now(), letters=(letter, hostile))
+    hostile, message = asyncio.run(store.write(fill))
+    room = still_room(now=SystemClock().now(), messages=(message, hostile))
     routes = page_routes(store, clock=SystemClock(), parse_query=parse_query, room=room)
     config = uvicorn.Config(Guarded(Starlette(routes=routes)), log_level="warning", lifespan="off", ws="none")
     server = uvicorn.Server(config)
     listening = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, args=([listening],), name="pages")
     thread.start()
-    yield Site(f"http://127.0.0.1:{listening.getsockname()[1]}", hostile, letter)
+    yield Site(f"http://127.0.0.1:{listening.getsockname()[1]}", hostile, message)
     server.should_exit = True
     thread.join(PATIENCE)
     listening.close()
@@ -315,7 +315,7 @@ def test_hostile_mail_does_nothing_in_a_browser(site, browser):
     assert browser.see(links) is True
 
 
-def test_long_code_and_wide_tables_scroll_within_their_letter(site, browser):
+def test_long_code_and_wide_tables_scroll_within_their_message(site, browser):
     browser.open(f"{site.address}/p/orchard/t/plain", width=360)
     for part in (".prose pre", ".prose .wide"):
         assert (
@@ -333,7 +333,7 @@ def test_a_table_becomes_cards_where_it_has_no_room(site, browser):
 
 
 def test_a_preview_is_shown(site, browser):
-    browser.open(f"{site.address}/p/orchard/m/{site.letter}")
+    browser.open(f"{site.address}/p/orchard/m/{site.message}")
     # The picture is below the first screen and loads when it comes near.
     browser.see("document.querySelector('.file img').scrollIntoView()")
     deadline = time.monotonic() + PATIENCE
@@ -361,7 +361,7 @@ def test_the_search_box_and_the_lists_work_without_a_script(site, browser):
     browser.wait_for("Page.loadEventFired")
     assert browser.see("document.querySelector('mark').textContent") == "column"
     assert browser.see("document.querySelector('input[name=q]').value") == "البحيرة OR column"
-    browser.open(f"{site.address}/p/orchard/m/{site.letter}")
+    browser.open(f"{site.address}/p/orchard/m/{site.message}")
     assert browser.see("document.querySelector('details.people').open") is False
     browser.see("document.querySelector('details.people summary').click()")
     assert browser.see("document.querySelector('details.people').open") is True

@@ -1,4 +1,4 @@
-"""An agent writes to a person, the letter is said in their chat, and what they say there comes back as mail."""
+"""An agent writes to a person, the message is said in their chat, and what they say there comes back as mail."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ def asked(line: Any, method: str, path: str, body: dict[str, Any] | None = None)
     return told.json()
 
 
-def test_a_person_reads_a_letter_in_a_chat_and_answers_it_after_a_restart(tmp_path: Path) -> None:
+def test_a_person_reads_a_message_in_a_chat_and_answers_it_after_a_restart(tmp_path: Path) -> None:
     data, yard = tmp_path / "data", str(tmp_path / "yard")
     data.mkdir(mode=0o700)
     secret(data, "bot.token", TOKEN)
@@ -38,13 +38,13 @@ def test_a_person_reads_a_letter_in_a_chat_and_answers_it_after_a_restart(tmp_pa
                 line.tool("register_agent", project_key=yard, program="p", model="m", name="Ada")
                 added = asked(line, "PUT", "/admin/people", {"name": "hal", "chat": "telegram/1"})
                 assert (added["address"], added["reached"]) == ("human:hal", True)
-                letter = {
+                message = {
                     "sender_name": "Ada",
                     "to": ["human:hal"],
                     "subject": "Push",
                     "body_md": "May I push?",
                 }
-                sent = line.tool("send_message", project_key=yard, **letter)
+                sent = line.tool("send_message", project_key=yard, **message)
                 assert sent["deliveries"][0]["seen"] == ["message in a chat"]
                 number = sent["deliveries"][0]["payload"]["id"]
                 [said] = soon(

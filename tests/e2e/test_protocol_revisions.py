@@ -25,8 +25,8 @@ STOPPING = 3.0
 
 
 @pytest.fixture(scope="module")
-def letter(server: RunningServer) -> int:
-    """A project with two agents, a reservation and one letter, whose id this is."""
+def message(server: RunningServer) -> int:
+    """A project with two agents, a reservation and one message, whose id this is."""
     with server.line() as line:
         line.tool("ensure_project", human_key=FOLDER)
         for name in ("Ada", "Ben"):
@@ -36,7 +36,7 @@ def letter(server: RunningServer) -> int:
 
 
 @pytest.fixture
-def line(server: RunningServer, letter: int) -> Iterator[Line]:
+def line(server: RunningServer, message: int) -> Iterator[Line]:
     with server.line() as opened:
         yield opened
 
@@ -230,7 +230,7 @@ TEMPLATES = {
 
 
 @eras
-def test_every_kind_of_resource_is_listed_and_can_be_read(line: Line, letter: int, era: str) -> None:
+def test_every_kind_of_resource_is_listed_and_can_be_read(line: Line, message: int, era: str) -> None:
     listed = call(line, era, "resources/templates/list")["result"]["resourceTemplates"]
     assert [kind["uriTemplate"] for kind in listed] == list(TEMPLATES)
     assert call(line, era, "resources/list")["result"]["resources"] == []
@@ -239,7 +239,7 @@ def test_every_kind_of_resource_is_listed_and_can_be_read(line: Line, letter: in
         (content,) = call(line, era, "resources/read", uri=uri)["result"]["contents"]
         assert (content["uri"], content["mimeType"]) == (uri, "application/json")
         found[template.split("/")[2]] = json.loads(content["text"])
-    assert letter in [one["id"] for one in found["inbox"]]
+    assert message in [one["id"] for one in found["inbox"]]
     assert found["thread"]["thread_id"] == "first"
     assert [agent["name"] for agent in found["agents"]["agents"]] == ["Ada", "Ben"]
     assert [one["path"] for one in found["reservations"]["reservations"]] == ["src/**"]
@@ -287,7 +287,7 @@ def listen(line: Line, *uris: str) -> Any:
     return line.events(1)[0]
 
 
-def test_a_listener_is_told_of_letters_and_of_nothing_else(server: RunningServer, line: Line) -> None:
+def test_a_listener_is_told_of_messages_and_of_nothing_else(server: RunningServer, line: Line) -> None:
     with server.line() as ear:
         begun = listen(ear, INBOX, f"mail://reservations/{SLUG}")
         assert begun["method"] == "notifications/subscriptions/acknowledged"
@@ -411,7 +411,7 @@ def test_our_own_page_may_call(line: Line, server: RunningServer) -> None:
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/", "/api/", "/admin/status", "/metrics"])
 @pytest.mark.parametrize("proof", [None, "Bearer wrong", "Bearer ", "Basic dTpw", "Bearer prm_" + "x" * 43])
 def test_nothing_is_done_without_the_right_token(
-    server: RunningServer, letter: int, path: str, proof: str | None
+    server: RunningServer, message: int, path: str, proof: str | None
 ) -> None:
     headers = {"Content-Type": "application/json", **({"Authorization": proof} if proof else {})}
     with Line(server.address) as stranger:

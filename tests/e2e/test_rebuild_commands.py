@@ -31,7 +31,7 @@ def test_each_is_rebuilt_from_the_other(tmp_path: Path) -> None:
         for name in ("Ada", "Ben"):
             postroom(folder, "agents", "register", name, "-p", project)
         for count in range(3):
-            words = ["--as", "Ada", "--to", "Ben", "-s", f"Letter {count}", "The lamp is lit."]
+            words = ["--as", "Ada", "--to", "Ben", "-s", f"Message {count}", "The lamp is lit."]
             postroom(folder, "mail", "send", "-p", project, *words)
         written = postroom(folder, "rebuild", "archive")["written"]
         assert list(written.values()) == [2 + 3]

@@ -48,7 +48,7 @@ CHECKS = [
     ignored_auth,
 ]
 """Not: that every wrong request is refused (numbers may come as text) and every right one taken (a folder must
-be an absolute path, and a letter has recipients who are there)."""
+be an absolute path, and a message has recipients who are there)."""
 NAMES = [*all_names(), "events"]
 MODES = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
 KNOWN: dict[str, Any] = {
@@ -66,7 +66,7 @@ pytestmark = pytest.mark.timeout(1_200 if FULL else 120)
 
 
 class World:
-    """A server that can be asked, with agents, letters and reservations, and its document."""
+    """A server that can be asked, with agents, messages and reservations, and its document."""
 
     def __init__(self, schema: Any, token: str, url: str | None) -> None:
         self.operations = {

@@ -1,6 +1,6 @@
-"""Agents that a real server runs: woken by letters, one process an agent, answered once, also through kill -9.
+"""Agents that a real server runs: woken by messages, one process an agent, answered once, also through kill -9.
 
-`POSTROOM_RUNNER_LETTERS` letters go to ten agents at once (30 by default, the full test is 100), and the server is
+`POSTROOM_RUNNER_MESSAGES` messages go to ten agents at once (30 by default, the full test is 100), and the server is
 killed `POSTROOM_RUNNER_ROUNDS` times while its agents work (3 by default, the full test is 30).
 """
 
@@ -18,11 +18,11 @@ import pytest
 
 from e2e.running import Answer, Cut, Line, RunningServer
 
-LETTERS = int(os.environ.get("POSTROOM_RUNNER_LETTERS", "30"))
+MESSAGES = int(os.environ.get("POSTROOM_RUNNER_MESSAGES", "30"))
 ROUNDS = int(os.environ.get("POSTROOM_RUNNER_ROUNDS", "3"))
 SEED = os.environ.get("POSTROOM_RUNNER_SEED", "postroom")
 CREW = tuple(f"Mate{number}" for number in range(10))
-PATIENCE = 60 + 3 * ROUNDS + LETTERS
+PATIENCE = 60 + 3 * ROUNDS + MESSAGES
 AGENT = """
 exec 9>"$LOCKS/$POSTROOM_AGENT"
 flock --nonblock 9 || echo "two $POSTROOM_AGENT" >> "$JOURNAL"
@@ -70,9 +70,9 @@ class Crew:
     def unread(self) -> list[dict[str, Any]]:
         """Return what some agent has not read."""
         return [
-            letter
+            message
             for name in CREW
-            for letter in self.call("fetch_inbox", agent_name=name, unread_only=True, limit=1000)
+            for message in self.call("fetch_inbox", agent_name=name, unread_only=True, limit=1000)
         ]
 
     def await_answers(self, threads: set[str]) -> None:
@@ -130,23 +130,23 @@ def send(line: Line, folder: Path, to: str, key: str) -> str:
     return str(sent["deliveries"][0]["payload"]["thread_id"])
 
 
-def test_many_letters_at_once_have_one_process_an_agent_and_an_answer_each(
+def test_many_messages_at_once_have_one_process_an_agent_and_an_answer_each(
     server: RunningServer, tmp_path: Path
 ) -> None:
     crew = Crew(server, tmp_path / "yard", slow="0.05")
     with server.line() as line:
-        threads = {send(line, crew.folder, CREW[number % 10], f"k{number}") for number in range(LETTERS)}
-    assert len(threads) == LETTERS
+        threads = {send(line, crew.folder, CREW[number % 10], f"k{number}") for number in range(MESSAGES)}
+    assert len(threads) == MESSAGES
     crew.await_answers(threads)
     answers = crew.answers()
     assert Counter(one["thread_id"] for one in answers) == Counter(threads)
     assert {one["body_md"] for one in answers} == {f"done by {name}" for name in CREW}
     assert crew.journal("two") == []
     begun = crew.journal("begin")
-    assert len(begun) == len({instance for _, instance in begun}) == LETTERS
+    assert len(begun) == len({instance for _, instance in begun}) == MESSAGES
 
 
-def test_killed_again_and_again_each_letter_is_answered_once_and_no_program_is_left(
+def test_killed_again_and_again_each_message_is_answered_once_and_no_program_is_left(
     server: RunningServer, tmp_path: Path
 ) -> None:
     crew, dice = Crew(server, tmp_path / "yard", slow="0.2"), random.Random(SEED)
@@ -165,14 +165,14 @@ def test_killed_again_and_again_each_letter_is_answered_once_and_no_program_is_l
     assert crew.journal("two") == []
     begun = Counter(instance for _, instance in crew.journal("begin"))
     assert max(begun.values()) == 1
-    print(f"\n{ROUNDS} kills, {len(answered)} letters answered once each, {len(begun)} programs started")
+    print(f"\n{ROUNDS} kills, {len(answered)} messages answered once each, {len(begun)} programs started")
     assert "Traceback" not in server.log()
 
 
 def written(
     server: RunningServer, folder: Path, keys: Iterator[str], dice: random.Random, *, most: int = 1_000
 ) -> Iterator[str]:
-    """Write letters until the server is gone; one without an answer may or may not be there."""
+    """Write messages until the server is gone; one without an answer may or may not be there."""
     pause = threading.Event()
     try:
         with server.line() as line:
@@ -244,7 +244,7 @@ def test_whoever_wrote_learns_why_a_program_failed_and_nothing_of_it_is_left(
         pause.wait(0.05)
     [answer] = crew.answers()
     assert answer["importance"] == "high"
-    assert answer["body_md"].startswith(f"{CREW[0]} could not handle your letter: ")
+    assert answer["body_md"].startswith(f"{CREW[0]} could not handle your message: ")
     assert reason in answer["body_md"]
     [told] = crew.call("delivery_status", agent_name="Hal", message_id=answer["reply_to"])["recipients"]
     assert (told["state"], reason in told["failure"]) == ("failed", True)

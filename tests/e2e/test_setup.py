@@ -59,12 +59,12 @@ def shell(tmp_path: Path, server: RunningServer) -> Shell:
     return Shell(tmp_path / "home", server)
 
 
-async def letters_of(client: Client) -> str:
-    """Play an agent: begin a session, write a letter to oneself, and return the subject found in the inbox."""
+async def messages_of(client: Client) -> str:
+    """Play an agent: begin a session, write a message to oneself, and return the subject found in the inbox."""
     project = {"project_key": "/home/me/harbour"}
     await client.call_tool("start_session", {**project, "program": "test", "model": "none", "name": "Ada"})
-    letter = {**project, "sender_name": "Ada", "to": ["Ada"], "subject": "Lights", "body_md": "on"}
-    sent = await client.call_tool("send_message", letter)
+    message = {**project, "sender_name": "Ada", "to": ["Ada"], "subject": "Lights", "body_md": "on"}
+    sent = await client.call_tool("send_message", message)
     assert not sent.is_error, sent.content
     inbox = await client.call_tool("fetch_inbox", {**project, "agent_name": "Ada"})
     return json.dumps(inbox.structured_content)
@@ -80,7 +80,7 @@ async def test_a_client_reads_mail_over_stdio_by_the_file_that_was_written(shell
         command=entry["command"], args=entry["args"], env=shell.environment, cwd=shell.project
     )
     async with Client(stdio_client(program)) as client:
-        assert "Lights" in await letters_of(client)
+        assert "Lights" in await messages_of(client)
 
 
 async def test_a_client_reads_mail_over_http_by_the_file_that_was_written(
@@ -94,7 +94,7 @@ async def test_a_client_reads_mail_over_http_by_the_file_that_was_written(
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx2.AsyncClient(headers=entry["headers"]))
         transport = streamable_http_client(entry["url"], http_client=http)
-        assert "Lights" in await letters_of(await stack.enter_async_context(Client(transport)))
+        assert "Lights" in await messages_of(await stack.enter_async_context(Client(transport)))
 
 
 @pytest.mark.parametrize("way", ["--stdio", "--http"])

@@ -457,16 +457,16 @@ async def test_the_sdk_s_client_works_through_it_in_both_eras(
             await client.call_tool("register_agent", {**project, "name": name, "program": "p", "model": "m"})
         refused = await client.call_tool("whois", {**project, "agent_name": "Nobody"})
         assert refused.structured_content["error"]["code"] == "unknown_agent"
-        letter = {**project, "sender_name": "Ada", "to": ["Bo"], "subject": "s", "body_md": "b"}
+        message = {**project, "sender_name": "Ada", "to": ["Bo"], "subject": "s", "body_md": "b"}
         if mode == "auto":
             inbox_uri = f"mail://inbox/{made.structured_content['slug']}/Bo"
             async with client.listen(resource_subscriptions=[inbox_uri]) as news:
-                await client.call_tool("send_message", letter)
+                await client.call_tool("send_message", message)
                 async with asyncio.timeout(PATIENCE):
                     event = await anext(aiter(news))
             assert event.uri == inbox_uri
         else:
-            await client.call_tool("send_message", letter)
+            await client.call_tool("send_message", message)
         inbox = await client.call_tool("fetch_inbox", {**project, "agent_name": "Bo"})
         assert [one["subject"] for one in inbox.structured_content["result"]] == ["s"]
 
@@ -510,12 +510,12 @@ def test_the_command_line_works_with_the_server_that_a_client_started(
     again = run(*words, "--attach", "note.txt", stdin="from *stdin*")
     assert again == sent
     assert run(*words, stdin="another text", code=2)["error"]["code"] == "idempotency_conflict"
-    (letter,) = run("mail", "inbox", "--as", "Bo", "--bodies")["messages"]
-    assert (letter["body_md"], letter["attachments"][0]["size"]) == ("from *stdin*", 8)
-    assert run("mail", "read", str(letter["id"]), "--as", "Bo")["marked"]["read"] is True
-    assert run("mail", "ack", str(letter["id"]), "--as", "Bo")["acknowledged"] is True
-    assert run("mail", "search", "stdin")["hits"][0]["id"] == letter["id"]
-    assert run("mail", "thread", letter["thread_id"])["messages"] == 1
+    (message,) = run("mail", "inbox", "--as", "Bo", "--bodies")["messages"]
+    assert (message["body_md"], message["attachments"][0]["size"]) == ("from *stdin*", 8)
+    assert run("mail", "read", str(message["id"]), "--as", "Bo")["marked"]["read"] is True
+    assert run("mail", "ack", str(message["id"]), "--as", "Bo")["acknowledged"] is True
+    assert run("mail", "search", "stdin")["hits"][0]["id"] == message["id"]
+    assert run("mail", "thread", message["thread_id"])["messages"] == 1
     assert run("mail", "send", "--as", "Ada", "--to", "No", "-s", "S", "t", code=2)["error"]["details"]
     run("reservations", "reserve", "src/**", "--as", "Ada")
     assert run("reservations", "check", "src/a.py", "--as", "Bo", code=2)["conflicts"]

@@ -1,4 +1,4 @@
-"""Telemetry of a real server: what a collector on the wire is sent of a letter, its run and its answer."""
+"""Telemetry of a real server: what a collector on the wire is sent of a message, its run and its answer."""
 
 import json
 import threading
@@ -67,7 +67,7 @@ def configured(folder: Path, text: str) -> RunningServer:
 
 
 def awaited(line: Line, folder: str) -> dict[str, Any]:
-    """Return the first letter that comes for Ada."""
+    """Return the first message that comes for Ada."""
     pause, until = threading.Event(), time.monotonic() + PATIENCE
     while not (found := line.tool("fetch_inbox", project_key=folder, agent_name="Ada")):
         assert time.monotonic() < until, "nobody has answered"
@@ -75,7 +75,7 @@ def awaited(line: Line, folder: str) -> dict[str, Any]:
     return found[0]
 
 
-def test_a_letter_its_run_and_the_answer_reach_a_collector_as_one_trace(
+def test_a_message_its_run_and_the_answer_reach_a_collector_as_one_trace(
     collector: Collector, tmp_path: Path
 ) -> None:
     endpoint = f"http://127.0.0.1:{collector.server_address[1]}"
@@ -90,8 +90,8 @@ def test_a_letter_its_run_and_the_answer_reach_a_collector_as_one_trace(
             asked = {"project": folder, "agent": "Bo", "runner": {"argv": ["sh", "-c", told]}}
             body, typed = json.dumps(asked).encode(), {"Content-Type": "application/json"}
             assert line.request("PUT", "/admin/runners", body=body, headers=typed).status == 200
-            letter = {"sender_name": "Ada", "to": ["Bo"], "subject": WRITTEN, "body_md": WRITTEN}
-            call = {"name": "send_message", "arguments": {"project_key": folder, **letter}}
+            message = {"sender_name": "Ada", "to": ["Bo"], "subject": WRITTEN, "body_md": WRITTEN}
+            call = {"name": "send_message", "arguments": {"project_key": folder, **message}}
             document = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
             assert line.rpc(document, headers={"traceparent": CALLER}).status == 200
             assert awaited(line, folder)["body_md"] == WRITTEN

@@ -71,14 +71,14 @@ def check_both_sides(ada: dict[str, Any], ben: dict[str, Any]) -> None:
 
 
 def check_archive(server: RunningServer, slug: str, *, asked: int, replied: int) -> None:
-    """The repository holds both letters, both profiles, both reservations and the thread; Git finds no fault."""
+    """The repository holds both messages, both profiles, both reservations and the thread; Git finds no fault."""
     paths = git(server, slug, "ls-tree", "-r", "--name-only", "main").splitlines()
-    letters = [path for path in paths if path.startswith("messages/")]
-    assert [Path(path).name for path in letters] == [
+    messages = [path for path in paths if path.startswith("messages/")]
+    assert [Path(path).name for path in messages] == [
         f"{asked}-the-lighthouse.md",
         f"{replied}-re-the-lighthouse.md",
     ]
-    question = git(server, slug, "show", f"main:{letters[0]}")
+    question = git(server, slug, "show", f"main:{messages[0]}")
     head, _, body = question.removeprefix("---\n").partition("\n---\n\n")
     fields = {name: json.loads(text) for name, text in (row.split(": ", 1) for row in head.splitlines())}
     assert body == "Is the *lamp* lit?"

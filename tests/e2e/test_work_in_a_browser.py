@@ -139,7 +139,7 @@ def test_a_person_writes_answers_and_cancels_without_a_script(
     sees(
         browser,
         f"{server.url}/p/postroom-people/agents/Ana?box=inbox",
-        "Bo could not handle your letter: cancelled",
+        "Bo could not handle your message: cancelled",
     )
     assert not browser.complaints()
     assert "Traceback" not in server.log()
@@ -171,7 +171,7 @@ def test_what_comes_back_from_a_form_reads_well_too(
     reads_well("Not sent.")
     fill(browser, "input[name=others]", "Ada")
     press(browser, ".write .choices button")
-    reads_well("Answers come to your letters")
+    reads_well("Answers come to your messages")
     sees(browser, f"{home}/questions", "May I delete the branch?")
     number = browser.see("document.querySelector('input[name=number]').value")
     told = json.dumps({"number": number, "answer": "no"}).encode()

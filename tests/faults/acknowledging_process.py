@@ -1,11 +1,11 @@
-"""Run as a process of its own: writes letters without end and prints the id of each that was acknowledged."""
+"""Run as a process of its own: writes messages without end and prints the id of each that was acknowledged."""
 
 import asyncio
 import sys
 from pathlib import Path
 
 from postroom.stores.sqlite import SqliteStore
-from postroom.testing.conformance.given import an_office, letter
+from postroom.testing.conformance.given import an_office, put_message
 
 CALLERS = 8
 
@@ -16,7 +16,7 @@ async def write_for_ever(store: SqliteStore) -> None:
     async def send() -> None:
         while True:
             message = await store.write(
-                lambda tx: letter(tx, here.ada, [here.ben, here.cyd], body="plum pear")
+                lambda tx: put_message(tx, here.ada, [here.ben, here.cyd], body="plum pear")
             )
             sys.stdout.write(f"{message.id}\n")
             sys.stdout.flush()

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from postroom.contracts.errors import StoreFull
 from postroom.stores.sqlite import SqliteStore
-from postroom.testing.conformance.given import Office, an_office, letter
+from postroom.testing.conformance.given import Office, an_office, put_message
 
 ENOUGH = 10_000
 
 
 async def send(store: SqliteStore, here: Office) -> int | None:
-    """Send one letter; None when the disk is full."""
+    """Send one message; None when the disk is full."""
     try:
-        return await store.write(lambda tx: letter(tx, here.ada, [here.ben], body="plum " * 1_000).id)
+        return await store.write(lambda tx: put_message(tx, here.ada, [here.ben], body="plum " * 1_000).id)
     except StoreFull:
         return None
 

@@ -73,7 +73,7 @@ async def waiting(mail: Mail) -> int:
     return (await mail.store.read(lambda tx: tx.backlog(ARCHIVE))).waiting
 
 
-async def test_a_letter_lies_in_the_archive_as_people_read_it(mail: Mail, tmp_path: Path) -> None:
+async def test_a_message_lies_in_the_archive_as_people_read_it(mail: Mail, tmp_path: Path) -> None:
     archive = archive_of(mail, tmp_path)
     number = await send(
         mail, "Lamp & lens", cc=["Cleo"], thread_id="lamp:1", importance="high", ack_required=True
@@ -103,16 +103,16 @@ async def test_a_letter_lies_in_the_archive_as_people_read_it(mail: Mail, tmp_pa
     assert json.loads(await content(archive, "agents/Ada/profile.json"))["name"] == "Ada"
 
 
-async def test_a_burst_becomes_one_commit_that_names_its_letters(mail: Mail, tmp_path: Path) -> None:
+async def test_a_burst_becomes_one_commit_that_names_its_messages(mail: Mail, tmp_path: Path) -> None:
     archive = archive_of(mail, tmp_path)
-    numbers = [await send(mail, f"Letter {count}") for count in range(7)]
+    numbers = [await send(mail, f"Message {count}") for count in range(7)]
     await relay_of(mail, archive).drain()
     log = await asyncio.to_thread(
         subprocess.check_output,
         ["git", "-C", str(tmp_path / "archive" / f"{SLUG}.git"), "log", "--format=%s%n%b"],
         text=True,
     )
-    assert log.splitlines()[0] == "mail: 7 messages, Letter 0"
+    assert log.splitlines()[0] == "mail: 7 messages, Message 0"
     assert [line for line in log.splitlines() if line.startswith("Message-Id:")] == [
         f"Message-Id: {number}" for number in numbers
     ]
@@ -153,7 +153,7 @@ async def test_mail_works_while_git_is_broken_and_the_backlog_drains_afterwards(
     relay = relay_of(mail, archive)
     numbers = [await send(mail, "While broken"), await send(mail, "Still broken")]
     assert await relay.drain() == 0
-    assert await waiting(mail) == 5  # three profiles and two letters
+    assert await waiting(mail) == 5  # three profiles and two messages
     row = (await mail.store.read(lambda tx: tx.outbox(ARCHIVE, limit=1)))[0]
     assert row.attempts == 1
     assert row.last_error
@@ -191,7 +191,7 @@ async def test_the_relay_serves_until_it_is_stopped(mail: Mail, tmp_path: Path) 
     assert await waiting(mail) == 0
 
 
-async def test_a_recalled_letter_is_emptied_where_it_lies(mail: Mail, tmp_path: Path) -> None:
+async def test_a_recalled_message_is_emptied_where_it_lies(mail: Mail, tmp_path: Path) -> None:
     archive = archive_of(mail, tmp_path)
     number = await send(mail, "Too early", body_md="the secret plan")
     await relay_of(mail, archive).drain()
@@ -216,7 +216,7 @@ async def test_the_archive_rebuilt_from_the_database_is_the_one_the_relay_wrote(
     mail: Mail, tmp_path: Path
 ) -> None:
     for count in range(5):
-        await send(mail, f"Letter {count}", thread_id="one")
+        await send(mail, f"Message {count}", thread_id="one")
     await mail.call(
         "file_reservation_paths",
         {"project_key": PROJECT, "agent_name": "Ben", "paths": ["src/**", "docs/a.md"]},

@@ -18,7 +18,7 @@ from postroom.app.config import Settings
 from postroom.contracts.clock import milliseconds
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from postroom.testing.conformance.given import an_office, letter
+from postroom.testing.conformance.given import an_office, put_message
 
 PATIENCE = 20
 DAY = timedelta(days=1)
@@ -50,7 +50,7 @@ async def test_the_first_one_is_made_a_minute_after_the_start_and_then_one_a_day
     sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     here = await an_office(sqlite_store)
-    await sqlite_store.write(lambda tx: letter(tx, here.ada, [here.ben], body="plum"))
+    await sqlite_store.write(lambda tx: put_message(tx, here.ada, [here.ben], body="plum"))
     timed = backups(tmp_path, sqlite_store, clock)
     timed.start()
     await until(clock)
@@ -237,7 +237,7 @@ async def test_a_clock_that_jumps_costs_one_backup_more_and_none_of_those_before
     assert state.age_ms == 0
 
 
-async def test_letters_are_sent_while_a_copy_is_made(
+async def test_messages_are_sent_while_a_copy_is_made(
     sqlite_store: SqliteStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     await grow(sqlite_store)
@@ -247,7 +247,7 @@ async def test_letters_are_sent_while_a_copy_is_made(
         copying = group.create_task(timed.round())
         sent = 0
         while not copying.done():
-            await sqlite_store.write(lambda tx: letter(tx, here.ada, [here.ben], body="plum"))
+            await sqlite_store.write(lambda tx: put_message(tx, here.ada, [here.ben], body="plum"))
             sent += 1
     assert sent > 1
     assert (await timed.state()).failure is None

@@ -162,9 +162,9 @@ def test_many_clients_that_insist_have_one_effect_each_however_the_store_fails(
         room = _over(sound, faulty, writes_that(lambda _: dice.random() < 0.5))
         async with asyncio.TaskGroup() as group:
             for number in range(12):
-                letter = {"sender_name": ("Ada", "Cyd")[number % 2], "to": ["Ben"], "subject": f"{number}"}
+                message = {"sender_name": ("Ada", "Cyd")[number % 2], "to": ["Ben"], "subject": f"{number}"}
                 group.create_task(
-                    _insist(room, "send_message", {**letter, "body_md": "b", "idempotency_key": f"{number}"})
+                    _insist(room, "send_message", {**message, "body_md": "b", "idempotency_key": f"{number}"})
                 )
         arrived = await sound.inbox("Ben", after=0, limit=100)
         assert sorted(int(one["subject"]) for one in arrived) == list(range(12))

@@ -8,16 +8,16 @@ import pytest
 
 from postroom.contracts.errors import StoreReadOnly
 from postroom.stores.sqlite import SqliteStore
-from postroom.testing.conformance.given import Office, an_office, letter
+from postroom.testing.conformance.given import Office, an_office, put_message
 
 PATIENCE = 20
 
 
 async def send(store: SqliteStore, here: Office) -> None:
-    await store.write(lambda tx: letter(tx, here.ada, [here.ben], body="plum " * 200))
+    await store.write(lambda tx: put_message(tx, here.ada, [here.ben], body="plum " * 200))
 
 
-async def test_a_backup_made_while_letters_are_written_is_consistent(
+async def test_a_backup_made_while_messages_are_written_is_consistent(
     sqlite_store: SqliteStore, tmp_path: Path
 ) -> None:
     here = await an_office(sqlite_store)

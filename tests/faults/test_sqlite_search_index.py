@@ -8,7 +8,7 @@ import pytest
 
 from postroom.contracts.store import MailWrites
 from postroom.stores.sqlite import SqliteStore
-from postroom.testing.conformance.given import Office, an_office, letter, never_made
+from postroom.testing.conformance.given import Office, an_office, never_made, put_message
 
 
 def indexed_words(path: Path) -> set[str]:
@@ -25,7 +25,9 @@ def assert_that_index_and_messages_agree(path: Path) -> None:
 
 
 def recall_at_once(tx: MailWrites, here: Office) -> None:
-    tx.mark_recalled(letter(tx, here.ada, [here.ben], subject="secret", body="hidden", topic="veil").id, 1)
+    tx.mark_recalled(
+        put_message(tx, here.ada, [here.ben], subject="secret", body="hidden", topic="veil").id, 1
+    )
 
 
 @pytest.mark.parametrize("settled_before", [True, False])
@@ -33,9 +35,9 @@ async def test_a_recalled_message_leaves_no_word_behind(
     sqlite_store: SqliteStore, settled_before: bool
 ) -> None:
     here = await an_office(sqlite_store)
-    await sqlite_store.write(lambda tx: letter(tx, here.ada, [here.ben], subject="plum", body="kept"))
+    await sqlite_store.write(lambda tx: put_message(tx, here.ada, [here.ben], subject="plum", body="kept"))
     sent = await sqlite_store.write(
-        lambda tx: letter(tx, here.ada, [here.ben], subject="secret", body="hidden", topic="veil").id
+        lambda tx: put_message(tx, here.ada, [here.ben], subject="secret", body="hidden", topic="veil").id
     )
     if settled_before:
         await sqlite_store.settle()
@@ -49,9 +51,9 @@ async def test_a_recalled_message_leaves_no_word_behind(
 
 async def test_an_undone_message_leaves_no_word_behind(sqlite_store: SqliteStore) -> None:
     here = await an_office(sqlite_store)
-    await never_made(sqlite_store, lambda tx: letter(tx, here.ada, [here.ben], body="hidden"))
+    await never_made(sqlite_store, lambda tx: put_message(tx, here.ada, [here.ben], body="hidden"))
     await sqlite_store.settle()
-    await sqlite_store.write(lambda tx: letter(tx, here.ada, [here.ben], subject="plum", body="kept"))
+    await sqlite_store.write(lambda tx: put_message(tx, here.ada, [here.ben], subject="plum", body="kept"))
     await sqlite_store.settle()
     assert indexed_words(sqlite_store.path) == {"plum", "kept", "ada"}
     assert_that_index_and_messages_agree(sqlite_store.path)

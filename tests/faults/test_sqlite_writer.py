@@ -21,7 +21,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.store import MailStore, MailWrites
 from postroom.stores.sqlite import SqliteStore
-from postroom.testing.conformance.given import Office, an_office, letter
+from postroom.testing.conformance.given import Office, an_office, put_message
 
 T = TypeVar("T")
 Change = Callable[[MailWrites], object]
@@ -88,7 +88,7 @@ async def subjects(store: MailStore, here: Office) -> list[str]:
 
 def sending(here: Office, subject: str, *, body: str = "plum") -> Callable[[MailWrites], str]:
     def change(tx: MailWrites) -> str:
-        letter(tx, here.ada, [here.ben], subject=subject, body=body)
+        put_message(tx, here.ada, [here.ben], subject=subject, body=body)
         return subject
 
     return change
@@ -96,7 +96,7 @@ def sending(here: Office, subject: str, *, body: str = "plum") -> Callable[[Mail
 
 def failing(here: Office, subject: str) -> Change:
     def change(tx: MailWrites) -> None:
-        letter(tx, here.ada, [here.ben], subject=subject)
+        put_message(tx, here.ada, [here.ben], subject=subject)
         raise ValueError(subject)
 
     return change
@@ -291,7 +291,7 @@ async def test_a_reader_sees_nothing_of_an_unfinished_change(sqlite_store: Sqlit
     gate = Gate()
 
     def send_and_wait(tx: MailWrites) -> None:
-        letter(tx, here.ada, [here.ben], subject="waiting")
+        put_message(tx, here.ada, [here.ben], subject="waiting")
         gate(tx)
 
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:

@@ -232,6 +232,34 @@ def test_two_processes_at_once_migrate_once(path: Path) -> None:
     assert [row[0] for row in ledger(path)] == [step.version for step in shipped_migrations()]
 
 
+def test_what_was_called_a_letter_is_a_message_afterwards(path: Path) -> None:
+    earlier = [step for step in shipped_migrations() if step.version < 10]
+    run(path, *earlier)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.executescript(
+            """
+            INSERT INTO projects (id, slug, human_key, created_at, spelling) VALUES (1, 'p', '/p', 1, '/p');
+            INSERT INTO project_events (project_id, seq, at, kind)
+              VALUES (1, 1, 1, 'project.made'), (1, 2, 1, 'letter.sent'), (1, 3, 1, 'letter.recalled');
+            INSERT INTO run_outbox
+              (outbox_id, lane, target, payload, status, available_at, created_at, attempt_count, max_attempts)
+              VALUES ('a', 'letters', 'mail', '{}', 'pending', 1, 1, 0, 1),
+                     ('b', 'chat', 'x', '{}', 'pending', 1, 1, 0, 1);
+            """
+        )
+        connection.execute("INSERT INTO traces VALUES ('letter/7', ?), ('run/1', ?)", ("0" * 55, "1" * 55))
+    run(path, *shipped_migrations())
+    with closing(sqlite3.connect(path)) as connection:
+        kinds = connection.execute("SELECT kind FROM project_events ORDER BY seq").fetchall()
+        assert kinds == [("project.made",), ("message.sent",), ("message.recalled",)]
+        assert connection.execute("SELECT name FROM traces ORDER BY name").fetchall() == [
+            ("message/7",),
+            ("run/1",),
+        ]
+        lanes = connection.execute("SELECT lane FROM run_outbox ORDER BY outbox_id").fetchall()
+        assert lanes == [("mail",), ("chat",)]
+
+
 def test_the_statements_of_a_step_are_read_one_by_one() -> None:
     script = """-- A remark; with a semicolon.
 CREATE TABLE a (x TEXT DEFAULT ';'); -- and one behind

@@ -89,7 +89,7 @@ class Wishes:
     retired: set[str] = field(default_factory=set)
 
     def may(self, sender: str, reader: str, *, answers: bool) -> bool:
-        """Whether a letter may pass."""
+        """Whether a message may pass."""
         if reader in self.retired:
             return False
         if sender == reader:
@@ -130,8 +130,8 @@ async def _do(room: Room, act: Act, wishes: Wishes) -> None:
             "force_release_file_reservation", **own, reservation_id=held["granted"][0]["id"], reason="r"
         )
     elif kind == "reply":
-        letter = {"message_id": rest[0], "reply_all": rest[1], "body_md": "b"}
-        await room.call("reply_message", project_key=HOMES[who], sender_name=who, **letter)
+        message = {"message_id": rest[0], "reply_all": rest[1], "body_md": "b"}
+        await room.call("reply_message", project_key=HOMES[who], sender_name=who, **message)
     else:
         lists = dict(
             zip(
@@ -140,11 +140,11 @@ async def _do(room: Room, act: Act, wishes: Wishes) -> None:
                 strict=True,
             )
         )
-        letter = {"sender_name": who, "subject": "s", "body_md": "b", **lists, **rest[3]}
-        await room.call("send_message", project_key=HOMES[who], **letter)
+        message = {"sender_name": who, "subject": "s", "body_md": "b", **lists, **rest[3]}
+        await room.call("send_message", project_key=HOMES[who], **message)
 
 
-async def _letters(room: Room) -> dict[int, tuple[Message, list[Recipient]]]:
+async def _messages(room: Room) -> dict[int, tuple[Message, list[Recipient]]]:
     def look(tx: MailReads) -> dict[int, tuple[Message, list[Recipient]]]:
         found = [
             one for project in tx.projects(limit=9) for one in tx.project_messages(project.id, limit=999)
@@ -157,7 +157,7 @@ async def _letters(room: Room) -> dict[int, tuple[Message, list[Recipient]]]:
 
 @given(_acts())
 @settings(SMALL, max_examples=150)
-def test_no_combination_of_flags_gets_a_letter_to_one_who_does_not_take_it(acts: list[Act]) -> None:
+def test_no_combination_of_flags_gets_a_message_to_one_who_does_not_take_it(acts: list[Act]) -> None:
     async def play(room: Room) -> None:
         await _open_three(room)
         wishes = Wishes()
@@ -166,19 +166,19 @@ def test_no_combination_of_flags_gets_a_letter_to_one_who_does_not_take_it(acts:
             try:
                 await _do(room, act, wishes)
             except PostroomError:
-                assert await _letters(room) == known, "a refusal sends nothing"
+                assert await _messages(room) == known, "a refusal sends nothing"
                 continue
-            letters = await _letters(room)
-            for number in letters.keys() - known.keys():
-                letter, readers = letters[number]
-                original = known[letter.reply_to] if letter.reply_to else None
+            messages = await _messages(room)
+            for number in messages.keys() - known.keys():
+                message, readers = messages[number]
+                original = known[message.reply_to] if message.reply_to else None
                 for reader in readers:
                     assert wishes.may(
-                        letter.sender_name,
+                        message.sender_name,
                         reader.name,
-                        answers=_answers(original, letter.sender_name, reader.name),
+                        answers=_answers(original, message.sender_name, reader.name),
                     ), (act, reader)
-            known = letters
+            known = messages
 
     _run(play)
 
@@ -186,13 +186,13 @@ def test_no_combination_of_flags_gets_a_letter_to_one_who_does_not_take_it(acts:
 def _answers(original: tuple[Message, list[Recipient]] | None, sender: str, reader: str) -> bool:
     if original is None:
         return False
-    letter, readers = original
-    return letter.sender_name == reader and sender in {one.name for one in readers}
+    message, readers = original
+    return message.sender_name == reader and sender in {one.name for one in readers}
 
 
 @given(_acts(), PEOPLE, PEOPLE)
 @settings(SMALL, max_examples=60)
-def test_one_who_takes_a_letter_gets_it(acts: list[Act], sender: str, reader: str) -> None:
+def test_one_who_takes_a_message_gets_it(acts: list[Act], sender: str, reader: str) -> None:
     async def play(room: Room) -> None:
         await _open_three(room)
         wishes = Wishes()
@@ -203,14 +203,14 @@ def test_one_who_takes_a_letter_gets_it(acts: list[Act], sender: str, reader: st
                 continue
         if sender in wishes.retired:
             return
-        letter = {
+        message = {
             "sender_name": sender,
             "to": [_address(reader, HOMES[sender])],
             "subject": "s",
             "body_md": "b",
         }
         try:
-            await room.call("send_message", project_key=HOMES[sender], **letter)
+            await room.call("send_message", project_key=HOMES[sender], **message)
         except PostroomError:
             assert not wishes.may(sender, reader, answers=False)
         else:
@@ -227,10 +227,10 @@ ABROAD = "Vicuna"
 
 @dataclass(slots=True)
 class Seen:
-    """What one viewer saw of one letter, as text, and who may stand in it."""
+    """What one viewer saw of one message, as text, and who may stand in it."""
 
     viewer: str
-    letter: int
+    message: int
     text: str
 
 
@@ -240,7 +240,7 @@ def _names_in(text: str) -> set[str]:
 
 ANIMAL = st.sampled_from(ANIMALS)
 ANYBODY = st.sampled_from([*ANIMALS, f"{ABROAD}@projects-shore"])
-LETTERS = st.lists(
+MESSAGES = st.lists(
     st.tuples(
         ANIMAL,
         st.lists(ANYBODY, max_size=3),
@@ -253,8 +253,8 @@ LETTERS = st.lists(
 )
 
 
-async def _send_all(room: Room, letters: list[Act]) -> None:
-    for sender, to, cc, bcc, twist in letters:
+async def _send_all(room: Room, messages: list[Act]) -> None:
+    for sender, to, cc, bcc, twist in messages:
         try:
             sent = await room.call(
                 "send_message",
@@ -268,21 +268,21 @@ async def _send_all(room: Room, letters: list[Act]) -> None:
                 ack_required=True,
                 broadcast=twist == "broadcast",
             )
-            letter = sent["deliveries"][0]["payload"]["id"]
+            message = sent["deliveries"][0]["payload"]["id"]
             readers = [one for one in (*to, *cc, *bcc) if "@" not in one]
             if twist == "ack" and readers:
-                await room.call("acknowledge_message", agent_name=readers[-1], message_id=letter)
+                await room.call("acknowledge_message", agent_name=readers[-1], message_id=message)
             elif twist == "answer all" and readers:
-                answer = {"message_id": letter, "body_md": "zebra", "reply_all": True}
+                answer = {"message_id": message, "body_md": "zebra", "reply_all": True}
                 await room.call("reply_message", sender_name=readers[-1], **answer)
             elif twist == "recall":
-                await room.call("recall_message", sender_name=sender, message_id=letter)
+                await room.call("recall_message", sender_name=sender, message_id=message)
         except PostroomError:
             continue
 
 
 async def _seen_by(room: Room, viewer: str, home: str, ids: Iterable[int]) -> list[Seen]:
-    """Return each view of each letter that an agent can have."""
+    """Return each view of each message that an agent can have."""
     own = {"project_key": home, "agent_name": viewer}
     seen: list[Seen] = []
     for name in ("get_message", "delivery_status"):
@@ -302,7 +302,7 @@ async def _seen_by(room: Room, viewer: str, home: str, ids: Iterable[int]) -> li
 
 
 async def _archived(room: Room) -> list[Seen]:
-    """Return each letter as the archive shows it, to nobody in particular."""
+    """Return each message as the archive shows it, to nobody in particular."""
 
     def look(tx: MailReads) -> dict[str, bytes]:
         project = tx.project(HARBOR)
@@ -315,26 +315,26 @@ async def _archived(room: Room) -> list[Seen]:
     return [Seen("", int(path.rpartition("/")[2].partition("-")[0]), text) for path, text in pages.items()]
 
 
-def _may_stand(seen: Seen, letter: Message, readers: list[Recipient]) -> set[str]:
+def _may_stand(seen: Seen, message: Message, readers: list[Recipient]) -> set[str]:
     hidden = {one.name for one in readers if one.kind == "bcc"}
-    own = hidden if seen.viewer == letter.sender_name else hidden & {seen.viewer}
-    return {letter.sender_name, *(one.name for one in readers if one.kind != "bcc"), *own}
+    own = hidden if seen.viewer == message.sender_name else hidden & {seen.viewer}
+    return {message.sender_name, *(one.name for one in readers if one.kind != "bcc"), *own}
 
 
-@given(LETTERS)
+@given(MESSAGES)
 @settings(SMALL, max_examples=60)
-def test_no_view_shows_a_hidden_recipient_to_anyone_but_the_sender_and_itself(letters: list[Act]) -> None:
+def test_no_view_shows_a_hidden_recipient_to_anyone_but_the_sender_and_itself(messages: list[Act]) -> None:
     async def play(room: Room) -> None:
         await room.open(*ANIMALS)
         await room.open(ABROAD, project=SHORE)
-        await _send_all(room, letters)
-        known = await _letters(room)
+        await _send_all(room, messages)
+        known = await _messages(room)
         seen = await _archived(room)
         for viewer in ANIMALS:
             seen += await _seen_by(room, viewer, HARBOR, known)
         seen += await _seen_by(room, ABROAD, SHORE, known)
         for one in seen:
-            may = _may_stand(one, *known[one.letter]) | ({one.viewer} if '"code"' in one.text else set())
+            may = _may_stand(one, *known[one.message]) | ({one.viewer} if '"code"' in one.text else set())
             assert _names_in(one.text) <= may, one
         await _summary_shows_no_hidden(room, known)
 
@@ -346,7 +346,7 @@ async def _summary_shows_no_hidden(room: Room, known: dict[int, tuple[Message, l
         return
     found = await room.call("summarize_thread", thread_id="t")
     assert {one["name"] for one in found["participants"]} == {
-        letter.sender_name for letter, _ in known.values()
+        message.sender_name for message, _ in known.values()
     }
     for waiting in found["unacknowledged"]:
         _, readers = known[waiting["message_id"]]
@@ -375,8 +375,8 @@ class Follower:
 
     events: list[int] = field(default_factory=list)
     events_at: int = 0
-    letters: list[int] = field(default_factory=list)
-    letters_at: int = 0
+    messages: list[int] = field(default_factory=list)
+    messages_at: int = 0
 
     async def follow(self, room: Room, limit: int) -> bool:
         page = await room.call("fetch_inbox_events", agent_name="Ben", after=self.events_at, limit=limit)
@@ -385,15 +385,15 @@ class Follower:
         return bool(page["events"])
 
     async def page(self, room: Room, limit: int) -> bool:
-        page = await room.inbox("Ben", after=self.letters_at, limit=limit)
-        self.letters += [one["id"] for one in page]
-        self.letters_at = page[-1]["seq"] if page else self.letters_at
+        page = await room.inbox("Ben", after=self.messages_at, limit=limit)
+        self.messages += [one["id"] for one in page]
+        self.messages_at = page[-1]["seq"] if page else self.messages_at
         return bool(page)
 
 
 @given(STEPS)
 @settings(SMALL, max_examples=80)
-def test_cursors_never_skip_or_repeat_a_letter_while_others_send_recall_and_read(
+def test_cursors_never_skip_or_repeat_a_message_while_others_send_recall_and_read(
     steps: list[tuple[str, int]],
 ) -> None:
     async def play(room: Room) -> None:
@@ -417,21 +417,21 @@ def test_cursors_never_skip_or_repeat_a_letter_while_others_send_recall_and_read
         while await follower.page(room, 3):
             pass
         assert follower.events == sent
-        assert len(set(follower.letters)) == len(follower.letters)
-        assert set(sent) - gone <= set(follower.letters) <= set(sent)
+        assert len(set(follower.messages)) == len(follower.messages)
+        assert set(sent) - gone <= set(follower.messages) <= set(sent)
 
     _run(play)
 
 
-async def _touch(room: Room, kind: str, letter: int, gone: set[int]) -> None:
+async def _touch(room: Room, kind: str, message: int, gone: set[int]) -> None:
     if kind == "read":
-        await room.call("mark_message_read", agent_name="Ben", message_id=letter)
+        await room.call("mark_message_read", agent_name="Ben", message_id=message)
         return
     try:
-        await room.call("recall_message", sender_name="Ada", message_id=letter)
+        await room.call("recall_message", sender_name="Ada", message_id=message)
     except AlreadyRead:
         return
-    gone.add(letter)
+    gone.add(message)
 
 
 # Leases
@@ -565,7 +565,7 @@ def test_each_key_of_each_agent_has_one_effect_in_whatever_order_calls_come(
         await room.open("Ada", "Ben", "Cyd")
         first: dict[tuple[str, str], tuple[str, Any]] = {}
         for who, key, subject in sorted(calls, key=lambda _: dice.random()):
-            letter = {
+            message = {
                 "sender_name": who,
                 "to": ["Cyd"],
                 "subject": subject,
@@ -573,7 +573,7 @@ def test_each_key_of_each_agent_has_one_effect_in_whatever_order_calls_come(
                 "idempotency_key": key,
             }
             try:
-                answer = await room.call("send_message", **letter)
+                answer = await room.call("send_message", **message)
             except IdempotencyConflict:
                 assert first[who, key][0] != subject
                 continue

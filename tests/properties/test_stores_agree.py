@@ -112,7 +112,7 @@ _ACTOR_NAMES = {"insert_message": "sender"}
 
 
 @dataclass(frozen=True)
-class Letter:
+class Message:
     """A message and its recipients; one that names an agent twice is refused."""
 
     sender: int
@@ -212,7 +212,7 @@ people = (
     | step("touch_agent", agent_id=ids, now=instants)
     | step("put_contact", from_id=ids, to_id=ids, status=choice(ContactStatus), reason=odd_text, now=instants)
 )
-letters = (
+messages = (
     step(
         "insert_message",
         acting=True,
@@ -228,9 +228,9 @@ letters = (
         now=instants,
     )
     | step("insert_recipient", acting=True, message_id=ids, kind=choice(RecipientKind))
-    | st.builds(Letter, ids, st.lists(ids, max_size=3), threads, texts, texts, choice(Importance), instants)
+    | st.builds(Message, ids, st.lists(ids, max_size=3), threads, texts, texts, choice(Importance), instants)
     | st.builds(
-        Letter,
+        Message,
         ids,
         st.lists(ids, max_size=3, unique=True),
         threads,
@@ -288,7 +288,7 @@ effects = (
         st.tuples(odd_text),
     )
 )
-steps = people | letters | letters | effects
+steps = people | messages | messages | effects
 
 
 some = st.lists(ids, max_size=4)
@@ -318,13 +318,13 @@ looks = (
     | step("agents", project_id=st.integers(1, 2), include_retired=st.booleans(), limit=limits, after=places)
     | step("agent", project_id=st.integers(1, 2), name=names)
     | step("agents_by_id", agent_ids=some)
-    | step("letters_of", agent_id=ids, message_ids=some)
+    | step("messages_of", agent_id=ids, message_ids=some)
     | step(
         "project_events",
         project_id=st.integers(1, 3),
         after=places,
         limit=limits,
-        kinds=st.sampled_from([(), ("letter.sent",), ("delivery.read", "reservation.made")]),
+        kinds=st.sampled_from([(), ("message.sent",), ("delivery.read", "reservation.made")]),
     )
     | step("project_messages", project_id=st.integers(1, 2), limit=limits, after=places)
     | step("messages", message_ids=some)
@@ -373,7 +373,7 @@ def everything(tx: MailReads) -> dict[str, object]:
     }
 
 
-AnyStep = Step | EffectStep | Letter
+AnyStep = Step | EffectStep | Message
 
 
 class Undone(Exception):
@@ -423,7 +423,7 @@ class Agreement(RuleBasedStateMachine):
                 for name in ("Ada", "Ben")[: 3 - made.id]:
                     tx.insert_agent(made.id, name=name, program="", model="", task_description="", now=START)
             for sender, readers in ((1, [2, 3]), (2, [1]), (3, [1, 2])):
-                Letter(sender, readers)(tx)
+                Message(sender, readers)(tx)
                 terms = {
                     "pattern": "src",
                     "prefix": "src",

@@ -1,4 +1,4 @@
-"""A mail room whose agents are run as their runners say: letters in, real executors, answers out."""
+"""A mail room whose agents are run as their runners say: messages in, real executors, answers out."""
 
 import asyncio
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
 from postroom.executors.remote import RemoteExecutor
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import Answering, LetterEffects
+from postroom.mail.waking.answers import Answering, MessageEffects
 from postroom.mail.waking.boxes import PeopleBoxes
 from postroom.mail.waking.runners import written_runner
 from postroom.mail.waking.turns import AgentTurns
@@ -71,7 +71,7 @@ class RunnerRoom(Room):
             ExecutorsByThread({AGENT_THREAD: self.turns}),
             self.runs,
             consumer_id="server",
-            effects=JoinedEffects(LetterEffects(), self.results),
+            effects=JoinedEffects(MessageEffects(), self.results),
             timer=self.clock,
             random=Random(1),
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=self.most_attempts),

@@ -240,12 +240,12 @@ async def test_whoever_wrote_learns_why_the_other_server_failed_and_never_the_se
     caplog.set_level(logging.DEBUG)
     await begun(room, remote, answer)
     await room.turn()
-    [letter] = await room.inbox("Ada")
-    assert letter["importance"] == "high"
-    assert why in letter["body_md"]
+    [message] = await room.inbox("Ada")
+    assert message["importance"] == "high"
+    assert why in message["body_md"]
     assert [one.path for one in remote.asked] == ["/run"]
     kept = [one.runner for one in await room.store.read(lambda tx: tx.runners(limit=9, after=0))]
-    seen = caplog.text + str(letter) + str(await room.dead()) + str(await room.runs_of()) + str(kept)
+    seen = caplog.text + str(message) + str(await room.dead()) + str(await room.runs_of()) + str(kept)
     assert SECRET not in seen
     assert remote.runs[0].headers["x-postroom-signature"] not in seen
 

@@ -1,4 +1,4 @@
-"""Agents that a model runs: letters in, calls of the mail room, answers out, against a server on real sockets."""
+"""Agents that a model runs: messages in, calls of the mail room, answers out, against a server on real sockets."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ def seen(endpoint: FakeEndpoint, number: int) -> list[tuple[str, str]]:
     return [(one["role"], one.get("content") or "") for one in told if one["role"] != "system"]
 
 
-async def test_a_letter_is_read_tools_are_called_as_the_agent_and_the_answer_is_mailed_back(
+async def test_a_message_is_read_tools_are_called_as_the_agent_and_the_answer_is_mailed_back(
     room: RunnerRoom, endpoint: FakeEndpoint
 ) -> None:
     await room.employ(Bo=bo(endpoint, instructions="Be brief."))
@@ -179,7 +179,7 @@ async def test_a_question_suspends_the_run_and_the_answer_is_what_the_call_retur
     assert all(one["read_at"] for one in await room.inbox("Bo"))
 
 
-async def test_a_question_may_be_answered_by_a_letter(room: RunnerRoom, endpoint: FakeEndpoint) -> None:
+async def test_a_question_may_be_answered_by_a_message(room: RunnerRoom, endpoint: FakeEndpoint) -> None:
     await room.employ(Bo=bo(endpoint))
     endpoint.answers = [calls("ask_person", question="Shall it be red?"), says("painted")]
     await room.send("Ada", "Bo")
@@ -193,18 +193,18 @@ async def test_a_question_may_be_answered_by_a_letter(room: RunnerRoom, endpoint
     assert all(one["read_at"] for one in await room.inbox("Bo"))
 
 
-async def test_each_letter_has_a_run_that_sees_nothing_of_the_one_before(
+async def test_each_message_has_a_run_that_sees_nothing_of_the_one_before(
     room: RunnerRoom, endpoint: FakeEndpoint
 ) -> None:
     await room.employ(Bo=bo(endpoint))
     endpoint.answers = [says("one"), says("two")]
-    for body in ("the first letter", "the second letter"):
+    for body in ("the first message", "the second message"):
         await room.send("Ada", "Bo", body=body)
         await room.turn()
     [(role, text)] = seen(endpoint, 2)
     assert role == "user"
-    assert "the second letter" in text
-    assert "the first letter" not in text
+    assert "the second message" in text
+    assert "the first message" not in text
 
 
 async def test_a_key_that_is_not_set_is_named_to_the_sender_and_nobody_is_asked(
@@ -243,13 +243,13 @@ async def test_whoever_wrote_learns_why_the_endpoint_failed_and_never_the_key(
     endpoint.answers = list(answers)
     sent = await room.send("Ada", "Bo")
     await room.turn()
-    [letter] = await room.inbox("Ada")
-    assert letter["importance"] == "high"
-    assert letter["body_md"].startswith("Bo could not handle your letter: ")
-    assert why in letter["body_md"]
+    [message] = await room.inbox("Ada")
+    assert message["importance"] == "high"
+    assert message["body_md"].startswith("Bo could not handle your message: ")
+    assert why in message["body_md"]
     assert (await room.handled(number(sent), "Bo")).failure
     kept = [one.runner for one in await room.store.read(lambda tx: tx.runners(limit=9, after=0))]
-    assert KEY not in caplog.text + str(letter) + str(await room.dead()) + str(await room.runs_of()) + str(
+    assert KEY not in caplog.text + str(message) + str(await room.dead()) + str(await room.runs_of()) + str(
         kept
     )
 

@@ -680,11 +680,11 @@ def test_a_lost_answer_may_be_repeated(folder: Path, tmp_path: Path) -> None:
 
 def test_a_folder_that_holds_something_else_is_left_alone(folder: Path) -> None:
     folder.mkdir()
-    (folder / "letter.txt").write_text("mine")
+    (folder / "message.txt").write_text("mine")
     with pytest.raises(ArchiveUnavailable) as refused:
         opened(folder)
     assert refused.value.remedy
-    assert [entry.name for entry in folder.iterdir()] == ["letter.txt"]
+    assert [entry.name for entry in folder.iterdir()] == ["message.txt"]
     assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
 
     (folder / "HEAD").write_text("mine too")

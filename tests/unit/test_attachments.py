@@ -310,17 +310,17 @@ async def _sending(room: Room, root: Path, **more: Any) -> dict[str, Any]:
     }
 
 
-async def test_a_letter_carries_its_attachments_in_order_and_equal_bytes_are_kept_once(
+async def test_a_message_carries_its_attachments_in_order_and_equal_bytes_are_kept_once(
     room: Room, tmp_path: Path
 ) -> None:
     (tmp_path / "a.txt").write_bytes(b"same")
-    letter = await _sending(room, tmp_path)
+    message = await _sending(room, tmp_path)
     files = [
         {"path": "a.txt"},
         {"name": "b.bin", "content_base64": _b64(b"same")},
         {"name": "c.bin", "content_base64": ""},
     ]
-    sent = await room.call("send_message", **letter, attachments=files)
+    sent = await room.call("send_message", **message, attachments=files)
     arrived = (await room.inbox("Ben", project_key=str(tmp_path)))[0]
     assert [one["name"] for one in arrived["attachments"]] == ["a.txt", "b.bin", "c.bin"]
     assert arrived["attachments"] == sent["deliveries"][0]["payload"]["attachments"]
@@ -331,8 +331,8 @@ async def test_a_letter_carries_its_attachments_in_order_and_equal_bytes_are_kep
 
 async def test_a_reply_carries_attachments_and_a_preview_is_stored_beside(room: Room, tmp_path: Path) -> None:
     room.mail.rules = Rules(inline_image_max_bytes=100)
-    letter = await _sending(room, tmp_path)
-    first = await room.call("send_message", **letter)
+    message = await _sending(room, tmp_path)
+    first = await room.call("send_message", **message)
     shot = {"name": "shot.png", "content_base64": _b64(_picture())}
     answered = await room.call(
         "reply_message",
@@ -349,7 +349,7 @@ async def test_a_reply_carries_attachments_and_a_preview_is_stored_beside(room: 
 
 
 async def test_a_bad_attachment_means_that_nothing_is_sent(room: Room, tmp_path: Path) -> None:
-    letter = await _sending(room, tmp_path)
+    message = await _sending(room, tmp_path)
     good = {"name": "a", "content_base64": ""}
     for kind, bad in (
         (InvalidPath, {"path": "../x"}),
@@ -363,31 +363,31 @@ async def test_a_bad_attachment_means_that_nothing_is_sent(room: Room, tmp_path:
         (InvalidArgument, {"name": "x" * 256, "content_base64": ""}),
         (InvalidArgument, "a.txt"),
     ):
-        await room.refused(kind, "send_message", **letter, attachments=[good, bad])
-    await room.refused(TooLarge, "send_message", **letter, attachments=[good] * 21)
-    await room.refused(InvalidArgument, "send_message", **letter, attachments=[good] * 101)
+        await room.refused(kind, "send_message", **message, attachments=[good, bad])
+    await room.refused(TooLarge, "send_message", **message, attachments=[good] * 21)
+    await room.refused(InvalidArgument, "send_message", **message, attachments=[good] * 101)
 
 
 async def test_files_are_read_for_nobody_who_may_not_act_there(room: Room, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"x")
-    letter = await _sending(room, tmp_path, attachments=[{"path": "a.txt"}])
-    await room.refused(UnknownAgent, "send_message", **{**letter, "sender_name": "Nobody"})
-    await room.refused(WrongToken, "send_message", **letter, caller=Caller(agent_token="no such token"))
+    message = await _sending(room, tmp_path, attachments=[{"path": "a.txt"}])
+    await room.refused(UnknownAgent, "send_message", **{**message, "sender_name": "Nobody"})
+    await room.refused(WrongToken, "send_message", **message, caller=Caller(agent_token="no such token"))
 
 
 async def test_a_repeated_call_is_answered_alike_though_the_file_is_gone(room: Room, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"x")
-    letter = await _sending(room, tmp_path, attachments=[{"path": "a.txt"}], idempotency_key="k")
-    first = await room.call("send_message", **letter)
+    message = await _sending(room, tmp_path, attachments=[{"path": "a.txt"}], idempotency_key="k")
+    first = await room.call("send_message", **message)
     (tmp_path / "a.txt").unlink()
-    assert await room.call("send_message", **letter) == first
+    assert await room.call("send_message", **message) == first
     assert len(await room.inbox("Ben", project_key=str(tmp_path))) == 1
 
 
 async def test_limits_of_the_installation_hold(room: Room, tmp_path: Path) -> None:
     room.mail.rules = RULES
     (tmp_path / "big").write_bytes(b"x" * 1_001)
-    letter = await _sending(room, tmp_path)
-    await room.refused(TooLarge, "send_message", **letter, attachments=[{"path": "big"}])
-    sent = await a_room(room.store, room.clock).call("send_message", **letter, attachments=[{"path": "big"}])
+    message = await _sending(room, tmp_path)
+    await room.refused(TooLarge, "send_message", **message, attachments=[{"path": "big"}])
+    sent = await a_room(room.store, room.clock).call("send_message", **message, attachments=[{"path": "big"}])
     assert sent["count"] == 1

@@ -18,7 +18,7 @@ from postroom.cli import show
 from postroom.cli.main import main
 from postroom.contracts import errors
 
-LETTER: dict[str, Any] = {
+MESSAGE: dict[str, Any] = {
     "id": 7,
     "thread_id": "t-1",
     "subject": "Hello",
@@ -36,8 +36,8 @@ LETTER: dict[str, Any] = {
     ],
     "body_md": "First line\nSecond",
 }
-INBOX = {**LETTER, "seq": 1, "kind": "to", "read_at": None, "acked_at": None}
-SENT = {"count": 1, "deliveries": [{"project": "p", "recipients": ["Bo"], "payload": LETTER}], "skipped": []}
+INBOX = {**MESSAGE, "seq": 1, "kind": "to", "read_at": None, "acked_at": None}
+SENT = {"count": 1, "deliveries": [{"project": "p", "recipients": ["Bo"], "payload": MESSAGE}], "skipped": []}
 AGENT = {
     "id": 1,
     "name": "Ada",
@@ -375,31 +375,31 @@ def test_a_project_is_a_path_made_absolute_or_a_slug(
     assert arguments(fake)["project_key"] == sent.format(here=folder, above=folder.parent)
 
 
-def test_a_letter_that_came_is_marked_as_read(run: Run, fake: FakePostroom) -> None:
-    fake.tools["get_message"] = lambda _: LETTER
+def test_a_message_that_came_is_marked_as_read(run: Run, fake: FakePostroom) -> None:
+    fake.tools["get_message"] = lambda _: MESSAGE
     fake.tools["mark_message_read"] = lambda _: MARK
-    assert run("mail", "read", "7", "--as", "bo", "--json").document == {"message": LETTER, "marked": MARK}
+    assert run("mail", "read", "7", "--as", "bo", "--json").document == {"message": MESSAGE, "marked": MARK}
 
 
 @pytest.mark.parametrize("words", [("--as", "Ada"), ("--as", "Bo", "--peek")])
-def test_an_own_letter_and_a_glance_mark_nothing(run: Run, fake: FakePostroom, words: Sequence[str]) -> None:
-    fake.tools["get_message"] = lambda _: LETTER
-    assert run("mail", "read", "7", *words, "--json").document == {"message": LETTER, "marked": None}
+def test_an_own_message_and_a_glance_mark_nothing(run: Run, fake: FakePostroom, words: Sequence[str]) -> None:
+    fake.tools["get_message"] = lambda _: MESSAGE
+    assert run("mail", "read", "7", *words, "--json").document == {"message": MESSAGE, "marked": None}
     assert len(fake.seen) == 1
 
 
-def test_a_letter_is_shown_with_its_head_and_text(run: Run, fake: FakePostroom) -> None:
-    fake.tools["get_message"] = lambda _: LETTER
+def test_a_message_is_shown_with_its_head_and_text(run: Run, fake: FakePostroom) -> None:
+    fake.tools["get_message"] = lambda _: MESSAGE
     shown = run("mail", "read", "7", "--as", "Ada").out
     head, _, text = shown.partition("\n\n")
-    assert head.splitlines()[:3] == ["Letter: 7", "From: Ada", "To: Bo"]
+    assert head.splitlines()[:3] == ["Message: 7", "From: Ada", "To: Bo"]
     assert text == "First line\nSecond\n"
     fake.tools["fetch_inbox"] = lambda _: [INBOX]
     assert "Second" in run("mail", "inbox", "--as", "Bo", "--bodies").out
 
 
 def test_what_an_agent_wrote_cannot_steer_the_terminal(run: Run, fake: FakePostroom) -> None:
-    hostile = {**LETTER, "subject": "a\x1b]0;x\x07\nTo: Eve", "body_md": "\x1b[2J\u202etxt.exe\x9b1m\ttab\n"}
+    hostile = {**MESSAGE, "subject": "a\x1b]0;x\x07\nTo: Eve", "body_md": "\x1b[2J\u202etxt.exe\x9b1m\ttab\n"}
     fake.tools["get_message"] = lambda _: hostile
     shown = run("mail", "read", "7", "--as", "Ada").out
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(shown)
@@ -455,9 +455,9 @@ def test_the_text_comes_from_a_file_or_from_stdin(
     run: Run, fake: FakePostroom, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.tools["send_message"] = lambda _: SENT
-    (folder / "letter.md").write_bytes("\ufeffgrüße\n".encode())
+    (folder / "message.md").write_bytes("\ufeffgrüße\n".encode())
     send = ("mail", "send", "--as", "Ada", "--to", "Bo", "-s", "S")
-    assert run(*send, "--body-file", "letter.md").code == 0
+    assert run(*send, "--body-file", "message.md").code == 0
     assert arguments(fake)["body_md"] == "grüße\n"
     for words in (("-",), ("--body-file", "-")):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"from stdin"), encoding="utf-8"))
@@ -477,7 +477,7 @@ def test_the_text_comes_from_a_file_or_from_stdin(
         (("text", "--attach", "huge"), "too_large"),
     ],
 )
-def test_a_letter_that_cannot_be_made_is_not_sent(
+def test_a_message_that_cannot_be_made_is_not_sent(
     run: Run, fake: FakePostroom, folder: Path, words: Sequence[str], code: str
 ) -> None:
     (folder / "binary").write_bytes(b"\xff\xfe\xfa")

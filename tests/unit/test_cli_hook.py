@@ -22,7 +22,7 @@ from postroom.cli.hook_input import EDIT_TOOLS, call_of, read_input
 from postroom.cli.main import main
 from postroom.contracts.clients import EVENTS
 
-LINE = "postroom: 1 unread letter"
+LINE = "postroom: 1 unread message"
 SESSION = {"session_id": "s", "cwd": "/w"}
 CURSOR = {"conversation_id": "s", "workspace_roots": ["/w"]}
 

@@ -24,7 +24,7 @@ from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.migrate import migrate, shipped_migrations
 from postroom.testing import ManualClock
-from postroom.testing.conformance.given import an_office, letter
+from postroom.testing.conformance.given import an_office, put_message
 
 NOW = 1_700_000_000_000
 
@@ -176,7 +176,7 @@ def test_a_database_in_use_is_not_touched(
 def spoiled(saved: Path, how: str) -> None:
     content = bytearray(saved.read_bytes())
     if how == "text":
-        content[:] = b"this is a letter, not a database\n" * 50
+        content[:] = b"this is a message, not a database\n" * 50
     elif how == "empty":
         content[:] = b""
     elif how == "cut":
@@ -284,20 +284,20 @@ def test_a_backup_goes_to_where_the_person_stands(
     assert (code, document["path"]) == (0, str(tmp_path / "here.db"))
 
 
-async def with_a_letter(data: Path) -> str:
-    """Have a server's store take a letter, and then the timer's backup; return that one's name."""
+async def with_a_message(data: Path) -> str:
+    """Have a server's store take a message, and then the timer's backup; return that one's name."""
     clock = ManualClock()
     store = await asyncio.to_thread(SqliteStore.open, data / "postroom.db", clock=clock)
     here = await an_office(store)
-    await store.write(lambda tx: letter(tx, here.ada, [here.ben], body="before"))
+    await store.write(lambda tx: put_message(tx, here.ada, [here.ben], body="before"))
     await Backups(Settings(data_dir=data), store, clock, timer=clock).round()
-    await store.write(lambda tx: letter(tx, here.ada, [here.ben], body="after"))
+    await store.write(lambda tx: put_message(tx, here.ada, [here.ben], body="after"))
     await asyncio.to_thread(store.close)
     (made,) = (data / "backups").iterdir()
     return str(made)
 
 
-async def letters_in(data: Path) -> list[str]:
+async def messages_in(data: Path) -> list[str]:
     store = await asyncio.to_thread(SqliteStore.open, data / "postroom.db")
     assert await store.check() == []
     found = await store.read(lambda tx: tx.project_messages(1, limit=9))
@@ -306,11 +306,11 @@ async def letters_in(data: Path) -> list[str]:
 
 
 def test_a_backup_of_the_timer_is_restored(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = asyncio.run(with_a_letter(data))
-    assert asyncio.run(letters_in(data)) == ["before", "after"]
+    made = asyncio.run(with_a_message(data))
+    assert asyncio.run(messages_in(data)) == ["before", "after"]
     code, document = run(capsys, "restore", made, "--force")
     assert (code, document["done"]) == (0, True)
-    assert asyncio.run(letters_in(data)) == ["before"]
+    assert asyncio.run(messages_in(data)) == ["before"]
     assert Path(document["former"]).exists()
 
 

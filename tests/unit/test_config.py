@@ -306,7 +306,7 @@ def test_explain_lists_every_setting_and_no_token(home: dict[str, str]) -> None:
     assert token not in str(refusal(home | {"POSTROOM_PROFILE": token}).as_dict())
 
 
-def test_the_largest_letter_fits_into_the_largest_request(home: dict[str, str]) -> None:
+def test_the_largest_message_fits_into_the_largest_request(home: dict[str, str]) -> None:
     settings = load_settings(environment=home)
     as_base64 = -(-settings.max_attachments_bytes * 4 // 3)
     assert settings.max_request_bytes > as_base64 + 6 * settings.max_body_bytes

@@ -99,8 +99,8 @@ async def test_nothing_gets_past_closed(room: Room, extra: dict[str, Any]) -> No
     await room.call("respond_contact", agent_name="Ben", requester="Ada", accept=True)
     await room.call("respond_contact", agent_name="Ada", requester="Ben", accept=True)
     await room.call("set_contact_policy", agent_name="Ben", policy="closed")
-    letter = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b", **extra}
-    await room.refused(ContactBlocked, "send_message", **letter)
+    message = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b", **extra}
+    await room.refused(ContactBlocked, "send_message", **message)
     assert await room.inbox("Ben") == []
     assert await room.inbox("Cyd") == []
 
@@ -120,9 +120,9 @@ async def test_a_broadcast_passes_by_those_who_do_not_take_it_and_says_who(room:
 
 async def test_a_reply_does_not_get_past_closed_or_a_block(room: Room) -> None:
     await room.open()
-    letter = await room.send("Ben", "Ada", "Cyd")
+    message = await room.send("Ben", "Ada", "Cyd")
     await room.call("set_contact_policy", agent_name="Ben", policy="closed")
-    reply = {"sender_name": "Ada", "message_id": letter, "body_md": "b"}
+    reply = {"sender_name": "Ada", "message_id": message, "body_md": "b"}
     await room.refused(ContactBlocked, "reply_message", **reply)
     await room.refused(ContactBlocked, "reply_message", **reply, reply_all=True, importance="urgent")
     await room.call("set_contact_policy", agent_name="Ben", policy="open")
@@ -133,8 +133,8 @@ async def test_a_reply_does_not_get_past_closed_or_a_block(room: Room) -> None:
 
 async def test_approval_lets_in_those_who_were_approved_and_nobody_else(room: Room) -> None:
     await _closed_room(room, "approval")
-    letter = {"to": ["Ben"], "subject": "s", "body_md": "b"}
-    error = await room.refused(ContactRequired, "send_message", sender_name="Ada", **letter)
+    message = {"to": ["Ben"], "subject": "s", "body_md": "b"}
+    error = await room.refused(ContactRequired, "send_message", sender_name="Ada", **message)
     assert error.value == "Ben"
     assert "request_contact" in error.remedy
     asked = await room.call("request_contact", agent_name="Ada", to="Ben", reason="hello")
@@ -144,37 +144,37 @@ async def test_approval_lets_in_those_who_were_approved_and_nobody_else(room: Ro
         "pending",
         "hello",
     )
-    await room.refused(ContactRequired, "send_message", sender_name="Ada", **letter)
+    await room.refused(ContactRequired, "send_message", sender_name="Ada", **message)
     answered = await room.call("respond_contact", agent_name="Ben", requester="Ada", accept=True)
     assert answered["status"] == "approved"
     assert answered["decided_at"] == iso(room.clock.now())
     await room.send("Ada", "Ben")
-    await room.refused(ContactRequired, "send_message", sender_name="Cyd", **letter)
+    await room.refused(ContactRequired, "send_message", sender_name="Cyd", **message)
 
 
 async def test_an_agent_cannot_approve_itself_by_approving_the_other(room: Room) -> None:
     await _closed_room(room, "approval")
     await room.call("respond_contact", agent_name="Ada", requester="Ben", accept=True)
-    letter = {"to": ["Ben"], "subject": "s", "body_md": "b"}
-    await room.refused(ContactRequired, "send_message", sender_name="Ada", **letter)
+    message = {"to": ["Ben"], "subject": "s", "body_md": "b"}
+    await room.refused(ContactRequired, "send_message", sender_name="Ada", **message)
     await room.call("respond_contact", agent_name="Ada", requester="Ben", accept=False)
     await room.call("respond_contact", agent_name="Ada", requester="Ben", accept=True)
-    await room.refused(ContactRequired, "send_message", sender_name="Ada", **letter)
+    await room.refused(ContactRequired, "send_message", sender_name="Ada", **message)
 
 
-async def test_an_answer_reaches_whoever_wrote_the_letter_even_under_approval(room: Room) -> None:
+async def test_an_answer_reaches_whoever_wrote_the_message_even_under_approval(room: Room) -> None:
     await _closed_room(room, "approval")
-    letter = await room.send("Ben", "Ada")
-    sent = await room.call("reply_message", sender_name="Ada", message_id=letter, body_md="b")
+    message = await room.send("Ben", "Ada")
+    sent = await room.call("reply_message", sender_name="Ada", message_id=message, body_md="b")
     assert sent["deliveries"][0]["recipients"] == ["Ben"]
 
 
-async def test_a_letter_that_went_to_others_opens_no_door(room: Room) -> None:
+async def test_a_message_that_went_to_others_opens_no_door(room: Room) -> None:
     await _closed_room(room, "approval")
-    letter = await room.send("Ben", "Ada")
-    await room.refused(ContactRequired, "reply_message", sender_name="Cyd", message_id=letter, body_md="b")
+    message = await room.send("Ben", "Ada")
+    await room.refused(ContactRequired, "reply_message", sender_name="Cyd", message_id=message, body_md="b")
     error = await room.refused(
-        ContactRequired, "reply_message", sender_name="Cyd", message_id=letter, body_md="b", reply_all=True
+        ContactRequired, "reply_message", sender_name="Cyd", message_id=message, body_md="b", reply_all=True
     )
     assert error.value == "Ben"
 
@@ -182,13 +182,13 @@ async def test_a_letter_that_went_to_others_opens_no_door(room: Room) -> None:
 async def test_a_block_can_be_lifted_and_an_approval_taken_back(room: Room) -> None:
     await room.open()
     await room.call("respond_contact", agent_name="Ben", requester="Ada", accept=False, reason="noise")
-    letter = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}
-    await room.refused(ContactBlocked, "send_message", **letter)
+    message = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}
+    await room.refused(ContactBlocked, "send_message", **message)
     await room.refused(ContactBlocked, "request_contact", agent_name="Ada", to="Ben")
     await room.call("respond_contact", agent_name="Ben", requester="Ada", accept=True)
-    await room.call("send_message", **letter)
+    await room.call("send_message", **message)
     await room.call("respond_contact", agent_name="Ben", requester="Ada", accept=False)
-    await room.refused(ContactBlocked, "send_message", **letter)
+    await room.refused(ContactBlocked, "send_message", **message)
 
 
 async def test_a_block_holds_in_one_direction(room: Room) -> None:
@@ -296,13 +296,13 @@ async def test_a_broadcast_stays_within_the_project(room: Room) -> None:
     assert await room.inbox("Eve", project_key=SHORE) == []
 
 
-async def test_a_letter_from_abroad_can_be_answered_without_an_approval_of_its_own(room: Room) -> None:
+async def test_a_message_from_abroad_can_be_answered_without_an_approval_of_its_own(room: Room) -> None:
     await _two_projects(room, "me", "you")
     await room.call(
         "respond_contact", project_key=SHORE, agent_name="Eve", requester="Ada@projects-harbor", accept=True
     )
-    letter = (await room.call("send_message", **ABROAD))["deliveries"][0]["payload"]["id"]
-    answer = {"project_key": SHORE, "sender_name": "Eve", "message_id": letter, "body_md": "b"}
+    message = (await room.call("send_message", **ABROAD))["deliveries"][0]["payload"]["id"]
+    answer = {"project_key": SHORE, "sender_name": "Eve", "message_id": message, "body_md": "b"}
     sent = await room.call("reply_message", **answer)
     assert sent["deliveries"][0]["project"] == "projects-harbor"
     back = {"project_key": SHORE, "sender_name": "Eve", "to": ["Ada@projects-harbor"]}

@@ -256,7 +256,7 @@ async def test_the_gauges_show_what_there_is_to_do(here: Place, tmp_path: Path) 
         "postroom_oldest_waiting_run_age_seconds": 60,
         "postroom_agents_with_runner": 1,
         "postroom_agents_executing": 0,
-        "postroom_unread_letters": 1,
+        "postroom_unread_messages": 1,
         "postroom_backup_age_seconds": 60,
     }
     assert {name: here.number(name) for name in shown} == shown

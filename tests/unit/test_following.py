@@ -1,4 +1,4 @@
-"""Following an inbox: who waits is answered when something comes, and no letter comes twice or never."""
+"""Following an inbox: who waits is answered when something comes, and no message comes twice or never."""
 
 import asyncio
 from typing import Any
@@ -26,7 +26,7 @@ PATIENCE = 5
 
 async def look(room: Room, after: int | None, *, wait: float = 0, **more: Any) -> Any:
     body = {"project_key": HARBOR, "agent_name": "Ben", "wait_seconds": wait, **more}
-    return await Following(room.mail).letters(body if after is None else {**body, "after": after})
+    return await Following(room.mail).messages(body if after is None else {**body, "after": after})
 
 
 async def test_what_is_there_is_answered_at_once(room: Room) -> None:
@@ -52,7 +52,7 @@ async def test_a_wait_that_is_over_ends_with_nothing(room: Room) -> None:
     assert await everything(room.store) == before
 
 
-async def test_who_waits_is_answered_when_a_letter_comes(room: Room) -> None:
+async def test_who_waits_is_answered_when_a_message_comes(room: Room) -> None:
     await room.open()
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         waits = [group.create_task(look(room, 0, wait=30)) for _ in range(3)]
@@ -75,7 +75,7 @@ async def test_nobody_waits_for_a_server_that_stops(room: Room) -> None:
     assert room.mail.bell.is_stopped
 
 
-async def test_letters_that_were_shown_are_announced(room: Room) -> None:
+async def test_messages_that_were_shown_are_announced(room: Room) -> None:
     await room.open()
     first, second = await room.send("Ada", "Ben"), await room.send("Ada", "Ben")
     await look(room, 1, shown=[first])
@@ -103,7 +103,7 @@ async def test_what_cannot_be_followed_is_refused(
 ) -> None:
     await room.open()
     with pytest.raises(kind):
-        await Following(room.mail).letters({"project_key": HARBOR, "agent_name": "Ben", **body})
+        await Following(room.mail).messages({"project_key": HARBOR, "agent_name": "Ben", **body})
 
 
 async def test_where_agents_prove_who_they_are_a_watcher_does_too(clock: ManualClock) -> None:

@@ -184,10 +184,10 @@ async def test_a_failed_look_is_not_remembered() -> None:
 
 
 async def test_metrics_are_text_for_who_has_the_token(server: Server) -> None:
-    Counter("letters", "Letters.", registry=server.registry).inc()
+    Counter("messages", "Messages.", registry=server.registry).inc()
     reply = await get(server, "/metrics")
     assert reply.headers["content-type"].startswith("text/plain")
-    assert "letters_total 1.0" in reply.text
+    assert "messages_total 1.0" in reply.text
     assert (await get(server, "/metrics", headers={})).status_code == 401
 
 

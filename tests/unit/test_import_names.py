@@ -34,7 +34,7 @@ def test_settings_are_read_once_and_again_after_a_clear(
     assert config.get_settings().storage_root == tmp_path / "elsewhere"
 
 
-async def test_rows_of_a_session_and_letters_of_the_server_meet_in_one_file(settings: Settings) -> None:
+async def test_rows_of_a_session_and_messages_of_the_server_meet_in_one_file(settings: Settings) -> None:
     await db.ensure_schema()
     async with Client(app.build_mcp_server()) as client:
         await client.call_tool("ensure_project", {"human_key": "/srv/x"})
@@ -66,7 +66,7 @@ async def test_what_a_session_does_not_commit_is_undone(settings: Settings) -> N
         assert (await session.execute(text("SELECT count(*) FROM projects"))).scalar() == 0
 
 
-async def test_profiles_and_letters_lie_in_the_archive(settings: Settings) -> None:
+async def test_profiles_and_messages_lie_in_the_archive(settings: Settings) -> None:
     archive = await storage.ensure_archive(settings, "some-project")
     await storage.write_agent_profile(archive, {"name": "Ada", "program": "p"})
     await storage.write_message_bundle(
@@ -77,7 +77,7 @@ async def test_profiles_and_letters_lie_in_the_archive(settings: Settings) -> No
     assert sum(path.endswith("/7-hi.md") for path in found) == 1
 
 
-async def test_bad_profiles_and_letters_are_refused(settings: Settings) -> None:
+async def test_bad_profiles_and_messages_are_refused(settings: Settings) -> None:
     archive = await storage.ensure_archive(settings, "some-project")
     with pytest.raises(InvalidName):
         await storage.write_agent_profile(archive, {"name": "../../etc"})

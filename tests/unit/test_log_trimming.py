@@ -25,10 +25,10 @@ async def bounds(room: Room, project_id: int = 1) -> LogBounds:
     return await room.store.read(lambda tx: tx.log_bounds(project_id))
 
 
-async def furnished(room: Room, letters: int) -> None:
-    """Open a project whose log has four entries and one for each letter, and another with two."""
+async def furnished(room: Room, messages: int) -> None:
+    """Open a project whose log has four entries and one for each message, and another with two."""
     await room.open()
-    for _ in range(letters):
+    for _ in range(messages):
         await room.send("Ada", "Ben")
     await room.open("Eve", project=SHORE)
 
@@ -111,11 +111,14 @@ async def test_nothing_that_a_refused_or_lost_change_told_is_there_twice_or_in_p
     room: Room, clock: ManualClock
 ) -> None:
     await furnished(room, 0)
-    letter = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b", "idempotency_key": "k"}
+    message = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b", "idempotency_key": "k"}
     for faulty in (RefusingStore, LosingStore):
         unlucky = a_room(faulty(room.store, writes(1)), clock)
         with pytest.raises(StoreUnavailable):
-            await unlucky.call("send_message", **{**letter, "idempotency_key": faulty.__name__})
-        await unlucky.call("send_message", **{**letter, "idempotency_key": faulty.__name__})
+            await unlucky.call("send_message", **{**message, "idempotency_key": faulty.__name__})
+        await unlucky.call("send_message", **{**message, "idempotency_key": faulty.__name__})
     found = await room.call("fetch_events", project_key=HARBOR, after=4)
-    assert [(one["seq"], one["kind"]) for one in found["events"]] == [(5, "letter.sent"), (6, "letter.sent")]
+    assert [(one["seq"], one["kind"]) for one in found["events"]] == [
+        (5, "message.sent"),
+        (6, "message.sent"),
+    ]

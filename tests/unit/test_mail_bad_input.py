@@ -50,7 +50,7 @@ GOOD: dict[str, Any] = {
     "run_id": "r",
     "question": "May I?",
 }
-LETTER = {"sender_name": "Ada", "subject": "s", "body_md": "b"}
+MESSAGE = {"sender_name": "Ada", "subject": "s", "body_md": "b"}
 
 
 def _good(operation: Operation) -> dict[str, Any]:
@@ -267,8 +267,8 @@ async def test_every_moment_of_iso_8601_is_taken(room: Room, since: str) -> None
 
 async def test_numbers_and_truth_values_may_come_as_text(memory: Room) -> None:
     await memory.open()
-    letter = await memory.send("Ada", "Ben", ack_required="true")
-    shown = await memory.call("get_message", agent_name="Ben", message_id=str(letter))
+    message = await memory.send("Ada", "Ben", ack_required="true")
+    shown = await memory.call("get_message", agent_name="Ben", message_id=str(message))
     assert shown["ack_required"] is True
     assert len(await memory.inbox("Ben", limit="5")) == 1
 
@@ -314,13 +314,13 @@ async def test_a_session_with_a_bad_pattern_begins_nothing(room: Room) -> None:
 @pytest.mark.parametrize("thread_id", ["", " ", "a b", "-a", "a\n", "a/b", "a" * 129, "ä", "a\x00", ".a", 5])
 async def test_a_thread_name_outside_of_the_rule_is_refused(memory: Room, thread_id: Any) -> None:
     await memory.open()
-    await memory.refused(InvalidArgument, "send_message", **LETTER, to=["Ben"], thread_id=thread_id)
+    await memory.refused(InvalidArgument, "send_message", **MESSAGE, to=["Ben"], thread_id=thread_id)
 
 
 @pytest.mark.parametrize("topic", [" ", "a b", "-a", "a\n", "a" * 65, "ä", "a:b"])
 async def test_a_topic_outside_of_the_rule_is_refused(memory: Room, topic: str) -> None:
     await memory.open()
-    await memory.refused(InvalidArgument, "send_message", **LETTER, to=["Ben"], topic=topic)
+    await memory.refused(InvalidArgument, "send_message", **MESSAGE, to=["Ben"], topic=topic)
 
 
 @pytest.mark.parametrize(
@@ -328,15 +328,15 @@ async def test_a_topic_outside_of_the_rule_is_refused(memory: Room, topic: str) 
 )
 async def test_a_thread_name_within_the_rule_is_kept(memory: Room, thread_id: str) -> None:
     await memory.open()
-    letter = await memory.send("Ada", "Ben", thread_id=thread_id)
-    assert (await memory.call("get_message", agent_name="Ben", message_id=letter))["thread_id"] == thread_id
+    message = await memory.send("Ada", "Ben", thread_id=thread_id)
+    assert (await memory.call("get_message", agent_name="Ben", message_id=message))["thread_id"] == thread_id
 
 
-async def test_the_thread_of_a_letter_to_come_cannot_be_taken(room: Room) -> None:
+async def test_the_thread_of_a_message_to_come_cannot_be_taken(room: Room) -> None:
     await room.open()
     first = await room.send("Ada", "Ben")
     error = await room.refused(
-        UnknownThread, "send_message", **LETTER, to=["Ben"], thread_id=f"msg-{first + 2}"
+        UnknownThread, "send_message", **MESSAGE, to=["Ben"], thread_id=f"msg-{first + 2}"
     )
     assert error.value == f"msg-{first + 2}"
     second = await room.send("Ben", "Ada", thread_id=f"msg-{first}")
@@ -350,17 +350,17 @@ async def test_size_limits_are_kept_to_the_character_and_the_byte(room: Room) ->
     room.mail.rules = Rules(max_subject_chars=10, max_body_bytes=10)
     await room.send("Ada", "Ben", subject="ü" * 10, body_md="ü" * 5)
     for over in ({"subject": "x" * 11}, {"body_md": "x" * 11}, {"body_md": "ü" * 6}):
-        error = await room.refused(TooLarge, "send_message", **{**LETTER, "to": ["Ben"], **over})
+        error = await room.refused(TooLarge, "send_message", **{**MESSAGE, "to": ["Ben"], **over})
         assert isinstance(error.value, int)
-    letter = (await room.inbox("Ben"))[0]["id"]
-    await room.refused(TooLarge, "reply_message", sender_name="Ben", message_id=letter, body_md="x" * 11)
+    message = (await room.inbox("Ben"))[0]["id"]
+    await room.refused(TooLarge, "reply_message", sender_name="Ben", message_id=message, body_md="x" * 11)
 
 
 async def test_the_default_limit_of_a_body_is_a_mebibyte(memory: Room) -> None:
     await memory.open()
-    letter = await memory.send("Ada", "Ben", body_md="x" * 2**20)
-    assert len((await memory.call("get_message", agent_name="Ben", message_id=letter))["body_md"]) == 2**20
-    await memory.refused(TooLarge, "send_message", **{**LETTER, "to": ["Ben"], "body_md": "x" * (2**20 + 1)})
+    message = await memory.send("Ada", "Ben", body_md="x" * 2**20)
+    assert len((await memory.call("get_message", agent_name="Ben", message_id=message))["body_md"]) == 2**20
+    await memory.refused(TooLarge, "send_message", **{**MESSAGE, "to": ["Ben"], "body_md": "x" * (2**20 + 1)})
 
 
 @pytest.mark.parametrize(
@@ -368,22 +368,22 @@ async def test_the_default_limit_of_a_body_is_a_mebibyte(memory: Room) -> None:
 )
 async def test_a_subject_is_one_line_of_text(memory: Room, subject: str) -> None:
     await memory.open()
-    await memory.refused(InvalidArgument, "send_message", **{**LETTER, "to": ["Ben"], "subject": subject})
+    await memory.refused(InvalidArgument, "send_message", **{**MESSAGE, "to": ["Ben"], "subject": subject})
 
 
 @pytest.mark.parametrize("text", ["", "ü", "👩\u200d🚀", "a: b # c --- \"'", "Re: x", "<script>", "e\u0301"])
 async def test_subject_and_body_come_out_as_they_went_in(room: Room, text: str) -> None:
     await room.open()
-    letter = await room.send("Ada", "Ben", subject=text, body_md=f"\r\n\t{text}\n\x1b\u2028 ")
-    shown = await room.call("get_message", agent_name="Ben", message_id=letter)
+    message = await room.send("Ada", "Ben", subject=text, body_md=f"\r\n\t{text}\n\x1b\u2028 ")
+    shown = await room.call("get_message", agent_name="Ben", message_id=message)
     assert shown["subject"] == text
     assert shown["body_md"] == f"\r\n\t{text}\n\x1b\u2028 "
 
 
-async def test_a_letter_to_nobody_is_refused(memory: Room) -> None:
+async def test_a_message_to_nobody_is_refused(memory: Room) -> None:
     await memory.open("Ada")
     for empty in ({}, {"to": []}, {"to": [], "cc": [], "bcc": []}, {"broadcast": True}):
-        await memory.refused(InvalidRecipients, "send_message", **LETTER, **empty)
+        await memory.refused(InvalidRecipients, "send_message", **MESSAGE, **empty)
 
 
 @pytest.mark.parametrize("where", ["to", "cc", "bcc"])
@@ -408,10 +408,10 @@ async def test_one_bad_name_among_good_ones_means_that_nothing_is_sent(
     memory: Room, where: str, bad: str
 ) -> None:
     await memory.open()
-    letter = {**LETTER, "to": ["Ben"]}
-    letter[where] = ["Ben", bad, "Cyd"]
+    message = {**MESSAGE, "to": ["Ben"]}
+    message[where] = ["Ben", bad, "Cyd"]
     with pytest.raises((UnknownAgent, UnknownProject)) as caught:
-        await memory.call("send_message", **letter)
+        await memory.call("send_message", **message)
     assert caught.value.value == bad.strip()
     assert await memory.inbox("Ben") == []
     assert await memory.inbox("Cyd") == []
@@ -422,7 +422,7 @@ async def test_every_bad_recipient_is_named_with_its_reason(room: Room) -> None:
     await room.call("set_contact_policy", agent_name="Cyd", policy="closed")
     await room.call("retire_agent", agent_name="Dee")
     error = await room.refused(
-        InvalidRecipients, "send_message", **LETTER, to=["Ben", "Bem", "Cyd"], cc=["Dee"], bcc=["X@nowhere"]
+        InvalidRecipients, "send_message", **MESSAGE, to=["Ben", "Bem", "Cyd"], cc=["Dee"], bcc=["X@nowhere"]
     )
     reasons = {one["value"]: one["code"] for one in error.details["recipients"]}  # type: ignore[attr-defined]
     assert reasons == {
@@ -438,7 +438,7 @@ async def test_every_bad_recipient_is_named_with_its_reason(room: Room) -> None:
 async def test_a_single_bad_recipient_is_its_own_refusal(memory: Room) -> None:
     await memory.open()
     await memory.call("set_contact_policy", agent_name="Cyd", policy="closed")
-    error = await memory.refused(ContactBlocked, "send_message", **LETTER, to=["Ben", "Cyd"], broadcast=True)
+    error = await memory.refused(ContactBlocked, "send_message", **MESSAGE, to=["Ben", "Cyd"], broadcast=True)
     assert error.value == "Cyd"
 
 
@@ -453,16 +453,16 @@ async def test_thousands_of_bad_names_are_refused_at_once(
         return UnknownAgent(f"no {name}", value=name)
 
     monkeypatch.setattr(sending, "unknown_agent", counted)
-    error = await memory.refused(TooLarge, "send_message", **LETTER, to=[f"N{n}" for n in range(1_001)])
+    error = await memory.refused(TooLarge, "send_message", **MESSAGE, to=[f"N{n}" for n in range(1_001)])
     assert error.value == 1_001
     await memory.refused(
-        TooLarge, "send_message", **LETTER, broadcast=True, to=[f"N{n}" for n in range(1_001)]
+        TooLarge, "send_message", **MESSAGE, broadcast=True, to=[f"N{n}" for n in range(1_001)]
     )
     assert compared == []
-    await memory.refused(InvalidRecipients, "send_message", **LETTER, to=[f"N{n}" for n in range(1_000)])
+    await memory.refused(InvalidRecipients, "send_message", **MESSAGE, to=[f"N{n}" for n in range(1_000)])
     assert len(compared) == sending.MAX_PROBLEMS
-    await memory.refused(InvalidArgument, "send_message", **LETTER, to=["x"] * 10_001)
-    await memory.refused(InvalidArgument, "send_message", **LETTER, to=["x" * 401])
+    await memory.refused(InvalidArgument, "send_message", **MESSAGE, to=["x"] * 10_001)
+    await memory.refused(InvalidArgument, "send_message", **MESSAGE, to=["x" * 401])
 
 
 async def test_a_broadcast_to_more_than_can_be_listed_is_refused_and_not_cut(
@@ -470,28 +470,28 @@ async def test_a_broadcast_to_more_than_can_be_listed_is_refused_and_not_cut(
 ) -> None:
     await memory.open("Ada", "Ben", "Cyd", "Dee")
     monkeypatch.setattr(sending, "MAX_BROADCAST", 3)
-    await memory.refused(TooLarge, "send_message", **LETTER, broadcast=True)
+    await memory.refused(TooLarge, "send_message", **MESSAGE, broadcast=True)
     monkeypatch.setattr(sending, "MAX_BROADCAST", 4)
-    assert (await memory.call("send_message", **LETTER, broadcast=True))["count"] == 3
+    assert (await memory.call("send_message", **MESSAGE, broadcast=True))["count"] == 3
 
 
 async def test_the_number_of_recipients_is_limited_but_for_a_broadcast(room: Room) -> None:
     await room.open("Ada", "Ben", "Cyd", "Dee")
     room.mail.rules = Rules(max_recipients=2)
-    await room.refused(TooLarge, "send_message", **LETTER, to=["Ben", "Cyd", "Dee"])
+    await room.refused(TooLarge, "send_message", **MESSAGE, to=["Ben", "Cyd", "Dee"])
     await room.send("Ada", "Ben", "Cyd", "Ben")
-    sent = await room.call("send_message", **LETTER, broadcast=True)
+    sent = await room.call("send_message", **MESSAGE, broadcast=True)
     assert sent["count"] == 3
-    letter = sent["deliveries"][0]["payload"]["id"]
+    message = sent["deliveries"][0]["payload"]["id"]
     await room.refused(
-        TooLarge, "reply_message", sender_name="Ben", message_id=letter, body_md="b", reply_all=True
+        TooLarge, "reply_message", sender_name="Ben", message_id=message, body_md="b", reply_all=True
     )
 
 
-async def test_a_name_that_differs_by_case_is_the_agent_and_gets_one_letter(room: Room) -> None:
+async def test_a_name_that_differs_by_case_is_the_agent_and_gets_one_message(room: Room) -> None:
     await room.open()
     sent = await room.call(
-        "send_message", **LETTER, to=["BEN", "ben", " Ben "], cc=["bEn"], bcc=["Cyd", "CYD"]
+        "send_message", **MESSAGE, to=["BEN", "ben", " Ben "], cc=["bEn"], bcc=["Cyd", "CYD"]
     )
     assert sent["count"] == 2
     assert sent["deliveries"][0]["payload"]["to"] == ["Ben"]
@@ -509,7 +509,7 @@ async def test_a_message_that_there_is_not_is_unknown(memory: Room, name: str) -
         assert error.value == message_id
 
 
-async def test_letters_threads_and_reservations_that_there_are_not_are_unknown(room: Room) -> None:
+async def test_messages_threads_and_reservations_that_there_are_not_are_unknown(room: Room) -> None:
     await room.open()
     await room.refused(UnknownMessage, "recall_message", sender_name="Ada", message_id=7)
     await room.refused(UnknownMessage, "reply_message", sender_name="Ada", message_id=7, body_md="b")
@@ -524,7 +524,7 @@ async def test_letters_threads_and_reservations_that_there_are_not_are_unknown(r
     await room.refused(UnknownAgent, "list_file_reservations", agent_name="Nobody")
 
 
-async def test_letters_and_reservations_of_another_project_are_unknown(
+async def test_messages_and_reservations_of_another_project_are_unknown(
     room: Room, clock: ManualClock
 ) -> None:
     await room.open()
@@ -533,13 +533,13 @@ async def test_letters_and_reservations_of_another_project_are_unknown(
     sent = await away.call(
         "send_message", project_key=SHORE, sender_name="Eve", to=["Flo"], subject="s", body_md="b"
     )
-    letter = sent["deliveries"][0]["payload"]["id"]
+    message = sent["deliveries"][0]["payload"]["id"]
     held = await away.call("file_reservation_paths", project_key=SHORE, agent_name="Eve", paths=["a"])
     number = held["granted"][0]["id"]
     for name in ("get_message", "delivery_status", "mark_message_read", "acknowledge_message"):
-        await room.refused(UnknownMessage, name, agent_name="Ada", message_id=letter)
-    await room.refused(UnknownMessage, "reply_message", sender_name="Ada", message_id=letter, body_md="b")
-    await room.refused(UnknownMessage, "recall_message", sender_name="Ada", message_id=letter)
+        await room.refused(UnknownMessage, name, agent_name="Ada", message_id=message)
+    await room.refused(UnknownMessage, "reply_message", sender_name="Ada", message_id=message, body_md="b")
+    await room.refused(UnknownMessage, "recall_message", sender_name="Ada", message_id=message)
     for name in ("release_file_reservations", "renew_file_reservations"):
         await room.refused(UnknownReservation, name, agent_name="Ada", ids=[number])
     await room.refused(

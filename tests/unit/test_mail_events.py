@@ -33,9 +33,9 @@ TELLS: dict[str, list[str]] = {
     "create_agent_identity": ["agent.registered"],
     "retire_agent": ["agent.retired"],
     "unretire_agent": ["agent.unretired"],
-    "send_message": ["letter.sent"],
-    "reply_message": ["letter.sent"],
-    "recall_message": ["letter.recalled"],
+    "send_message": ["message.sent"],
+    "reply_message": ["message.sent"],
+    "recall_message": ["message.recalled"],
     "mark_message_read": ["delivery.read"],
     "acknowledge_message": ["delivery.read", "delivery.acknowledged"],
     "ask_person": ["pause.asked"],
@@ -45,7 +45,7 @@ TELLS: dict[str, list[str]] = {
     "file_reservation_paths": ["reservation.made", "reservation.made"],
     "release_file_reservations": ["reservation.released", "reservation.released"],
     "renew_file_reservations": ["reservation.renewed", "reservation.renewed"],
-    "force_release_file_reservation": ["reservation.taken", "letter.sent"],
+    "force_release_file_reservation": ["reservation.taken", "message.sent"],
 }
 """What each change of the table tells the project in which it is made; `ensure_project` makes another."""
 
@@ -84,11 +84,11 @@ async def test_an_entry_says_who_and_what_and_repeats_no_words(room: Room) -> No
     held = await room.call("file_reservation_paths", agent_name="Ben", paths=["src/"], reason="SECRET")
     found = await room.call("fetch_events", after=4, caller=OPERATOR)
     assert "SECRET" not in str(found)
-    letter, reservation = found["events"]
-    assert letter == {
+    message, reservation = found["events"]
+    assert message == {
         "seq": 5,
         "at": "2023-11-14T22:13:20.000Z",
-        "kind": "letter.sent",
+        "kind": "message.sent",
         "agent": "Ada",
         "agent_id": 1,
         "message_id": sent,
@@ -130,7 +130,7 @@ async def test_a_cursor_that_is_wrong_is_refused_with_what_to_do(room: Room) -> 
     await room.refused(UnknownProject, "fetch_events", project_key="/nowhere")
 
 
-async def test_an_agent_sees_what_is_public_and_its_own_letters(memory: Room) -> None:
+async def test_an_agent_sees_what_is_public_and_its_own_messages(memory: Room) -> None:
     await memory.open()
     await memory.send("Ada", "Ben", bcc=["Cyd"])
     await memory.call("mark_message_read", agent_name="Ben", message_id=1)
@@ -143,16 +143,16 @@ async def test_an_agent_sees_what_is_public_and_its_own_letters(memory: Room) ->
         name: await kinds(memory, 4, await token_of(memory, name)) for name in ("Ada", "Ben", "Cyd", "Dot")
     }
     assert seen == {
-        "Ada": ["letter.sent", read, read, "contact.asked", *public],
-        "Ben": ["letter.sent", read, "contact.asked", *public],
-        "Cyd": ["letter.sent", read, read, *public],
+        "Ada": ["message.sent", read, read, "contact.asked", *public],
+        "Ben": ["message.sent", read, "contact.asked", *public],
+        "Cyd": ["message.sent", read, read, *public],
         "Dot": public,
     }
     for agent in await memory.store.read(lambda tx: tx.agents(1, include_retired=False, limit=9)):
         in_a_run_of_ours = Caller(agent_id=agent.id)
         assert await kinds(memory, 4, in_a_run_of_ours) == seen[agent.name]
     assert await kinds(memory, 4) == seen["Ada"]
-    assert await kinds(memory, 4, Caller()) == ["letter.sent", read, *public]
+    assert await kinds(memory, 4, Caller()) == ["message.sent", read, *public]
 
 
 async def test_an_agent_of_another_project_sees_what_other_operations_show_it(memory: Room) -> None:
@@ -168,7 +168,7 @@ async def test_an_agent_of_another_project_sees_what_other_operations_show_it(me
     await memory.refused(WrongToken, "fetch_events", caller=Caller(agent_token="no"))
 
 
-async def test_letters_from_abroad_are_told_here_by_their_address(memory: Room) -> None:
+async def test_messages_from_abroad_are_told_here_by_their_address(memory: Room) -> None:
     await memory.open()
     await memory.open("Eve", "Fay", project=SHORE)
     await memory.send("Ada", "Eve@projects-shore", bcc=["Ben"])
@@ -179,15 +179,15 @@ async def test_letters_from_abroad_are_told_here_by_their_address(memory: Room) 
         found = await memory.call("fetch_events", project_key=SHORE, after=3, caller=caller)
         return [(one["kind"], one["agent"], one["message_id"]) for one in found["events"]]
 
-    to_eve = ("letter.sent", "Ada@projects-harbor", 1)
+    to_eve = ("message.sent", "Ada@projects-harbor", 1)
     assert await seen(await token_of(memory, "Eve", SHORE)) == [to_eve]
     assert await seen(Caller()) == [to_eve]
     assert await seen(await token_of(memory, "Fay", SHORE)) == [
-        ("letter.sent", "Ada@projects-harbor", 2),
+        ("message.sent", "Ada@projects-harbor", 2),
         ("delivery.read", "Fay", 2),
         ("delivery.acknowledged", "Fay", 2),
     ]
-    assert (await kinds(memory, 4, Caller())) == ["letter.sent", "letter.sent"]
+    assert (await kinds(memory, 4, Caller())) == ["message.sent", "message.sent"]
 
 
 async def _sends(room: Room) -> None:
@@ -300,6 +300,6 @@ async def _refused(work: Awaitable[Any]) -> PostroomError:
 
 
 def test_kinds_are_nouns_and_verbs_of_the_glossary() -> None:
-    nouns = {"project", "agent", "letter", "delivery", "reservation", "contact", "run", "pause"}
+    nouns = {"project", "agent", "message", "delivery", "reservation", "contact", "run", "pause"}
     assert {kind.partition(".")[0] for kind in EVENT_KINDS} == nouns
     assert len(set(EVENT_KINDS)) == len(EVENT_KINDS)

@@ -93,20 +93,20 @@ async def test_without_a_key_a_call_is_made_each_time(memory: Room, name: str) -
 
 async def test_a_refused_call_leaves_its_key_free(room: Room) -> None:
     await room.open()
-    letter = {"sender_name": "Ada", "subject": "s", "body_md": "b", "idempotency_key": "k"}
-    await room.refused(UnknownAgent, "send_message", **letter, to=["Nobody"])
+    message = {"sender_name": "Ada", "subject": "s", "body_md": "b", "idempotency_key": "k"}
+    await room.refused(UnknownAgent, "send_message", **message, to=["Nobody"])
     await room.refused(
         InvalidPattern, "file_reservation_paths", agent_name="Ada", paths=[".."], idempotency_key="k"
     )
-    sent = await room.call("send_message", **letter, to=["Ben"])
+    sent = await room.call("send_message", **message, to=["Ben"])
     assert sent["count"] == 1
 
 
 async def test_the_case_of_the_agents_name_makes_no_other_agent_of_it(room: Room) -> None:
     await room.open()
-    letter = {"to": ["Ben"], "subject": "s", "body_md": "b", "idempotency_key": "k"}
-    await room.call("send_message", sender_name="Ada", **letter)
-    await room.refused(IdempotencyConflict, "send_message", sender_name="ADA", **letter)
+    message = {"to": ["Ben"], "subject": "s", "body_md": "b", "idempotency_key": "k"}
+    await room.call("send_message", sender_name="Ada", **message)
+    await room.refused(IdempotencyConflict, "send_message", sender_name="ADA", **message)
 
 
 async def test_arguments_in_another_order_or_form_are_the_same_call(room: Room) -> None:
@@ -140,23 +140,23 @@ async def test_keys_are_forgotten_after_their_time_and_no_earlier(
     await room.open()
     monkeypatch.setattr(service, "PURGE_EVERY", 3)
     room.mail.rules = Rules(answer_retention=timedelta(days=1))
-    letter = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}
-    first = await room.call("send_message", **letter, idempotency_key="old")
+    message = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}
+    first = await room.call("send_message", **message, idempotency_key="old")
     room.clock.advance(timedelta(days=1))
-    await room.call("send_message", **letter, idempotency_key="k1")
-    await room.call("send_message", **letter, idempotency_key="k2")
-    assert await room.call("send_message", **letter, idempotency_key="old") == first
+    await room.call("send_message", **message, idempotency_key="k1")
+    await room.call("send_message", **message, idempotency_key="k2")
+    assert await room.call("send_message", **message, idempotency_key="old") == first
     room.clock.advance(timedelta(milliseconds=1))
     for number in range(3):
-        await room.call("send_message", **letter, idempotency_key=f"later {number}")
-    again = await room.call("send_message", **letter, idempotency_key="old")
+        await room.call("send_message", **message, idempotency_key=f"later {number}")
+    again = await room.call("send_message", **message, idempotency_key="old")
     assert again != first
-    assert await room.call("send_message", **letter, idempotency_key="k1") != again
+    assert await room.call("send_message", **message, idempotency_key="k1") != again
 
 
 async def test_an_agent_that_retired_since_gets_its_answer_again(room: Room) -> None:
     await room.open()
-    letter = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b", "idempotency_key": "k"}
-    first = await room.call("send_message", **letter)
+    message = {"sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b", "idempotency_key": "k"}
+    first = await room.call("send_message", **message)
     await room.call("retire_agent", agent_name="Ada")
-    assert await room.call("send_message", **letter) == first
+    assert await room.call("send_message", **message) == first

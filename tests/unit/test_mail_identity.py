@@ -35,7 +35,7 @@ def _with(token: str | None, *, operator: bool = False) -> Caller:
 
 
 async def _furnish(room: Room) -> None:
-    """Open two projects, give three agents a token, and write one letter with a reservation beside it."""
+    """Open two projects, give three agents a token, and write one message with a reservation beside it."""
     await room.open()
     await room.open("Eve", project=SHORE)
     for project, name, token in (
@@ -199,7 +199,7 @@ async def test_an_agent_registers_itself_again_with_its_token(room: Room) -> Non
 async def test_an_answer_kept_under_a_key_is_given_to_its_agent_only(room: Room) -> None:
     await _furnish(room)
     room.mail.rules = Rules(verified=True)
-    letter = {
+    message = {
         "sender_name": "Ada",
         "to": ["Ben"],
         "bcc": ["Cyd"],
@@ -207,14 +207,14 @@ async def test_an_answer_kept_under_a_key_is_given_to_its_agent_only(room: Room)
         "body_md": "b",
         "idempotency_key": "k",
     }
-    first = await room.call("send_message", **letter, caller=_with(ADA))
-    await room.refused(IdentityMismatch, "send_message", **letter, caller=_with(BEN))
-    await room.refused(TokenRequired, "send_message", **letter, caller=_with(None))
-    await room.refused(TokenRequired, "send_message", **letter, caller=OPERATOR)
-    await room.refused(WrongToken, "send_message", **letter, caller=_with(WRONG))
-    other = {**letter, "subject": "other"}
+    first = await room.call("send_message", **message, caller=_with(ADA))
+    await room.refused(IdentityMismatch, "send_message", **message, caller=_with(BEN))
+    await room.refused(TokenRequired, "send_message", **message, caller=_with(None))
+    await room.refused(TokenRequired, "send_message", **message, caller=OPERATOR)
+    await room.refused(WrongToken, "send_message", **message, caller=_with(WRONG))
+    other = {**message, "subject": "other"}
     await room.refused(IdentityMismatch, "send_message", **other, caller=_with(BEN))
-    assert await room.call("send_message", **letter, caller=_with(ADA)) == first
+    assert await room.call("send_message", **message, caller=_with(ADA)) == first
 
 
 @pytest.mark.parametrize("name", ["register_agent", "create_agent_identity", "start_session"])
@@ -272,17 +272,17 @@ def test_the_table_points_to_the_service_for_the_rotation() -> None:
 
 async def test_a_retired_agent_reads_and_does_not_act(room: Room) -> None:
     await room.open()
-    letter = await room.send("Ada", "Ben")
+    message = await room.send("Ada", "Ben")
     await room.call("file_reservation_paths", agent_name="Ben", paths=["a", "b"])
     retired = await room.call("retire_agent", agent_name="Ben")
     assert retired["retired_at"] == iso(room.clock.now())
     assert await room.call("retire_agent", agent_name="Ben") == retired
     assert (await room.call("list_file_reservations"))["reservations"] == []
-    assert [one["id"] for one in await room.inbox("Ben")] == [letter]
-    await room.call("mark_message_read", agent_name="Ben", message_id=letter)
+    assert [one["id"] for one in await room.inbox("Ben")] == [message]
+    await room.call("mark_message_read", agent_name="Ben", message_id=message)
     for name, arguments in (
         ("send_message", {"sender_name": "Ben", "to": ["Ada"], "subject": "s", "body_md": "b"}),
-        ("reply_message", {"sender_name": "Ben", "message_id": letter, "body_md": "b"}),
+        ("reply_message", {"sender_name": "Ben", "message_id": message, "body_md": "b"}),
         ("file_reservation_paths", {"agent_name": "Ben", "paths": ["a"]}),
         ("request_contact", {"agent_name": "Ben", "to": "Ada"}),
         ("register_agent", {"name": "Ben", **WHO}),

@@ -24,7 +24,7 @@ async def test_an_empty_inbox_is_an_empty_list(room: Room) -> None:
     assert events == {"events": [], "next": 0, "newest": 0, "oldest": 0}
 
 
-async def test_letters_come_newest_first_and_after_a_cursor_oldest_first(room: Room) -> None:
+async def test_messages_come_newest_first_and_after_a_cursor_oldest_first(room: Room) -> None:
     await room.open()
     sent = [await room.send("Ada", "Ben") for _ in range(5)]
     assert [one["id"] for one in await room.inbox("Ben")] == sent[::-1]
@@ -49,15 +49,15 @@ async def test_filters_hold_together(room: Room) -> None:
     ids = {}
     for importance in ("low", "normal", "high", "urgent"):
         for read in (False, True):
-            letter = await room.send("Ada", "Ben", importance=importance)
-            ids[importance, read] = letter
+            message = await room.send("Ada", "Ben", importance=importance)
+            ids[importance, read] = message
             if read:
-                await room.call("mark_message_read", agent_name="Ben", message_id=letter)
+                await room.call("mark_message_read", agent_name="Ben", message_id=message)
             room.clock.advance(timedelta(seconds=1))
     unread = {one["id"] for one in await room.inbox("Ben", unread_only=True)}
-    assert unread == {letter for (_, read), letter in ids.items() if not read}
+    assert unread == {message for (_, read), message in ids.items() if not read}
     urgent = {one["id"] for one in await room.inbox("Ben", urgent_only=True)}
-    assert urgent == {letter for (importance, _), letter in ids.items() if importance in ("high", "urgent")}
+    assert urgent == {message for (importance, _), message in ids.items() if importance in ("high", "urgent")}
     both = await room.inbox("Ben", urgent_only=True, unread_only=True, after=0)
     assert [one["id"] for one in both] == [ids["high", False], ids["urgent", False]]
     assert [one["id"] for one in await room.inbox("Ben", urgent_only=True, unread_only=True, limit=1)] == [
@@ -78,7 +78,7 @@ async def test_since_is_kept_to_the_millisecond_in_every_zone(room: Room) -> Non
     assert await room.inbox("Ben", since=iso(room.clock.now())) == []
 
 
-async def test_letters_of_one_instant_are_not_lost_between_pages(room: Room) -> None:
+async def test_messages_of_one_instant_are_not_lost_between_pages(room: Room) -> None:
     await room.open()
     sent = [await room.send("Ada", "Ben") for _ in range(9)]
     seen: list[int] = []
@@ -100,7 +100,7 @@ async def test_a_clock_that_is_turned_back_changes_no_order(room: Room) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
-async def test_a_follower_gets_each_letter_once_while_others_are_sent_and_recalled(
+async def test_a_follower_gets_each_message_once_while_others_are_sent_and_recalled(
     room: Room, limit: int
 ) -> None:
     await room.open()
@@ -108,10 +108,10 @@ async def test_a_follower_gets_each_letter_once_while_others_are_sent_and_recall
     seen: list[int] = []
     cursor = 0
     for step in range(24):
-        letter = await room.send(("Ada", "Cyd")[step % 2], "Ben")
-        sent.append(letter)
+        message = await room.send(("Ada", "Cyd")[step % 2], "Ben")
+        sent.append(message)
         if step % 5 == 4:
-            await room.call("recall_message", sender_name=("Ada", "Cyd")[step % 2], message_id=letter)
+            await room.call("recall_message", sender_name=("Ada", "Cyd")[step % 2], message_id=message)
         if step % 3 == 2:
             page = await room.call("fetch_inbox_events", agent_name="Ben", after=cursor, limit=limit)
             assert page["newest"] == len(sent)
@@ -136,7 +136,7 @@ async def test_senders_at_once_leave_no_gap_in_the_numbers_of_an_inbox(room: Roo
     assert [one["id"] for one in events["events"]] == sorted(one["id"] for one in events["events"])
 
 
-async def test_a_cursor_beyond_the_newest_letter_belongs_to_another_database(room: Room) -> None:
+async def test_a_cursor_beyond_the_newest_message_belongs_to_another_database(room: Room) -> None:
     await room.open()
     await room.send("Ada", "Ben")
     error = await room.refused(CursorAhead, "fetch_inbox_events", agent_name="Ben", after=2)
@@ -180,84 +180,84 @@ async def test_a_cursor_before_what_was_purged_is_too_old(room: Room) -> None:
 @pytest.mark.parametrize("name", ["mark_message_read", "acknowledge_message"])
 async def test_the_first_mark_stands_whichever_way_the_clock_moves(room: Room, name: str) -> None:
     await room.open()
-    letter = await room.send("Ada", "Ben")
-    first = await room.call(name, agent_name="Ben", message_id=letter)
+    message = await room.send("Ada", "Ben")
+    first = await room.call(name, agent_name="Ben", message_id=message)
     assert first["read"] is True
     assert first["read_at"] == iso(room.clock.now())
     for step in (timedelta(hours=1), timedelta(hours=-2)):
         room.clock.advance(step)
-        assert await room.call(name, agent_name="Ben", message_id=letter) == first
+        assert await room.call(name, agent_name="Ben", message_id=message) == first
     entry = (await room.inbox("Ben"))[0]
     assert entry["read_at"] == first["read_at"]
 
 
 async def test_an_acknowledgement_after_reading_keeps_when_it_was_read(room: Room) -> None:
     await room.open()
-    letter = await room.send("Ada", "Ben")
-    read = await room.call("mark_message_read", agent_name="Ben", message_id=letter)
+    message = await room.send("Ada", "Ben")
+    read = await room.call("mark_message_read", agent_name="Ben", message_id=message)
     room.clock.advance(timedelta(minutes=1))
-    acked = await room.call("acknowledge_message", agent_name="Ben", message_id=letter)
+    acked = await room.call("acknowledge_message", agent_name="Ben", message_id=message)
     assert acked == {
-        "message_id": letter,
+        "message_id": message,
         "acknowledged": True,
         "acknowledged_at": iso(room.clock.now()),
         "read": True,
         "read_at": read["read_at"],
     }
     room.clock.advance(timedelta(minutes=1))
-    assert (await room.call("mark_message_read", agent_name="Ben", message_id=letter))["read_at"] == read[
+    assert (await room.call("mark_message_read", agent_name="Ben", message_id=message))["read_at"] == read[
         "read_at"
     ]
 
 
 async def test_marks_are_each_readers_own(room: Room) -> None:
     await room.open()
-    letter = await room.send("Ada", "Ben", cc=["Cyd"])
-    await room.call("acknowledge_message", agent_name="Ben", message_id=letter)
+    message = await room.send("Ada", "Ben", cc=["Cyd"])
+    await room.call("acknowledge_message", agent_name="Ben", message_id=message)
     assert (await room.inbox("Cyd"))[0]["read_at"] is None
     room.clock.advance(timedelta(minutes=1))
-    await room.call("mark_message_read", agent_name="Cyd", message_id=letter)
+    await room.call("mark_message_read", agent_name="Cyd", message_id=message)
     entries = [(await room.inbox(name))[0] for name in ("Ben", "Cyd")]
     assert entries[0]["read_at"] != entries[1]["read_at"]
     assert entries[1]["acked_at"] is None
 
 
 @pytest.mark.parametrize("name", ["mark_message_read", "acknowledge_message"])
-async def test_only_a_recipient_marks_a_letter(room: Room, name: str) -> None:
+async def test_only_a_recipient_marks_a_message(room: Room, name: str) -> None:
     await room.open()
-    letter = await room.send("Ada", "Ben")
+    message = await room.send("Ada", "Ben")
     for stranger in ("Ada", "Cyd"):
-        await room.refused(UnknownMessage, name, agent_name=stranger, message_id=letter)
+        await room.refused(UnknownMessage, name, agent_name=stranger, message_id=message)
 
 
 async def test_ten_acknowledgements_at_once_agree(room: Room) -> None:
     await room.open()
-    letter = await room.send("Ada", "Ben")
+    message = await room.send("Ada", "Ben")
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(room.call("acknowledge_message", agent_name="Ben", message_id=letter))
+            group.create_task(room.call("acknowledge_message", agent_name="Ben", message_id=message))
             for _ in range(10)
         ]
     assert len({str(task.result()) for task in tasks}) == 1
 
 
-async def test_a_letter_from_abroad_is_read_where_it_arrived(room: Room) -> None:
+async def test_a_message_from_abroad_is_read_where_it_arrived(room: Room) -> None:
     await room.open()
     await room.open("Eve", "Flo", project=SHORE)
-    letter = await room.send("Ada", "Eve@projects-shore")
+    message = await room.send("Ada", "Eve@projects-shore")
     own: dict[str, Any] = {"project_key": SHORE, "agent_name": "Eve"}
-    shown = await room.call("get_message", **own, message_id=letter)
+    shown = await room.call("get_message", **own, message_id=message)
     assert (shown["from"], shown["to"]) == ("Ada@projects-harbor", ["Eve"])
-    await room.call("acknowledge_message", **own, message_id=letter)
-    status = await room.call("delivery_status", agent_name="Ada", message_id=letter)
+    await room.call("acknowledge_message", **own, message_id=message)
+    status = await room.call("delivery_status", agent_name="Ada", message_id=message)
     assert [(one["name"], one["state"]) for one in status["recipients"]] == [
         ("Eve@projects-shore", "acknowledged")
     ]
     for name in ("get_message", "delivery_status"):
-        await room.refused(UnknownMessage, name, project_key=SHORE, agent_name="Flo", message_id=letter)
+        await room.refused(UnknownMessage, name, project_key=SHORE, agent_name="Flo", message_id=message)
 
 
-async def test_agents_of_a_project_may_look_at_its_letters(room: Room) -> None:
+async def test_agents_of_a_project_may_look_at_its_messages(room: Room) -> None:
     await room.open()
-    letter = await room.send("Ada", "Ben")
-    assert (await room.call("get_message", agent_name="Cyd", message_id=letter))["body_md"] == "A body"
+    message = await room.send("Ada", "Ben")
+    assert (await room.call("get_message", agent_name="Cyd", message_id=message))["body_md"] == "A body"

@@ -80,7 +80,7 @@ async def test_a_session_by_slug_without_a_name_makes_a_new_agent_each_time(room
     assert sessions[0]["agent"]["id"] != sessions[1]["agent"]["id"]
 
 
-async def test_a_session_shows_as_many_letters_as_are_asked_for(room: Room) -> None:
+async def test_a_session_shows_as_many_messages_as_are_asked_for(room: Room) -> None:
     await room.open()
     sent = [await room.send("Ada", "Ben") for _ in range(5)]
     for limit in (0, 2, 100):
@@ -136,13 +136,13 @@ async def test_health_counts_what_is_there(room: Room) -> None:
 
 async def test_every_change_that_the_archive_shows_leaves_a_row_for_it(room: Room) -> None:
     await room.open("Ada", "Ben")
-    letter = await room.send("Ada", "Ben")
+    message = await room.send("Ada", "Ben")
     held = await room.call("file_reservation_paths", agent_name="Ada", paths=["a"])
     number = held["granted"][0]["id"]
     await room.call("renew_file_reservations", agent_name="Ada")
     await room.refused(NotHolder, "release_file_reservations", agent_name="Ben", ids=[number])
     await room.call("release_file_reservations", agent_name="Ada")
-    await room.call("recall_message", sender_name="Ada", message_id=letter)
+    await room.call("recall_message", sender_name="Ada", message_id=message)
     await room.call("set_contact_policy", agent_name="Ben", policy="approval")
     await room.call("retire_agent", agent_name="Ben")
     await room.call("unretire_agent", agent_name="Ben")
@@ -155,11 +155,11 @@ async def test_every_change_that_the_archive_shows_leaves_a_row_for_it(room: Roo
         *(
             f"agent:{ada}",
             f"agent:{ben}",
-            f"message:{letter}",
+            f"message:{message}",
             reserved,
             reserved,
             reserved,
-            f"message:{letter}",
+            f"message:{message}",
         ),
         *(f"agent:{ben}", f"agent:{ben}", f"agent:{ben}", f"agent:{ada}"),
     ]
@@ -170,10 +170,10 @@ async def test_what_was_answered_is_there_after_the_store_was_opened_again(
 ) -> None:
     room = a_room(sqlite_store, clock)
     await room.open()
-    letter = await room.send("Ada", "Ben")
+    message = await room.send("Ada", "Ben")
     await asyncio.to_thread(sqlite_store.close)
     opened = await asyncio.to_thread(SqliteStore.open, tmp_path / "postroom.db", clock=clock)
     try:
-        assert [one["id"] for one in await a_room(opened, clock).inbox("Ben")] == [letter]
+        assert [one["id"] for one in await a_room(opened, clock).inbox("Ben")] == [message]
     finally:
         await asyncio.to_thread(opened.close)

@@ -297,16 +297,16 @@ async def test_a_forced_release_tells_the_holder_why(room: Room) -> None:
     ended = await room.call("force_release_file_reservation", **FORCED, reservation_id=held)
     assert (ended["released_ts"], ended["release_reason"]) == (iso(room.clock.now()), "the build is red")
     assert await _live(room) == []
-    letter = (await room.inbox("Ada"))[0]
-    assert (letter["from"], letter["importance"]) == ("Ben", "high")
-    assert "src/**" in letter["subject"]
-    assert "the build is red" in letter["body_md"]
+    message = (await room.inbox("Ada"))[0]
+    assert (message["from"], message["importance"]) == ("Ben", "high")
+    assert "src/**" in message["subject"]
+    assert "the build is red" in message["body_md"]
     await room.refused(StateError, "force_release_file_reservation", **FORCED, reservation_id=held)
     assert len(await room.inbox("Ada")) == 1
 
 
 @pytest.mark.parametrize("wish", ["closed", "approval", "blocked"])
-async def test_a_holder_who_does_not_take_the_letter_loses_the_reservation_all_the_same(
+async def test_a_holder_who_does_not_take_the_message_loses_the_reservation_all_the_same(
     room: Room, wish: str
 ) -> None:
     await room.open()
@@ -320,7 +320,7 @@ async def test_a_holder_who_does_not_take_the_letter_loses_the_reservation_all_t
     assert await room.inbox("Ada") == []
 
 
-async def test_one_who_ends_its_own_reservation_by_force_gets_no_letter(room: Room) -> None:
+async def test_one_who_ends_its_own_reservation_by_force_gets_no_message(room: Room) -> None:
     await room.open()
     held = (await _reserve(room, "Ben", "a"))["granted"][0]["id"]
     await room.call("force_release_file_reservation", **FORCED, reservation_id=held)

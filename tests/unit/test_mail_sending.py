@@ -1,4 +1,4 @@
-"""Sending, answering and recalling: one letter a recipient, hidden copies stay hidden, all or nothing."""
+"""Sending, answering and recalling: one message a recipient, hidden copies stay hidden, all or nothing."""
 
 import json
 from datetime import timedelta
@@ -24,7 +24,7 @@ room = room_over_each_store
 TEXT = {"subject": "s", "body_md": "b"}
 
 
-async def test_a_letter_arrives_as_it_was_sent(room: Room) -> None:
+async def test_a_message_arrives_as_it_was_sent(room: Room) -> None:
     await room.open()
     sent = await room.call(
         "send_message",
@@ -76,7 +76,7 @@ async def test_a_letter_arrives_as_it_was_sent(room: Room) -> None:
     assert await room.inbox("Ada") == []
 
 
-async def test_a_letter_without_a_thread_begins_one_of_its_own(room: Room) -> None:
+async def test_a_message_without_a_thread_begins_one_of_its_own(room: Room) -> None:
     await room.open()
     first, second = await room.send("Ada", "Ben"), await room.send("Ada", "Ben")
     threads = [one["thread_id"] for one in await room.inbox("Ben")]
@@ -91,7 +91,7 @@ async def test_a_letter_without_a_thread_begins_one_of_its_own(room: Room) -> No
         ({"bcc": ["Ben", "Ben@projects-harbor"]}, "bcc"),
     ],
 )
-async def test_an_agent_named_twice_gets_one_letter_by_its_most_open_mention(
+async def test_an_agent_named_twice_gets_one_message_by_its_most_open_mention(
     room: Room, lists: dict[str, Any], kind: str
 ) -> None:
     await room.open()
@@ -103,8 +103,8 @@ async def test_an_agent_named_twice_gets_one_letter_by_its_most_open_mention(
 async def test_an_agent_may_write_to_itself(room: Room) -> None:
     await room.open()
     await room.call("set_contact_policy", agent_name="Ada", policy="closed")
-    letter = await room.send("Ada", "Ada")
-    assert [one["id"] for one in await room.inbox("Ada")] == [letter]
+    message = await room.send("Ada", "Ada")
+    assert [one["id"] for one in await room.inbox("Ada")] == [message]
 
 
 async def test_a_broadcast_goes_once_to_every_other_active_agent(room: Room) -> None:
@@ -119,8 +119,8 @@ async def test_a_broadcast_goes_once_to_every_other_active_agent(room: Room) -> 
 HIDDEN = "Ghost"
 
 
-async def _views(room: Room, viewer: str, letter: int, project: str = HARBOR) -> list[str]:
-    """Return everything that an agent can see of a letter, as text."""
+async def _views(room: Room, viewer: str, message: int, project: str = HARBOR) -> list[str]:
+    """Return everything that an agent can see of a message, as text."""
     own = {"project_key": project, "agent_name": viewer}
     seen: list[Any] = [
         await room.call("fetch_inbox", **own),
@@ -132,7 +132,7 @@ async def _views(room: Room, viewer: str, letter: int, project: str = HARBOR) ->
     ]
     for name in ("get_message", "delivery_status"):
         try:
-            seen.append(await room.call(name, **own, message_id=letter))
+            seen.append(await room.call(name, **own, message_id=message))
         except UnknownMessage as error:
             seen.append(error.as_dict())
     seen.append(await room.call("summarize_thread", thread_id="t"))
@@ -155,31 +155,31 @@ async def _archived(room: Room) -> str:
     )
 
 
-async def _hidden_letter(room: Room) -> int:
+async def _hidden_message(room: Room) -> int:
     await room.open("Ada", "Ben", "Cyd", HIDDEN, "Ghast")
     return await room.send("Ada", "Ben", cc=["Cyd"], bcc=[HIDDEN, "Ghast"], thread_id="t", ack_required=True)
 
 
 @pytest.mark.parametrize("viewer", ["Ben", "Cyd", "Ghast"])
 async def test_no_view_shows_a_hidden_recipient_to_another(room: Room, viewer: str) -> None:
-    letter = await _hidden_letter(room)
-    await room.call("acknowledge_message", agent_name=HIDDEN, message_id=letter)
-    seen = await _views(room, viewer, letter)
+    message = await _hidden_message(room)
+    await room.call("acknowledge_message", agent_name=HIDDEN, message_id=message)
+    seen = await _views(room, viewer, message)
     others = [text.replace(f'"name": "{HIDDEN}"', "") if '"agents"' in text else text for text in seen]
     assert not [text for text in others if HIDDEN in text]
     assert HIDDEN not in await _archived(room)
 
 
 async def test_a_hidden_recipient_sees_itself_and_the_sender_sees_all(room: Room) -> None:
-    letter = await _hidden_letter(room)
-    mine = await room.call("get_message", agent_name=HIDDEN, message_id=letter)
+    message = await _hidden_message(room)
+    mine = await room.call("get_message", agent_name=HIDDEN, message_id=message)
     assert mine["bcc"] == [HIDDEN]
     assert (await room.inbox(HIDDEN))[0]["bcc"] == [HIDDEN]
-    own = await room.call("delivery_status", agent_name=HIDDEN, message_id=letter)
+    own = await room.call("delivery_status", agent_name=HIDDEN, message_id=message)
     assert [one["name"] for one in own["recipients"]] == ["Ben", "Cyd", HIDDEN]
-    sent = await room.call("get_message", agent_name="Ada", message_id=letter)
+    sent = await room.call("get_message", agent_name="Ada", message_id=message)
     assert sent["bcc"] == [HIDDEN, "Ghast"]
-    status = await room.call("delivery_status", agent_name="Ada", message_id=letter)
+    status = await room.call("delivery_status", agent_name="Ada", message_id=message)
     assert [(one["name"], one["kind"]) for one in status["recipients"]] == [
         ("Ben", "to"),
         ("Cyd", "cc"),
@@ -187,36 +187,36 @@ async def test_a_hidden_recipient_sees_itself_and_the_sender_sees_all(room: Room
         ("Ghast", "bcc"),
     ]
     for viewer in ("Ben", "Cyd"):
-        assert "bcc" not in await room.call("get_message", agent_name=viewer, message_id=letter)
+        assert "bcc" not in await room.call("get_message", agent_name=viewer, message_id=message)
 
 
 async def test_a_reply_to_all_leaves_the_hidden_out(room: Room) -> None:
-    letter = await _hidden_letter(room)
+    message = await _hidden_message(room)
     answered = await room.call(
-        "reply_message", sender_name="Ben", message_id=letter, body_md="b", reply_all=True
+        "reply_message", sender_name="Ben", message_id=message, body_md="b", reply_all=True
     )
     assert answered["deliveries"][0]["recipients"] == ["Ada", "Cyd"]
     again = await room.call(
-        "reply_message", sender_name="Ada", message_id=letter, body_md="b", reply_all=True
+        "reply_message", sender_name="Ada", message_id=message, body_md="b", reply_all=True
     )
     assert again["deliveries"][0]["recipients"] == ["Ben", "Cyd"]
 
 
 async def test_a_hidden_recipient_does_not_stand_in_the_way_of_a_refusal_it_would_show_in(room: Room) -> None:
-    letter = await _hidden_letter(room)
-    await room.call("mark_message_read", agent_name=HIDDEN, message_id=letter)
-    error = await room.refused(NotPermitted, "recall_message", sender_name="Ben", message_id=letter)
+    message = await _hidden_message(room)
+    await room.call("mark_message_read", agent_name=HIDDEN, message_id=message)
+    error = await room.refused(NotPermitted, "recall_message", sender_name="Ben", message_id=message)
     assert HIDDEN not in json.dumps(error.as_dict())
 
 
 async def test_the_states_of_a_delivery_are_told_apart(room: Room) -> None:
     await room.open()
-    letter = await room.send("Ada", "Ben", "Cyd")
-    await room.call("mark_message_read", agent_name="Ben", message_id=letter)
-    status = await room.call("delivery_status", agent_name="Ada", message_id=letter)
+    message = await room.send("Ada", "Ben", "Cyd")
+    await room.call("mark_message_read", agent_name="Ben", message_id=message)
+    status = await room.call("delivery_status", agent_name="Ada", message_id=message)
     assert [one["state"] for one in status["recipients"]] == ["read", "stored"]
-    await room.call("acknowledge_message", agent_name="Cyd", message_id=letter)
-    status = await room.call("delivery_status", agent_name="Ben", message_id=letter)
+    await room.call("acknowledge_message", agent_name="Cyd", message_id=message)
+    status = await room.call("delivery_status", agent_name="Ben", message_id=message)
     assert [one["state"] for one in status["recipients"]] == ["read", "acknowledged"]
     assert status["recipients"][1]["read_at"] == status["recipients"][1]["acked_at"] == iso(room.clock.now())
 
@@ -238,55 +238,57 @@ async def test_the_states_of_a_delivery_are_told_apart(room: Room) -> None:
 )
 async def test_an_answer_stays_on_the_thread_with_one_re(room: Room, subject: str, answered: str) -> None:
     await room.open()
-    letter = await room.send("Ada", "Ben", subject=subject, topic="top")
-    sent = await room.call("reply_message", sender_name="Ben", message_id=letter, body_md="b")
+    message = await room.send("Ada", "Ben", subject=subject, topic="top")
+    sent = await room.call("reply_message", sender_name="Ben", message_id=message, body_md="b")
     payload = sent["deliveries"][0]["payload"]
-    assert (payload["subject"], payload["to"], payload["reply_to"]) == (answered, ["Ada"], letter)
+    assert (payload["subject"], payload["to"], payload["reply_to"]) == (answered, ["Ada"], message)
     shown = await room.call("get_message", agent_name="Ada", message_id=payload["id"])
-    assert (shown["subject"], shown["thread_id"], shown["topic"]) == (answered, f"msg-{letter}", "top")
+    assert (shown["subject"], shown["thread_id"], shown["topic"]) == (answered, f"msg-{message}", "top")
 
 
 async def test_an_answer_to_an_answer_keeps_thread_and_subject(room: Room) -> None:
     await room.open()
-    letter = await room.send("Ada", "Ben", subject="Plan")
-    first = await room.call("reply_message", sender_name="Ben", message_id=letter, body_md="b")
+    message = await room.send("Ada", "Ben", subject="Plan")
+    first = await room.call("reply_message", sender_name="Ben", message_id=message, body_md="b")
     second_id = first["deliveries"][0]["payload"]["id"]
     second = await room.call("reply_message", sender_name="Ada", message_id=second_id, body_md="b")
     payload = second["deliveries"][0]["payload"]
     assert (payload["subject"], payload["thread_id"], payload["reply_to"]) == (
         "Re: Plan",
-        f"msg-{letter}",
+        f"msg-{message}",
         second_id,
     )
 
 
 async def test_a_long_subject_is_cut_to_its_limit_in_an_answer(room: Room) -> None:
     await room.open()
-    letter = await room.send("Ada", "Ben", subject="x" * 512)
-    sent = await room.call("reply_message", sender_name="Ben", message_id=letter, body_md="b")
+    message = await room.send("Ada", "Ben", subject="x" * 512)
+    sent = await room.call("reply_message", sender_name="Ben", message_id=message, body_md="b")
     assert sent["deliveries"][0]["payload"]["subject"] == "Re: " + "x" * 508
 
 
 async def test_an_answer_to_all_keeps_who_was_addressed_and_who_got_a_copy(room: Room) -> None:
     await room.open("Ada", "Ben", "Cyd", "Dee")
-    letter = await room.send("Ada", "Ben", "Cyd", cc=["Dee"])
-    sent = await room.call("reply_message", sender_name="Ben", message_id=letter, body_md="b", reply_all=True)
+    message = await room.send("Ada", "Ben", "Cyd", cc=["Dee"])
+    sent = await room.call(
+        "reply_message", sender_name="Ben", message_id=message, body_md="b", reply_all=True
+    )
     payload = sent["deliveries"][0]["payload"]
     assert (payload["to"], payload["cc"]) == (["Ada", "Cyd"], ["Dee"])
-    alone = await room.call("reply_message", sender_name="Ben", message_id=letter, body_md="b")
+    alone = await room.call("reply_message", sender_name="Ben", message_id=message, body_md="b")
     assert alone["deliveries"][0]["payload"]["to"] == ["Ada"]
 
 
-async def test_an_answer_to_ones_own_letter_goes_to_its_recipients(room: Room) -> None:
+async def test_an_answer_to_ones_own_message_goes_to_its_recipients(room: Room) -> None:
     await room.open("Ada", "Ben", "Cyd", "Dee")
-    letter = await room.send("Ada", "Ben", "Cyd", cc=["Dee"])
-    sent = await room.call("reply_message", sender_name="Ada", message_id=letter, body_md="b")
+    message = await room.send("Ada", "Ben", "Cyd", cc=["Dee"])
+    sent = await room.call("reply_message", sender_name="Ada", message_id=message, body_md="b")
     assert (sent["deliveries"][0]["payload"]["to"], sent["deliveries"][0]["payload"]["cc"]) == (
         ["Ben", "Cyd"],
         [],
     )
     everybody = await room.call(
-        "reply_message", sender_name="Ada", message_id=letter, body_md="b", reply_all=True
+        "reply_message", sender_name="Ada", message_id=message, body_md="b", reply_all=True
     )
     assert everybody["deliveries"][0]["payload"]["cc"] == ["Dee"]
 
@@ -301,9 +303,9 @@ async def test_an_answer_that_would_reach_nobody_is_refused(room: Room) -> None:
 
 async def test_one_who_may_not_be_written_to_stops_the_whole_answer(room: Room) -> None:
     await room.open()
-    letter = await room.send("Ada", "Ben", "Cyd")
+    message = await room.send("Ada", "Ben", "Cyd")
     await room.call("set_contact_policy", agent_name="Cyd", policy="closed")
-    answer = {"sender_name": "Ben", "message_id": letter, "body_md": "b"}
+    answer = {"sender_name": "Ben", "message_id": message, "body_md": "b"}
     error = await room.refused(ContactBlocked, "reply_message", **answer, reply_all=True)
     assert error.value == "Cyd"
     await room.call("reply_message", **answer)
@@ -314,48 +316,48 @@ async def test_one_who_may_not_be_written_to_stops_the_whole_answer(room: Room) 
 async def test_an_answer_goes_home_across_projects(room: Room) -> None:
     await room.open()
     await room.open("Eve", "Flo", project=SHORE)
-    letter = await room.send("Ada", "Eve@projects-shore", "Ben", subject="Plan")
+    message = await room.send("Ada", "Eve@projects-shore", "Ben", subject="Plan")
     sent = await room.call(
-        "reply_message", project_key=SHORE, sender_name="Eve", message_id=letter, body_md="b", reply_all=True
+        "reply_message", project_key=SHORE, sender_name="Eve", message_id=message, body_md="b", reply_all=True
     )
     payload = sent["deliveries"][0]["payload"]
     assert payload["subject"] == "Re: Plan"
-    assert payload["thread_id"] == f"msg-{letter}"
+    assert payload["thread_id"] == f"msg-{message}"
     assert payload["to"] == ["Ada@projects-harbor", "Ben@projects-harbor"]
     arrived = (await room.inbox("Ada"))[0]
     assert (arrived["from"], arrived["to"], arrived["reply_to"]) == (
         "Eve@projects-shore",
         ["Ada", "Ben"],
-        letter,
+        message,
     )
     back = await room.call("reply_message", sender_name="Ada", message_id=arrived["id"], body_md="b")
     assert [one["project"] for one in back["deliveries"]] == ["projects-shore"]
     await room.refused(
-        UnknownMessage, "reply_message", project_key=SHORE, sender_name="Flo", message_id=letter, body_md="b"
+        UnknownMessage, "reply_message", project_key=SHORE, sender_name="Flo", message_id=message, body_md="b"
     )
 
 
 # Taking back
 
 
-async def _everywhere(room: Room, letter: int) -> str:
-    """Return all texts in which a letter could still stand, the answers kept under keys among them."""
+async def _everywhere(room: Room, message: int) -> str:
+    """Return all texts in which a message could still stand, the answers kept under keys among them."""
     seen = []
     for name in ("Ada", "Ben", "Cyd"):
-        seen += await _views(room, name, letter)
+        seen += await _views(room, name, message)
     return "\n".join(seen) + await _archived(room)
 
 
-async def test_a_recalled_letter_leaves_no_text_behind(room: Room) -> None:
+async def test_a_recalled_message_leaves_no_text_behind(room: Room) -> None:
     await room.open()
     secret = {"subject": "Walrus", "body_md": "Xylophone zebra?", "topic": "quagga"}
     file = {"name": "okapi.txt", "content_base64": "QUJD"}
-    letter = await room.send("Ada", "Ben", **secret, attachments=[file], thread_id="t", ack_required=True)
+    message = await room.send("Ada", "Ben", **secret, attachments=[file], thread_id="t", ack_required=True)
     sha256 = (await room.inbox("Ben"))[0]["attachments"][0]["sha256"]
     room.clock.advance(timedelta(seconds=5))
-    answer = await room.call("recall_message", sender_name="Ada", message_id=letter)
-    assert answer == {"message_id": letter, "recalled": True}
-    everywhere = await _everywhere(room, letter)
+    answer = await room.call("recall_message", sender_name="Ada", message_id=message)
+    assert answer == {"message_id": message, "recalled": True}
+    everywhere = await _everywhere(room, message)
     for word in ("Walrus", "Xylophone", "zebra", "quagga", "okapi", sha256):
         assert word not in everywhere
         found = await room.call("search_messages", query=word)
@@ -364,12 +366,12 @@ async def test_a_recalled_letter_leaves_no_text_behind(room: Room) -> None:
     assert await room.inbox("Ben") == []
     event = (await room.call("fetch_inbox_events", agent_name="Ben"))["events"][0]
     assert event["recalled_at"] == iso(room.clock.now())
-    status = await room.call("delivery_status", agent_name="Ada", message_id=letter)
+    status = await room.call("delivery_status", agent_name="Ada", message_id=message)
     assert [one["state"] for one in status["recipients"]] == ["recalled"]
     assert (await room.call("whois", agent_name="Ben"))["unread"] == 0
 
 
-async def test_bytes_that_another_letter_carries_too_stay(room: Room) -> None:
+async def test_bytes_that_another_message_carries_too_stay(room: Room) -> None:
     await room.open()
     file = {"name": "a.txt", "content_base64": "QUJD"}
     first = await room.send("Ada", "Ben", attachments=[file])
@@ -381,58 +383,58 @@ async def test_bytes_that_another_letter_carries_too_stay(room: Room) -> None:
 
 @pytest.mark.parametrize("reader", ["Ben", "Cyd", "Dee"])
 @pytest.mark.parametrize("mark", ["mark_message_read", "acknowledge_message"])
-async def test_a_letter_that_anybody_read_cannot_be_recalled(room: Room, reader: str, mark: str) -> None:
+async def test_a_message_that_anybody_read_cannot_be_recalled(room: Room, reader: str, mark: str) -> None:
     await room.open("Ada", "Ben", "Cyd", "Dee")
-    letter = await room.send("Ada", "Ben", cc=["Cyd"], bcc=["Dee"])
-    await room.call(mark, agent_name=reader, message_id=letter)
-    error = await room.refused(AlreadyRead, "recall_message", sender_name="Ada", message_id=letter)
+    message = await room.send("Ada", "Ben", cc=["Cyd"], bcc=["Dee"])
+    await room.call(mark, agent_name=reader, message_id=message)
+    error = await room.refused(AlreadyRead, "recall_message", sender_name="Ada", message_id=message)
     assert error.details == {"readers": [reader]}
-    assert (await room.call("get_message", agent_name="Ada", message_id=letter))["body_md"] == "A body"
+    assert (await room.call("get_message", agent_name="Ada", message_id=message))["body_md"] == "A body"
 
 
 async def test_looking_is_not_reading(room: Room) -> None:
     await room.open()
-    letter = await room.send("Ada", "Ben")
+    message = await room.send("Ada", "Ben")
     await room.inbox("Ben")
-    await room.call("get_message", agent_name="Ben", message_id=letter)
+    await room.call("get_message", agent_name="Ben", message_id=message)
     await room.call("fetch_inbox_events", agent_name="Ben")
-    assert (await room.call("recall_message", sender_name="Ada", message_id=letter))["recalled"]
+    assert (await room.call("recall_message", sender_name="Ada", message_id=message))["recalled"]
 
 
 async def test_only_the_sender_recalls_and_does_so_once(room: Room) -> None:
     await room.open()
-    letter = await room.send("Ada", "Ben")
-    await room.refused(NotPermitted, "recall_message", sender_name="Ben", message_id=letter)
-    await room.refused(NotPermitted, "recall_message", sender_name="Cyd", message_id=letter)
-    first = await room.call("recall_message", sender_name="Ada", message_id=letter)
-    before = (await room.call("get_message", agent_name="Ada", message_id=letter))["recalled_at"]
+    message = await room.send("Ada", "Ben")
+    await room.refused(NotPermitted, "recall_message", sender_name="Ben", message_id=message)
+    await room.refused(NotPermitted, "recall_message", sender_name="Cyd", message_id=message)
+    first = await room.call("recall_message", sender_name="Ada", message_id=message)
+    before = (await room.call("get_message", agent_name="Ada", message_id=message))["recalled_at"]
     room.clock.advance(timedelta(hours=1))
-    assert await room.call("recall_message", sender_name="Ada", message_id=letter) == first
-    assert (await room.call("get_message", agent_name="Ada", message_id=letter))["recalled_at"] == before
+    assert await room.call("recall_message", sender_name="Ada", message_id=message) == first
+    assert (await room.call("get_message", agent_name="Ada", message_id=message))["recalled_at"] == before
 
 
-async def test_an_agent_of_another_project_does_not_recall_a_letter_of_that_name(room: Room) -> None:
+async def test_an_agent_of_another_project_does_not_recall_a_message_of_that_name(room: Room) -> None:
     await room.open()
     await room.open("Ada", project=SHORE)
-    letter = await room.send("Ada", "Ada@projects-shore")
+    message = await room.send("Ada", "Ada@projects-shore")
     await room.refused(
-        NotPermitted, "recall_message", project_key=SHORE, sender_name="Ada", message_id=letter
+        NotPermitted, "recall_message", project_key=SHORE, sender_name="Ada", message_id=message
     )
 
 
 async def test_the_answer_that_a_key_keeps_does_not_keep_the_text(room: Room) -> None:
     await room.open()
-    letter = {
+    message = {
         "sender_name": "Ada",
         "to": ["Ben"],
         "subject": "s",
         "body_md": "Xylophone",
         "idempotency_key": "k",
     }
-    sent = await room.call("send_message", **letter)
+    sent = await room.call("send_message", **message)
     assert "Xylophone" not in json.dumps(sent)
     await room.call("recall_message", sender_name="Ada", message_id=sent["deliveries"][0]["payload"]["id"])
-    assert "Xylophone" not in json.dumps(await room.call("send_message", **letter))
+    assert "Xylophone" not in json.dumps(await room.call("send_message", **message))
 
 
 async def test_sending_counts_as_a_sign_of_life(room: Room) -> None:

@@ -38,7 +38,7 @@ async def client(mail: Mail) -> AsyncIterator[Client[Any]]:
         yield client
 
 
-def letter(**more: Any) -> dict[str, Any]:
+def message(**more: Any) -> dict[str, Any]:
     return {
         "project_key": PROJECT,
         "sender_name": "Ada",
@@ -80,7 +80,7 @@ def test_schemas_name_no_nulls_and_no_references() -> None:
 
 
 async def test_lists_come_wrapped_and_records_plain(client: Client[Any]) -> None:
-    sent = await client.call_tool("send_message", letter())
+    sent = await client.call_tool("send_message", message())
     assert sent.data["count"] == 1
     assert sent.data["deliveries"][0]["payload"]["id"] == 1
     inbox = await client.call_tool("fetch_inbox", {"project_key": PROJECT, "agent_name": "Ben"})
@@ -91,11 +91,11 @@ async def test_lists_come_wrapped_and_records_plain(client: Client[Any]) -> None
 @pytest.mark.parametrize(
     ("tool", "arguments", "code", "value"),
     [
-        ("send_message", letter(to=["Bne"]), "unknown_agent", "Bne"),
-        ("send_message", letter(project_key="/nowhere"), "unknown_project", "/nowhere"),
-        ("send_message", letter(subject="x" * 65), "too_large", 65),
-        ("send_message", letter(importance="huge"), "invalid_argument", "huge"),
-        ("send_message", letter(surprise=1), "invalid_argument", None),
+        ("send_message", message(to=["Bne"]), "unknown_agent", "Bne"),
+        ("send_message", message(project_key="/nowhere"), "unknown_project", "/nowhere"),
+        ("send_message", message(subject="x" * 65), "too_large", 65),
+        ("send_message", message(importance="huge"), "invalid_argument", "huge"),
+        ("send_message", message(surprise=1), "invalid_argument", None),
         ("fetch_inbox", {"project_key": PROJECT, "agent_name": "Ben", "limit": 0}, "invalid_argument", 0),
         ("no_such_tool", {}, "invalid_argument", "no_such_tool"),
     ],
@@ -137,7 +137,7 @@ async def test_the_core_profile_refuses_what_it_does_not_offer(mail: Mail) -> No
 
 
 async def test_every_kind_of_resource_reads(client: Client[Any]) -> None:
-    await client.call_tool("send_message", letter(thread_id="lamp:1"))
+    await client.call_tool("send_message", message(thread_id="lamp:1"))
     for uri, holds in {
         "mail://inbox/srv-lighthouse/Ben": "Is it lit?",
         "mail://thread/srv-lighthouse/lamp:1": "open_questions",
@@ -158,7 +158,7 @@ async def test_an_unknown_resource_is_refused_with_its_remedy(client: Client[Any
         assert caught.value.error.data["remedy"]
 
 
-async def test_news_of_a_letter_reaches_who_listens(mail: Mail) -> None:
+async def test_news_of_a_message_reaches_who_listens(mail: Mail) -> None:
     news = Subscriptions()
     heard: list[str] = []
     async with Client(PostroomMcpServer(mail, subscriptions=news)) as client:
@@ -168,13 +168,13 @@ async def test_news_of_a_letter_reaches_who_listens(mail: Mail) -> None:
                 "register_agent", {"project_key": PROJECT, "program": "p", "model": "m", "name": name}
             )
         stop = news.subscribe(lambda event: heard.append(event.uri))
-        await client.call_tool("send_message", letter(thread_id="lamp:1"))
+        await client.call_tool("send_message", message(thread_id="lamp:1"))
         await client.call_tool(
             "file_reservation_paths", {"project_key": PROJECT, "agent_name": "Ada", "paths": ["a.py"]}
         )
         stop()
         stop()
-        await client.call_tool("send_message", letter())
+        await client.call_tool("send_message", message())
     assert heard == [
         "mail://inbox/srv-lighthouse/Ben",
         "mail://thread/srv-lighthouse/lamp:1",

@@ -22,7 +22,7 @@ from postroom.stores.memory import MemoryStore
 from rest_room import LIMIT, OPERATOR, Edge, all_names, arguments_of, opened
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "postroom"
-LETTER = arguments_of("send_message")
+MESSAGE = arguments_of("send_message")
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ async def test_a_body_that_does_not_fit_is_refused(edge: Edge, body: bytes, said
 async def test_a_body_must_be_said_to_be_json(edge: Edge, kind: str | None, taken: bool) -> None:
     await edge.furnish()
     headers = {**OPERATOR, **({} if kind is None else {"Content-Type": kind})}
-    reply = await edge.send("POST", "/v1/send_message", content=json.dumps(LETTER).encode(), headers=headers)
+    reply = await edge.send("POST", "/v1/send_message", content=json.dumps(MESSAGE).encode(), headers=headers)
     if taken:
         assert reply.status_code == 200
     else:
@@ -183,41 +183,41 @@ async def test_a_body_must_be_said_to_be_json(edge: Edge, kind: str | None, take
 
 async def test_a_body_that_is_too_large_is_cut_off(edge: Edge) -> None:
     await edge.furnish()
-    assert_problem(await edge.ask("send_message", {**LETTER, "body_md": "x" * LIMIT}), 413, "too_large")
+    assert_problem(await edge.ask("send_message", {**MESSAGE, "body_md": "x" * LIMIT}), 413, "too_large")
     assert len(await edge.room.inbox("Ben")) == 2
 
 
 async def test_a_key_is_given_in_the_header_or_in_the_body(edge: Edge) -> None:
     await edge.furnish()
     first = await edge.ask("send_message", headers={"Idempotency-Key": "k-1"})
-    again = await edge.ask("send_message", {**LETTER, "idempotency_key": "k-1"})
+    again = await edge.ask("send_message", {**MESSAGE, "idempotency_key": "k-1"})
     both = await edge.ask(
-        "send_message", {**LETTER, "idempotency_key": "k-1"}, headers={"Idempotency-Key": "k-1"}
+        "send_message", {**MESSAGE, "idempotency_key": "k-1"}, headers={"Idempotency-Key": "k-1"}
     )
     null = await edge.ask(
-        "send_message", {**LETTER, "idempotency_key": None}, headers={"Idempotency-Key": "k-1"}
+        "send_message", {**MESSAGE, "idempotency_key": None}, headers={"Idempotency-Key": "k-1"}
     )
     assert first.json() == again.json() == both.json() == null.json()
     assert len(await edge.room.inbox("Ben")) == 3
-    other = await edge.ask("send_message", {**LETTER, "subject": "t"}, headers={"Idempotency-Key": "k-1"})
+    other = await edge.ask("send_message", {**MESSAGE, "subject": "t"}, headers={"Idempotency-Key": "k-1"})
     assert_problem(other, 409, "idempotency_conflict")
 
 
 async def test_a_key_is_the_same_over_rest_and_over_mcp(edge: Edge) -> None:
     await edge.furnish()
     first = await edge.ask("send_message", headers={"Idempotency-Key": "k-1"})
-    again = await edge.mcp.call_tool("send_message", {**LETTER, "idempotency_key": "k-1"})
+    again = await edge.mcp.call_tool("send_message", {**MESSAGE, "idempotency_key": "k-1"})
     assert again.structured_content == first.json()
 
 
 async def test_two_keys_are_refused(edge: Edge) -> None:
     await edge.furnish()
     before = await everything(edge.store)
-    for arguments in ({**LETTER, "idempotency_key": "k-2"}, {**LETTER, "idempotency_key": 5}):
+    for arguments in ({**MESSAGE, "idempotency_key": "k-2"}, {**MESSAGE, "idempotency_key": 5}):
         reply = await edge.ask("send_message", arguments, headers={"Idempotency-Key": "k-1"})
         assert_problem(reply, 400, "invalid_argument")
     twice = httpx2.Headers([*OPERATOR.items(), ("Idempotency-Key", "a"), ("Idempotency-Key", "a")])
-    reply = await edge.send("POST", "/v1/send_message", json=LETTER, headers=twice)
+    reply = await edge.send("POST", "/v1/send_message", json=MESSAGE, headers=twice)
     assert "2 times" in assert_problem(reply, 400, "invalid_argument")["detail"]
     assert await everything(edge.store) == before
 
@@ -239,7 +239,7 @@ async def test_an_agents_token_acts_for_its_agent_and_for_no_other(edge: Edge) -
     await edge.furnish()
     proof = {"Authorization": f"Bearer {await edge.token_of('Ada')}"}
     assert (await edge.ask("send_message", headers=proof)).json()["count"] == 1
-    reply = await edge.ask("send_message", {**LETTER, "sender_name": "Ben"}, headers=proof)
+    reply = await edge.ask("send_message", {**MESSAGE, "sender_name": "Ben"}, headers=proof)
     assert_problem(reply, 403, "identity_mismatch")
     assert_problem(await edge.ask("fetch_inbox", headers=proof), 403, "identity_mismatch")
     assert (await edge.ask("list_agents", headers=proof)).status_code == 200
@@ -340,7 +340,7 @@ async def test_calls_are_counted_and_told_to_who_listens(edge: Edge) -> None:
     edge.news.subscribe(lambda event: heard.append(event.uri) if isinstance(event, ResourceUpdated) else None)
     await edge.ask("send_message")
     await edge.ask("fetch_inbox")
-    await edge.ask("send_message", {**LETTER, "to": ["Nobody"]})
+    await edge.ask("send_message", {**MESSAGE, "to": ["Nobody"]})
     assert heard == ["mail://inbox/projects-harbor/Ben", "mail://thread/projects-harbor/msg-3"]
     assert edge.counted == [("send_message", "ok"), ("fetch_inbox", "ok"), ("send_message", "unknown_agent")]
 

@@ -117,7 +117,7 @@ async def test_who_waits_is_answered_when_something_happens(edge: Edge) -> None:
         wait = group.create_task(ask(edge, after=4, wait=60))
         await asyncio.sleep(0)
         await edge.room.send("Ada", "Ben")
-    assert [one["kind"] for one in wait.result().json()["events"]] == ["letter.sent"]
+    assert [one["kind"] for one in wait.result().json()["events"]] == ["message.sent"]
 
 
 async def test_a_stream_tells_what_is_there_and_then_what_comes(edge: Edge) -> None:
@@ -127,7 +127,7 @@ async def test_a_stream_tells_what_is_there_and_then_what_comes(edge: Edge) -> N
         assert await listener.events(1) == [("4", "agent.registered")]
         await edge.room.send("Ada", "Ben")
         await edge.room.call("mark_message_read", agent_name="Ben", message_id=1)
-        assert await listener.events(2) == [("5", "letter.sent"), ("6", "delivery.read")]
+        assert await listener.events(2) == [("5", "message.sent"), ("6", "delivery.read")]
 
 
 async def test_a_stream_is_resumed_where_it_broke_off(edge: Edge) -> None:
@@ -138,19 +138,20 @@ async def test_a_stream_is_resumed_where_it_broke_off(edge: Edge) -> None:
         assert await listener.piece() == sse.retry(event_routes.RETRY_MS)
         assert await listener.piece() == ": still here\nid: 4\n\n"
         await edge.room.send("Ada", "Ben")
-        assert await listener.events(1) == [("5", "letter.sent")]
+        assert await listener.events(1) == [("5", "message.sent")]
 
 
+@pytest.mark.parametrize("kinds", ["message.sent", "letter.sent"])
 async def test_a_stream_of_some_kinds_moves_on_past_the_others(
-    edge: Edge, monkeypatch: pytest.MonkeyPatch
+    edge: Edge, monkeypatch: pytest.MonkeyPatch, kinds: str
 ) -> None:
     monkeypatch.setattr(event_routes, "BEAT", 0)
     await edge.room.open()
-    async with listening(edge, after=0, kinds="letter.sent") as listener:
+    async with listening(edge, after=0, kinds=kinds) as listener:
         assert await listener.piece() == sse.retry(event_routes.RETRY_MS)
         assert await listener.piece() == ": still here\nid: 4\n\n"
         await edge.room.send("Ada", "Ben")
-        assert await listener.events(1) == [("5", "letter.sent")]
+        assert await listener.events(1) == [("5", "message.sent")]
 
 
 async def test_a_stream_ends_when_the_server_stops_or_its_time_is_over(
@@ -311,7 +312,7 @@ async def test_a_person_at_the_pages_may_listen_and_a_foreign_page_may_not(edge:
     await edge.room.send("Ada", "Ben", bcc=["Cyd"])
     await edge.room.call("acknowledge_message", agent_name="Cyd", message_id=1)
     async with listening(edge, {"Authorization": "", **edge.cookie}, after=3) as listener:
-        assert await listener.events(2) == [("4", "agent.registered"), ("5", "letter.sent")]
+        assert await listener.events(2) == [("4", "agent.registered"), ("5", "message.sent")]
         assert await listener.piece() == ": still here\nid: 7\n\n"
     foreign = await ask(edge, {**STREAM, "Origin": "http://evil.example"})
     assert foreign.status_code == 403

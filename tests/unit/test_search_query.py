@@ -177,7 +177,7 @@ def test_what_is_not_there_is_not_found(index: sqlite3.Connection, text: str) ->
     assert not _finds(index, text)
 
 
-async def test_a_letter_is_found_by_each_of_its_parts(room: Room) -> None:
+async def test_a_message_is_found_by_each_of_its_parts(room: Room) -> None:
     await room.open()
     sent = await room.send(
         "Ada", "Ben", subject="Harbour crane", body_md="It lifts **anchors**.", topic="iron/2"
@@ -236,7 +236,7 @@ async def test_malformed_search_text_is_taken_literally(room: Room, query: str) 
         await room.call("search_messages", query=query, order=order)
 
 
-async def test_only_letters_of_the_project_are_found(room: Room) -> None:
+async def test_only_messages_of_the_project_are_found(room: Room) -> None:
     await room.open()
     await room.open("Eve", "Flo", project="/projects/shore")
     await room.send("Ada", "Ben", subject="treasure")

@@ -35,7 +35,7 @@ from postroom.stores.sqlite.runs import events, queue, rows, thread_steps
 from postroom.stores.sqlite.runs.stores import SqliteRunWrites
 from postroom.stores.sqlite.statements import load_statements
 from postroom.testing import ManualClock
-from postroom.testing.conformance.given import an_office, letter
+from postroom.testing.conformance.given import an_office, put_message
 from postroom.testing.conformance.run_given import (
     LANE,
     LEASE,
@@ -497,14 +497,14 @@ def submission(stores: RunStores, dispatch_id: str = "d1", **details: Any) -> Th
     )
 
 
-async def test_a_letter_and_the_run_it_causes_are_written_together(
+async def test_a_message_and_the_run_it_causes_are_written_together(
     stores: RunStores, sqlite_store: SqliteStore
 ) -> None:
     here = await an_office(sqlite_store)
     scope = EventScope.thread("t")
 
     def change(mail: MailWrites, runs: SqliteRunWrites) -> str:
-        letter(mail, here.ada, [here.ben], subject="plums")
+        put_message(mail, here.ada, [here.ben], subject="plums")
         assert runs.submission_facts("t").thread is None
         done = runs.commit(submission(stores, claim=ClaimRequest(consumer="w", lease_ms=LEASE)))
         assert runs.load_thread("t") is not None
@@ -518,8 +518,8 @@ async def test_a_letter_and_the_run_it_causes_are_written_together(
         assert await sqlite_store.write_together(change) == "d1"
         await hears
         await stores.wakeups.wait(60 * SECOND)
-    letters = await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9))
-    assert [one.subject for one in letters] == ["plums"]
+    messages = await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9))
+    assert [one.subject for one in messages] == ["plums"]
     assert (await loaded(stores)).status is RunDispatchStatus.CLAIMED
     assert len(await stores.outbox.claim(LANE, TARGET, lease_ms=1)) == 1
 
@@ -533,7 +533,7 @@ async def test_neither_is_written_when_one_is_refused(
     before = await snapshot(stores, "t")
 
     def change(mail: MailWrites, runs: SqliteRunWrites) -> None:
-        letter(mail, here.ada, [here.ben], subject="plums")
+        put_message(mail, here.ada, [here.ben], subject="plums")
         runs.commit(submission(stores, interrupt=fault == "runs"))
         if fault == "mail":
             mail.put_contact(here.ada.id, 99, status="pending", reason="", now=1)
@@ -581,13 +581,13 @@ async def test_a_change_may_use_each_part_by_itself(stores: RunStores, sqlite_st
     assert await stores.dispatches.current_dispatch_epoch("t") == 1
 
 
-async def test_a_lost_claim_undoes_the_letter(stores: RunStores, sqlite_store: SqliteStore) -> None:
+async def test_a_lost_claim_undoes_the_message(stores: RunStores, sqlite_store: SqliteStore) -> None:
     here = await an_office(sqlite_store)
     owned = await claimed(stores)
     await stores.dispatches.interrupt("t")
 
     def change(mail: MailWrites, runs: SqliteRunWrites) -> None:
-        letter(mail, here.ada, [here.ben], subject="plums")
+        put_message(mail, here.ada, [here.ben], subject="plums")
         runs.commit(ThreadCommit(thread_id="t", claim=owned.claim_proof))
 
     with pytest.raises(StaleClaim):
@@ -599,7 +599,7 @@ async def test_a_thread_of_mail_and_a_thread_of_runs_are_two_things(
     stores: RunStores, sqlite_store: SqliteStore
 ) -> None:
     here = await an_office(sqlite_store)
-    sent = await sqlite_store.write(lambda tx: letter(tx, here.ada, [here.ben], subject="plums"))
+    sent = await sqlite_store.write(lambda tx: put_message(tx, here.ada, [here.ben], subject="plums"))
     await sqlite_store.settle()
     await stores.threads.save_thread(Thread(id=sent.thread_id, title="another"))
     await stores.threads.delete_thread(sent.thread_id)

@@ -141,6 +141,6 @@ def test_a_page_is_read_in_its_order(empty: sqlite3.Connection, name: str) -> No
     assert not [step for step in plan(empty, name) if "ORDER BY" in step]
 
 
-def test_a_letter_is_marked_without_going_through_its_inbox(empty: sqlite3.Connection) -> None:
+def test_a_message_is_marked_without_going_through_its_inbox(empty: sqlite3.Connection) -> None:
     for name in ("mark_read", "mark_acked", "mark_announced"):
         assert any("message_id=? AND agent_id=?" in step for step in plan(empty, name)), name

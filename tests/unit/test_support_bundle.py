@@ -65,8 +65,8 @@ async def fill(here: Place) -> list[str]:
     for name in ("QuuxAda", "QuuxBo"):
         registered = {"project_key": PROJECT, "program": "quux", "model": "quux", "name": name}
         await mail.call("register_agent", {**registered, "task_description": "quux"})
-    letter = {"subject": "Quux", "body_md": "quux " * 50, "thread_id": "quux-thread", "topic": "quux"}
-    sent = {"project_key": PROJECT, "sender_name": "QuuxAda", "to": ["QuuxBo"], **letter}
+    message = {"subject": "Quux", "body_md": "quux " * 50, "thread_id": "quux-thread", "topic": "quux"}
+    sent = {"project_key": PROJECT, "sender_name": "QuuxAda", "to": ["QuuxBo"], **message}
     await mail.call("send_message", sent)
     runner = {
         "argv": ["/opt/quux/bin/tool", "--api-key", "quux", "{prompt}"],

@@ -80,10 +80,10 @@ async def test_over_mcp_a_client_names_its_trace_in_meta(edge: Edge, watched: Wa
 async def test_nothing_that_somebody_wrote_and_no_token_is_in_any_span(edge: Edge, watched: Watched) -> None:
     secret = await edge.token_of("Ada")
     headers = {"Authorization": f"Bearer {secret}"}
-    letter = {**arguments_of("send_message"), "subject": WRITTEN, "body_md": WRITTEN}
-    assert (await edge.ask("send_message", letter, headers=headers)).status_code == 200
+    message = {**arguments_of("send_message"), "subject": WRITTEN, "body_md": WRITTEN}
+    assert (await edge.ask("send_message", message, headers=headers)).status_code == 200
     for wrong in ({"to": [WRITTEN]}, {"to": []}, {"thread_id": f" {WRITTEN}"}, {WRITTEN: 1}):
-        answer = await edge.ask("send_message", {**letter, **wrong}, headers=headers)
+        answer = await edge.ask("send_message", {**message, **wrong}, headers=headers)
         assert answer.status_code in (400, 404)
         assert code_of(watched.span("execute_tool send_message")) == answer.json()["code"]
     await edge.ask("search_messages", {**arguments_of("search_messages"), "query": WRITTEN}, headers=headers)

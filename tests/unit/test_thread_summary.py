@@ -100,10 +100,10 @@ async def test_a_question_is_open_until_another_writes(room: Room) -> None:
     assert (await _summary(room))["open_questions"] == []
 
 
-async def test_what_a_recalled_letter_asked_is_not_asked(room: Room) -> None:
+async def test_what_a_recalled_message_asked_is_not_asked(room: Room) -> None:
     await room.open()
-    letter = await _write(room, "Ada", "Is it red?", ack_required=True)
-    await room.call("recall_message", sender_name="Ada", message_id=letter)
+    message = await _write(room, "Ada", "Is it red?", ack_required=True)
+    await room.call("recall_message", sender_name="Ada", message_id=message)
     found = await _summary(room)
     assert (found["open_questions"], found["unacknowledged"], found["subject"]) == ([], [], "")
 
@@ -116,19 +116,19 @@ async def test_questions_without_end_are_cut(room: Room) -> None:
 
 async def test_an_acknowledgement_is_awaited_from_those_who_have_not_given_it(room: Room) -> None:
     await room.open("Ada", "Ben", "Cyd", "Dee")
-    letter = await room.send(
+    message = await room.send(
         "Ada", "Ben", cc=["Cyd"], bcc=["Dee"], thread_id="t", subject="Do it", ack_required=True
     )
-    awaited = {"message_id": letter, "subject": "Do it", "waiting_for": ["Ben", "Cyd"]}
+    awaited = {"message_id": message, "subject": "Do it", "waiting_for": ["Ben", "Cyd"]}
     assert (await _summary(room))["unacknowledged"] == [awaited]
-    await room.call("mark_message_read", agent_name="Ben", message_id=letter)
-    await room.call("acknowledge_message", agent_name="Cyd", message_id=letter)
+    await room.call("mark_message_read", agent_name="Ben", message_id=message)
+    await room.call("acknowledge_message", agent_name="Cyd", message_id=message)
     assert (await _summary(room))["unacknowledged"] == [{**awaited, "waiting_for": ["Ben"]}]
-    await room.call("acknowledge_message", agent_name="Ben", message_id=letter)
+    await room.call("acknowledge_message", agent_name="Ben", message_id=message)
     assert (await _summary(room))["unacknowledged"] == []
 
 
-async def test_a_letter_that_only_the_hidden_have_not_acknowledged_awaits_nobody(room: Room) -> None:
+async def test_a_message_that_only_the_hidden_have_not_acknowledged_awaits_nobody(room: Room) -> None:
     await room.open()
     await room.send("Ada", bcc=["Ben"], thread_id="t", ack_required=True)
     assert (await _summary(room))["unacknowledged"] == []
@@ -144,7 +144,7 @@ async def test_a_summary_shows_what_those_who_wrote_hold_now(room: Room) -> None
     assert (await _summary(room))["reservations"] == []
 
 
-async def test_a_long_thread_is_summarised_by_its_newest_letters(
+async def test_a_long_thread_is_summarised_by_its_newest_messages(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await room.open()

@@ -72,7 +72,7 @@ def test_who_may_only_read_changes_nothing() -> None:
     assert [one.name for one in ALL_OPERATIONS if one.changes and one.needs <= {"mail:read"}] == []
 
 
-def test_an_operation_that_shows_letters_asks_for_reading() -> None:
+def test_an_operation_that_shows_messages_asks_for_reading() -> None:
     shows = {kind.operation for kind in RESOURCES} - {"list_file_reservations"}
     shows |= {"start_session", "get_message", "fetch_inbox_events", "search_messages", "delivery_status"}
     assert [name for name in shows if "mail:read" not in OPERATIONS[name].needs] == []
@@ -211,12 +211,12 @@ async def test_a_bound_token_reaches_no_project_by_another_name(edge: Edge, key:
 async def test_a_bound_token_writes_to_no_person_and_the_answer_is_as_if_nobody_was_named(edge: Edge) -> None:
     people = PeopleOperator(edge.mail, lambda _: True)
     headers = await edge.named_token("harbor", *WITHOUT_ADMIN, project=HARBOR)
-    letter = {**arguments_of("send_message"), "to": ["human:alice", "chat:telegram/77"]}
-    before = (await edge.ask("send_message", letter, headers=headers)).json()
+    message = {**arguments_of("send_message"), "to": ["human:alice", "chat:telegram/77"]}
+    before = (await edge.ask("send_message", message, headers=headers)).json()
     await people.add("alice", "telegram/77")
-    after = await edge.ask("send_message", letter, headers=headers)
+    after = await edge.ask("send_message", message, headers=headers)
     assert (after.status_code, after.json()["details"]) == (400, before["details"])
-    assert (await edge.ask("send_message", letter)).status_code == 200
+    assert (await edge.ask("send_message", message)).status_code == 200
 
 
 async def test_within_one_project_no_other_has_a_name(edge: Edge) -> None:

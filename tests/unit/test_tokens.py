@@ -159,7 +159,7 @@ def test_no_secret_reaches_a_log(log: io.StringIO, form: str) -> None:
     ours.info("it.happened", note=f"x {SECRET} y", headers={"Cookie": "opensesame"})
     ours.info("it.happened", token="opensesame")
     ours.info(
-        "it.happened", values=[f"Bearer {SECRET}"], body_md="the letter's text", path=Path(f"/{SECRET}")
+        "it.happened", values=[f"Bearer {SECRET}"], body_md="the message's text", path=Path(f"/{SECRET}")
     )
     logging.getLogger("library").warning("called with %s", SECRET)
     logging.getLogger("uvicorn.access").info('"GET /login?code=prl_%s HTTP/1.1"', "c" * 43)
@@ -169,7 +169,7 @@ def test_no_secret_reaches_a_log(log: io.StringIO, form: str) -> None:
         ours.exception("it.broke")
         logging.getLogger("library").exception("broke")
     written = log.getvalue()
-    for secret in (SECRET, "s" * 20, "opensesame", "the letter's text", "c" * 20):
+    for secret in (SECRET, "s" * 20, "opensesame", "the message's text", "c" * 20):
         assert secret not in written
     assert written.count("Traceback") == 2
     assert "prm_***" in written

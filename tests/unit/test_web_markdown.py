@@ -171,8 +171,8 @@ async def test_what_is_remembered_is_bounded_and_the_oldest_goes_first(monkeypat
     rendered = []
     monkeypatch.setattr(markdown, "to_html", lambda text: rendered.append(text[0]) or text)
     pages = Markdown(remembered=30)
-    for letter in ("a", "b", "c", "a", "d", "a", "b"):
-        assert (await pages.render({1: letter * 10}))[1].html == letter * 10
+    for message in ("a", "b", "c", "a", "d", "a", "b"):
+        assert (await pages.render({1: message * 10}))[1].html == message * 10
     assert rendered == ["a", "b", "c", "d", "b"]
 
 
@@ -207,6 +207,6 @@ async def test_two_pages_are_rendered_one_after_the_other(monkeypatch):
     monkeypatch.setattr(markdown, "to_html", slow)
     pages = Markdown()
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
-        for letter in "abcd":
-            group.create_task(pages.render({1: letter * (INLINE_LIMIT + 1)}))
+        for message in "abcd":
+            group.create_task(pages.render({1: message * (INLINE_LIMIT + 1)}))
     assert most == 1

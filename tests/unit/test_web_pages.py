@@ -222,15 +222,15 @@ async def test_the_timeline_tells_what_happened_the_newest_first(client, store, 
     at = [
         shown.text.index(words)
         for words in (
-            f"GreenLake was woken by letter #{world.reply}",
-            f"RedBird could not handle letter #{world.claim}: exit code 3: <script>alert(1)</script>",
-            f"BlueFox is done with letter #{world.claim}",
+            f"GreenLake was woken by message #{world.reply}",
+            f"RedBird could not handle message #{world.claim}: exit code 3: <script>alert(1)</script>",
+            f"BlueFox is done with message #{world.claim}",
             "GreenLake reserved it: <b>mending</b>",
             "BlueFox answered GreenLake: I do.",
         )
     ]
     assert at[:3] == sorted(at[:3])
-    assert shown.text.index("Letters in hand") < shown.text.index(f"letter #{world.reply} since")
+    assert shown.text.index("Messages in hand") < shown.text.index(f"message #{world.reply} since")
     assert "HiddenReader" not in shown.text
     assert GONE not in shown.text
     assert shown.all("script") == []
@@ -249,7 +249,7 @@ async def test_a_timeline_may_be_that_of_one_agent_or_one_thread(client, store, 
 
     await store.write(handled)
     fox = await page(client, "/p/orchard/timeline?agent=BlueFox")
-    assert f"BlueFox was woken by letter #{world.claim}" in fox.text
+    assert f"BlueFox was woken by message #{world.claim}" in fox.text
     assert "RedBird was woken" not in fox.text
     assert "GreenLake reserved it" not in fox.text
     lake = await page(client, "/p/orchard/timeline?agent=GreenLake")
@@ -316,7 +316,7 @@ async def test_every_page_is_built_for_a_keyboard_and_a_screen_reader(client, wo
 async def test_hidden_copies_are_on_no_page(client, world):
     hidden = "HiddenReader"
     inbox = await page(client, f"/p/orchard/agents/{hidden}")
-    assert "No letter to be shown" in inbox.text
+    assert "No message to be shown" in inbox.text
     assert f"/p/orchard/m/{world.claim}" not in inbox.links()
     for address, answer in (await every_page(client)).items():
         if address in ("/p/orchard", "/p/orchard/agents") or hidden in address:
@@ -331,8 +331,8 @@ async def test_the_text_of_a_recalled_message_is_nowhere(client, world):
     assert "recalled" in (await page(client, "/p/orchard/t/gone")).text
     await page(client, f"/p/orchard/m/{world.recalled}/source", status=404)
     await page(client, f"/attachments/{world.files['recalled']}?message={world.recalled}", status=404)
-    letter = (await page(client, f"/p/orchard/m/{world.recalled}")).raw
-    assert "/attachments/" not in letter
+    message = (await page(client, f"/p/orchard/m/{world.recalled}")).raw
+    assert "/attachments/" not in message
 
 
 async def test_hostile_mail_stays_text(client, world):
@@ -347,7 +347,7 @@ async def test_hostile_mail_stays_text(client, world):
         ]
 
 
-async def test_a_letter_shows_who_has_read_and_who_has_acknowledged(client, world):
+async def test_a_message_shows_who_has_read_and_who_has_acknowledged(client, world):
     text = (await page(client, f"/p/orchard/m/{world.claim}")).text
     assert "urgent 2 of 3 to acknowledge" in text
     assert "BlueFox ✓✓ acknowledged 5 minutes ago" in text
@@ -536,7 +536,7 @@ async def test_what_an_agent_sent_is_its_own_and_paged(client, store):
         write = Writer(writes)
         project = write.project("p", "/p")
         green, lake = write.agent(project, "Green"), write.agent(project, "Green-Lake")
-        return [write.send((green, lake)[n % 2], f"Letter {n}", "text", to=(lake,)).id for n in range(90)]
+        return [write.send((green, lake)[n % 2], f"Message {n}", "text", to=(lake,)).id for n in range(90)]
 
     ids = await store.write(put)
     assert numbers(await walk(client, "/p/p/agents/Green?box=sent"), r'/m/(\d+)"') == ids[::2][::-1]
@@ -579,7 +579,7 @@ async def test_a_search_marks_what_it_found_and_goes_on(client, store, order):
     def put(writes):
         write = Writer(writes)
         sender = write.agent(write.project("p", "/p"), "GreenLake")
-        return [write.send(sender, f"Letter {n}", "an <i>Épôch</i> here").id for n in range(45)]
+        return [write.send(sender, f"Message {n}", "an <i>Épôch</i> here").id for n in range(45)]
 
     ids = await store.write(put)
     pages = await walk(client, f"/p/p/search?q=epoch&order={order}")
@@ -628,7 +628,7 @@ async def test_a_page_makes_a_fixed_number_of_look_ups_however_much_it_shows(sto
             agents = [write.agent(project, f"Agent{n}") for n in range(count)]
             for n in range(count):
                 sent = write.send(
-                    agents[n % 2], f"Letter {n}", f"word {n}", to=tuple(agents[:2]), thread="one"
+                    agents[n % 2], f"Message {n}", f"word {n}", to=tuple(agents[:2]), thread="one"
                 )
                 write.attach(sent, "a.txt", "text/plain", b"a")
                 write.send(agents[0], f"Other {n}", f"word {n}", to=(agents[1],), reply_to=sent.id)
@@ -653,7 +653,7 @@ async def test_a_page_makes_a_fixed_number_of_look_ups_however_much_it_shows(sto
                 counting.looked_up = 0
                 await page(client, f"/p/{slug}{rest}")
                 made.append(counting.looked_up)
-            most = 14 if rest.startswith("/t/") else 8  # a thread may have letters of people and others
+            most = 14 if rest.startswith("/t/") else 8  # a thread may have messages of people and others
             assert made[1] <= made[0] <= most or rest == "", (rest, made)
             assert made[1] <= 25
 
@@ -704,8 +704,8 @@ async def test_bytes_that_no_message_holds_are_not_given(client, store, world):
 
 
 async def test_pictures_are_shown_as_what_their_bytes_are_and_nothing_else_is(client, world):
-    letter = await page(client, f"/p/orchard/m/{world.claim}")
-    shown = [one["src"] for one in letter.all("img") if one["src"].startswith("/previews/")]
+    message = await page(client, f"/p/orchard/m/{world.claim}")
+    shown = [one["src"] for one in message.all("img") if one["src"].startswith("/previews/")]
     types = {}
     for address in shown:
         answer = await client.get(address)

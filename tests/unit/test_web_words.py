@@ -83,7 +83,7 @@ def test_a_size_is_told_in_the_unit_that_fits(size, words):
 
 
 @pytest.mark.parametrize(
-    ("name", "letters"),
+    ("name", "messages"),
     [
         ("GreenLake", "GL"),
         ("deploy-bot", "DB"),
@@ -96,8 +96,8 @@ def test_a_size_is_told_in_the_unit_that_fits(size, words):
         ("日本", "日"),
     ],
 )
-def test_a_name_has_initials(name, letters):
-    assert initials(name) == letters
+def test_a_name_has_initials(name, messages):
+    assert initials(name) == messages
 
 
 @given(st.text())

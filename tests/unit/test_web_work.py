@@ -70,7 +70,7 @@ async def dead(room: WorkRoom):
     return browser, [(name, hidden(page, name)) for name in ("form_token", "run")]
 
 
-async def letter_form(room: WorkRoom, address: str = WRITE, **typed: str):
+async def message_form(room: WorkRoom, address: str = WRITE, **typed: str):
     if not await room.people_named.everybody():
         await room.people_named.add("Ana", None)
     browser = room.browser()
@@ -160,11 +160,11 @@ async def test_a_question_of_another_project_is_none_of_ours(room):
     assert len(await room.questions.open_questions(SLUG)) == 1
 
 
-# Letters.
+# Messages.
 
 
 async def test_a_person_writes_and_sees_how_each_will_see_it(room):
-    browser, fields = await letter_form(room)
+    browser, fields = await message_form(room)
     answer = await post(browser, WRITE, *fields, ("to", "Ada"), ("others", "Bo, Fay"))
     assert answer.status_code == 303
     assert answer.headers["location"].endswith("?sent=1")
@@ -172,23 +172,23 @@ async def test_a_person_writes_and_sees_how_each_will_see_it(room):
     assert "<b><bdi>Ada</bdi></b>: inbox only" in page
     assert "<b><bdi>Bo</bdi></b>: wake by runner" in page
     assert "<b><bdi>Fay</bdi></b>: wake by runner" in page
-    [letter] = await room.letters()
-    assert (letter.sender_name, letter.subject, letter.body_md) == ("Ana", "Hello", "Look.")
+    [message] = await room.messages()
+    assert (message.sender_name, message.subject, message.body_md) == ("Ana", "Hello", "Look.")
     await room.turn()
     assert "From: human:Ana" in room.agents.told[0]
 
 
-async def test_a_double_click_sends_one_letter(room):
-    browser, fields = await letter_form(room)
+async def test_a_double_click_sends_one_message(room):
+    browser, fields = await message_form(room)
     answers = await asyncio.gather(*(post(browser, WRITE, *fields) for _ in range(3)))
     assert {(one.status_code, one.headers["location"]) for one in answers} == {
         (303, answers[0].headers["location"])
     }
-    assert len(await room.letters()) == 1
+    assert len(await room.messages()) == 1
 
 
 async def test_a_form_that_was_sent_and_changed_is_kept_and_sent_when_asked_again(room):
-    browser, fields = await letter_form(room)
+    browser, fields = await message_form(room)
     await post(browser, WRITE, *fields)
     changed = [(name, "Other words." if name == "body" else text) for name, text in fields]
     refused = await post(browser, WRITE, *changed)
@@ -196,14 +196,14 @@ async def test_a_form_that_was_sent_and_changed_is_kept_and_sent_when_asked_agai
     assert "Other words." in refused.text
     again = [(name, hidden(refused.text, "key") if name == "key" else text) for name, text in changed]
     assert (await post(browser, WRITE, *again)).status_code == 303
-    assert [one.body_md for one in await room.letters()] == ["Look.", "Other words."]
+    assert [one.body_md for one in await room.messages()] == ["Look.", "Other words."]
 
 
 @pytest.mark.parametrize(
     ("typed", "status", "said"),
     [
         ({"to": "", "others": "Nobody-here"}, 404, "no agent &#39;Nobody-here&#39;"),
-        ({"to": ""}, 400, "the letter has no recipient"),
+        ({"to": ""}, 400, "the message has no recipient"),
         ({"to": "Bo", "others": "Nix, Nox"}, 400, "Nix"),
         ({"subject": "s" * 513}, 413, "the limit is 512"),
         ({"subject": "two\nlines"}, 400, "line breaks"),
@@ -215,7 +215,7 @@ async def test_a_form_that_was_sent_and_changed_is_kept_and_sent_when_asked_agai
     ],
 )
 async def test_what_is_refused_comes_back_as_it_was_typed(room, typed, status, said):
-    browser, fields = await letter_form(room, **typed)
+    browser, fields = await message_form(room, **typed)
     answer = await post(browser, WRITE, *fields)
     assert (answer.status_code, said in answer.text) == (status, True), answer.text[:3000]
     assert "Not sent." in answer.text
@@ -223,19 +223,19 @@ async def test_what_is_refused_comes_back_as_it_was_typed(room, typed, status, s
     for name in ("name", "subject", "body"):
         assert kept.get(name, "").replace("é", "")[:200].strip("\0") in answer.text
     assert hidden(answer.text, "key") == kept["key"]
-    assert await room.letters() == []
+    assert await room.messages() == []
 
 
-async def test_a_person_joins_a_conversation_that_was_not_theirs_and_all_in_it_have_the_letter(room):
+async def test_a_person_joins_a_conversation_that_was_not_theirs_and_all_in_it_have_the_message(room):
     first = await room.send("Ada", "Bo", subject="The lights")
     await room.turn()
-    reply = (await room.letters())[-1]
-    browser, fields = await letter_form(room, f"{WRITE}?reply={reply.id}", to="", subject="")
+    reply = (await room.messages())[-1]
+    browser, fields = await message_form(room, f"{WRITE}?reply={reply.id}", to="", subject="")
     answer = await post(browser, WRITE, *fields, ("reply", str(reply.id)), ("to_all", "1"))
     assert answer.headers["location"] == f"/p/{SLUG}/m/{reply.id + 1}?sent=1"
-    letter = (await room.letters())[-1]
-    assert (letter.thread_id, letter.subject) == (f"msg-{first}", "Re: The lights")
-    readers = await room.store.read(lambda tx: tx.recipients([letter.id])[letter.id])
+    message = (await room.messages())[-1]
+    assert (message.thread_id, message.subject) == (f"msg-{first}", "Re: The lights")
+    readers = await room.store.read(lambda tx: tx.recipients([message.id])[message.id])
     assert sorted(one.name for one in readers) == ["Ada", "Bo"]
     page = (await browser.get(f"/p/{SLUG}/t/msg-{first}")).text
     assert page.index("The lights") < page.index("Bo did it") < page.index("Look.")
@@ -244,10 +244,10 @@ async def test_a_person_joins_a_conversation_that_was_not_theirs_and_all_in_it_h
 
 
 async def test_a_conversation_of_a_person_is_whole_on_the_pages_of_both(room):
-    browser, fields = await letter_form(room, subject="The quay")
+    browser, fields = await message_form(room, subject="The quay")
     await post(browser, WRITE, *fields)
     await room.turn()
-    first, answer = await room.letters()
+    first, answer = await room.messages()
     assert (answer.body_md, answer.thread_id) == ("Bo did it", first.thread_id)
     for slug in (SLUG, PEOPLE_SLUG):
         page = (await browser.get(f"/p/{slug}/t/{first.thread_id}")).text
@@ -260,16 +260,16 @@ async def test_a_conversation_of_a_person_is_whole_on_the_pages_of_both(room):
     await room.mail.call("ensure_project", {"human_key": "/projects/other"})
     assert (await browser.get(f"/p/projects-other/m/{first.id}")).status_code == 404
     assert (await browser.get(f"/p/projects-other/t/{first.thread_id}")).status_code == 404
-    browser, fields = await letter_form(room, f"{WRITE}?reply={answer.id}", to="", subject="")
+    browser, fields = await message_form(room, f"{WRITE}?reply={answer.id}", to="", subject="")
     await post(browser, WRITE, *fields, ("reply", str(answer.id)))
-    assert (await room.letters())[-1].reply_to == answer.id
+    assert (await room.messages())[-1].reply_to == answer.id
     [reader] = (await room.store.read(lambda tx: tx.recipients([answer.id])))[answer.id]
     assert (reader.name, reader.acked_at) == ("Ana", room.clock.now())
 
 
 @pytest.mark.parametrize(("ack", "button"), [(False, "has read it"), (True, "acknowledges it")])
-async def test_a_person_says_that_a_letter_was_read_and_its_writer_sees_that(room, ack, button):
-    browser, _ = await letter_form(room)
+async def test_a_person_says_that_a_message_was_read_and_its_writer_sees_that(room, ack, button):
+    browser, _ = await message_form(room)
     asked = {
         "project_key": PROJECT,
         "sender_name": "Ada",
@@ -278,26 +278,26 @@ async def test_a_person_says_that_a_letter_was_read_and_its_writer_sees_that(roo
         "body_md": "y",
     }
     await room.mail.call("send_message", {**asked, "ack_required": ack})
-    [letter] = await room.letters()
-    for address in (f"/p/{SLUG}/m/{letter.id}", f"/p/{PEOPLE_SLUG}/m/{letter.id}"):
+    [message] = await room.messages()
+    for address in (f"/p/{SLUG}/m/{message.id}", f"/p/{PEOPLE_SLUG}/m/{message.id}"):
         page = (await browser.get(address)).text
         assert f"<bdi>Ana</bdi> {button}" in page
     fields = [(name, hidden(page, name)) for name in ("form_token", "name")]
     strange = await post(browser, f"{address}/mark", *fields, ("do", "burn"))
     wrong = await post(browser, f"{address}/mark", fields[0], ("name", "Ben"), ("do", "read"))
     assert (strange.status_code, wrong.status_code) == (400, 404)
-    assert await reader_of(room, letter) == (None, None)
+    assert await reader_of(room, message) == (None, None)
     marked = await post(browser, f"{address}/mark", *fields, ("do", "ack" if ack else "read"))
     assert (marked.status_code, marked.headers["location"]) == (303, address)
     now = room.clock.now()
-    assert await reader_of(room, letter) == (now, now if ack else None)
+    assert await reader_of(room, message) == (now, now if ack else None)
     assert button not in (await browser.get(address)).text
     assert (await post(browser, f"/p/{PEOPLE_SLUG}/m/99/mark", *fields, ("do", "read"))).status_code == 404
     assert (await browser.get(f"{address}/mark")).headers["location"] == address
 
 
-async def reader_of(room, letter):
-    [one] = (await room.store.read(lambda tx: tx.recipients([letter.id])))[letter.id]
+async def reader_of(room, message):
+    [one] = (await room.store.read(lambda tx: tx.recipients([message.id])))[message.id]
     return one.read_at, one.acked_at
 
 
@@ -326,7 +326,7 @@ async def test_to_give_a_name_again_takes_nobodys_chat(room):
     assert (await post(browser, WRITE, *named)).status_code == 303
     [person] = await room.people_named.everybody()
     assert (person["name"], person["chat"]) == ("Ana", "telegram/77")
-    assert "letters are said in a chat" in (await browser.get(f"/p/{PEOPLE_SLUG}/agents")).text
+    assert "messages are said in a chat" in (await browser.get(f"/p/{PEOPLE_SLUG}/agents")).text
 
 
 async def test_of_several_people_one_says_who_one_is_and_who_was_removed_writes_no_more(room):
@@ -337,10 +337,10 @@ async def test_of_several_people_one_says_who_one_is_and_who_was_removed_writes_
     assert "Choose who you are" in page
     assert "<option selected>" not in page.partition("</select>")[0]
     await room.people_named.remove("Cy")
-    browser, fields = await letter_form(room, name="Cy")
+    browser, fields = await message_form(room, name="Cy")
     refused = await post(browser, WRITE, *fields)
     assert (refused.status_code, "is retired" in refused.text) == (409, True)
-    browser, fields = await letter_form(room, name="Ben", to="human:Ana")
+    browser, fields = await message_form(room, name="Ben", to="human:Ana")
     sent = await post(browser, WRITE, *fields)
     assert sent.headers["location"] == f"/p/{PEOPLE_SLUG}/m/1?sent=1"
     assert "<b><bdi>Ana</bdi></b>: inbox only" in (await browser.get(sent.headers["location"])).text
@@ -352,9 +352,9 @@ async def test_where_agents_prove_themselves_a_person_who_has_logged_in_writes_a
     await room.mail.call("ensure_project", {"human_key": PROJECT}, caller=operator)
     registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": "Bo"}
     await room.mail.call("register_agent", registered, caller=operator)
-    browser, fields = await letter_form(room)
+    browser, fields = await message_form(room)
     assert (await post(browser, WRITE, *fields)).status_code == 303
-    assert [one.body_md for one in await room.letters()] == ["Look."]
+    assert [one.body_md for one in await room.messages()] == ["Look."]
     await room.close()
 
 
@@ -401,7 +401,7 @@ async def test_a_queued_run_says_what_holds_it_back_and_can_be_cancelled(room):
     await room.send("Ada", "Bo", subject="Later")
 
     other = Mailbox(Noop(), room.stores, timer=room.clock)
-    request = RunActivation.new(f"agent:{SLUG}/Bo", [Message.user("x", id="letter-1")])
+    request = RunActivation.new(f"agent:{SLUG}/Bo", [Message.user("x", id="mail-1")])
     await other.submit_background(request.delivered(delay_ms=60_000))
     [work] = await room.operator.works(SLUG)
     assert (work.state, work.why, work.until) == ("queued", "it is due later", room.clock.now() + 60_000)
@@ -436,7 +436,9 @@ async def test_a_run_at_work_is_cancelled_and_whoever_wrote_is_told(room):
     await room.turn()
     page = (await browser.get(f"{RUNS}/{dict(fields)['run']}?done=cancel")).text
     assert "cancelled" in page
-    assert [one.body_md for one in await room.letters()][1:] == ["Bo could not handle your letter: cancelled"]
+    assert [one.body_md for one in await room.messages()][1:] == [
+        "Bo could not handle your message: cancelled"
+    ]
 
 
 async def test_output_is_seen_while_a_run_is_at_work_and_afterwards(room):
@@ -481,7 +483,7 @@ async def test_a_run_that_was_given_up_is_tried_again_once_and_answered_once(roo
     assert 303 in {one.status_code for one in answers}
     assert {one.status_code for one in answers} <= {303, 409}
     await room.turn()
-    bodies = [one.body_md for one in await room.letters()]
+    bodies = [one.body_md for one in await room.messages()]
     assert [one for one in bodies if one == "Fay did it"] == ["Fay did it"]
     assert len(bodies) == 3
     assert await room.operator.dead() == []
@@ -497,7 +499,7 @@ async def test_a_run_that_is_tried_again_may_fail_again_and_that_is_told_once_mo
     browser, fields = await dead(room)
     assert (await post(browser, RUNS, *fields, ("do", "replay"))).status_code == 303
     await room.turn()
-    failures = [one for one in await room.letters() if "could not handle" in one.body_md]
+    failures = [one for one in await room.messages() if "could not handle" in one.body_md]
     assert len(failures) == 2
     [again] = await room.operator.dead()
     assert again["run_id"] != dict(fields)["run"]
@@ -547,13 +549,13 @@ async def forms(room):
     """Return the six forms as a logged-in person has them, each with its address."""
     _, question = await asked(room)
     _, run = await dead(room)
-    _, letter = await letter_form(room)
+    _, message = await message_form(room)
     to_ana = await room.send("Ada", "human:Ana")
     return {
         "answer": (QUESTIONS, [*question, ("answer", "yes")]),
         "replay": (RUNS, [*run, ("do", "replay")]),
         "cancel": (RUNS, [*run, ("do", "cancel")]),
-        "write": (WRITE, letter),
+        "write": (WRITE, message),
         "name": (WRITE, [("form_token", ""), ("name", "Ben"), ("do", "name")]),
         "mark": (f"/p/{SLUG}/m/{to_ana}/mark", [("form_token", ""), ("name", "Ana"), ("do", "read")]),
     }
@@ -564,8 +566,8 @@ async def standing(room):
     works = await room.operator.works(SLUG)
     questions = await room.questions.open_questions(SLUG)
     agents = await room.mail.call("list_agents", {"project_key": PROJECT})
-    people = await room.people_named.everybody()  # with how many letters each has not read
-    return (works, questions, await room.letters(), [one["name"] for one in agents["agents"]], people)
+    people = await room.people_named.everybody()  # with how many messages each has not read
+    return (works, questions, await room.messages(), [one["name"] for one in agents["agents"]], people)
 
 
 async def test_a_form_counts_only_from_the_session_and_the_page_that_it_was_made_for(room):
@@ -593,11 +595,11 @@ async def test_a_form_counts_only_from_the_session_and_the_page_that_it_was_made
 
 
 async def test_a_session_that_has_ended_takes_no_form(room):
-    browser, fields = await letter_form(room)
+    browser, fields = await message_form(room)
     room.clock.advance(timedelta(days=31))
     answer = await post(browser, WRITE, *fields)
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
-    assert await room.letters() == []
+    assert await room.messages() == []
 
 
 async def test_an_agents_token_opens_no_page_and_sends_no_form(room):
@@ -658,7 +660,7 @@ async def test_hostile_words_stay_words_on_every_new_page(room):
         pages.append(answer.text)
     wild = f"{WRITE}?{urlencode({'to': name})}"
     pages.append((await browser.get(wild)).text)
-    browser, typed = await letter_form(room, subject="\"'><script>", body="</textarea><script>", to=name)
+    browser, typed = await message_form(room, subject="\"'><script>", body="</textarea><script>", to=name)
     refused = await post(browser, WRITE, *typed)
     pages.append(refused.text)
     for page in pages:

@@ -1,4 +1,4 @@
-"""Letters to an agent that speaks ACP, over the real executor: the question that it asks, and what follows."""
+"""Messages to an agent that speaks ACP, over the real executor: the question that it asks, and what follows."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -95,7 +95,7 @@ async def test_a_permission_that_is_denied_is_told_to_the_agent_and_its_answer_i
     assert all(one["read_at"] for one in await room.inbox("Bo"))
 
 
-async def test_a_letter_in_answer_to_the_question_allows_nothing(opened: Opened) -> None:
+async def test_a_message_in_answer_to_the_question_allows_nothing(opened: Opened) -> None:
     room = await opened(f"say('So: ' + may({ONE}))")
     await room.send("Ada", "Bo", body="tidy up")
     await room.turn()

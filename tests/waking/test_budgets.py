@@ -67,7 +67,7 @@ async def test_a_no_starts_nothing_and_the_question_stays(tight: Room) -> None:
     assert again.run_id == run.run_id
 
 
-async def test_a_letter_that_was_read_while_the_budget_was_asked_about_starts_nothing(tight: Room) -> None:
+async def test_a_message_that_was_read_while_the_budget_was_asked_about_starts_nothing(tight: Room) -> None:
     await tight.send("Ada", "Bo", body="first")
     await tight.turn()
     second = await tight.send("Ada", "Bo", body="second")

@@ -79,7 +79,7 @@ async def test_silence_cancels_the_run_when_the_asker_said_so_and_its_sender_lea
     assert await waiting(room) == ()
     told = [text for _, text in await room.texts("Ada")]
     assert len(told) == 2
-    assert told[1] == "Bo could not handle your letter: nobody has answered in time"
+    assert told[1] == "Bo could not handle your message: nobody has answered in time"
     assert [one["read_at"] for one in await room.inbox("Bo")] == [None]
 
 
@@ -167,4 +167,4 @@ async def test_cancel_reaches_a_run_that_waits_by_its_id_and_by_its_thread(room)
         await room.turn()
         assert await waiting(room) == ()
     failed = [text for _, text in await room.texts("Ada") if "could not handle" in text]
-    assert failed == ["Bo could not handle your letter: cancelled"] * 2
+    assert failed == ["Bo could not handle your message: cancelled"] * 2

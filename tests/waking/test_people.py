@@ -1,4 +1,4 @@
-"""People are written to by name or by chat, their letters are said there once, and nobody speaks for them."""
+"""People are written to by name or by chat, their messages are said there once, and nobody speaks for them."""
 
 import pytest
 
@@ -65,7 +65,7 @@ async def status(room, sent):
 @pytest.mark.parametrize(
     "address", ["human:alice", "human:ALICE", "chat:telegram/77", f"alice@{PEOPLE_SLUG}"]
 )
-async def test_a_letter_to_a_person_is_said_in_their_chat_and_answered_from_there(
+async def test_a_message_to_a_person_is_said_in_their_chat_and_answered_from_there(
     room, carrier, boxes, address
 ):
     await room.people("Ada")
@@ -76,7 +76,7 @@ async def test_a_letter_to_a_person_is_said_in_their_chat_and_answered_from_ther
     await room.turn()
     [(key, place, text)] = carrier.carried
     assert place == "telegram/77"
-    assert f"Letter {number(sent)} from Ada@projects-shop: Work" in text
+    assert f"Message {number(sent)} from Ada@projects-shop: Work" in text
     assert "May I push?" in text
     assert (await status(room, sent))["state"] == "stored"
     rung = room.mail.bell.next_ring()
@@ -102,7 +102,7 @@ async def test_a_letter_to_a_person_is_said_in_their_chat_and_answered_from_ther
     assert "Done." in carrier.carried[1][2]
 
 
-async def test_a_letter_whose_carrier_lost_its_answer_is_carried_again_under_its_key(room):
+async def test_a_message_whose_carrier_lost_its_answer_is_carried_again_under_its_key(room):
     carrier = room.waker.carrier = FakeCarrier(fails=1)
     await room.people("Ada")
     await named(room)
@@ -114,7 +114,7 @@ async def test_a_letter_whose_carrier_lost_its_answer_is_carried_again_under_its
 
 
 @pytest.mark.parametrize("chat", ["slack/C1", "telegram/77"])
-async def test_whoever_wrote_a_letter_that_no_chat_shows_is_told_once(room, carrier, boxes, chat):
+async def test_whoever_wrote_a_message_that_no_chat_shows_is_told_once(room, carrier, boxes, chat):
     await room.people("Ada")
     await named(room, chat=chat)
     sent = await room.send("Ada", "human:alice")
@@ -130,7 +130,7 @@ async def test_whoever_wrote_a_letter_that_no_chat_shows_is_told_once(room, carr
     assert why in body
 
 
-async def test_a_person_without_a_chat_has_letters_in_their_inbox(room, carrier):
+async def test_a_person_without_a_chat_has_messages_in_their_inbox(room, carrier):
     await room.people("Ada")
     await named(room, chat=None)
     sent = await room.send("Ada", "human:alice")
@@ -140,15 +140,15 @@ async def test_a_person_without_a_chat_has_letters_in_their_inbox(room, carrier)
     assert (await status(room, sent))["state"] == "stored"
 
 
-async def test_only_the_chat_that_has_a_letter_answers_it(room, carrier, boxes):
+async def test_only_the_chat_that_has_a_message_answers_it(room, carrier, boxes):
     await room.people("Ada")
     await named(room)
     await named(room, "bob", "telegram/78")
     sent = await room.send("Ada", "human:alice")
     await room.turn()
-    for place, letter in ((ChatPlace(platform="telegram", chat_id="78"), number(sent)), (PIER, 999)):
+    for place, message in ((ChatPlace(platform="telegram", chat_id="78"), number(sent)), (PIER, 999)):
         with pytest.raises(UnknownMessage):
-            await boxes.reply(place, letter, "No.", key="k")
+            await boxes.reply(place, message, "No.", key="k")
     assert await room.texts("Ada") == []
 
 
@@ -227,7 +227,7 @@ async def test_a_server_that_asks_for_tokens_lets_people_answer_from_their_chat(
     await boxes.reply(PIER, number(sent), "Yes.", key="k")
 
 
-async def test_a_letter_to_a_thread_goes_to_everybody_in_it(room):
+async def test_a_message_to_a_thread_goes_to_everybody_in_it(room):
     await room.people("Ada", "Bo", "Cy", "Di", "Ed")
     await room.send("Ada", "Bo", thread_id="plan", bcc=["Di"])
     await room.send("Cy", "Bo", thread_id="plan")
@@ -239,7 +239,7 @@ async def test_a_letter_to_a_thread_goes_to_everybody_in_it(room):
     assert again["deliveries"][0]["payload"]["to"] == ["Ada", "Bo"]
 
 
-async def test_a_thread_that_is_none_has_nobody_else_or_is_not_the_letters_own_is_refused(room):
+async def test_a_thread_that_is_none_has_nobody_else_or_is_not_the_messages_own_is_refused(room):
     await room.people("Ada", "Bo")
     with pytest.raises(UnknownThread):
         await room.send("Ada", "thread:plan")

@@ -1,4 +1,4 @@
-"""A letter, the run that it begins and the answer are one trace, through restarts and questions too."""
+"""A message, the run that it begins and the answer are one trace, through restarts and questions too."""
 
 from dataclasses import replace
 
@@ -32,11 +32,11 @@ async def traced(room: Room, watched: Watched):
 
 async def send(room: Room, *to: str, follows: str | None = None, sender: str = "Ada", **more):
     calls = Calls(room.mail, ALL_OPERATIONS)
-    letter = {"project_key": PROJECT, "sender_name": sender, "to": list(to), "subject": "s", "body_md": "b"}
-    return await calls.perform("send_message", {**letter, **more}, caller=Caller(), follows=follows)
+    message = {"project_key": PROJECT, "sender_name": sender, "to": list(to), "subject": "s", "body_md": "b"}
+    return await calls.perform("send_message", {**message, **more}, caller=Caller(), follows=follows)
 
 
-async def test_a_letter_its_run_and_what_the_answer_begins_are_one_trace(traced, watched):
+async def test_a_message_its_run_and_what_the_answer_begins_are_one_trace(traced, watched):
     await traced.people("Ada", "Bo", runners=("Ada", "Bo"))
     await send(traced, "Bo", follows=CALLER)
     await traced.turn()
@@ -73,7 +73,7 @@ async def test_what_is_at_work_in_a_run_stands_below_it(traced, watched):
     assert traced.tracing.traceparent() is None
 
 
-async def test_a_run_of_several_letters_goes_on_from_the_first_and_points_to_the_others(traced, watched):
+async def test_a_run_of_several_messages_goes_on_from_the_first_and_points_to_the_others(traced, watched):
     await traced.people("Ada", "Bo", runners=("Bo",))
     for _ in range(2):
         await send(traced, "Bo")
@@ -87,11 +87,11 @@ async def test_a_run_of_several_letters_goes_on_from_the_first_and_points_to_the
     assert followed == {id_of(first), id_of(second)}
 
 
-async def test_an_answer_by_hand_is_in_the_trace_of_its_letter(traced, watched):
+async def test_an_answer_by_hand_is_in_the_trace_of_its_message(traced, watched):
     await traced.people("Ada", "Bo")
-    letter = number(await send(traced, "Bo"))
+    message = number(await send(traced, "Bo"))
     calls = Calls(traced.mail, ALL_OPERATIONS)
-    reply = {"project_key": PROJECT, "sender_name": "Bo", "message_id": letter, "body_md": "b"}
+    reply = {"project_key": PROJECT, "sender_name": "Bo", "message_id": message, "body_md": "b"}
     await calls.perform("reply_message", reply, caller=Caller())
     sent, by_itself = watched.span("execute_tool send_message"), watched.span("execute_tool reply_message")
     assert (trace_of(by_itself), by_itself["parent_id"]) == (trace_of(sent), id_of(sent))
@@ -99,9 +99,9 @@ async def test_an_answer_by_hand_is_in_the_trace_of_its_letter(traced, watched):
     below = watched.span("execute_tool reply_message")
     assert below["parent_id"] == "0x" + "b" * 16
     assert [link["context"]["span_id"] for link in below["links"]] == [id_of(sent)]
-    await calls.perform("reply_message", {**reply, "message_id": str(letter)}, caller=Caller())
+    await calls.perform("reply_message", {**reply, "message_id": str(message)}, caller=Caller())
     assert watched.span("execute_tool reply_message")["parent_id"] == id_of(sent)
-    for odd in (True, 10**30, -1, "¹", "9" * 5000, None, [letter]):
+    for odd in (True, 10**30, -1, "¹", "9" * 5000, None, [message]):
         with pytest.raises(PostroomError):
             await calls.perform("reply_message", {**reply, "message_id": odd}, caller=Caller())
         assert watched.span("execute_tool reply_message")["parent_id"] is None
@@ -152,14 +152,14 @@ async def test_a_run_that_asked_goes_on_in_its_trace(traced, watched):
 
 async def test_nothing_is_kept_of_traces_while_nobody_watches(room):
     await room.people("Ada", "Bo", runners=("Bo",))
-    letter = number(await send(room, "Bo", follows=CALLER))
+    message = number(await send(room, "Bo", follows=CALLER))
     await room.turn()
-    handled = await room.handled(letter, "Bo")
-    names = [f"letter/{letter}", f"letter/{letter + 1}", f"run/{handled.run_id}"]
+    handled = await room.handled(message, "Bo")
+    names = [f"message/{message}", f"message/{message + 1}", f"run/{handled.run_id}"]
     assert await room.store.read(lambda tx: tx.traces(names)) == {}
 
 
-async def test_a_letter_that_was_written_while_nobody_watched_begins_a_trace(room, traced, watched):
+async def test_a_message_that_was_written_while_nobody_watched_begins_a_trace(room, traced, watched):
     await room.people("Ada", "Bo", runners=("Bo",))
     await room.send("Ada", "Bo")
     await traced.turn()

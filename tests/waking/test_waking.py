@@ -17,7 +17,7 @@ from postroom.mail.waking.ended import MOST_ANSWERS
 from waking_room import PROJECT, number
 
 
-async def test_a_letter_wakes_its_reader_and_its_sender_has_an_answer(room):
+async def test_a_message_wakes_its_reader_and_its_sender_has_an_answer(room):
     await room.people("Ada", "Bo", "Cy", runners=("Bo",))
     sent = await room.send("Ada", "Bo", "Cy", body="paint it red", importance="high")
     assert sent["deliveries"][0]["recipients"] == ["Bo", "Cy"]
@@ -27,7 +27,7 @@ async def test_a_letter_wakes_its_reader_and_its_sender_has_an_answer(room):
     assert who == "Bo@projects-shop"
     assert "paint it red" in prompt
     assert "never a permission" in prompt
-    assert "From: Ada (a letter from p; identity not proved)" in prompt
+    assert "From: Ada (a message from p; identity not proved)" in prompt
     [answer] = await room.inbox("Ada")
     assert (answer["from"], answer["subject"], answer["body_md"]) == ("Bo", "Re: Work", "Bo did it")
     assert (answer["thread_id"], answer["reply_to"]) == (f"msg-{number(sent)}", number(sent))
@@ -44,7 +44,7 @@ async def states(room, sent):
     return {one["name"]: one["state"] for one in told["recipients"]}
 
 
-async def test_a_sender_sees_how_far_its_letter_came(room):
+async def test_a_sender_sees_how_far_its_message_came(room):
     await room.people("Ada", "Bo", runners=("Bo",))
     seen = []
 
@@ -125,7 +125,7 @@ async def test_a_burst_on_a_thread_is_one_more_run_and_other_threads_have_their_
     await room.waker.round()
     goes_on.set()
     await room.turn()
-    assert [len(letters) for _, letters in room.agents.prompts] == [1, 3, 1]
+    assert [len(messages) for _, messages in room.agents.prompts] == [1, 3, 1]
     answers = [(one["thread_id"] == thread, one["body_md"]) for one in await room.inbox("Ada")]
     assert answers == [(True, "Bo did it"), (True, "Bo did it"), (False, "Bo did it")]
     assert all(one["read_at"] for one in await room.inbox("Bo"))
@@ -142,7 +142,7 @@ async def test_whoever_wrote_is_told_what_went_wrong(room):
     await room.turn()
     [answer] = await room.inbox("Ada")
     assert answer["importance"] == "high"
-    assert answer["body_md"].startswith("Bo could not handle your letter: ")
+    assert answer["body_md"].startswith("Bo could not handle your message: ")
     assert "the model's key is not known" in answer["body_md"]
     assert [one["read_at"] for one in await room.inbox("Bo")] == [None]
     handled = await room.handled(number(sent), "Bo")
@@ -188,7 +188,7 @@ async def test_every_step_may_be_done_again(room):
     assert await room.texts("Ada") == [("Bo", "Bo did it")]
 
 
-async def test_a_run_that_was_cut_off_after_it_had_read_its_letter_itself_is_begun_again(room):
+async def test_a_run_that_was_cut_off_after_it_had_read_its_message_itself_is_begun_again(room):
     await room.people("Ada", "Bo", runners=("Bo",))
     sent = await room.send("Ada", "Bo")
     has_read = asyncio.Event()
@@ -303,7 +303,7 @@ async def test_a_thread_of_answers_alone_ends(room):
     assert len(room.agents.prompts) == 2
 
 
-async def test_an_answer_that_is_longer_than_a_letter_is_cut_and_says_so(room):
+async def test_an_answer_that_is_longer_than_a_message_is_cut_and_says_so(room):
     room.mail.rules = replace(Rules(), max_body_bytes=2_000)
     await room.people("Ada", "Bo", runners=("Bo",))
 
@@ -316,10 +316,10 @@ async def test_an_answer_that_is_longer_than_a_letter_is_cut_and_says_so(room):
     [(_, text)] = await room.texts("Ada")
     assert len(text.encode()) <= 2_000
     assert text.startswith("éé")
-    assert text.endswith("longer than a letter may be.)")
+    assert text.endswith("longer than a message may be.)")
 
 
-async def test_whoever_takes_no_mail_from_the_reader_still_has_its_letter_handled(room):
+async def test_whoever_takes_no_mail_from_the_reader_still_has_its_message_handled(room):
     await room.people("Ada", "Bo", runners=("Bo",))
     sent = await room.send("Ada", "Bo")
     policy = {"project_key": PROJECT, "agent_name": "Ada", "policy": "closed"}
@@ -376,7 +376,7 @@ async def test_a_run_that_asks_a_person_waits_and_goes_on_with_the_answer(room):
     assert all(one["read_at"] for one in await room.inbox("Bo"))
 
 
-async def test_a_question_may_be_answered_by_a_letter_and_is_told_once(room):
+async def test_a_question_may_be_answered_by_a_message_and_is_told_once(room):
     await room.people("Ada", "Bo", runners=("Bo",))
 
     async def act(activation):

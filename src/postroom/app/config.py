@@ -194,18 +194,21 @@ class Settings(BaseSettings):
         default="local", description="Owner of new projects; projects of one owner may write to each other."
     )
     max_subject_chars: Count = Field(default=512, ge=1, le=10_000, description="Longest subject.")
-    max_body_bytes: Count = Field(default=_MIB, ge=1, le=64 * _MIB, description="Longest letter, in bytes.")
+    max_body_bytes: Count = Field(default=_MIB, ge=1, le=64 * _MIB, description="Longest message, in bytes.")
     max_attachment_bytes: Count = Field(
         default=10 * _MIB, ge=0, le=512 * _MIB, description="Largest attachment, in bytes."
     )
     max_attachments_bytes: Count = Field(
-        default=25 * _MIB, ge=0, le=512 * _MIB, description="Largest sum of a letter's attachments, in bytes."
+        default=25 * _MIB,
+        ge=0,
+        le=512 * _MIB,
+        description="Largest sum of a message's attachments, in bytes.",
     )
-    max_attachments: Count = Field(default=20, ge=0, le=1000, description="Most attachments of a letter.")
+    max_attachments: Count = Field(default=20, ge=0, le=1000, description="Most attachments of a message.")
     inline_image_max_bytes: Count = Field(
         default=65_536, ge=0, le=64 * _MIB, description="Pictures above this many bytes get a preview."
     )
-    max_recipients: Count = Field(default=1000, ge=1, le=100_000, description="Most recipients of a letter.")
+    max_recipients: Count = Field(default=1000, ge=1, le=100_000, description="Most recipients of a message.")
     max_reservation_ttl: Duration = Field(
         default=timedelta(days=7), description="Longest time for which a reservation is given."
     )
@@ -236,8 +239,8 @@ class Settings(BaseSettings):
     git_author_email: Annotated[str, _word(of=r"[^<>\s]{1,200}")] = Field(
         default="postroom@localhost", description="Mail address of that author."
     )
-    archive_enabled: bool = Field(default=True, description="Whether letters also go to the Git archive.")
-    archive_batch: Count = Field(default=200, ge=1, le=10_000, description="Most letters in one commit.")
+    archive_enabled: bool = Field(default=True, description="Whether messages also go to the Git archive.")
+    archive_batch: Count = Field(default=200, ge=1, le=10_000, description="Most messages in one commit.")
     backup_interval: Interval = Field(
         default=timedelta(days=1),
         description="How often the server backs up the database by itself; 0: never.",
@@ -298,7 +301,7 @@ class Settings(BaseSettings):
 
     @property
     def max_request_bytes(self) -> int:
-        """The largest request that a letter within its limits can make.
+        """The largest request that a message within its limits can make.
 
         JSON can need six bytes for one of a body's, and base64 four for three of an attachment's.
         """

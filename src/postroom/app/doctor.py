@@ -63,7 +63,7 @@ class Doctor:
         return [await self._archive(project) for project in await self._house.store.read(all_projects)]
 
     async def _archive(self, project: Project) -> Finding:
-        """Compare the letters of a project with those of its archive."""
+        """Compare the messages of a project with those of its archive."""
         house = self._house
 
         def found(state: str, detail: str, remedy: str = "") -> Finding:
@@ -87,14 +87,14 @@ class Doctor:
         if unknown := written - stored:
             return found(
                 "failed",
-                f"{len(unknown)} letters are not in the database: it is older than the archive",
+                f"{len(unknown)} messages are not in the database: it is older than the archive",
                 "after restoring a backup, move the repository away and run `postroom rebuild archive`",
             )
         missing = [number for number in stored - written if f"message:{number}" not in waiting]
         if missing:
             remedy = f"run `postroom rebuild archive {project.slug}`"
-            return found("failed", f"{len(missing)} letters are missing", remedy)
-        return found("ok", f"{len(written)} letters, {len(stored - written)} on their way")
+            return found("failed", f"{len(missing)} messages are missing", remedy)
+        return found("ok", f"{len(written)} messages, {len(stored - written)} on their way")
 
     def _archived(self, slug: str) -> tuple[list[str], set[int]]:
         repository = self._house.archive.repository(slug)

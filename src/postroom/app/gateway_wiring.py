@@ -26,10 +26,10 @@ from postroom.contracts.clock import Clock, SystemClock, Timer
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.messages import Json
-from postroom.contracts.people import LetterBoxes
+from postroom.contracts.people import MessageBoxes
 from postroom.gateway.config import Platform, PlatformConfig
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.letters import LetterCarrier
+from postroom.gateway.messages import MessageCarrier
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.presence import ChatExecutor, Presence
@@ -58,14 +58,14 @@ class HouseGateway:
         clock: Clock,
         registry: CollectorRegistry,
         agents: RunsAgents | None = None,
-        boxes: LetterBoxes | None = None,
+        boxes: MessageBoxes | None = None,
         locks_dir: Path | None = None,
         timer: Timer | None = None,
     ) -> None:
         """Make everything; nothing runs yet.
 
         `agents` gives what runs an agent of the mail room, where one of them answers. `boxes` are told what
-        became of letters in chats.
+        became of messages in chats.
         `locks_dir` is where servers of this machine's user see which bot tokens are taken.
 
         Raises:
@@ -98,8 +98,8 @@ class HouseGateway:
             boxes=boxes,
         )
         self.gateway = Gateway(parts, self.adapters, effects)
-        self.carrier = LetterCarrier(runs.stores.outbox, self.adapters, self.gateway.wake)
-        """Says letters of the mail room in its chats."""
+        self.carrier = MessageCarrier(runs.stores.outbox, self.adapters, self.gateway.wake)
+        """Says messages of the mail room in its chats."""
         self._locks_dir = locks_dir
         self._locks = ScopedLocks(locks_dir)
 
@@ -179,7 +179,7 @@ def open_gateway(  # noqa: PLR0913 - every port by name
     clock: Clock,
     registry: CollectorRegistry,
     agents: RunsAgents,
-    boxes: LetterBoxes,
+    boxes: MessageBoxes,
 ) -> HouseGateway:
     """Make the gateway of a server with these settings.
 

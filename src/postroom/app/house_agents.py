@@ -23,7 +23,7 @@ from postroom.contracts.store import MailReads
 from postroom.dispatch.routing import JoinedEffects
 from postroom.mail.desk import Caller
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import Answering, LetterEffects
+from postroom.mail.waking.answers import Answering, MessageEffects
 from postroom.mail.waking.boxes import PeopleBoxes
 from postroom.mail.waking.runners import written_runner
 from postroom.mail.waking.turns import AgentTurns
@@ -54,13 +54,13 @@ class HouseAgents:
         self._clock = clock
         self._runs = runs
         self.executors = HouseExecutors(settings, mail, calls, runs.stores.dispatches, clock)
-        self._effects = LetterEffects()
+        self._effects = MessageEffects()
         turns = AgentTurns(
             self.executors.chosen, mail.store, clock, ring=mail.bell.ring, tracing=mail.tracing
         )
         runs.serve(AGENT_THREAD, turns, JoinedEffects(self._effects, self.executors.results))
         self.boxes = PeopleBoxes(mail, clock)
-        """The letters of people who are reached in chats."""
+        """The messages of people who are reached in chats."""
         self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified, boxes=self.boxes)
         self._waker.on_change = mail.bell.ring
         self._answering = Answering(runs.stores.outbox, mail.store, mail.own_desk, clock)
@@ -69,7 +69,7 @@ class HouseAgents:
         self._tasks = Tasks("agents")
 
     def wake(self) -> None:
-        """Hint that a letter was written."""
+        """Hint that a message was written."""
         self._waker.wake()
 
     def reaches(self, place: ChatPlace) -> bool:
@@ -78,7 +78,7 @@ class HouseAgents:
         return carrier is not None and carrier.reaches(place)
 
     def carry_by(self, carrier: Carrier) -> None:
-        """Have letters to people said in chats."""
+        """Have messages to people said in chats."""
         self._waker.carrier = carrier
 
     def as_agent(self, project: str, name: str) -> RunDispatchExecutor:

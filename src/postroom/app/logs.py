@@ -1,7 +1,7 @@
 """Logs: structured events on standard error, ours and the libraries' in one form, with secrets masked.
 
 Standard output belongs to the stdio transport and to commands' answers; nothing is logged there. Events hold
-names, ids and counts, never the text of a letter.
+names, ids and counts, never the text of a message.
 """
 
 import logging
@@ -21,7 +21,7 @@ from postroom.app.tokens import redact
 _SECRET_KEYS: Final = re.compile(
     r"(.*[_-])?(token|secret|password|passwd|authorization|cookie|api[_-]?key|credentials?)", re.IGNORECASE
 )
-_LETTER_KEYS: Final = frozenset({"body", "body_md", "markdown", "snippet"})
+_MESSAGE_KEYS: Final = frozenset({"body", "body_md", "markdown", "snippet"})
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _DEEPEST: Final = 6
 _CHATTY: Final = ("asyncio", "httpcore2", "httpx2", "mcp", "sse_starlette")
@@ -82,7 +82,7 @@ def _masked(key: str, value: object, depth: int) -> object:
         return "***"
     if value is None or isinstance(value, bool | int | float):
         return value
-    if key in _LETTER_KEYS:
+    if key in _MESSAGE_KEYS:
         return f"<{len(value)} long>" if isinstance(value, Sized) else "<left out>"
     if depth >= _DEEPEST:
         return "..."

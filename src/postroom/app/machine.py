@@ -9,7 +9,7 @@ from typing import Final
 from postroom.app.findings import Finding
 
 LEAST_FREE: Final = 256 * 1024 * 1024
-"""Bytes; with less, the next large letter or backup may be one too many."""
+"""Bytes; with less, the next large message or backup may be one too many."""
 MOST_USED: Final = 0.8
 """The part of the allowed descriptors beyond which it is told as a fault."""
 _FOLDERS: Final = ("/proc/self/fd", "/dev/fd")

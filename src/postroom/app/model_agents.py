@@ -31,7 +31,7 @@ _INTRODUCTION: Final = (
 class ModelAgents(AgentRuntime):
     """Runs each agent by the model that its runner names.
 
-    On an agent's own thread a run sees the letters that it has in its hands and what it has done; in a chat
+    On an agent's own thread a run sees the messages that it has in its hands and what it has done; in a chat
     it sees the conversation. It reads what comes while it works. Calls are committed before they are made, so
     that a run that was cut off changes nothing twice.
     """
@@ -105,7 +105,7 @@ class ModelAgents(AgentRuntime):
         return self._models[where]
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Hand messages to a chat's run for its next step; letters wait for a run of their own: False."""
+        """Hand messages to a chat's run for its next step; messages wait for a run of their own: False."""
         active = self._runs.find(id)
         if active is None or agent_of(active.identity.thread_id) is not None:
             return False

@@ -33,7 +33,7 @@ class PeopleOperator:
         return self._shown(view["name"], place)
 
     async def remove(self, name: str) -> bool:
-        """Have a person written to no more; their letters are kept. False when they were not named."""
+        """Have a person written to no more; their messages are kept. False when they were not named."""
         known = await self._mail.store.read(lambda tx: _active(tx, name))
         if known is None:
             return False

@@ -13,7 +13,7 @@ from postroom.contracts.run_stores import MAX_PAGE
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.work import Output, Waiting, Work, WorkState
 from postroom.dispatch.output_log import output_of
-from postroom.mail.waking.words import letters_named
+from postroom.mail.waking.words import messages_named
 
 _MOST: Final = 500
 _EACH: Final = 20
@@ -62,7 +62,7 @@ class RunOperator:
         ]
 
     async def waiting(self, slug: str) -> Sequence[Waiting]:
-        """Return the letters that wait for their reader's next run, those that wait longest first."""
+        """Return the messages that wait for their reader's next run, those that wait longest first."""
         found: list[Waiting] = []
         after, prefix = "", project_threads(slug)
         while page := await self._runs.stores.threads.threads_with_pending(after=after):
@@ -126,7 +126,7 @@ class RunOperator:
             )
 
     async def replay(self, run_id: str) -> Work:
-        """Have a run that was given up tried again, as a new run on the same letters; return the new one.
+        """Have a run that was given up tried again, as a new run on the same messages; return the new one.
 
         It may be named by its dispatch. Done twice, it is tried again once.
 
@@ -170,7 +170,7 @@ class RunOperator:
             project=slug,
             agent=name,
             state=state,
-            letters=tuple(letters_named(run.input.trigger_message_ids if run.input else ())),
+            messages=tuple(messages_named(run.input.trigger_message_ids if run.input else ())),
             created_at=run.created_at,
             started_at=run.started_at,
             finished_at=run.finished_at,
@@ -211,7 +211,7 @@ class RunOperator:
         slug, name = whose(thread_id)
         return [
             Waiting(
-                letter=letter,
+                message=message,
                 project=slug,
                 agent=name,
                 since_at=one.created_at,
@@ -219,7 +219,7 @@ class RunOperator:
                 behind_run_id=None if claimed is None else claimed.run_id,
             )
             for one in await self._runs.mailbox.pending(thread_id)
-            for letter in letters_named([one.message.id or ""])
+            for message in messages_named([one.message.id or ""])
         ]
 
 

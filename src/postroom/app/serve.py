@@ -26,8 +26,8 @@ from postroom.app.chats import Chats
 from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.gateway_config import load_gateway
-from postroom.app.letter_operator import LetterOperator
 from postroom.app.logs import configure_logs
+from postroom.app.message_operator import MessageOperator
 from postroom.app.operator import Operator
 from postroom.app.people_operator import PeopleOperator
 from postroom.app.question_operator import QuestionOperator
@@ -137,8 +137,8 @@ class Site:
 
     def _workroom(self, questions: QuestionOperator, runs: RunOperator) -> Workroom:
         """Return what the pages need so that people who have logged in can work on them."""
-        letters = LetterOperator(self._house.mail, self._house.calls, self._people)
-        return Workroom(visitors=self._visitors, questions=questions, letters=letters, runs=runs)
+        messages = MessageOperator(self._house.mail, self._house.calls, self._people)
+        return Workroom(visitors=self._visitors, questions=questions, messages=messages, runs=runs)
 
     def end_listening(self) -> None:
         """End the streams of those who listen; whatever else they asked is still answered."""

@@ -1,4 +1,4 @@
-"""What a command sends along: the letter's text and its attachments."""
+"""What a command sends along: the message's text and its attachments."""
 
 import base64
 import stat
@@ -15,8 +15,8 @@ LARGEST_ATTACHMENTS: Final = 512 * 1024 * 1024
 """The most bytes that a server can be set to take; what is larger is refused before it is read."""
 
 
-def letter_text(argument: str | None, file: str | None) -> str:
-    """Return the text of a letter: the argument, a file's content, or with `-` what stdin holds.
+def message_text(argument: str | None, file: str | None) -> str:
+    """Return the text of a message: the argument, a file's content, or with `-` what stdin holds.
 
     Raises:
         InvalidArgument: none or two are given, or the text is not UTF-8.
@@ -25,7 +25,7 @@ def letter_text(argument: str | None, file: str | None) -> str:
     """
     if (argument is None) == (file is None):
         raise InvalidArgument(
-            "a letter needs its text once",
+            "a message needs its text once",
             value=argument if file is None else file,
             remedy="give it as the argument, with --body-file FILE, or as - to read it from stdin",
         )

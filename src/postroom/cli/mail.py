@@ -1,4 +1,4 @@
-"""`postroom mail`: letters, as the agent named with `--as`."""
+"""`postroom mail`: messages, as the agent named with `--as`."""
 
 from collections.abc import Mapping
 from itertools import zip_longest
@@ -12,10 +12,10 @@ from postroom.cli.client import Server
 from postroom.cli.options import HERE, Acting, AsJson, Key, Project, project_key
 from postroom.contracts.mail import Importance, SearchOrder
 
-app = typer.Typer(help="Send, read and find letters.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Send, read and find messages.", no_args_is_help=True, rich_markup_mode=None)
 
 Text = Annotated[
-    str | None, typer.Argument(metavar="[TEXT]", help="The letter in Markdown; - reads it from stdin.")
+    str | None, typer.Argument(metavar="[TEXT]", help="The message in Markdown; - reads it from stdin.")
 ]
 BodyFile = Annotated[
     str | None, typer.Option("--body-file", metavar="FILE", help="Take the text from a file, or - for stdin.")
@@ -23,7 +23,7 @@ BodyFile = Annotated[
 Files = Annotated[
     list[Path] | None, typer.Option("--attach", metavar="FILE", help="Attach a file; may be given again.")
 ]
-MessageId = Annotated[int, typer.Argument(metavar="ID", min=1, help="The letter's number.")]
+MessageId = Annotated[int, typer.Argument(metavar="ID", min=1, help="The message's number.")]
 Limit = Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")]
 
 
@@ -48,7 +48,7 @@ def send(  # noqa: PLR0913 - the options of the command
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Send one letter. Every reader is valid or nothing is sent."""
+    """Send one message. Every reader is valid or nothing is sent."""
     _post(
         "send_message",
         {
@@ -56,7 +56,7 @@ def send(  # noqa: PLR0913 - the options of the command
             "sender_name": acting,
             "to": to or [],
             "subject": subject,
-            "body_md": content.letter_text(text, body_file),
+            "body_md": content.message_text(text, body_file),
             "cc": cc or None,
             "bcc": bcc or None,
             "importance": importance,
@@ -78,21 +78,21 @@ def reply(  # noqa: PLR0913 - the options of the command
     text: Text = None,
     body_file: BodyFile = None,
     attach: Files = None,
-    reply_all: Annotated[bool, typer.Option("--all", help="Answer to all who got the letter.")] = False,
+    reply_all: Annotated[bool, typer.Option("--all", help="Answer to all who got the message.")] = False,
     importance: Annotated[Importance, typer.Option(help="How urgent it is.")] = "normal",
     ack_required: Annotated[bool, typer.Option("--ack-required", help="Ask for an acknowledgement.")] = False,
     project: Project = HERE,
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer a letter on its thread."""
+    """Answer a message on its thread."""
     _post(
         "reply_message",
         {
             "project_key": project_key(project),
             "sender_name": acting,
             "message_id": message_id,
-            "body_md": content.letter_text(text, body_file),
+            "body_md": content.message_text(text, body_file),
             "reply_all": reply_all,
             "importance": importance,
             "ack_required": ack_required,
@@ -108,14 +108,14 @@ def inbox(  # noqa: PLR0913 - the options of the command
     acting: Acting,
     limit: Limit = 20,
     unread: Annotated[bool, typer.Option("--unread", help="Only what is not read yet.")] = False,
-    urgent: Annotated[bool, typer.Option("--urgent", help="Only high and urgent letters.")] = False,
+    urgent: Annotated[bool, typer.Option("--urgent", help="Only high and urgent messages.")] = False,
     since: Annotated[str | None, typer.Option(metavar="MOMENT", help="Only later ones (ISO 8601).")] = None,
     after: Annotated[int | None, typer.Option(min=0, metavar="SEQ", help="Oldest first after SEQ.")] = None,
     bodies: Annotated[bool, typer.Option("--bodies", help="With their text.")] = False,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """List letters. Listing marks nothing as read."""
+    """List messages. Listing marks nothing as read."""
     found = Server.find().call_tool(
         "fetch_inbox",
         {
@@ -129,8 +129,8 @@ def inbox(  # noqa: PLR0913 - the options of the command
             "after": after,
         },
     )
-    letters = show.items(found)
-    show.answer({"messages": letters}, as_json=as_json, text=lambda: _listed(letters, bodies=bodies))
+    messages = show.items(found)
+    show.answer({"messages": messages}, as_json=as_json, text=lambda: _listed(messages, bodies=bodies))
 
 
 @app.command()
@@ -141,15 +141,15 @@ def read(
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Show a letter. It is marked as read when it came to this agent."""
+    """Show a message. It is marked as read when it came to this agent."""
     server = Server.find()
     named = {"project_key": project_key(project), "agent_name": acting, "message_id": message_id}
-    letter = show.fields(server.call_tool("get_message", named))
+    message = show.fields(server.call_tool("get_message", named))
     marked = None
-    readers = [*letter.get("to", []), *letter.get("cc", []), *letter.get("bcc", [])]
+    readers = [*message.get("to", []), *message.get("cc", []), *message.get("bcc", [])]
     if not peek and acting.casefold() in (str(name).casefold() for name in readers):
         marked = server.call_tool("mark_message_read", named)
-    show.answer({"message": letter, "marked": marked}, as_json=as_json, text=lambda: _letter(letter))
+    show.answer({"message": message, "marked": marked}, as_json=as_json, text=lambda: _message(message))
 
 
 @app.command()
@@ -160,7 +160,7 @@ def ack(
     idempotency_key: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Acknowledge a letter. That also marks it as read; the first acknowledgement stands."""
+    """Acknowledge a message. That also marks it as read; the first acknowledgement stands."""
     found = Server.find().call_tool(
         "acknowledge_message",
         {
@@ -174,7 +174,7 @@ def ack(
     show.answer(
         answered,
         as_json=as_json,
-        text=lambda: f"letter {message_id} was acknowledged at {show.line(answered.get('acknowledged_at'))}",
+        text=lambda: f"message {message_id} was acknowledged at {show.line(answered.get('acknowledged_at'))}",
     )
 
 
@@ -187,7 +187,7 @@ def search(
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Search the letters of a project."""
+    """Search the messages of a project."""
     found = show.fields(
         Server.find().call_tool(
             "search_messages",
@@ -226,58 +226,58 @@ def _post(tool: str, asked: Mapping[str, object], *, as_json: bool) -> None:
 def _receipt(answered: Mapping[str, Any]) -> str:
     lines = []
     for delivery in show.items(answered.get("deliveries")):
-        letter = show.fields(delivery.get("payload"))
+        message = show.fields(delivery.get("payload"))
         readers = zip_longest(delivery.get("recipients") or [], delivery.get("seen") or [])
         names = ", ".join(
             f"{show.line(name)} ({show.line(seen)})" if seen else show.line(name) for name, seen in readers
         )
         lines.append(
-            f"letter {letter.get('id')} on thread {show.line(letter.get('thread_id'))} went to {names}"
+            f"message {message.get('id')} on thread {show.line(message.get('thread_id'))} went to {names}"
         )
     if skipped := answered.get("skipped"):
         lines.append(f"left out, for they do not take it: {', '.join(show.line(name) for name in skipped)}")
     return "\n".join(lines)
 
 
-def _listed(letters: list[dict[str, Any]], *, bodies: bool) -> str:
-    if bodies and letters:
-        return "\n\n".join(_letter(letter) for letter in letters)
+def _listed(messages: list[dict[str, Any]], *, bodies: bool) -> str:
+    if bodies and messages:
+        return "\n\n".join(_message(message) for message in messages)
     rows = [
         (one["id"], one["from"], one["subject"], one["importance"], _state(one), one["created_ts"])
-        for one in letters
+        for one in messages
     ]
-    return show.table(("ID", "FROM", "SUBJECT", "IMPORTANCE", "STATE", "AT"), rows, none="no letters")
+    return show.table(("ID", "FROM", "SUBJECT", "IMPORTANCE", "STATE", "AT"), rows, none="no messages")
 
 
-def _state(letter: Mapping[str, Any]) -> str:
-    if letter.get("acked_at"):
+def _state(message: Mapping[str, Any]) -> str:
+    if message.get("acked_at"):
         return "acknowledged"
-    state = "read" if letter.get("read_at") else "unread"
-    return f"{state}, asks for acknowledgement" if letter.get("ack_required") else state
+    state = "read" if message.get("read_at") else "unread"
+    return f"{state}, asks for acknowledgement" if message.get("ack_required") else state
 
 
-def _letter(letter: Mapping[str, Any]) -> str:
+def _message(message: Mapping[str, Any]) -> str:
     heads = [
-        ("Letter", letter.get("id")),
-        ("From", letter.get("from")),
-        ("To", ", ".join(letter.get("to") or [])),
-        ("Cc", ", ".join(letter.get("cc") or [])),
-        ("Bcc", ", ".join(letter.get("bcc") or [])),
-        ("Date", letter.get("created_ts")),
-        ("Thread", letter.get("thread_id")),
-        ("Topic", letter.get("topic")),
-        ("Importance", letter.get("importance")),
-        ("Recalled", letter.get("recalled_at")),
+        ("Message", message.get("id")),
+        ("From", message.get("from")),
+        ("To", ", ".join(message.get("to") or [])),
+        ("Cc", ", ".join(message.get("cc") or [])),
+        ("Bcc", ", ".join(message.get("bcc") or [])),
+        ("Date", message.get("created_ts")),
+        ("Thread", message.get("thread_id")),
+        ("Topic", message.get("topic")),
+        ("Importance", message.get("importance")),
+        ("Recalled", message.get("recalled_at")),
         (
             "Files",
             ", ".join(
-                f"{one['name']} ({one['size']} bytes)" for one in show.items(letter.get("attachments"))
+                f"{one['name']} ({one['size']} bytes)" for one in show.items(message.get("attachments"))
             ),
         ),
-        ("Subject", letter.get("subject")),
+        ("Subject", message.get("subject")),
     ]
     top = "\n".join(f"{name}: {show.line(value)}" for name, value in heads if value not in (None, ""))
-    return f"{top}\n\n{show.plain(letter.get('body_md') or '')}"
+    return f"{top}\n\n{show.plain(message.get('body_md') or '')}"
 
 
 def _hits(found: Mapping[str, Any]) -> str:
@@ -294,14 +294,14 @@ def _summary(found: Mapping[str, Any]) -> str:
     )
     lines = [
         f"{show.line(found['subject'])}",
-        f"{found['messages']} letters from {found['first_ts']} to {found['last_ts']}, by {people}",
+        f"{found['messages']} messages from {found['first_ts']} to {found['last_ts']}, by {people}",
     ]
     lines += [
         f"open question of {show.line(one['asked_by'])} in {one['message_id']}: {show.line(one['text'])}"
         for one in show.items(found.get("open_questions"))
     ]
     lines += [
-        f"letter {one['message_id']} is not acknowledged by {', '.join(map(show.line, one['waiting_for']))}"
+        f"message {one['message_id']} is not acknowledged by {', '.join(map(show.line, one['waiting_for']))}"
         for one in show.items(found.get("unacknowledged"))
     ]
     lines += [

@@ -1,4 +1,4 @@
-"""`postroom people`: whom agents may write to as `human:NAME`, and in which chat their letters come."""
+"""`postroom people`: whom agents may write to as `human:NAME`, and in which chat their messages come."""
 
 from typing import Annotated
 
@@ -18,13 +18,13 @@ def add(
     name: Name,
     chat: Annotated[
         str | None,
-        typer.Option(metavar="PLATFORM/ID", help="The chat in which letters come, such as telegram/123456."),
+        typer.Option(metavar="PLATFORM/ID", help="The chat in which messages come, such as telegram/123456."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Let agents write to a person; again with another chat, or none, to change that.
 
-    Without a chat the letters are read on the pages.
+    Without a chat the messages are read on the pages.
     """
     found = Server.find().admin("PUT", "/admin/people", {"name": name, "chat": chat})
     show.answer(found, as_json=as_json, text=lambda: "\n".join(_added(found)))
@@ -55,9 +55,9 @@ def remove(name: Name, as_json: AsJson = False) -> None:
 def _added(found: dict[str, object]) -> list[str]:
     chat = found.get("chat")
     where = f"in {show.line(str(chat))}" if chat else "on the pages alone"
-    said = [f"{show.line(str(found.get('address')))} has letters {where}"]
+    said = [f"{show.line(str(found.get('address')))} has messages {where}"]
     if found.get("reached") is False:
-        said.append("there is no channel to that chat here: connect it in gateway.toml, or letters are lost")
+        said.append("there is no channel to that chat here: connect it in gateway.toml, or messages are lost")
     return said
 
 

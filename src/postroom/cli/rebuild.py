@@ -73,7 +73,7 @@ def database(
             chosen.unlink(missing_ok=True)  # made here a moment ago; half a database helps nobody
             raise
     document = {"path": str(chosen), "rows": rows}
-    text = f"{show.line(chosen)} holds {rows['messages']} letters of {rows['projects']} projects"
+    text = f"{show.line(chosen)} holds {rows['messages']} messages of {rows['projects']} projects"
     show.answer(document, as_json=as_json, text=lambda: text)
 
 

@@ -38,7 +38,7 @@ def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJs
         for one in show.items(found.get("runs"))
     ]
     rows += [
-        (f"letter {one['letter']}", _agent(one), "waits", one["since_at"], one["why"])
+        (f"message {one['message']}", _agent(one), "waits", one["since_at"], one["why"])
         for one in show.items(found.get("waiting"))
     ]
     show.answer(
@@ -71,7 +71,7 @@ def cancel(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def replay(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Have a run that was given up tried again, as a new run on the same letters."""
+    """Have a run that was given up tried again, as a new run on the same messages."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/replay", {"run": run})
     show.answer(found, as_json=as_json, text=lambda: f"it is tried again as run {show.line(found['run_id'])}")
 

@@ -37,7 +37,7 @@ def up(  # noqa: PLR0913 - the options of the command
     ] = None,
     data_dir: DataDir = None,
     database: Annotated[Path | None, typer.Option(metavar="FILE", help="The SQLite file.")] = None,
-    archive: Annotated[bool | None, typer.Option(help="Write letters to the Git archive too.")] = None,
+    archive: Annotated[bool | None, typer.Option(help="Write messages to the Git archive too.")] = None,
     log_level: Annotated[LogLevel | None, typer.Option(help="Least important events to log.")] = None,
     log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Form of the log.")] = None,
 ) -> None:

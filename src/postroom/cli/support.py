@@ -1,4 +1,4 @@
-"""`postroom support-bundle`: one file that may be shown to others, without letters, names or secrets."""
+"""`postroom support-bundle`: one file that may be shown to others, without messages, names or secrets."""
 
 import io
 import os
@@ -30,7 +30,7 @@ def support_bundle(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Pack what helps others to help: versions, states, counts. No letters, names or secrets.
+    """Pack what helps others to help: versions, states, counts. No messages, names or secrets.
 
     With or without a running server; without one it holds less.
     """

@@ -1,6 +1,6 @@
-"""`postroom watch`: one line for each letter as it comes, each once, also across absences of the server.
+"""`postroom watch`: one line for each message as it comes, each once, also across absences of the server.
 
-A letter counts as announced when its line is written: the next question to the server says so.
+A message counts as announced when its line is written: the next question to the server says so.
 """
 
 import json
@@ -39,12 +39,12 @@ def watch(
     ] = None,
     after: Annotated[
         int | None,
-        typer.Option(min=0, metavar="SEQ", help="The last number seen.", show_default="the newest letter"),
+        typer.Option(min=0, metavar="SEQ", help="The last number seen.", show_default="the newest message"),
     ] = None,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Print a line for each letter as it comes: its number in the inbox, its id, importance and sender.
+    """Print a line for each message as it comes: its number in the inbox, its id, importance and sender.
 
     With --json each line is a JSON object. Ends at Ctrl-C (130), SIGTERM (143) or when nobody reads (141).
     """
@@ -52,12 +52,12 @@ def watch(
     if not name:
         raise InvalidArgument("no agent is named", remedy="name one with --as, or set POSTROOM_AGENT")
     signal.signal(signal.SIGTERM, terminate)
-    for letter in letters({"project_key": project_key(project), "agent_name": name}, after):
-        print_line(_as_json(letter) if as_json else _as_line(letter))
+    for message in messages({"project_key": project_key(project), "agent_name": name}, after):
+        print_line(_as_json(message) if as_json else _as_line(message))
 
 
-def letters(who: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
-    """Yield letters as they come, each once; a letter is announced when the next one is asked for.
+def messages(who: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
+    """Yield messages as they come, each once; a message is announced when the next one is asked for.
 
     Raises:
         PostroomError: the inbox cannot be followed, for a reason that will not pass.
@@ -77,23 +77,23 @@ def letters(who: Mapping[str, object], after: int | None) -> Iterator[Mapping[st
             continue
         patience.reset()
         shown = []
-        for letter in show.items(found.get("events")):
-            if letter.get("recalled_at") is None:
-                yield letter
-            shown.append(int(letter["id"]))
-            after = int(letter["seq"])
+        for message in show.items(found.get("events")):
+            if message.get("recalled_at") is None:
+                yield message
+            shown.append(int(message["id"]))
+            after = int(message["seq"])
         if after is None:
             after = int(str(found["next"]))
 
 
-def _as_line(letter: Mapping[str, Any]) -> str:
-    words = (letter["seq"], letter["id"], letter["importance"], letter["from"])
+def _as_line(message: Mapping[str, Any]) -> str:
+    words = (message["seq"], message["id"], message["importance"], message["from"])
     return "\t".join(show.line(word) for word in words)
 
 
-def _as_json(letter: Mapping[str, Any]) -> str:
+def _as_json(message: Mapping[str, Any]) -> str:
     names = ("seq", "id", "from", "kind", "importance", "ack_required", "thread_id", "created_ts")
-    return json.dumps({name: letter[name] for name in names})
+    return json.dumps({name: message[name] for name in names})
 
 
 class Patience:
@@ -131,7 +131,7 @@ def print_line(text: str) -> None:
 
 
 def leave_when_unread() -> None:
-    """End when the reader of a pipe has gone: the next letter, which would say so, may be days away."""
+    """End when the reader of a pipe has gone: the next message, which would say so, may be days away."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(sys.stdout.fileno(), select.POLLERR)

@@ -1,6 +1,6 @@
-"""Who was told of which letter, and what stores keep for those who tell: hooks, watchers, runners.
+"""Who was told of which message, and what stores keep for those who tell: hooks, watchers, runners.
 
-A letter is announced to a recipient once, by whoever is first; that it was announced says nothing of whether
+A message is announced to a recipient once, by whoever is first; that it was announced says nothing of whether
 it was read. Whoever announces looks with `unannounced` and marks in the same transaction.
 """
 
@@ -13,7 +13,7 @@ from postroom.contracts.mail import Importance, RecipientKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A letter in one inbox, as a notice may speak of it: it holds no subject and no text."""
+    """A message in one inbox, as a notice may speak of it: it holds no subject and no text."""
 
     message_id: int
     seq: int
@@ -40,7 +40,7 @@ class Nudges:
     """What hooks did with an agent's turns; an agent without a record has this one."""
 
     held_seq: int = 0
-    """The newest letter for which the end of a turn was held."""
+    """The newest message for which the end of a turn was held."""
     told_at: int = 0
     """When a line was last given in the middle of a turn; 0 for never."""
 
@@ -49,11 +49,11 @@ class AnnouncingReads(Protocol):
     """Look-ups for those who announce."""
 
     def unannounced(self, agent_id: int, *, limit: int) -> list[Arrival]:
-        """Return letters of the agent that are neither read, nor recalled, nor announced, oldest first."""
+        """Return messages of the agent that are not read, recalled or announced, oldest first."""
         ...
 
     def directed_unread(self, agent_id: int) -> tuple[int, int]:
-        """Return how many unread letters name the agent with `to` and are no broadcast, and the newest's seq.
+        """Return how many unread messages name the agent with `to`, no broadcast, and the newest's seq.
 
         Recalled ones do not count; without any, both are 0.
         """
@@ -83,9 +83,9 @@ class AnnouncingWrites(AnnouncingReads, Protocol):
     """Changes of those who announce."""
 
     def mark_announced(self, agent_id: int, message_ids: Sequence[int], *, by: str, now: int) -> int:
-        """Note that the agent was told of these letters; the first note stays. Return how many were new.
+        """Note that the agent was told of these messages; the first note stays. Return how many were new.
 
-        `by` is a word for who told: hook, watch, runner. Ids of letters that the agent did not get are
+        `by` is a word for who told: hook, watch, runner. Ids of messages that the agent did not get are
         passed over.
         """
         ...

@@ -42,7 +42,7 @@ def iso(instant: int) -> str:
 
 @lru_cache(maxsize=1_024)
 def _iso_second(second: int) -> str:
-    """Render a second; a burst of letters names the same one again and again."""
+    """Render a second; a burst of messages names the same one again and again."""
     return datetime.fromtimestamp(second, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 

@@ -53,7 +53,7 @@ class Agent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A letter; immutable once sent, except that it may be recalled while nobody has read it."""
+    """A message; immutable once sent, except that it may be recalled while nobody has read it."""
 
     id: int
     project_id: int
@@ -85,7 +85,7 @@ class Recipient:
     acked_at: int | None = None
     announced_at: int | None = None
     announced_by: str | None = None
-    """Who told the recipient that the letter is there: hook, watch, runner."""
+    """Who told the recipient that the message is there: hook, watch, runner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +240,7 @@ class AnyOf:
 Query = Term | Phrase | Not | All | AnyOf
 
 BEST_AMONG = 1_000
-"""A search for the best looks at so many of the newest matches: to rank every letter that holds a word that
+"""A search for the best looks at so many of the newest matches: to rank every message that holds a word that
 most of them hold takes a hundred times as long and finds nothing better."""
 
 SEARCH_FIELDS = ("subject", "body", "sender", "topic")

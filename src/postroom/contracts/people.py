@@ -1,4 +1,4 @@
-"""People who are written to, and the two ports by which letters reach them in chats and come back."""
+"""People who are written to, and the two ports by which messages reach them in chats and come back."""
 
 import json
 from dataclasses import dataclass
@@ -56,14 +56,14 @@ class ChatPlace:
 
 
 class Carrier(Protocol):
-    """Says letters in chats."""
+    """Says messages in chats."""
 
     def reaches(self, place: ChatPlace) -> bool:
         """Say whether there is a channel to this chat."""
         ...
 
     async def carry(self, key: str, place: ChatPlace, text: str) -> None:
-        """Take a letter for a chat: it is said, or told to be lost. Taken twice, it is said once.
+        """Take a message for a chat: it is said, or told to be lost. Taken twice, it is said once.
 
         Raises:
             StoreError: it could not be taken; take it again.
@@ -71,11 +71,11 @@ class Carrier(Protocol):
         ...
 
 
-class LetterBoxes(Protocol):
-    """Is told what became of letters in chats, and takes people's answers to them."""
+class MessageBoxes(Protocol):
+    """Is told what became of messages in chats, and takes people's answers to them."""
 
     async def arrived(self, key: str) -> None:
-        """Take note that the chat shows a letter; harmless when it is said again.
+        """Take note that the chat shows a message; harmless when it is said again.
 
         Raises:
             StoreError: it could not be noted.
@@ -83,18 +83,18 @@ class LetterBoxes(Protocol):
         ...
 
     async def lost(self, key: str, why: str) -> None:
-        """Tell whoever wrote a letter that the chat will not show it; said again, it changes nothing.
+        """Tell whoever wrote a message that the chat will not show it; said again, it changes nothing.
 
         Raises:
             StoreError: it could not be noted.
         """
         ...
 
-    async def reply(self, place: ChatPlace, letter: int, text: str, *, key: str) -> str:
-        """Answer a letter for the person of this chat, and return whom; repeated under its key, once.
+    async def reply(self, place: ChatPlace, message: int, text: str, *, key: str) -> str:
+        """Answer a message for the person of this chat, and return whom; repeated under its key, once.
 
         Raises:
-            UnknownMessage: nobody who is reached in this chat was written this letter.
+            UnknownMessage: nobody who is reached in this chat was written this message.
             PostroomError: the mail room refuses the answer.
         """
         ...

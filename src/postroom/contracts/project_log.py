@@ -2,7 +2,7 @@
 
 An entry is written by the store in the transaction of the change that it tells of: a change that is undone
 leaves none, and no change goes without. It names records by their ids. No subject, no text, no reason and no
-question is in it, so that a letter that is recalled is recalled here too.
+question is in it, so that a message that is recalled is recalled here too.
 
 What concerns agents of two projects is told in the log of each.
 """
@@ -22,8 +22,8 @@ EventKind = Literal[
     "agent.policy_set",
     "agent.runner_set",
     "agent.runner_dropped",
-    "letter.sent",
-    "letter.recalled",
+    "message.sent",
+    "message.recalled",
     "delivery.announced",
     "delivery.injected",
     "delivery.handled",
@@ -47,6 +47,21 @@ EventKind = Literal[
     "pause.answered",
 ]
 EVENT_KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
+
+EarlierKind = Literal["letter.sent", "letter.recalled"]
+EARLIER_KINDS: Final[Mapping[EarlierKind, EventKind]] = {
+    "letter.sent": "message.sent",
+    "letter.recalled": "message.recalled",
+}
+"""What kinds were called before; who asks for one by its earlier name is understood."""
+
+
+def current_kind(kind: EventKind | EarlierKind) -> EventKind:
+    """Return what a kind is called now."""
+    if kind == "letter.sent" or kind == "letter.recalled":
+        return EARLIER_KINDS[kind]
+    return kind
+
 
 OF_CONTACT: Final[Mapping[ContactStatus, EventKind]] = {
     "pending": "contact.asked",
@@ -106,8 +121,8 @@ class ProjectLogReads(Protocol):
         """Return what a project's log holds."""
         ...
 
-    def letters_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
-        """Return which of these letters the agent wrote, and which of them came to it."""
+    def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
+        """Return which of these messages the agent wrote, and which of them came to it."""
         ...
 
 

@@ -101,10 +101,10 @@ class MailReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, Waking
         unread_only: bool = False,
         importance: Sequence[Importance] = (),
     ) -> list[InboxEntry]:
-        """Return an agent's letters, recalled ones left out.
+        """Return an agent's messages, recalled ones left out.
 
         With `after` they are those with a greater sequence number, oldest first; without it the newest
-        first. `since` keeps letters sent at or after an instant.
+        first. `since` keeps messages sent at or after an instant.
         """
         ...
 
@@ -113,7 +113,7 @@ class MailReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, Waking
         ...
 
     def unread_count(self, agent_id: int) -> int:
-        """Return how many letters of the agent are neither read nor recalled."""
+        """Return how many messages of the agent are neither read nor recalled."""
         ...
 
     def thread(self, project_id: int, thread_id: str, *, limit: int, after: int = 0) -> list[Message]:
@@ -221,7 +221,7 @@ class MailWrites(
 ):
     """Look-ups and changes within one transaction.
 
-    Whatever happens to a project, its agents, letters, reservations, contacts and runs is told in its log by
+    Whatever happens to a project, its agents, messages, reservations, contacts and runs is told in its log by
     the change itself (`contracts.project_log`); what changes nothing is not told.
     """
 
@@ -286,7 +286,7 @@ class MailWrites(
         ...
 
     def insert_recipient(self, message_id: int, agent: Agent, kind: RecipientKind) -> int:
-        """Store a recipient and return the letter's sequence number in that inbox."""
+        """Store a recipient and return the message's sequence number in that inbox."""
         ...
 
     def mark_read(self, message_id: int, agent_id: int, now: int) -> int | None:

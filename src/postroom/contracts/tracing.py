@@ -1,7 +1,7 @@
 """Traces: what of calls, runs and answers belongs together, for who watches from outside.
 
-What names a place in a trace is one line of text, the W3C `traceparent`. It is kept with letters and runs, so
-that what follows from them goes on in the same trace. No span holds anything that somebody wrote.
+What names a place in a trace is one line of text, the W3C `traceparent`. It is kept with messages and runs,
+so that what follows from them goes on in the same trace. No span holds anything that somebody wrote.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class Tracing(Protocol):
         """Watch an operation of the mail room.
 
         It goes on in the trace of what called it: what is at work here, else `follows`, which a caller said
-        of itself, else `answers`, where the letter was written that it answers.
+        of itself, else `answers`, where the message was written that it answers.
         """
         ...
 

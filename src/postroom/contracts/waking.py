@@ -1,6 +1,6 @@
-"""What is kept of agents that postroom runs itself, and of the letters that woke them.
+"""What is kept of agents that postroom runs itself, and of the messages that woke them.
 
-stored ─▶ announced ─▶ injected (a run has the letter in its hands) ─▶ handled: read, and answered
+stored ─▶ announced ─▶ injected (a run has the message in its hands) ─▶ handled: read, and answered
                                                                    └─▶ failed, with the reason
 """
 
@@ -26,7 +26,7 @@ class KeptRunner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handling:
-    """What a run makes, or made, of a letter that woke its reader. The newest run's is kept."""
+    """What a run makes, or made, of a message that woke its reader. The newest run's is kept."""
 
     message_id: int
     agent_id: int
@@ -49,7 +49,7 @@ class AskedQuestion:
 
 
 class WakingReads(Protocol):
-    """Look-ups about runners and what they made of letters."""
+    """Look-ups about runners and what they made of messages."""
 
     def runner(self, agent_id: int) -> KeptRunner | None:
         """Return how an agent is run; None when it is not run by postroom."""
@@ -64,7 +64,7 @@ class WakingReads(Protocol):
         ...
 
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
-        """Return which of these agents have a run at work that has a letter of this thread in its hands."""
+        """Return which of these agents have a run at work that has a message of this thread in its hands."""
         ...
 
     def handlings(self, message_ids: Sequence[int]) -> dict[int, dict[int, Handling]]:
@@ -72,7 +72,7 @@ class WakingReads(Protocol):
         ...
 
     def answering_run(self, message_id: int) -> str | None:
-        """Return the run whose end a letter tells; None for one that somebody wrote."""
+        """Return the run whose end a message tells; None for one that somebody wrote."""
         ...
 
 
@@ -88,7 +88,7 @@ class WakingWrites(WakingReads, Protocol):
         ...
 
     def put_handling(self, handling: Handling) -> None:
-        """Store or replace what a run makes of a letter.
+        """Store or replace what a run makes of a message.
 
         Raises:
             StoreError: the agent is no recipient of the message.
@@ -120,5 +120,5 @@ class WakingWrites(WakingReads, Protocol):
         ...
 
     def note_answer(self, message_id: int, run_id: str) -> None:
-        """Record that a letter tells the end of a run; the first record stands."""
+        """Record that a message tells the end of a run; the first record stands."""
         ...

@@ -47,8 +47,8 @@ class Work:
     project: str
     agent: str
     state: WorkState
-    letters: tuple[int, ...]
-    """The letters that began it."""
+    messages: tuple[int, ...]
+    """The messages that began it."""
     created_at: int
     started_at: int | None = None
     finished_at: int | None = None
@@ -69,9 +69,9 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A letter that waits for its reader's next run, and why it waits."""
+    """A message that waits for its reader's next run, and why it waits."""
 
-    letter: int
+    message: int
     project: str
     agent: str
     since_at: int

@@ -7,7 +7,7 @@ from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import DuplicateRecord, PostroomError, StoreError
 from postroom.contracts.mailroom import Mailroom, ThreadState
 from postroom.contracts.messages import Message, Role, Visibility
-from postroom.contracts.people import ChatPlace, LetterBoxes
+from postroom.contracts.people import ChatPlace, MessageBoxes
 from postroom.contracts.run_stores import RunQuery, ThreadStore
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
@@ -47,7 +47,7 @@ class Commands:
         asking: Asking,
         mailroom: Mailroom,
         threads: ThreadStore,
-        boxes: LetterBoxes | None = None,
+        boxes: MessageBoxes | None = None,
     ) -> None:
         self._boxes = boxes
         self._config = config
@@ -267,11 +267,11 @@ class Commands:
 
     async def _reply(self, call: Call) -> str:
         number, _, text = call.words.partition(" ")
-        letter = int(number) if number.isascii() and number.isdigit() and len(number) <= _ID_DIGITS else 0
-        if not letter or not text.strip():
+        message = int(number) if number.isascii() and number.isdigit() and len(number) <= _ID_DIGITS else 0
+        if not message or not text.strip():
             return "Say which and what: /reply <number> <text>"
         if self._boxes is None:
-            return "No letters come to this chat."
+            return "No messages come to this chat."
         source = call.source
         place = ChatPlace(platform=source.platform.value, chat_id=source.chat_id)
         said = (
@@ -281,7 +281,7 @@ class Commands:
         )
         key = f"chat/{place.name}/{call.event.line_id or call.event.message_id}"
         try:
-            whom = await self._boxes.reply(place, letter, said, key=key)
+            whom = await self._boxes.reply(place, message, said, key=key)
         except StoreError:
             raise
         except PostroomError as error:

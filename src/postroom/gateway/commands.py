@@ -43,7 +43,7 @@ COMMANDS = (
         name="approve", usage="[number]", help="say yes to what the agent asks", role=PersonRole.OPERATOR
     ),
     Command(name="deny", usage="[number] [why]", help="say no to it", role=PersonRole.OPERATOR),
-    Command(name="reply", usage="<number> <text>", help="answer a letter that came to this chat"),
+    Command(name="reply", usage="<number> <text>", help="answer a message that came to this chat"),
     Command(
         name="background", usage="<text>", aliases=("bg",), help="have this done beside the conversation"
     ),

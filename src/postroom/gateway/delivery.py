@@ -28,7 +28,7 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import IllegalTransition, PostroomError
 from postroom.contracts.messages import Json
 from postroom.contracts.outbox import OutboxMessage, OutboxStore
-from postroom.contracts.people import LetterBoxes
+from postroom.contracts.people import MessageBoxes
 from postroom.gateway import wording
 from postroom.gateway.config import DeliveryConfig
 from postroom.gateway.drafts import Final
@@ -82,7 +82,7 @@ class Delivery:
         *,
         clock: Clock,
         metrics: GatewayMetrics,
-        boxes: LetterBoxes | None = None,
+        boxes: MessageBoxes | None = None,
     ) -> None:
         self._boxes = boxes
         self._outbox = outbox
@@ -241,8 +241,8 @@ class Delivery:
 
     async def _settled(self, row: OutboxMessage, reply: Reply) -> None:
         await self._close_lines(reply)
-        if reply.letter is not None and self._boxes is not None:
-            await self._boxes.arrived(reply.letter)
+        if reply.message is not None and self._boxes is not None:
+            await self._boxes.arrived(reply.message)
         await self._acknowledged(row)
         self._metrics.delivered(self._clock.now() - row.created_at)
         if reply.run_id:
@@ -278,8 +278,8 @@ class Delivery:
         """Put a row into the tray, and say at its lines why they have no answer."""
         _LOG.warning("reply.given_up", outbox_id=row.outbox_id, reason=why)
         self._sayings.pop(row.outbox_id, None)
-        if reply is not None and reply.letter is not None and self._boxes is not None:
-            await self._boxes.lost(reply.letter, f"the chat did not take it: {why}")
+        if reply is not None and reply.message is not None and self._boxes is not None:
+            await self._boxes.lost(reply.message, f"the chat did not take it: {why}")
         await self._outbox.nack(row.outbox_id, row.claim_token or "", error=why, final=True)
         self._metrics.gave_up()
         if reply is not None:

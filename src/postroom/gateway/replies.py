@@ -60,8 +60,8 @@ class Reply:
     """The platform's ids of what it answers, where that are no lines of its own."""
     question: str | None = None
     """The number of the question that has its answer."""
-    letter: str | None = None
-    """The key of the letter that is said by it, where the mail room waits to be told."""
+    message: str | None = None
+    """The key of the message that is said by it, where the mail room waits to be told."""
 
     def draft(self, dedupe_key: str) -> OutboxDraft:
         """Return it as an outbox row."""
@@ -79,7 +79,7 @@ class Reply:
             "place": self.place,
             "answers": list(self.answers),
             "question": self.question,
-            "letter": self.letter,
+            "message": self.message,
         }
         return OutboxDraft(
             lane=CHAT_LANE,
@@ -109,7 +109,7 @@ class Reply:
             place=told["place"],
             answers=tuple(told.get("answers", ())),
             question=told["question"],
-            letter=told.get("letter"),
+            message=told.get("message", told.get("letter")),  # as an earlier version named it
         )
 
 

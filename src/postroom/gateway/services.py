@@ -14,7 +14,7 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError
 from postroom.contracts.mailroom import Mailroom
 from postroom.contracts.outbox import OutboxStore
-from postroom.contracts.people import LetterBoxes
+from postroom.contracts.people import MessageBoxes
 from postroom.contracts.run_stores import ThreadStore
 from postroom.gateway.acts import Commands
 from postroom.gateway.asking import Asking
@@ -122,7 +122,7 @@ def services(  # noqa: PLR0913 - every port by name
     clock: Clock,
     timer: Timer,
     metrics: GatewayMetrics | None = None,
-    boxes: LetterBoxes | None = None,
+    boxes: MessageBoxes | None = None,
     new_id: Callable[[], str] | None = None,
 ) -> Services:
     """Put the parts of a gateway together over these ports."""

@@ -28,15 +28,15 @@ class HookOperations(Protocol):
         ...
 
 
-class LetterOperations(Protocol):
+class MessageOperations(Protocol):
     """What a mail room answers to those who follow an inbox."""
 
-    async def letters(self, body: Mapping[str, Any], *, agent_token: str | None = None) -> Mapping[str, Any]:
+    async def messages(self, body: Mapping[str, Any], *, agent_token: str | None = None) -> Mapping[str, Any]:
         """Return what came after a cursor, as soon as something comes or the wait is over."""
         ...
 
 
-def hook_routes(hooks: HookOperations, following: LetterOperations) -> list[Route]:
+def hook_routes(hooks: HookOperations, following: MessageOperations) -> list[Route]:
     """Return the routes; they refuse everybody but the operator."""
 
     async def hook(request: Request) -> Response:
@@ -48,7 +48,7 @@ def hook_routes(hooks: HookOperations, following: LetterOperations) -> list[Rout
 
     async def watch(request: Request) -> Response:
         token = request.headers.get(_AGENT_TOKEN)
-        return JSONResponse(dict(await following.letters(await _object(request), agent_token=token)))
+        return JSONResponse(dict(await following.messages(await _object(request), agent_token=token)))
 
     return [operators("/hooks/{client}/{event}", {"POST": hook}), operators("/watch", {"POST": watch})]
 

@@ -20,12 +20,12 @@ class PeopleDesk(Protocol):
         Raises:
             InvalidName: nobody can be called that.
             InvalidArgument: the chat is none.
-            NameTaken: somebody is called that but for the case of letters.
+            NameTaken: somebody is called that but for the case of messages.
         """
         ...
 
     async def remove(self, name: str) -> bool:
-        """Have a person written to no more; their letters are kept. False when they were not named."""
+        """Have a person written to no more; their messages are kept. False when they were not named."""
         ...
 
     async def everybody(self) -> Sequence[Mapping[str, object]]:

@@ -33,7 +33,7 @@ class RunDesk(Protocol):
         ...
 
     async def waiting(self, slug: str) -> Sequence[Waiting]:
-        """Return the letters that wait for their reader's next run, those that wait longest first."""
+        """Return the messages that wait for their reader's next run, those that wait longest first."""
         ...
 
     async def named(self, run_id: str) -> Work:

@@ -1,4 +1,4 @@
-"""Reads and checks attachments before a letter is written; never from outside the project's folder.
+"""Reads and checks attachments before a message is written; never from outside the project's folder.
 
 Runs in a worker thread, before the transaction: files and images are slow and may be hostile.
 """
@@ -39,7 +39,7 @@ def load_attachments(asked: Sequence[AttachmentIn], *, root: str, rules: Rules) 
         raise TooLarge(
             f"{len(asked)} attachments, the limit is {rules.max_attachments}",
             value=len(asked),
-            remedy="send them with several letters",
+            remedy="send them with several messages",
         )
     loaded = []
     total = 0
@@ -50,7 +50,7 @@ def load_attachments(asked: Sequence[AttachmentIn], *, root: str, rules: Rules) 
             raise TooLarge(
                 f"the attachments have over {rules.max_attachments_bytes} bytes together",
                 value=total,
-                remedy="send them with several letters",
+                remedy="send them with several messages",
             )
         loaded.append(_loaded(name, content, rules))
     return loaded

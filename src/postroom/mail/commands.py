@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.contracts.mail import ContactPolicy, Importance, SearchOrder
-from postroom.contracts.project_log import EVENT_KINDS, EventKind
+from postroom.contracts.project_log import EARLIER_KINDS, EVENT_KINDS, EarlierKind, EventKind
 
 _END = r"$(?!\n)"
 """The end of a text, where Python alone would let a line break follow; readers of the schema know it too."""
@@ -33,7 +33,7 @@ Topic = Annotated[str, Meta(pattern=rf"^([A-Za-z0-9][A-Za-z0-9._/-]{{0,63}})?{_E
 Seconds = Annotated[int, Meta(ge=1, le=31_536_000)]
 Cursor = Annotated[int, Meta(ge=0, le=2**53)]
 Key = Annotated[str, Meta(min_length=1, max_length=200)]
-Kinds = Annotated[list[EventKind], Meta(max_length=len(EVENT_KINDS))]
+Kinds = Annotated[list[EventKind | EarlierKind], Meta(max_length=len(EVENT_KINDS) + len(EARLIER_KINDS))]
 When = Annotated[str, Meta(max_length=64, description="ISO 8601 moment")]
 
 
@@ -140,7 +140,7 @@ class AttachmentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class SendMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Send one letter; every recipient is valid or nothing is sent."""
+    """Send one message; every recipient is valid or nothing is sent."""
 
     project_key: ProjectKey
     sender_name: AgentName
@@ -160,7 +160,7 @@ class SendMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class ReplyMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Answer a letter on its thread."""
+    """Answer a message on its thread."""
 
     project_key: ProjectKey
     sender_name: AgentName
@@ -173,7 +173,7 @@ class ReplyMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class FetchInbox(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Return an agent's letters: newest first, or oldest first after a cursor."""
+    """Return an agent's messages: newest first, or oldest first after a cursor."""
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -182,11 +182,11 @@ class FetchInbox(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
     unread_only: bool = False
     urgent_only: Annotated[bool, Meta(description="high and urgent only")] = False
     since: When | None = None
-    after: Annotated[int, Meta(ge=0, le=2**53, description="seq of the last letter seen")] | None = None
+    after: Annotated[int, Meta(ge=0, le=2**53, description="seq of the last message seen")] | None = None
 
 
 class FetchInboxEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Follow an inbox by a cursor that survives restarts; every letter comes once, in order."""
+    """Follow an inbox by a cursor that survives restarts; every message comes once, in order."""
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -214,7 +214,7 @@ class FollowEvents(Command, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Return one letter."""
+    """Return one message."""
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -222,7 +222,7 @@ class GetMessage(Command, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class DeliveryStatus(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Say for each recipient whether a letter is stored, announced, read or acknowledged, and since when."""
+    """Say for each recipient whether a message is stored, announced, read or acknowledged, and since when."""
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -230,7 +230,7 @@ class DeliveryStatus(Command, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class MarkMessageRead(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Mark a letter as read; the first mark stands."""
+    """Mark a message as read; the first mark stands."""
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -238,7 +238,7 @@ class MarkMessageRead(Change, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class AcknowledgeMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Acknowledge a letter (and mark it read); the first acknowledgement stands."""
+    """Acknowledge a message (and mark it read); the first acknowledgement stands."""
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -246,7 +246,7 @@ class AcknowledgeMessage(Change, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class RecallMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Take back a letter that nobody has read; its text is erased."""
+    """Take back a message that nobody has read; its text is erased."""
 
     project_key: ProjectKey
     sender_name: AgentName
@@ -254,7 +254,7 @@ class RecallMessage(Change, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class SearchMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Search letters: words, "phrases", prefix*, AND OR NOT, field:word (subject, body, sender, topic)."""
+    """Search messages: words, "phrases", prefix*, AND OR NOT, field:word (subject, body, sender, topic)."""
 
     project_key: ProjectKey
     query: Annotated[str, Meta(max_length=1000)]
@@ -369,7 +369,7 @@ class RenewReservations(Change, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ForceReleaseReservation(Change, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """End another agent's reservation; the reason is kept and the holder is told by letter."""
+    """End another agent's reservation; the reason is kept and the holder is told by message."""
 
     project_key: ProjectKey
     agent_name: AgentName

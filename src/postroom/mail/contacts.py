@@ -21,7 +21,7 @@ class ContactFacts:
     blocked: bool = False
     """The recipient has blocked this sender."""
     answers_recipient: bool = False
-    """The letter answers one that the recipient wrote to the sender."""
+    """The message answers one that the recipient wrote to the sender."""
 
 
 def refusal(facts: ContactFacts) -> type[PostroomError] | None:

@@ -3,7 +3,7 @@
 | who | sees |
 |---|---|
 | the operator | everything |
-| an agent, by its token | agents, reservations and, at home, runs; letters and contacts it is a party to |
+| an agent, by its token | agents, reservations and, at home, runs; messages and contacts it is a party to |
 | a person at the pages | everything but contacts, and whatever tells of a hidden copy |
 
 Of a hidden copy nobody learns but its sender, its reader and the operator.
@@ -15,7 +15,7 @@ from typing import Protocol, TypedDict
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import CursorAhead, CursorExpired
 from postroom.contracts.mail import Agent, Project
-from postroom.contracts.project_log import HIDDEN, OTHER, LogBounds, ProjectEvent
+from postroom.contracts.project_log import HIDDEN, OTHER, LogBounds, ProjectEvent, current_kind
 from postroom.contracts.store import MailReads
 from postroom.mail.commands import FetchEvents
 from postroom.mail.desk import Reading, token_hash
@@ -62,7 +62,8 @@ def fetch_events(desk: Reading, asked: FetchEvents) -> EventsView:
     project = find_project(desk.tx, asked.project_key)
     bounds = desk.tx.log_bounds(project.id)
     _check_cursor(asked.after, bounds)
-    found = desk.tx.project_events(project.id, after=asked.after, limit=asked.limit, kinds=asked.kinds)
+    kinds = [current_kind(one) for one in asked.kinds]
+    found = desk.tx.project_events(project.id, after=asked.after, limit=asked.limit, kinds=kinds)
     may_see = _sight(desk, project, found)
     return {
         "events": _views(desk.tx, project, [one for one in found if may_see(one)]),
@@ -103,8 +104,8 @@ def _sight(desk: Reading, home: Project, events: Sequence[ProjectEvent]) -> _Sig
     reader = _reader(desk)
     if reader is None:
         return _everything if desk.caller.operator else _open
-    letters = sorted({one.happening.message_id for one in events if one.happening.message_id is not None})
-    written, received = desk.tx.letters_of(reader.id, letters) if letters else (set[int](), set[int]())
+    messages = sorted({one.happening.message_id for one in events if one.happening.message_id is not None})
+    written, received = desk.tx.messages_of(reader.id, messages) if messages else (set[int](), set[int]())
 
     def may_see(event: ProjectEvent) -> bool:
         told = event.happening
@@ -113,11 +114,11 @@ def _sight(desk: Reading, home: Project, events: Sequence[ProjectEvent]) -> _Sig
             return reader.id in (told.agent_id, told.detail.get(OTHER))
         if group in ("run", "pause"):
             return reader.project_id == home.id
-        if group not in ("letter", "delivery") or told.message_id in written:
+        if group not in ("message", "delivery") or told.message_id in written:
             return True
         if told.message_id not in received:
             return False
-        return group == "letter" or told.agent_id == reader.id or not told.detail.get(HIDDEN)
+        return group == "message" or told.agent_id == reader.id or not told.detail.get(HIDDEN)
 
     return may_see
 

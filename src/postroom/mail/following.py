@@ -1,4 +1,4 @@
-"""Waiting for letters: who follows an inbox is answered when something comes, or when the wait is over."""
+"""Waiting for messages: who follows an inbox is answered when something comes, or when the wait is over."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.commands import FetchInboxEvents, read_command
 from postroom.mail.desk import Caller
-from postroom.mail.hook_commands import AwaitLetters
+from postroom.mail.hook_commands import AwaitMessages
 from postroom.mail.identity import acting
 from postroom.mail.inbox import InboxEvents, fetch_inbox_events
 from postroom.mail.service import Mail
@@ -21,16 +21,16 @@ class Following:
     def __init__(self, mail: Mail) -> None:
         self._mail = mail
 
-    async def letters(self, body: Mapping[str, Any], *, agent_token: str | None = None) -> InboxEvents:
+    async def messages(self, body: Mapping[str, Any], *, agent_token: str | None = None) -> InboxEvents:
         """Return what came after a cursor, as soon as there is something; nothing when the wait is over.
 
-        Letters that the caller says it showed are marked as announced. Without a cursor the answer is empty
+        Messages that the caller says it showed are marked as announced. Without a cursor the answer is empty
         and comes at once; its `next` is where to begin.
 
         Raises:
             InvalidArgument, UnknownProject, UnknownAgent, CursorExpired, CursorAhead: it cannot be followed.
         """
-        asked = read_command(AwaitLetters, dict(body))
+        asked = read_command(AwaitMessages, dict(body))
         caller = Caller(agent_token=agent_token, operator=True)
         if asked.shown:
             await self._mark(asked, caller)
@@ -43,7 +43,7 @@ class Following:
             until=until,
         )
 
-    async def _mark(self, asked: AwaitLetters, caller: Caller) -> None:
+    async def _mark(self, asked: AwaitMessages, caller: Caller) -> None:
         def change(tx: MailWrites) -> None:
             desk = self._mail.desk(tx, caller)
             _, agent = acting(desk, asked.project_key, asked.agent_name)
@@ -52,12 +52,12 @@ class Following:
         await self._mail.store.write(change)
         self._mail.bell.ring()
 
-    def _newest(self, tx: MailReads, asked: AwaitLetters, caller: Caller) -> InboxEvents:
+    def _newest(self, tx: MailReads, asked: AwaitMessages, caller: Caller) -> InboxEvents:
         _, agent = acting(self._mail.desk(tx, caller), asked.project_key, asked.agent_name)
         newest, oldest = agent.inbox_seq, agent.inbox_floor
         return {"events": [], "next": newest, "newest": newest, "oldest": oldest}
 
-    def _after(self, tx: MailReads, asked: AwaitLetters, caller: Caller) -> InboxEvents:
+    def _after(self, tx: MailReads, asked: AwaitMessages, caller: Caller) -> InboxEvents:
         command = FetchInboxEvents(
             project_key=asked.project_key,
             agent_name=asked.agent_name,

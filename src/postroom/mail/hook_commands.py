@@ -23,7 +23,7 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     acts_in: Annotated[str, Meta(max_length=4096, description="and its project")] = ""
 
 
-class AwaitLetters(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class AwaitMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Follow an inbox, and wait for what comes."""
 
     project_key: ProjectKey

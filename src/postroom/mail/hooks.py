@@ -2,7 +2,7 @@
 
 A hook says what happened and where; who is meant, what is said and what is noted is decided here. A decision
 is made on a reader first. Only when something must be noted is it made again, and noted, in one transaction:
-most calls write nothing, and a line that is given out has marked its letters.
+most calls write nothing, and a line that is given out has marked its messages.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Operations on what an agent received: the inbox, its cursor, marks, one letter, its delivery."""
+"""Operations on what an agent received: the inbox, its cursor, marks, one message, its delivery."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
@@ -35,7 +35,7 @@ from postroom.mail.views import (
 
 
 class InboxEvents(TypedDict):
-    """Letters in order of arrival; give `next` as `after` of the next call."""
+    """Messages in order of arrival; give `next` as `after` of the next call."""
 
     events: list[InboxView]
     next: int
@@ -59,7 +59,7 @@ class AckView(MarkView):
 
 
 class RecipientStatus(TypedDict):
-    """How far a letter came with one recipient."""
+    """How far a message came with one recipient."""
 
     name: str
     kind: str
@@ -74,7 +74,7 @@ class RecipientStatus(TypedDict):
 
 
 class DeliveryView(TypedDict):
-    """How far a letter came: stored is not announced, announced not read, and read not acknowledged."""
+    """How far a message came: stored is not announced, announced not read, and read not acknowledged."""
 
     message_id: int
     subject: str
@@ -85,7 +85,7 @@ class DeliveryView(TypedDict):
 def inbox_views(
     desk: Reading | Writing, project: Project, reader: Agent, entries: Sequence[InboxEntry], *, bodies: bool
 ) -> list[InboxView]:
-    """Show letters to their reader, with two look-ups for all of them together."""
+    """Show messages to their reader, with two look-ups for all of them together."""
     ids = [entry.message.id for entry in entries]
     recipients = desk.tx.recipients(ids) if ids else {}
     attachments = desk.tx.attachments(ids) if ids else {}
@@ -117,7 +117,7 @@ def _slugs(tx: MailReads, home: Project, messages: Iterable[Message]) -> dict[in
 
 
 def fetch_inbox(desk: Reading, asked: FetchInbox) -> list[InboxView]:
-    """Return an agent's letters; reading marks nothing."""
+    """Return an agent's messages; reading marks nothing."""
     since = _moment(asked.since)
     project, reader = acting(desk, asked.project_key, asked.agent_name)
     entries = desk.tx.inbox(
@@ -145,7 +145,7 @@ def _moment(text: str | None) -> int | None:
 
 
 def fetch_inbox_events(desk: Reading, asked: FetchInboxEvents) -> InboxEvents:
-    """Return what arrived after a cursor, recalled letters included, each once and in order.
+    """Return what arrived after a cursor, recalled messages included, each once and in order.
 
     Raises:
         CursorExpired: entries after the cursor were purged.
@@ -171,7 +171,7 @@ def fetch_inbox_events(desk: Reading, asked: FetchInboxEvents) -> InboxEvents:
 def visible_message(
     desk: Reading | Writing, project: Project, agent: Agent, message_id: int
 ) -> tuple[Message, list[Recipient]]:
-    """Return a letter of the agent's project, or one that came to the agent, with its recipients.
+    """Return a message of the agent's project, or one that came to the agent, with its recipients.
 
     Raises:
         UnknownMessage: there is none that the agent may see.
@@ -186,7 +186,7 @@ def visible_message(
 
 
 def get_message(desk: Reading, asked: GetMessage) -> MessageView:
-    """Return one letter."""
+    """Return one message."""
     project, agent = acting(desk, asked.project_key, asked.agent_name)
     message, recipients = visible_message(desk, project, agent, asked.message_id)
     attachments = desk.tx.attachments([message.id])[message.id]
@@ -197,7 +197,7 @@ def get_message(desk: Reading, asked: GetMessage) -> MessageView:
 
 
 def mark_message_read(desk: Writing, asked: MarkMessageRead) -> MarkView:
-    """Mark a letter as read by its recipient; the first mark stands."""
+    """Mark a message as read by its recipient; the first mark stands."""
     agent = _recipient(desk, asked.project_key, asked.agent_name)
     read_at = desk.tx.mark_read(asked.message_id, agent.id, desk.now)
     if read_at is None:
@@ -206,7 +206,7 @@ def mark_message_read(desk: Writing, asked: MarkMessageRead) -> MarkView:
 
 
 def acknowledge_message(desk: Writing, asked: AcknowledgeMessage) -> AckView:
-    """Acknowledge a letter for its recipient; the first acknowledgement stands."""
+    """Acknowledge a message for its recipient; the first acknowledgement stands."""
     agent = _recipient(desk, asked.project_key, asked.agent_name)
     acked_at = desk.tx.mark_acked(asked.message_id, agent.id, desk.now)
     read_at = desk.tx.mark_read(asked.message_id, agent.id, desk.now)
@@ -232,7 +232,7 @@ def _not_received(agent: Agent, message_id: int) -> UnknownMessage:
 
 
 def delivery_status(desk: Reading, asked: DeliveryStatus) -> DeliveryView:
-    """Say for each recipient how far a letter came."""
+    """Say for each recipient how far a message came."""
     project, agent = acting(desk, asked.project_key, asked.agent_name)
     message, recipients = visible_message(desk, project, agent, asked.message_id)
     hidden = {one.agent_id for one in visible_hidden(message, recipients, agent)}
@@ -250,7 +250,7 @@ def delivery_status(desk: Reading, asked: DeliveryStatus) -> DeliveryView:
 
 
 def _state(one: Recipient, handling: Handling | None, *, recalled: bool) -> str:
-    """Return the furthest that a letter came with one recipient."""
+    """Return the furthest that a message came with one recipient."""
     reached = (
         ("recalled", recalled),
         ("acknowledged", one.acked_at is not None),

@@ -8,7 +8,7 @@ from postroom.mail.desk import Writing
 ARCHIVE = "archive"
 """The topic of what the archive must write; a key is `<kind>:<id>`."""
 WAKE = "wake"
-"""The topic of readers who are to be woken by a letter; a key is `<message>/<agent>`."""
+"""The topic of readers who are to be woken by a message; a key is `<message>/<agent>`."""
 
 ArchiveKind = Literal["agent", "message", "reservation"]
 
@@ -19,7 +19,7 @@ def to_archive(desk: Writing, kind: ArchiveKind, record_id: int, project_id: int
 
 
 def to_wake(desk: Writing, message_id: int, agent_ids: Sequence[int], project_id: int) -> None:
-    """Let readers be woken by a letter, if it is still unread when their turn comes."""
+    """Let readers be woken by a message, if it is still unread when their turn comes."""
     for agent_id in agent_ids:
         desk.tx.insert_outbox(WAKE, f"{message_id}/{agent_id}", project_id, desk.now)
 

@@ -1,4 +1,4 @@
-"""People who have letters: they stand in a project of their own, where only postroom itself acts for them.
+"""People who have messages: they stand in a project of their own, where only postroom itself acts for them.
 
 A person is written to as `human:alice`, and one that is reached in a chat as `chat:telegram/123` too. What a
 model may ask makes nobody a person and speaks for none: the operator names them, and a person answers from a

@@ -20,7 +20,7 @@ from postroom.mail.globs import Pattern, overlapping, parse_pattern
 from postroom.mail.identity import acting, acting_active, find_agent
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import find_project
-from postroom.mail.sending import Addressee, Letter, post, refusals
+from postroom.mail.sending import Addressee, NewMessage, post, refusals
 from postroom.mail.views import ReservationView, reservation_view
 
 MAX_HOLDERS_SHOWN = 50
@@ -251,13 +251,13 @@ def force_release_file_reservation(desk: Writing, asked: ForceReleaseReservation
 
 
 def _tell_holder(desk: Writing, project: Project, agent: Agent, known: Reservation, reason: str) -> None:
-    """Write to a holder who is another; one who does not take the letter finds the reason in the record."""
+    """Write to a holder who is another; one who does not take the message finds the reason in the record."""
     holder = desk.tx.agents_by_id([known.agent_id])[known.agent_id]
     addressees = [Addressee(project=project, agent=holder, kind="to")]
     if holder.id == agent.id or refusals(desk, project, agent, addressees):
         return
     what = f"`{known.pattern}` (id {known.id})"
-    letter = Letter(
+    notice = NewMessage(
         project=project,
         sender=agent,
         addressees=addressees,
@@ -265,7 +265,7 @@ def _tell_holder(desk: Writing, project: Project, agent: Agent, known: Reservati
         body_md=f"{agent.name} ended your reservation of {what}.\n\nReason: {reason}",
         importance="high",
     )
-    post(desk, letter, bad=[], skipped=[])
+    post(desk, notice, bad=[], skipped=[])
 
 
 def list_file_reservations(desk: Reading, asked: ListReservations) -> ReservationsView:

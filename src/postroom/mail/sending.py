@@ -1,4 +1,4 @@
-"""Operations that write letters: send, reply, recall. All recipients are valid, or nothing is sent."""
+"""Operations that write messages: send, reply, recall. All recipients are valid, or nothing is sent."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -43,7 +43,7 @@ _ID_DIGITS = 15
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 MAX_BROADCAST = 10_000
 MAX_THREAD = 1_000
-"""The newest letters of a thread, by which those are found who are in it."""
+"""The newest messages of a thread, by which those are found who are in it."""
 THREAD = "thread:"
 FEW = 4
 LIVE = "live"
@@ -66,7 +66,7 @@ class Delivery(TypedDict):
 
 
 class Sent(TypedDict):
-    """A letter that is stored: `count` recipients have it in their inbox; none is said to have read it."""
+    """A message that is stored: `count` recipients have it in their inbox; none is said to have read it."""
 
     count: int
     deliveries: list[Delivery]
@@ -74,7 +74,7 @@ class Sent(TypedDict):
 
 
 class Recalled(TypedDict):
-    """A letter that was taken back."""
+    """A message that was taken back."""
 
     message_id: int
     recalled: bool
@@ -82,7 +82,7 @@ class Recalled(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addressee:
-    """One recipient of a letter that is about to be written."""
+    """One recipient of a message that is about to be written."""
 
     project: Project
     agent: Agent
@@ -90,8 +90,8 @@ class Addressee:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
-    """A letter whose sender and recipients are settled."""
+class NewMessage:
+    """A message whose sender and recipients are settled."""
 
     project: Project
     sender: Agent
@@ -109,7 +109,7 @@ class Letter:
 
 
 def send_message(desk: Writing, asked: SendMessage) -> Sent:
-    """Send one letter to agents of this and other projects.
+    """Send one message to agents of this and other projects.
 
     Raises:
         InvalidRecipients: at least one may not receive it; lists every one with its reason.
@@ -123,7 +123,7 @@ def send_message(desk: Writing, asked: SendMessage) -> Sent:
     if asked.broadcast:
         others, skipped = _everybody_else(desk, project, sender, addressees)
         addressees += others
-    letter = Letter(
+    new = NewMessage(
         project=project,
         sender=sender,
         addressees=addressees,
@@ -135,11 +135,11 @@ def send_message(desk: Writing, asked: SendMessage) -> Sent:
         topic=asked.topic,
         broadcast=asked.broadcast,
     )
-    return post(desk, letter, bad=bad, skipped=skipped)
+    return post(desk, new, bad=bad, skipped=skipped)
 
 
 def _thread_of(asked: SendMessage) -> str | None:
-    """Return the thread that a letter goes on: the one it names, or the one it is addressed to.
+    """Return the thread that a message goes on: the one it names, or the one it is addressed to.
 
     Raises:
         InvalidArgument: it names one and is addressed to another.
@@ -149,19 +149,19 @@ def _thread_of(asked: SendMessage) -> str | None:
         named.add(asked.thread_id)
     if len(named) > 1:
         raise InvalidArgument(
-            f"a letter goes on one thread, and this names {', '.join(sorted(named))}",
+            f"a message goes on one thread, and this names {', '.join(sorted(named))}",
             value=sorted(named),
-            remedy="send a letter for each thread",
+            remedy="send a message for each thread",
         )
     return next(iter(named), None)
 
 
 def _check_thread(desk: Writing, thread_id: str | None) -> None:
-    """Keep the names of threads that letters to come will begin; two conversations would meet there."""
+    """Keep the names of threads that messages to come will begin; two conversations would meet there."""
     chosen = _GENERATED_THREAD.fullmatch(thread_id or "")
     if chosen and len(chosen[1]) <= _ID_DIGITS and desk.tx.message(int(chosen[1])) is None:
         raise UnknownThread(
-            f"thread {thread_id!r} begins with letter {chosen[1]}, which is not written yet",
+            f"thread {thread_id!r} begins with message {chosen[1]}, which is not written yet",
             value=thread_id,
             remedy="choose another name, or leave thread_id out to begin a thread",
         )
@@ -170,7 +170,7 @@ def _check_thread(desk: Writing, thread_id: str | None) -> None:
 def _everybody_else(
     desk: Writing, project: Project, sender: Agent, addressees: Sequence[Addressee]
 ) -> tuple[list[Addressee], list[str]]:
-    """Return the other active agents of a project, and the names of those who do not take the letter."""
+    """Return the other active agents of a project, and the names of those who do not take the message."""
     everyone = desk.tx.agents(project.id, include_retired=False, limit=MAX_BROADCAST + 1)
     if len(everyone) > MAX_BROADCAST:
         raise TooLarge(
@@ -186,10 +186,10 @@ def _everybody_else(
 
 
 def reply_message(desk: Writing, asked: ReplyMessage) -> Sent:
-    """Answer a letter: to its sender, or to the first recipients when the sender answers itself."""
+    """Answer a message: to its sender, or to the first recipients when the sender answers itself."""
     project, sender = acting_active(desk, asked.project_key, asked.sender_name)
     original, recipients = visible_message(desk, project, sender, asked.message_id)
-    letter = Letter(
+    new = NewMessage(
         project=project,
         sender=sender,
         addressees=_answered(desk, sender, original, recipients, everybody=asked.reply_all),
@@ -201,7 +201,7 @@ def reply_message(desk: Writing, asked: ReplyMessage) -> Sent:
         topic=original.topic,
         reply_to=original,
     )
-    return post(desk, letter, bad=[], skipped=[])
+    return post(desk, new, bad=[], skipped=[])
 
 
 def reply_subject(subject: str, most: int) -> str:
@@ -245,15 +245,15 @@ def _participants(
         InvalidRecipients: nobody else is in it.
     """
     thread_id = address.removeprefix(THREAD)
-    letters = desk.tx.thread_tail(home.id, thread_id, limit=MAX_THREAD)
-    if not letters:
+    messages = desk.tx.thread_tail(home.id, thread_id, limit=MAX_THREAD)
+    if not messages:
         raise UnknownThread(
             f"project {home.slug} has no thread {shown(thread_id)}",
             value=address,
             remedy="`search_messages` finds threads; leave `thread:` out to begin one",
         )
-    there = {one.sender_id for one in letters}
-    for readers in desk.tx.recipients([one.id for one in letters]).values():
+    there = {one.sender_id for one in messages}
+    for readers in desk.tx.recipients([one.id for one in messages]).values():
         there |= {one.agent_id for one in readers if one.kind != "bcc"}
     others = _at_home(desk, dict.fromkeys(sorted(there - {sender.id}), kind))
     active = [one for one in others if one.agent.retired_at is None]
@@ -264,40 +264,40 @@ def _participants(
     return active
 
 
-def post(desk: Writing, letter: Letter, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
-    """Store a letter with its recipients and its outbox row, or nothing at all."""
-    _check_size(desk, letter)
-    refused = refusals(desk, letter.project, letter.sender, letter.addressees, reply_to=letter.reply_to)
+def post(desk: Writing, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
+    """Store a message with its recipients and its outbox row, or nothing at all."""
+    _check_size(desk, new)
+    refused = refusals(desk, new.project, new.sender, new.addressees, reply_to=new.reply_to)
     if problems := [*bad, *refused.values()]:
         raise _invalid(problems)
-    if not letter.addressees:
+    if not new.addressees:
         raise InvalidRecipients(
-            "the letter has no recipient", value=[], remedy="name at least one agent in `to`, `cc` or `bcc`"
+            "the message has no recipient", value=[], remedy="name at least one agent in `to`, `cc` or `bcc`"
         )
     tx = desk.tx
     message = tx.insert_message(
-        project_id=letter.project.id,
-        sender=letter.sender,
-        thread_id=letter.thread_id,
-        subject=letter.subject,
-        body_md=letter.body_md,
-        importance=letter.importance,
-        ack_required=letter.ack_required,
-        topic=letter.topic,
-        broadcast=letter.broadcast,
-        reply_to=letter.reply_to.id if letter.reply_to else None,
+        project_id=new.project.id,
+        sender=new.sender,
+        thread_id=new.thread_id,
+        subject=new.subject,
+        body_md=new.body_md,
+        importance=new.importance,
+        ack_required=new.ack_required,
+        topic=new.topic,
+        broadcast=new.broadcast,
+        reply_to=new.reply_to.id if new.reply_to else None,
         now=desk.now,
     )
-    note_trace(desk, message.id, letter.trace)
-    recipients = [_deliver(desk, message, one) for one in letter.addressees]
+    note_trace(desk, message.id, new.trace)
+    recipients = [_deliver(desk, message, one) for one in new.addressees]
     for loaded in desk.loaded:
         tx.insert_blob(loaded.attachment.sha256, loaded.content)
         if loaded.preview is not None and loaded.attachment.preview_sha256 is not None:
             tx.insert_blob(loaded.attachment.preview_sha256, loaded.preview)
         tx.insert_attachment(message.id, loaded.attachment)
-    to_archive(desk, "message", message.id, letter.project.id)
-    to_wake(desk, message.id, sorted(tx.with_runner([one.agent_id for one in recipients])), letter.project.id)
-    return _sent(desk, letter, message, recipients, skipped)
+    to_archive(desk, "message", message.id, new.project.id)
+    to_wake(desk, message.id, sorted(tx.with_runner([one.agent_id for one in recipients])), new.project.id)
+    return _sent(desk, new, message, recipients, skipped)
 
 
 def _deliver(desk: Writing, message: Message, one: Addressee) -> Recipient:
@@ -314,7 +314,7 @@ def _deliver(desk: Writing, message: Message, one: Addressee) -> Recipient:
 
 def _sent(
     desk: Writing,
-    letter: Letter,
+    new: NewMessage,
     message: Message,
     recipients: Sequence[Recipient],
     skipped: list[str],
@@ -323,8 +323,8 @@ def _sent(
         message,
         recipients,
         [loaded.attachment for loaded in desk.loaded],
-        viewer=letter.sender,
-        home_slug=letter.project.slug,
+        viewer=new.sender,
+        home_slug=new.project.slug,
         bodies=False,
     )
     seen = how_seen(desk.tx, message, recipients)
@@ -347,7 +347,7 @@ def _sent(
 
 
 def how_seen(tx: MailReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return how each of these will see the letter, by the reader's id, as far as that is known now."""
+    """Return how each of these will see the message, by the reader's id, as far as that is known now."""
     ids = [one.agent_id for one in readers]
     runners, hooks = tx.with_runner(ids), tx.with_client_session(ids)
     at_work = tx.working_on(list(runners), message.project_id, message.thread_id) if runners else ()
@@ -356,7 +356,7 @@ def how_seen(tx: MailReads, message: Message, readers: Sequence[Recipient]) -> d
 
 
 def _is_steered(tx: MailReads, agent_id: int) -> bool:
-    """Say whether a run of an agent reads letters of its thread while it works."""
+    """Say whether a run of an agent reads messages of its thread while it works."""
     kept = tx.runner(agent_id)
     return kept is not None and reads_at_work(kept.runner)
 
@@ -367,29 +367,29 @@ def _seen(reader: Recipient, runners: Collection[int], hooks: Collection[int]) -
     return HOOK if reader.agent_id in hooks else INBOX
 
 
-def _check_size(desk: Writing, letter: Letter) -> None:
+def _check_size(desk: Writing, new: NewMessage) -> None:
     rules = desk.rules
-    if len(letter.subject) > rules.max_subject_chars:
+    if len(new.subject) > rules.max_subject_chars:
         raise TooLarge(
-            f"the subject has {len(letter.subject)} characters, the limit is {rules.max_subject_chars}",
-            value=len(letter.subject),
+            f"the subject has {len(new.subject)} characters, the limit is {rules.max_subject_chars}",
+            value=len(new.subject),
             remedy="put the text into the body",
         )
-    if _CONTROL.search(letter.subject):
+    if _CONTROL.search(new.subject):
         raise InvalidArgument(
             "the subject holds line breaks or control characters",
-            value=letter.subject,
+            value=new.subject,
             remedy="use one line of text",
         )
-    size = len(letter.body_md.encode())
+    size = len(new.body_md.encode())
     if size > rules.max_body_bytes:
         raise TooLarge(
             f"the body has {size} bytes, the limit is {rules.max_body_bytes}",
             value=size,
-            remedy="attach the text as a file, or send several letters on one thread",
+            remedy="attach the text as a file, or send several messages on one thread",
         )
-    if not letter.broadcast:
-        _check_number(desk, len(letter.addressees))
+    if not new.broadcast:
+        _check_number(desk, len(new.addressees))
 
 
 def _check_number(desk: Writing, recipients: int) -> None:
@@ -397,14 +397,14 @@ def _check_number(desk: Writing, recipients: int) -> None:
         raise TooLarge(
             f"{recipients} recipients, the limit is {desk.rules.max_recipients}",
             value=recipients,
-            remedy="use broadcast, or send several letters",
+            remedy="use broadcast, or send several messages",
         )
 
 
 def _addressees(
     desk: Writing, home: Project, sender: Agent, asked: SendMessage
 ) -> tuple[list[Addressee], list[PostroomError]]:
-    """Look up every name at once; an agent named twice gets one letter, by its most open mention."""
+    """Look up every name at once; an agent named twice gets one message, by its most open mention."""
     kinds: dict[str, RecipientKind] = {}
     mentions: tuple[tuple[RecipientKind, list[str]], ...] = (
         ("to", asked.to),
@@ -473,7 +473,7 @@ def refusals(
         )
         if (kind := refusal(facts)) is not None:
             name = address_of(one.agent.name, one.project.slug, home.slug)
-            found[one.agent.id] = kind(f"{name} does not take this letter", value=name)
+            found[one.agent.id] = kind(f"{name} does not take this message", value=name)
     return found
 
 
@@ -485,15 +485,15 @@ def _granted(desk: Writing, sender: Agent, addressees: Sequence[Addressee]) -> d
     return {link.to_id: link.status for link in desk.tx.contacts(sender.id) if link.from_id == sender.id}
 
 
-def _written_to(desk: Writing, sender: Agent, letter: Message | None) -> int | None:
-    """Return who wrote a letter, if `sender` is among those it was written to.
+def _written_to(desk: Writing, sender: Agent, message: Message | None) -> int | None:
+    """Return who wrote a message, if `sender` is among those it was written to.
 
-    Everybody may look at a project's letters; one that went to others opens no door.
+    Everybody may look at a project's messages; one that went to others opens no door.
     """
-    if letter is None:
+    if message is None:
         return None
-    readers = desk.tx.recipients([letter.id])[letter.id]
-    return letter.sender_id if any(one.agent_id == sender.id for one in readers) else None
+    readers = desk.tx.recipients([message.id])[message.id]
+    return message.sender_id if any(one.agent_id == sender.id for one in readers) else None
 
 
 def _invalid(problems: Sequence[PostroomError]) -> PostroomError:
@@ -509,7 +509,7 @@ def _invalid(problems: Sequence[PostroomError]) -> PostroomError:
 
 
 def recall_message(desk: Writing, asked: RecallMessage) -> Recalled:
-    """Take back a letter that no recipient has read; harmless when it is recalled.
+    """Take back a message that no recipient has read; harmless when it is recalled.
 
     Raises:
         NotPermitted: somebody else wrote it.
@@ -521,7 +521,7 @@ def recall_message(desk: Writing, asked: RecallMessage) -> Recalled:
         raise NotPermitted(
             f"message {message.id} was written by {message.sender_name}",
             value=message.id,
-            remedy="only its sender can recall a letter",
+            remedy="only its sender can recall a message",
         )
     if message.recalled_at is None:
         if readers := [one.name for one in recipients if one.read_at is not None]:

@@ -36,7 +36,7 @@ from postroom.mail.granting import refuse_beyond, within
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
 from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.projects import checked_path, find_project, spelling
-from postroom.mail.tracing import letter_trace
+from postroom.mail.tracing import message_trace
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 PURGE_EVERY = 1_000
@@ -65,7 +65,7 @@ class Mail:
         self.on_change: Callable[[], None] | None = None
         """Called after each change, as a hint to whoever performs its effects."""
         self.bell = Bell()
-        """Rings after each change, for those who wait for letters."""
+        """Rings after each change, for those who wait for messages."""
         self.keep_token: Callable[[str, str], tuple[str, str]] | None = None
         """Makes a token for the agent of a project, keeps it in a private file, returns token and path."""
         self.tracing: Tracing = OFF
@@ -103,7 +103,7 @@ class Mail:
         return answer
 
     def tell_of_change(self) -> None:
-        """Let those who perform effects, and those who wait for letters, look again."""
+        """Let those who perform effects, and those who wait for messages, look again."""
         if self.on_change is not None:
             self.on_change()
         self.bell.ring()
@@ -150,8 +150,8 @@ class Mail:
         return await self.store.read(lambda tx: find_project(tx, project_key).slug)
 
     async def trace_of(self, message_id: int | str) -> str | None:
-        """Return where in a trace a letter was written; None when nobody watched that."""
-        name = letter_trace(message_id)
+        """Return where in a trace a message was written; None when nobody watched that."""
+        name = message_trace(message_id)
         return await self.store.read(lambda tx: tx.traces([name]).get(name))
 
     async def knows_token(self, token: str) -> bool:

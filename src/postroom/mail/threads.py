@@ -1,4 +1,4 @@
-"""Operations that look at many letters: search, and the summary of a thread without a model."""
+"""Operations that look at many messages: search, and the summary of a thread without a model."""
 
 import re
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _QUESTION_END = re.compile(r"\?[?!\"')\]*_]*$")
 _CODE = re.compile(r"```.*?(```|\Z)|`[^`\n]*`", re.DOTALL)
 
 SUMMARY_MESSAGES = 1_000
-"""A longer thread is summarised by its newest letters, and the answer says how many were left out."""
+"""A longer thread is summarised by its newest messages, and the answer says how many were left out."""
 MAX_QUESTIONS = 50
 MAX_QUESTION_CHARS = 300
 
@@ -43,11 +43,11 @@ HitView = TypedDict(
         "snippet": str,
     },
 )
-"""A letter that was found."""
+"""A message that was found."""
 
 
 class SearchView(TypedDict):
-    """Letters found; give `next` as `cursor` for more, null means that there are no more."""
+    """Messages found; give `next` as `cursor` for more, null means that there are no more."""
 
     hits: list[HitView]
     next: int | None
@@ -134,7 +134,7 @@ def show_project(desk: Reading, asked: ShowProject) -> ProjectOverview:
 
 
 def search_messages(desk: Reading, asked: SearchMessages) -> SearchView:
-    """Search the letters of a project; what is no operator is taken literally."""
+    """Search the messages of a project; what is no operator is taken literally."""
     project = find_project(desk.tx, asked.project_key)
     query = parse_query(asked.query)
     if query is None:

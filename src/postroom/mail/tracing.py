@@ -1,4 +1,4 @@
-"""Under which names it is kept where in a trace letters and runs are, and what it is that a run follows."""
+"""Under which names it is kept where in a trace messages and runs are, and what it is that a run follows."""
 
 from collections.abc import Sequence
 
@@ -6,9 +6,9 @@ from postroom.contracts.store import MailReads
 from postroom.mail.desk import Writing
 
 
-def letter_trace(message_id: int | str) -> str:
-    """Return the name under which a letter's place in a trace is kept."""
-    return f"letter/{message_id}"
+def message_trace(message_id: int | str) -> str:
+    """Return the name under which a message's place in a trace is kept."""
+    return f"message/{message_id}"
 
 
 def run_trace(run_id: str) -> str:
@@ -17,14 +17,14 @@ def run_trace(run_id: str) -> str:
 
 
 def note_trace(desk: Writing, message_id: int, traceparent: str | None) -> None:
-    """Keep where in a trace a letter was written; nothing where nobody watches."""
+    """Keep where in a trace a message was written; nothing where nobody watches."""
     kept = traceparent or desk.caller.trace
     if kept is not None:
-        desk.tx.put_trace(letter_trace(message_id), kept)
+        desk.tx.put_trace(message_trace(message_id), kept)
 
 
-def followed(tx: MailReads, run_id: str, letters: Sequence[int]) -> list[str]:
-    """Return what a run goes on from: what it did before, then the letters that it was given, in order."""
-    names = [run_trace(run_id), *map(letter_trace, letters)]
+def followed(tx: MailReads, run_id: str, messages: Sequence[int]) -> list[str]:
+    """Return what a run goes on from: what it did before, then the messages that it was given, in order."""
+    names = [run_trace(run_id), *map(message_trace, messages)]
     found = tx.traces(names)
     return [found[name] for name in names if name in found]

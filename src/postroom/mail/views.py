@@ -70,11 +70,11 @@ MessageView = TypedDict(
         "body_md": NotRequired[str],
     },
 )
-"""A letter; `bcc` is there for its sender, and for a hidden recipient holds that one alone."""
+"""A message; `bcc` is there for its sender, and for a hidden recipient holds that one alone."""
 
 
 class InboxView(MessageView):
-    """A letter as its recipient sees it."""
+    """A message as its recipient sees it."""
 
     seq: int
     kind: str
@@ -158,7 +158,7 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
     sender_slug: str = "",
     bodies: bool = True,
 ) -> MessageView:
-    """Show a letter to `viewer`; to nobody in particular (None) no hidden recipient is shown.
+    """Show a message to `viewer`; to nobody in particular (None) no hidden recipient is shown.
 
     Names of agents outside the project `home_slug` are shown as `name@slug`.
     """
@@ -190,7 +190,7 @@ def visible_hidden(message: Message, recipients: Sequence[Recipient], viewer: Ag
 
 
 def inbox_view(entry: InboxEntry, view: MessageView) -> InboxView:
-    """Add what one recipient knows of its letter."""
+    """Add what one recipient knows of its message."""
     return {
         **view,
         "seq": entry.seq,

@@ -52,7 +52,7 @@ class Telling(ABC):
 
     def _tell_sent(self, message: Message) -> None:
         happening = Happening(
-            kind="letter.sent",
+            kind="message.sent",
             at=message.created_at,
             agent_id=message.sender_id,
             message_id=message.id,
@@ -70,7 +70,7 @@ class Telling(ABC):
 
     def _tell_recalled(self, message: Message, now: int) -> None:
         happening = Happening(
-            kind="letter.recalled", at=now, agent_id=message.sender_id, message_id=message.id
+            kind="message.recalled", at=now, agent_id=message.sender_id, message_id=message.id
         )
         self._record(message.project_id, happening)
         for project_id, is_hidden in self._projects_reached(message.id):

@@ -1,6 +1,6 @@
-"""Letters as a project sees them: its own, and those that came to it from people and from other projects.
+"""Messages as a project sees them: its own, and those that came to it from people and from other projects.
 
-A letter is kept in the project of whoever wrote it. Hidden copies bring no letter here.
+A message is kept in the project of whoever wrote it. Hidden copies bring no message here.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,15 +10,15 @@ from postroom.contracts.store import MailReads
 from postroom.mail.projects import PEOPLE_KEY
 
 FEW = 20
-"""Other projects whose letters on a thread are looked for, and own letters by which those are found."""
+"""Other projects whose messages on a thread are looked for, and own messages by which those are found."""
 COUNTED = 200
-"""Letters of each other project on a thread that are counted."""
+"""Messages of each other project on a thread that are counted."""
 _LOOKS = 10
-"""Windows of other projects' letters that are looked through for those that came here."""
+"""Windows of other projects' messages that are looked through for those that came here."""
 
 
 def here(reads: MailReads, project: Project, messages: Sequence[Message]) -> list[Message]:
-    """Return those letters that a project wrote, or that came to it openly."""
+    """Return those messages that a project wrote, or that came to it openly."""
     others = [one.id for one in messages if one.project_id != project.id]
     readers = reads.recipients(others) if others else {}
     came = {
@@ -30,7 +30,7 @@ def here(reads: MailReads, project: Project, messages: Sequence[Message]) -> lis
 
 
 def from_people(reads: MailReads, project: Project, newest: Callable[[int], list[Message]]) -> list[Message]:
-    """Return letters that people wrote to a project; `newest` gives what a project wrote last, by its id."""
+    """Return messages that people wrote to a project; `newest` gives what a project wrote last, by its id."""
     people = reads.project(PEOPLE_KEY)
     if people is None or people.id == project.id:
         return []
@@ -47,13 +47,13 @@ class Conversation:
         self._others = _others(reads, project, thread_id)
 
     def size(self) -> int:
-        """Return how many letters it has; those of each other project are counted as far as the last 200."""
+        """Return how many messages it has; those of each other project are counted as far as the last 200."""
         own = self._reads.thread_size(self._project.id, self._thread_id)
         theirs = [one for other in self._others for one in self._tail_of(other, COUNTED)]
         return own + len(self._here(theirs))
 
-    def letters(self, *, limit: int, after: int = 0) -> list[Message]:
-        """Return its letters in order, those after letter `after`."""
+    def messages(self, *, limit: int, after: int = 0) -> list[Message]:
+        """Return its messages in order, those after message `after`."""
         for _ in range(_LOOKS):
             windows = [
                 self._reads.thread(one.id, self._thread_id, limit=limit, after=after)
@@ -69,7 +69,7 @@ class Conversation:
         return []
 
     def newest(self, *, limit: int) -> list[Message]:
-        """Return its newest letters, in order."""
+        """Return its newest messages, in order."""
         windows = [self._tail_of(one, limit) for one in (self._project, *self._others)]
         known_from = max((found[0].id for found in windows if len(found) == limit), default=0)
         return self._here([one for window in windows for one in window if one.id >= known_from])[-limit:]
@@ -82,7 +82,7 @@ class Conversation:
 
 
 def _others(reads: MailReads, project: Project, thread_id: str) -> list[Project]:
-    """Return the projects from which a thread's letters may have come: people's, and those written to."""
+    """Return the projects from which a thread's messages may have come: people's, and those written to."""
     people = reads.project(PEOPLE_KEY)
     found = {} if people is None else {people.id: people}
     own = reads.thread_tail(project.id, thread_id, limit=FEW)

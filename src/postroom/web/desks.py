@@ -11,7 +11,7 @@ from postroom.web.forms import Visitors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much a letter may hold."""
+    """How much a message may hold."""
 
     subject_chars: int
     body_bytes: int
@@ -19,7 +19,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A letter as a person wrote it. Under one key it is sent once, however often the form comes."""
+    """A message as a person wrote it. Under one key it is sent once, however often the form comes."""
 
     name: str
     """The person who writes it."""
@@ -30,25 +30,25 @@ class Draft:
     importance: Importance = "normal"
     ack_required: bool = False
     answers: int | None = None
-    """The letter that it answers; then it has no recipients and no subject of its own."""
+    """The message that it answers; then it has no recipients and no subject of its own."""
     to_all: bool = False
-    """Whether the answer goes to all who have the letter that it answers."""
+    """Whether the answer goes to all who have the message that it answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posted:
-    """A letter that is stored, and the project whose pages show it: where it was written, if they can."""
+    """A message that is stored, and the project whose pages show it: where it was written, if they can."""
 
-    letter: int
+    message: int
     slug: str
 
 
-class LetterDesk(Protocol):
-    """Names people and writes their letters."""
+class MessageDesk(Protocol):
+    """Names people and writes their messages."""
 
     @property
     def limits(self) -> Limits:
-        """How much a letter may hold."""
+        """How much a message may hold."""
         ...
 
     async def people(self) -> Sequence[str]:
@@ -64,19 +64,19 @@ class LetterDesk(Protocol):
         ...
 
     async def send(self, slug: str, draft: Draft) -> Posted:
-        """Send a letter of a person from a project's pages. Recipients without a project are its agents.
+        """Send a message of a person from a project's pages. Recipients without a project are its agents.
 
         Raises:
             UnknownAgent: nobody is named so.
-            PostroomError: it was refused; no letter was stored.
+            PostroomError: it was refused; no message was stored.
         """
         ...
 
-    async def mark(self, name: str, letter: int, *, acknowledge: bool) -> None:
-        """Note that a person has read a letter that came to them, or acknowledge it; the first mark stands.
+    async def mark(self, name: str, message: int, *, acknowledge: bool) -> None:
+        """Note that a person has read a message that came to them, or acknowledge it; the first mark stands.
 
         Raises:
-            UnknownAgent, UnknownMessage: nobody is named so, or the letter did not come to them.
+            UnknownAgent, UnknownMessage: nobody is named so, or the message did not come to them.
         """
         ...
 
@@ -115,7 +115,7 @@ class RunDesk(Protocol):
         ...
 
     async def waiting(self, slug: str) -> Sequence[Waiting]:
-        """Return the letters that wait for their reader's next run, those that wait longest first."""
+        """Return the messages that wait for their reader's next run, those that wait longest first."""
         ...
 
     async def work(self, run_id: str) -> Work:
@@ -144,7 +144,7 @@ class RunDesk(Protocol):
         ...
 
     async def replay(self, run_id: str) -> Work:
-        """Have a run that was given up tried again, as a new run on the same letters; return the new one.
+        """Have a run that was given up tried again, as a new run on the same messages; return the new one.
 
         Raises:
             UnknownRun: there is none.
@@ -159,5 +159,5 @@ class Workroom:
 
     visitors: Visitors
     questions: QuestionDesk
-    letters: LetterDesk
+    messages: MessageDesk
     runs: RunDesk

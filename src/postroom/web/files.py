@@ -50,5 +50,7 @@ def unchanged(*, etag: str) -> Response:
 def _disposition(name: str) -> str:
     """Name the file twice: for every browser in ASCII, and as it is for those that read RFC 5987."""
     shown = one_line(name).replace("/", "_").replace("\\", "_").strip(". ") or "attachment"
-    plain = "".join(letter if letter.isascii() and letter not in '"%;' else "_" for letter in shown)
+    plain = "".join(
+        character if character.isascii() and character not in '"%;' else "_" for character in shown
+    )
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(shown, safe='')}"

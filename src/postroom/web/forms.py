@@ -17,7 +17,7 @@ from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
 SMALL_FORM: Final = 32 * 1024
-"""Bytes of a form without a letter in it."""
+"""Bytes of a form without a message in it."""
 MOST_FIELDS: Final = 1_000
 NAME_COOKIE: Final = "postroom_name"
 NAME_KEPT: Final = 365 * 24 * 3600

@@ -14,7 +14,7 @@ def agents(slug: str, *, after: int | None = None) -> str:
 
 
 def agent(slug: str, name: str, *, box: str | None = None, before: int | None = None) -> str:
-    """Return the address of an agent, of its letters in `inbox` or `sent`."""
+    """Return the address of an agent, of its messages in `inbox` or `sent`."""
     return _with(f"{project(slug)}/agents/{_part(name)}", box=box, before=before)
 
 
@@ -46,7 +46,7 @@ def run(slug: str, run_id: str, *, live: bool = False, done: str | None = None) 
 
 
 def write(slug: str, *, to: str | None = None, reply: int | None = None) -> str:
-    """Return the address of the form for a letter: a new one, one to an agent, or an answer."""
+    """Return the address of the form for a message: a new one, one to an agent, or an answer."""
     return _with(f"{project(slug)}/write", to=to, reply=reply)
 
 

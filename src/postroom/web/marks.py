@@ -58,5 +58,5 @@ def _gather(query: Query, found: Wanted) -> None:
 
 
 def _folded(word: str) -> str:
-    letters = unicodedata.normalize("NFKD", word)
-    return "".join(letter for letter in letters if not unicodedata.combining(letter)).casefold()
+    characters = unicodedata.normalize("NFKD", word)
+    return "".join(character for character in characters if not unicodedata.combining(character)).casefold()

@@ -22,13 +22,13 @@ from postroom.web import files, marks, presence, reading
 from postroom.web.assets import asset_routes
 from postroom.web.desks import Workroom
 from postroom.web.forms import token_for
-from postroom.web.letter_pages import LetterPages
 from postroom.web.markdown import Body, Markdown
+from postroom.web.message_pages import MessagePages
 from postroom.web.question_pages import QuestionPages
 from postroom.web.run_pages import RunPages
 from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number
 from postroom.web.timeline import timeline
-from postroom.web.views import Letter
+from postroom.web.views import ShownMessage
 from postroom.web.working import Working
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ def page_routes(
 
 def _work_routes(working: Working) -> list[Route]:
     """Return the routes of the pages that have forms; each is sent to the address at which it is shown."""
-    pages = (QuestionPages(working), LetterPages(working), RunPages(working))
+    pages = (QuestionPages(working), MessagePages(working), RunPages(working))
     return [
         Route(path, guarded(endpoint), methods=["GET", "POST"])
         for one in pages
@@ -142,28 +142,26 @@ class Pages:
         page = await self._mail.read(
             lambda reads: reading.thread(reads, slug, thread_id, after=after, newest=newest)
         )
-        bodies = await self._bodies([letter.message for letter in page.letters.rows])
+        bodies = await self._bodies([shown.message for shown in page.messages.rows])
         return self._html("thread", page=page, project=page.project, bodies=bodies)
 
     async def message(self, request: Request) -> Response:
         """Show one message."""
-        project, letter = await self._message(request)
-        bodies = await self._bodies([letter.message])
+        project, shown = await self._message(request)
+        bodies = await self._bodies([shown.message])
         seen: Sequence[tuple[str, str]] = ()
         if number(request, "sent") == 1:
-            seen = await self._mail.read(lambda reads: reading.how_seen(reads, letter))
+            seen = await self._mail.read(lambda reads: reading.how_seen(reads, shown))
         token = "" if self._room is None else token_for(request, self._room.visitors)
-        return self._html(
-            "message", project=project, letter=letter, bodies=bodies, seen=seen, form_token=token
-        )
+        return self._html("message", project=project, shown=shown, bodies=bodies, seen=seen, form_token=token)
 
     async def source(self, request: Request) -> Response:
         """Give a message's text as it was written, to be stored."""
-        _, letter = await self._message(request)
-        if letter.message.recalled_at is not None:
+        _, shown = await self._message(request)
+        if shown.message.recalled_at is not None:
             raise UnknownMessage("this message was recalled; its text is gone", remedy="")
-        text = letter.message.body_md.encode("utf-8", "replace")
-        return files.download(text, f"message-{letter.message.id}.md", etag=f"message-{letter.message.id}")
+        text = shown.message.body_md.encode("utf-8", "replace")
+        return files.download(text, f"message-{shown.message.id}.md", etag=f"message-{shown.message.id}")
 
     async def agents(self, request: Request) -> Response:
         """Show a project's agents."""
@@ -234,7 +232,7 @@ class Pages:
         await self._mail.settle()
         return await self._mail.read(look)
 
-    async def _message(self, request: Request) -> tuple[Project, Letter]:
+    async def _message(self, request: Request) -> tuple[Project, ShownMessage]:
         slug, given = request.path_params["slug"], request.path_params["message_id"]
         if not NUMBER.fullmatch(given):
             raise UnknownMessage(f"{given!r} is no message's number", value=given)

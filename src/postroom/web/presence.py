@@ -63,7 +63,9 @@ def _presence(
         return Presence(word="at work", how="its run began", since=began)
     if runner is not None:
         how = (
-            "letters are said in a chat; it was named" if are_people else "mail starts it; its runner was set"
+            "messages are said in a chat; it was named"
+            if are_people
+            else "mail starts it; its runner was set"
         )
         return Presence(word="reachable", how=how, since=runner)
     if seen is not None and now - seen <= LATELY:

@@ -1,7 +1,7 @@
 """Gathers what each page shows from one consistent view of the store, with a bounded number of look-ups.
 
 Nothing here knows of HTML. Hidden copies are left out here, before any page can see them: as recipients of a
-letter, and as letters of an inbox.
+message, and as messages of an inbox.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,11 +26,11 @@ from postroom.web import conversation
 from postroom.web.views import (
     AgentPage,
     BoxRow,
-    Letter,
     Overview,
     Page,
     ProjectRow,
     ReservationsPage,
+    ShownMessage,
     Tally,
     ThreadPage,
     ThreadRow,
@@ -39,7 +39,7 @@ from postroom.web.views import (
 PROJECTS = 20
 AGENTS = 50
 THREADS = 30
-LETTERS = 50
+MESSAGES = 50
 BOX = 25
 HELD = 50
 HITS = 20
@@ -120,28 +120,28 @@ def thread(reads: MailReads, slug: str, thread_id: str, *, after: int, newest: b
     """
     project = known_project(reads, slug)
     talk = conversation.Conversation(reads, project, thread_id)
-    beginning = talk.letters(limit=1)
+    beginning = talk.messages(limit=1)
     if not beginning:
         raise UnknownThread(f"{slug} has no thread {thread_id!r}", value=thread_id)
     if newest:
-        tail = talk.newest(limit=LETTERS)
+        tail = talk.newest(limit=MESSAGES)
         page = Page(_fitting(tail[::-1])[::-1])
     else:
-        found = talk.letters(limit=LETTERS + 1, after=after)
-        fitting = _fitting(found[:LETTERS])
+        found = talk.messages(limit=MESSAGES + 1, after=after)
+        fitting = _fitting(found[:MESSAGES])
         page = Page(fitting, fitting[-1].id if len(fitting) < len(found) else None)
     return ThreadPage(
         project=project,
         thread_id=thread_id,
         first=beginning[0],
         size=talk.size(),
-        letters=Page(_letters(reads, project, page.rows), page.next),
+        messages=Page(_shown(reads, project, page.rows), page.next),
         after=after,
         newest=newest,
     )
 
 
-def message(reads: MailReads, slug: str, message_id: int) -> tuple[Project, Letter]:
+def message(reads: MailReads, slug: str, message_id: int) -> tuple[Project, ShownMessage]:
     """Return one message of a project, or one that came to it.
 
     Raises:
@@ -151,13 +151,13 @@ def message(reads: MailReads, slug: str, message_id: int) -> tuple[Project, Lett
     found = reads.message(message_id)
     if found is None or not conversation.here(reads, project, [found]):
         raise UnknownMessage(f"{slug} has no message {message_id}", value=message_id)
-    return project, _letters(reads, project, [found])[0]
+    return project, _shown(reads, project, [found])[0]
 
 
-def how_seen(reads: MailReads, letter: Letter) -> list[tuple[str, str]]:
-    """Return the readers of a letter that may be shown, each with how it will see the letter."""
-    seen = sending.how_seen(reads, letter.message, letter.recipients)
-    return [(one.name, seen[one.agent_id]) for one in letter.recipients]
+def how_seen(reads: MailReads, shown: ShownMessage) -> list[tuple[str, str]]:
+    """Return the readers of a message that may be shown, each with how it will see the message."""
+    seen = sending.how_seen(reads, shown.message, shown.recipients)
+    return [(one.name, seen[one.agent_id]) for one in shown.recipients]
 
 
 def agents(reads: MailReads, slug: str, *, after: int) -> tuple[Project, Page[Agent]]:
@@ -320,7 +320,7 @@ def _fitting(messages: Sequence[Message]) -> Sequence[Message]:
     return messages
 
 
-def _letters(reads: MailReads, project: Project, messages: Sequence[Message]) -> list[Letter]:
+def _shown(reads: MailReads, project: Project, messages: Sequence[Message]) -> list[ShownMessage]:
     ids = [one.id for one in messages]
     known = {one.id: one for one in messages}
     answered = [one.reply_to for one in messages if one.reply_to is not None and one.reply_to not in known]
@@ -330,20 +330,21 @@ def _letters(reads: MailReads, project: Project, messages: Sequence[Message]) ->
     attachments = reads.attachments(ids)
     shown = {one.id for one in conversation.here(reads, project, list(known.values()))}
     homes = _slugs(reads, (one.project_id for one in senders.values()))
-    letters = []
+    cards = []
     for one in messages:
         sender = senders.get(one.sender_id)
         answers = known.get(one.reply_to) if one.reply_to is not None else None
-        letter = Letter(
-            message=one,
-            sender=sender,
-            home=homes.get(sender.project_id) if sender else None,
-            recipients=_seen(recipients.get(one.id, [])),
-            attachments=attachments.get(one.id, []) if one.recalled_at is None else [],
-            answers=answers if answers and answers.id in shown else None,
+        cards.append(
+            ShownMessage(
+                message=one,
+                sender=sender,
+                home=homes.get(sender.project_id) if sender else None,
+                recipients=_seen(recipients.get(one.id, [])),
+                attachments=attachments.get(one.id, []) if one.recalled_at is None else [],
+                answers=answers if answers and answers.id in shown else None,
+            )
         )
-        letters.append(letter)
-    return letters
+    return cards
 
 
 def _seen(recipients: Iterable[Recipient]) -> list[Recipient]:
@@ -365,7 +366,7 @@ def inbox_of(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]
 
 
 def sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]:
-    """Return what an agent sent, by the search index of senders' names; recalled letters are not in it."""
+    """Return what an agent sent, by the search index of senders' names; recalled messages are not in it."""
     by_name = Phrase((owner.name,), field="sender")
     hits = reads.search(owner.project_id, by_name, order="newest", limit=BOX + 1, cursor=before or 0)
     page = _cut(hits, BOX, lambda hit: hit.message.id)

@@ -17,7 +17,7 @@ from postroom.web.working import Working, see
 _GOING = ("at work", "queued")
 LONGEST_ID = 512
 ANSWERS_LOOKED_AT = 100
-"""Letters of a thread behind the one that began a run."""
+"""Messages of a thread behind the one that began a run."""
 
 
 class RunPages:
@@ -37,7 +37,7 @@ class RunPages:
             return await self._decided(request, project)
         desk = self._with.room.runs
         works, waiting = await desk.works(project.slug), await desk.waiting(project.slug)
-        subjects = await self._subjects(project, works, [one.letter for one in waiting])
+        subjects = await self._subjects(project, works, [one.message for one in waiting])
         return self._with.html(
             request,
             "runs",
@@ -52,7 +52,7 @@ class RunPages:
         )
 
     async def run(self, request: Request) -> Response:
-        """Show one run: how it stands, what it has put out, the letters that began it and its answer."""
+        """Show one run: how it stands, what it has put out, the messages that began it and its answer."""
         project = await self._with.project(request)
         if request.method == "POST":
             return await self._decided(request, project)
@@ -102,10 +102,10 @@ class RunPages:
         return work
 
     async def _subjects(
-        self, project: Project, works: Sequence[Work], letters: Sequence[int]
+        self, project: Project, works: Sequence[Work], messages: Sequence[int]
     ) -> dict[int, Message]:
-        """Return the letters that began runs, or wait, as far as the project may show them."""
-        ids = sorted({*letters, *(number for one in works for number in one.letters)})
+        """Return the messages that began runs, or wait, as far as the project may show them."""
+        ids = sorted({*messages, *(number for one in works for number in one.messages)})
         found = await self._with.mail.read(
             lambda reads: conversation.here(reads, project, list(reads.messages(ids).values()))
         )
@@ -113,13 +113,13 @@ class RunPages:
 
 
 def _answers(reads: MailReads, project: Project, work: Work) -> list[Message]:
-    """Return the letters of this project that tell how a run ended, on the threads of the letters it had."""
+    """Return messages of this project that tell how a run ended, on the threads of the messages it got."""
     first: dict[str, int] = {}
-    for one in reads.messages(list(work.letters)).values():
+    for one in reads.messages(list(work.messages)).values():
         first[one.thread_id] = min(one.id, first.get(one.thread_id, one.id))
     behind = [
         one
-        for thread_id, letter in first.items()
-        for one in reads.thread(project.id, thread_id, limit=ANSWERS_LOOKED_AT, after=letter)
+        for thread_id, message in first.items()
+        for one in reads.thread(project.id, thread_id, limit=ANSWERS_LOOKED_AT, after=message)
     ]
     return [one for one in behind if reads.answering_run(one.id) == work.run_id]

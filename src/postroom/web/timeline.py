@@ -17,14 +17,14 @@ from postroom.web.reading import inbox_of, known_agent, known_project, newest_of
 
 Kind = Literal["wrote", "began", "done", "failed", "reserved", "freed"]
 
-LETTERS = 60
+MESSAGES = 60
 HELD = 60
 SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """One thing that happened: `who` did it, with a letter or with a file."""
+    """One thing that happened: `who` did it, with a message or with a file."""
 
     at: int
     kind: Kind
@@ -32,7 +32,7 @@ class Happening:
     message: Message | None = None
     readers: Sequence[Recipient] = ()
     is_answer: bool = False
-    """Whether the letter tells the end of a run."""
+    """Whether the message tells the end of a run."""
     run_id: str = ""
     reason: str = ""
     held: Reservation | None = None
@@ -40,7 +40,7 @@ class Happening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtWork:
-    """An agent whose run has a letter in its hands now."""
+    """An agent whose run has a message in its hands now."""
 
     who: str
     message: Message
@@ -70,8 +70,8 @@ def timeline(reads: MailReads, slug: str, *, now: int, agent: str = "", thread_i
     """
     project = known_project(reads, slug)
     whose = known_agent(reads, project, agent) if agent else None
-    messages = _letters(reads, project, whose, thread_id)
-    happened, at_work = _of_letters(reads, messages, whose)
+    messages = _messages(reads, project, whose, thread_id)
+    happened, at_work = _of_messages(reads, messages, whose)
     held = [] if thread_id else _held(reads, project, whose)
     for lease in held:
         happened.extend(_leased(lease, now))
@@ -82,14 +82,14 @@ def timeline(reads: MailReads, slug: str, *, now: int, agent: str = "", thread_i
         thread_id=thread_id,
         happened=happened[:SHOWN],
         at_work=at_work,
-        is_cut=len(messages) >= LETTERS or len(held) == HELD or len(happened) > SHOWN,
+        is_cut=len(messages) >= MESSAGES or len(held) == HELD or len(happened) > SHOWN,
     )
 
 
-def _of_letters(
+def _of_messages(
     reads: MailReads, messages: Sequence[Message], whose: Agent | None
 ) -> tuple[list[Happening], list[AtWork]]:
-    """Return what happened with letters, and who has them in hand; of one agent, what it did itself."""
+    """Return what happened with messages, and who has them in hand; of one agent, what it did itself."""
     ids = [one.id for one in messages]
     readers = {number: _seen(found) for number, found in reads.recipients(ids).items()}
     handled = reads.handlings(ids)
@@ -115,10 +115,10 @@ def _held(reads: MailReads, project: Project, whose: Agent | None) -> list[Reser
     return [one for one in found if whose is None or one.agent_id == whose.id]
 
 
-def _letters(reads: MailReads, project: Project, whose: Agent | None, thread_id: str) -> list[Message]:
-    """Return the newest letters of a thread, of an agent, or of the project."""
+def _messages(reads: MailReads, project: Project, whose: Agent | None, thread_id: str) -> list[Message]:
+    """Return the newest messages of a thread, of an agent, or of the project."""
     if thread_id:
-        found = conversation.Conversation(reads, project, thread_id).newest(limit=LETTERS)
+        found = conversation.Conversation(reads, project, thread_id).newest(limit=MESSAGES)
         if not found:
             raise UnknownThread(f"{project.slug} has no thread {thread_id!r}", value=thread_id)
     else:
@@ -133,7 +133,7 @@ def _with_agent(reads: MailReads, whose: Agent) -> list[Message]:
     """Return what an agent wrote last, and what came to it."""
     rows = [*inbox_of(reads, whose, None).rows, *sent_by(reads, whose, None).rows]
     found = {row.message.id: row.message for row in rows}
-    return [found[number] for number in sorted(found)][-LETTERS:]
+    return [found[number] for number in sorted(found)][-MESSAGES:]
 
 
 def _lately(reads: MailReads, project: Project) -> list[Message]:
@@ -141,11 +141,11 @@ def _lately(reads: MailReads, project: Project) -> list[Message]:
 
     def newest(project_id: int) -> list[Message]:
         return newest_of(
-            lambda after, limit: reads.project_messages(project_id, limit=limit, after=after), LETTERS
+            lambda after, limit: reads.project_messages(project_id, limit=limit, after=after), MESSAGES
         )
 
     found = [*newest(project.id), *conversation.from_people(reads, project, newest)]
-    return sorted(found, key=lambda one: one.id)[-LETTERS:]
+    return sorted(found, key=lambda one: one.id)[-MESSAGES:]
 
 
 def _wrote(reads: MailReads, message: Message, readers: Sequence[Recipient]) -> Happening:

@@ -62,7 +62,7 @@ class ThreadRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class ShownMessage:
     """A message with everything around it that a page may show."""
 
     message: Message
@@ -93,14 +93,14 @@ class ThreadPage:
     thread_id: str
     first: Message
     size: int
-    letters: Page[Letter]
+    messages: Page[ShownMessage]
     after: int
     newest: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxRow:
-    """A letter that an agent got (`entry`) or sent (without one)."""
+    """A message that an agent got (`entry`) or sent (without one)."""
 
     message: Message
     project_slug: str | None

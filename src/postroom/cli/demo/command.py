@@ -1,4 +1,4 @@
-"""The demonstration as a command: it makes a scratch repository, writes a letter, and tells what happens."""
+"""The demonstration as a command: it makes a scratch repository, writes a message, and tells what happens."""
 
 import secrets
 import sys
@@ -57,7 +57,7 @@ class Play:
             self.server.admin("PUT", "/admin/runners", asked)
 
     def begin(self) -> None:
-        """Write the letter that begins everything."""
+        """Write the message that begins everything."""
         sent = self.call(
             "send_message",
             sender_name=YOU,
@@ -67,8 +67,8 @@ class Play:
         )
         self.thread = show.items(sent.get("deliveries"))[0]["payload"]["thread_id"]
 
-    def letters(self) -> Iterator[dict[str, Any]]:
-        """Give the letters that come for the person, each once, as they come.
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Give the messages that come for the person, each once, as they come.
 
         Raises:
             ServerUnavailable: none came for a long time.
@@ -83,11 +83,11 @@ class Play:
             if not found:
                 waiting.wait(_POLL_SECONDS)
                 waited += _POLL_SECONDS
-        raise ServerUnavailable("no letter came for two minutes", remedy="see the server's log")
+        raise ServerUnavailable("no message came for two minutes", remedy="see the server's log")
 
-    def answer(self, letter: dict[str, Any], word: str) -> None:
-        """Answer a letter as the person."""
-        self.call("reply_message", sender_name=YOU, message_id=letter["id"], body_md=word)
+    def answer(self, message: dict[str, Any], word: str) -> None:
+        """Answer a message as the person."""
+        self.call("reply_message", sender_name=YOU, message_id=message["id"], body_md=word)
 
     def end(self) -> None:
         """Have the agents run no more."""
@@ -124,7 +124,7 @@ def demo(
         "timeline": play.timeline,
         "thread": play.thread,
         "outcome": outcome,
-        "letters": told,
+        "messages": told,
     }
     show.answer(answer, as_json=as_json, text=lambda: _closing(play))
     if outcome == "failed":
@@ -132,23 +132,23 @@ def demo(
 
 
 def _played(play: Play, told: list[dict[str, str]], *, as_json: bool, word: str | None) -> str:
-    """Follow the letters until the end, answering the one question, and say how it ended."""
-    for letter in play.letters():
-        text = letter["body_md"].strip()
-        told.append({"from": letter["from"], "text": text})
+    """Follow the messages until the end, answering the one question, and say how it ended."""
+    for message in play.messages():
+        text = message["body_md"].strip()
+        told.append({"from": message["from"], "text": text})
         if not as_json:
-            print(f"{show.line(letter['from'])} to {YOU}: {show.line(text)}")
+            print(f"{show.line(message['from'])} to {YOU}: {show.line(text)}")
         if text.startswith(agent.COMMITTED):
             return "committed"
         if text.startswith(agent.TAKEN_BACK):
             return "taken back"
-        if letter["importance"] == "high" or "do not agree" in text:
+        if message["importance"] == "high" or "do not agree" in text:
             return "failed"
         if agent.MAY_I in text:
             said = word or _asked(as_json=as_json)
             if not as_json:
                 print(f"{YOU} to {agent.BUILDER}: {said}")
-            play.answer(letter, said)
+            play.answer(message, said)
     return "failed"
 
 
@@ -166,7 +166,7 @@ def _page(play: Play) -> str:
 def _closing(play: Play) -> str:
     return (
         f"\nTo look at:\n  the timeline   {_page(play)}\n"
-        f"  the letters    postroom mail thread {play.thread} --project {play.folder}\n"
+        f"  the messages    postroom mail thread {play.thread} --project {play.folder}\n"
         f"  the change     git -C {play.folder} log --patch\n"
         "The agents are run no more; the folder may be removed."
     )

@@ -270,8 +270,8 @@ class EmailAdapter(BasePlatformAdapter):
             )
         except ValueError as error:
             return SendResult.failed(SendErrorKind.BAD_FORMAT, f"this cannot be written: {error}")
-        letter = await asyncio.to_thread(lambda: outgoing.written(heading, text, to_html(text), file))
-        result = await asyncio.to_thread(deliver, options.smtp, options.domain, letter)
+        message = await asyncio.to_thread(lambda: outgoing.written(heading, text, to_html(text), file))
+        result = await asyncio.to_thread(deliver, options.smtp, options.domain, message)
         if result.success:
             self._said()
         return result

@@ -30,7 +30,7 @@ _LONGEST_REFERENCES = 900
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class OutgoingEmail:
     """A mail that is to be sent."""
 
     sender: str
@@ -89,7 +89,9 @@ def references_of(root: str | None, thread: Thread | None, answered: str | None)
     return tuple(found)
 
 
-def written(heading: Heading, text: str, html: str, file: tuple[Attachment, bytes] | None = None) -> Letter:
+def written(
+    heading: Heading, text: str, html: str, file: tuple[Attachment, bytes] | None = None
+) -> OutgoingEmail:
     """Return a mail with the words plain and as HTML, and with a file when there is one."""
     words = MIMEMultipart("alternative")
     charset = Charset("utf-8")
@@ -116,7 +118,7 @@ def written(heading: Heading, text: str, html: str, file: tuple[Attachment, byte
     mail["Auto-Submitted"] = "auto-replied" if heading.references else "auto-generated"
     mail["X-Auto-Response-Suppress"] = "All"
     raw = mail.as_bytes(policy=policy.compat32.clone(linesep="\r\n"))
-    return Letter(sender=heading.sender, to=heading.to, message_id=heading.message_id, raw=raw)
+    return OutgoingEmail(sender=heading.sender, to=heading.to, message_id=heading.message_id, raw=raw)
 
 
 def _part_of(attachment: Attachment, data: bytes) -> MIMEApplication:

@@ -19,7 +19,7 @@ from typing import Any
 
 from postroom.contracts.errors import TooLarge
 from postroom.gateway.events import SendErrorKind, SendResult
-from postroom.gateway.platforms.email_outgoing import Letter, refusal
+from postroom.gateway.platforms.email_outgoing import OutgoingEmail, refusal
 from postroom.gateway.platforms.email_wire import Where
 
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -221,7 +221,7 @@ def check(server: Server, domain: str) -> None:
     _quit(_connected(server, domain))
 
 
-def deliver(server: Server, domain: str, letter: Letter) -> SendResult:
+def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
     """Hand a mail to the server, once. When the connection breaks at its end, nobody knows if it arrived."""
     try:
         smtp = _connected(server, domain)
@@ -233,21 +233,21 @@ def deliver(server: Server, domain: str, letter: Letter) -> SendResult:
     except OSError as error:
         return SendResult.failed(SendErrorKind.TRANSIENT, f"no mail server: {type(error).__name__}")
     try:
-        return _offered(smtp, letter) or _given(smtp, letter)
+        return _offered(smtp, message) or _given(smtp, message)
     finally:
         _quit(smtp)
 
 
-def _offered(smtp: smtplib.SMTP, letter: Letter) -> SendResult | None:
+def _offered(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult | None:
     """Say who writes to whom; return what came instead of a yes."""
     try:
-        size = [f"size={len(letter.raw)}"] if smtp.has_extn("size") else []
-        code, said = smtp.mail(letter.sender, size)
+        size = [f"size={len(message.raw)}"] if smtp.has_extn("size") else []
+        code, said = smtp.mail(message.sender, size)
         if code != 250:
-            return refusal(smtplib.SMTPSenderRefused(code, said, letter.sender))
-        code, said = smtp.rcpt(letter.to)
+            return refusal(smtplib.SMTPSenderRefused(code, said, message.sender))
+        code, said = smtp.rcpt(message.to)
         if code not in (250, 251):
-            return refusal(smtplib.SMTPRecipientsRefused({letter.to: (code, said)}))
+            return refusal(smtplib.SMTPRecipientsRefused({message.to: (code, said)}))
     except (smtplib.SMTPException, OSError) as error:
         return SendResult.failed(
             SendErrorKind.TRANSIENT, f"the mail server broke off: {type(error).__name__}"
@@ -255,14 +255,14 @@ def _offered(smtp: smtplib.SMTP, letter: Letter) -> SendResult | None:
     return None
 
 
-def _given(smtp: smtplib.SMTP, letter: Letter) -> SendResult:
+def _given(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult:
     try:
-        code, said = smtp.data(letter.raw)
+        code, said = smtp.data(message.raw)
     except smtplib.SMTPResponseException as error:
         return refusal(error)
     except (smtplib.SMTPException, OSError) as error:
         return SendResult.failed(SendErrorKind.UNKNOWN, f"the answer was lost: {type(error).__name__}")
-    return SendResult.sent(letter.message_id) if code == 250 else refusal(smtplib.SMTPDataError(code, said))
+    return SendResult.sent(message.message_id) if code == 250 else refusal(smtplib.SMTPDataError(code, said))
 
 
 def _connected(server: Server, domain: str) -> smtplib.SMTP:

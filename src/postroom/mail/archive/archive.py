@@ -114,7 +114,7 @@ class Archive:
 
 
 def _place(repository: ArchiveRepository, message: Message) -> str:
-    """Return where a recalled letter lies: its path was made of a subject that is erased."""
+    """Return where a recalled message lies: its path was made of a subject that is erased."""
     folder = layout.message_folder(message)
     for path in repository.paths(f"{folder}/"):
         if layout.message_id_of(path) == message.id:

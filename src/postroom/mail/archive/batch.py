@@ -10,26 +10,26 @@ from postroom.mail.archive import layout
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """One commit to be: files by path, and the letters it brings."""
+    """One commit to be: files by path, and the messages it brings."""
 
     project: Project
     files: dict[str, bytes] = field(default_factory=dict)
-    letters: list[Message] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
     recalled: list[tuple[Message, bytes]] = field(default_factory=list)
-    """Letters whose text is gone: their file lies under the subject they once had."""
+    """Messages whose text is gone: their file lies under the subject they once had."""
 
     @property
     def subject(self) -> str:
         """The commit's subject line."""
-        if not self.letters:
+        if not self.messages:
             return "mail: agents and reservations"
-        noun = "message" if len(self.letters) == 1 else "messages"
-        return f"mail: {len(self.letters)} {noun}, {self.letters[0].subject}"
+        noun = "message" if len(self.messages) == 1 else "messages"
+        return f"mail: {len(self.messages)} {noun}, {self.messages[0].subject}"
 
     @property
     def trailers(self) -> list[tuple[str, str]]:
-        """The ids of the letters, one a line."""
-        return [("Message-Id", str(letter.id)) for letter in self.letters]
+        """The ids of the messages, one a line."""
+        return [("Message-Id", str(message.id)) for message in self.messages]
 
 
 def gather(tx: MailReads, project: Project, rows: Sequence[OutboxRow]) -> Batch:
@@ -58,7 +58,7 @@ def _gather_messages(tx: MailReads, batch: Batch, ids: Sequence[int]) -> None:
         if message.recalled_at is not None:
             batch.recalled.append((message, content))
             continue
-        batch.letters.append(message)
+        batch.messages.append(message)
         batch.files[layout.message_path(message)] = content
         for one in attachments[message.id]:
             for sha256 in filter(None, (one.sha256, one.preview_sha256)):

@@ -23,7 +23,7 @@ def foreign_profile(profile: Mapping[str, Any]) -> tuple[str, bytes]:
 def foreign_message(
     slug: str, message: Mapping[str, Any], *, body_md: str, sender: str, recipients: Sequence[str], now: int
 ) -> tuple[str, bytes]:
-    """Return the path and the file of a letter.
+    """Return the path and the file of a message.
 
     Raises:
         InvalidArgument: it has no integer `id`.
@@ -33,7 +33,7 @@ def foreign_message(
         raise InvalidArgument(
             f"a message needs an integer id, not {number!r}", value=number, remedy="give `id`"
         )
-    letter = Message(
+    stored = Message(
         id=number,
         project_id=0,
         sender_id=0,
@@ -50,4 +50,4 @@ def foreign_message(
         Recipient(message_id=number, agent_id=0, name=name, project_slug=slug, kind="to", seq=0)
         for name in recipients
     ]
-    return layout.message_path(letter), layout.message_file(letter, project, readers, ())
+    return layout.message_path(stored), layout.message_file(stored, project, readers, ())

@@ -3,7 +3,7 @@
     project.json
     agents/<name>/profile.json
     messages/<yyyy>/<mm>/<id>-<slug>.md      front matter, then the body as it was given
-    threads/<id>.md                          a digest of the newest letters, in order
+    threads/<id>.md                          a digest of the newest messages, in order
     reservations/<id>.json
     attachments/<first two>/<sha256>
 
@@ -34,14 +34,15 @@ def agent_path(name: str) -> str:
 
 
 def message_folder(message: Message) -> str:
-    """Return the folder of the month in which a letter was sent."""
+    """Return the folder of the month in which a message was sent."""
     moment = datetime.fromtimestamp(message.created_at / 1000, tz=UTC)
     return f"messages/{moment:%Y}/{moment:%m}"
 
 
 def message_path(message: Message) -> str:
-    """Return where a letter lies; the id makes it unique, the subject only helps the eye."""
+    """Return where a message lies; the id makes it unique, the subject only helps the eye."""
     slug = re.sub(r"[^a-z0-9]+", "-", message.subject.casefold()).strip("-")[:_SLUG_CHARS].strip("-")
+    # An archive that is there names its files so: another word would leave the old ones behind.
     return f"{message_folder(message)}/{message.id}-{slug or 'letter'}.md"
 
 
@@ -61,7 +62,7 @@ def attachment_path(sha256: str) -> str:
 
 
 def message_id_of(path: str) -> int | None:
-    """Return the id of the letter at a path, or None when no letter lies there."""
+    """Return the id of the message at a path, or None when no message lies there."""
     match = _FILE.match(path)
     return int(match[1]) if match else None
 
@@ -121,7 +122,7 @@ def reservation_file(reservation: Reservation) -> bytes:
 def message_file(
     message: Message, project: Project, recipients: Sequence[Recipient], attachments: Sequence[Attachment]
 ) -> bytes:
-    """Render a letter."""
+    """Render a message."""
     fields: dict[str, Any] = {
         "id": message.id,
         "project": project.slug,
@@ -148,7 +149,7 @@ def message_file(
 
 
 def read_message_file(content: bytes) -> tuple[dict[str, Any], str]:
-    """Return the front matter and the body of a letter's file.
+    """Return the front matter and the body of a message's file.
 
     Raises:
         ValueError: it is no such file.
@@ -170,7 +171,7 @@ def thread_file(thread_id: str, messages: Sequence[Message], left_out: int) -> b
     """Render the digest of a thread."""
     lines = [f"# {_one_line(messages[0].subject) or 'Thread'}", "", f"Thread `{thread_id}`"]
     if left_out:
-        lines.append(f"\n{left_out} earlier letters are left out here.")
+        lines.append(f"\n{left_out} earlier messages are left out here.")
     lines.append("")
     for one in messages:
         subject = "(recalled)" if one.recalled_at is not None else _one_line(one.subject)

@@ -1,7 +1,7 @@
 """Rebuilds an empty database from the archive.
 
 What the archive does not hold cannot come back: hidden recipients, read and acknowledgement marks,
-contacts, tokens and idempotency keys. Every letter is unread afterwards.
+contacts, tokens and idempotency keys. Every message is unread afterwards.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ class _Found:
     agents: dict[str, int] = field(default_factory=dict)
     """Agent ids by `<name key>@<slug>`."""
     blobs: set[str] = field(default_factory=set)
-    letters: list[tuple[Row, Mapping[str, Any], str]] = field(default_factory=list)
+    messages: list[tuple[Row, Mapping[str, Any], str]] = field(default_factory=list)
 
     def add(self, table: str, row: Row) -> None:
         self.rows.setdefault(table, []).append(row)
@@ -43,7 +43,7 @@ def read_archive(repositories: Mapping[str, ArchiveRepository]) -> dict[str, lis
     found = _Found()
     for slug, repository in sorted(repositories.items()):
         _read_project(found, slug, repository)
-    _tie_letters(found)
+    _tie_messages(found)
     order = ("projects", "agents", "messages", "recipients", "blobs", "attachments", "file_reservations")
     return {table: found.rows.get(table, []) for table in order}
 
@@ -92,7 +92,7 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
         _read_reservation(found, project, _parsed(slug, path, content))
     for path, content in repository.walk("messages/"):
         if layout.message_id_of(path) is not None:
-            _read_letter(found, project, f"{slug}:{path}", content)
+            _read_message(found, project, f"{slug}:{path}", content)
     for path, content in repository.walk("attachments/"):
         sha256 = path.rsplit("/", 1)[-1]
         if hashlib.sha256(content).hexdigest() != sha256:
@@ -155,7 +155,7 @@ def _read_reservation(found: _Found, project: Row, record: Row) -> None:
     )
 
 
-def _read_letter(found: _Found, project: Row, where: str, content: bytes) -> None:
+def _read_message(found: _Found, project: Row, where: str, content: bytes) -> None:
     try:
         head, body = layout.read_message_file(content)
     except ValueError as error:
@@ -176,13 +176,13 @@ def _read_letter(found: _Found, project: Row, where: str, content: bytes) -> Non
         "reply_to": head.get("reply_to"),
         "recalled_at": layout.instant_of(head.get("recalled")),
     }
-    found.letters.append((row, head, str(project["slug"])))
+    found.messages.append((row, head, str(project["slug"])))
 
 
-def _tie_letters(found: _Found) -> None:
-    """Number each inbox in the order in which letters were written."""
+def _tie_messages(found: _Found) -> None:
+    """Number each inbox in the order in which messages were written."""
     seqs: dict[int, int] = {}
-    for row, head, slug in sorted(found.letters, key=lambda letter: letter[0]["id"]):
+    for row, head, slug in sorted(found.messages, key=lambda message: message[0]["id"]):
         found.add("messages", row)
         for position, (agent_id, kind) in enumerate(_recipients(found, head, slug)):
             seqs[agent_id] = seqs.get(agent_id, 0) + 1

@@ -1,7 +1,7 @@
-"""What the end of an agent's run causes: the letters that began it are read, and whoever asked has an answer.
+"""What the end of an agent's run causes: the messages that began it are read, whoever asked has an answer.
 
 The effect is stored in the commit that ends the run. Performing it is one transaction of the mail room, in
-which the letters are marked as handled: performed again, it finds nothing left to do.
+which the messages are marked as handled: performed again, it finds nothing left to do.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,10 +17,10 @@ from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.store import MailStore
 from postroom.mail.waking.ended import DeskOf, Ended
 from postroom.mail.waking.turns import waits_for_budget
-from postroom.mail.waking.words import STOPS, agent_of, letters_named
+from postroom.mail.waking.words import STOPS, agent_of, messages_named
 
 _LOG = structlog.get_logger(__name__)
-LANE = "letters"
+LANE = "mail"
 TARGET = "mail"
 _MOST_CLAIMS = 1_000_000
 _BATCH = 32
@@ -30,8 +30,8 @@ _PAUSE = timedelta(seconds=2)
 _MOST_PAUSES = 8
 
 
-class LetterEffects:
-    """Has the ends of agents' runs told to those whose letters began them."""
+class MessageEffects:
+    """Has the ends of agents' runs told to those whose messages began them."""
 
     def __init__(self) -> None:
         self.hint: Callable[[], None] = _nobody
@@ -47,12 +47,12 @@ class LetterEffects:
         ids = run.input.trigger_message_ids if run.input else ()
         asked = [one.reason for one in run.waiting.tickets] if run.waiting else []
         is_due = run.status is RunStatus.DONE or bool(asked)
-        if agent_of(run.thread_id) is None or not is_due or not letters_named(ids):
+        if agent_of(run.thread_id) is None or not is_due or not messages_named(ids):
             return ()
         payload = {
             "run_id": run.run_id,
             "thread_id": run.thread_id,
-            "letters": letters_named(ids),
+            "messages": messages_named(ids),
             "text": (run.waiting.message if run.waiting else run.final_output) or "",
             "failed": _reason(run),
             "asked": asked,
@@ -80,7 +80,7 @@ class Answering:
         self._clock = clock
         self._rounds = Rounds("answers", self.round, _POLL)
         self.on_change: Callable[[], None] = _nobody
-        """Called after letters were written, as a hint to whoever performs their effects."""
+        """Called after messages were written, as a hint to whoever performs their effects."""
 
     def wake(self) -> None:
         """Hint that a run has ended."""

@@ -1,4 +1,4 @@
-"""Lets a run that is at work read the letters that come on its thread; each is noted as in its hands."""
+"""Lets a run that is at work read the messages that come on its thread; each is noted as in its hands."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,11 +10,11 @@ Taken = Callable[[MailWrites, Sequence[Message]], tuple[Message, ...]]
 """Notes that a run has messages in its hands, and returns those that it is to read."""
 
 
-class LettersAtWork:
-    """What waits for an agent's run: letters of the thread that it works on, and nothing else.
+class MessagesAtWork:
+    """What waits for an agent's run: messages of the thread that it works on, and nothing else.
 
     They are read before a step and never behind the last word, which would be lost to whoever waits for it:
-    such a letter begins a run of its own.
+    such a message begins a run of its own.
     """
 
     def __init__(
@@ -25,7 +25,7 @@ class LettersAtWork:
         taken: Taken,
         ring: Callable[[], None],
     ) -> None:
-        """Keep what it works with; `ring` hints that letters were noted."""
+        """Keep what it works with; `ring` hints that messages were noted."""
         self._ring = ring
         self._within = within
         self._store = store
@@ -35,7 +35,7 @@ class LettersAtWork:
     async def freeze(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
         """Commit what the run reads before this step and return it, in order.
 
-        What was read or taken back meanwhile is left out. A run that is cut off before its letters are noted
+        What was read or taken back meanwhile is left out. A run that is cut off before its messages are noted
         notes them when it is begun again.
 
         Raises:

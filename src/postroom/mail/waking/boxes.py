@@ -1,4 +1,4 @@
-"""What becomes of letters in people's chats: shown there, lost on the way, or answered."""
+"""What becomes of messages in people's chats: shown there, lost on the way, or answered."""
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import UnknownMessage
@@ -15,14 +15,14 @@ _HOUSE = Caller(house=True)
 
 
 class PeopleBoxes:
-    """Keeps the letters of people who are reached in chats."""
+    """Keeps the messages of people who are reached in chats."""
 
     def __init__(self, mail: Mail, clock: Clock) -> None:
         self._mail = mail
         self._clock = clock
 
     async def arrived(self, key: str) -> None:
-        """Take note that the chat shows a letter; harmless when it is said again.
+        """Take note that the chat shows a message; harmless when it is said again.
 
         Raises:
             StoreError: it could not be noted.
@@ -39,7 +39,7 @@ class PeopleBoxes:
         self._mail.bell.ring()
 
     async def lost(self, key: str, why: str) -> None:
-        """Tell whoever wrote a letter that the chat will not show it; said again, it changes nothing.
+        """Tell whoever wrote a message that the chat will not show it; said again, it changes nothing.
 
         Raises:
             StoreError: it could not be noted.
@@ -53,7 +53,7 @@ class PeopleBoxes:
                     run_id=f"chat/{key}",
                     slug=PEOPLE_SLUG,
                     name=person.name,
-                    letters=(message_id,),
+                    message_ids=(message_id,),
                     text="",
                     failed=why,
                 )
@@ -62,29 +62,29 @@ class PeopleBoxes:
         await self._mail.store.write(change)
         self._mail.tell_of_change()
 
-    async def reply(self, place: ChatPlace, letter: int, text: str, *, key: str) -> str:
-        """Answer a letter for the person of this chat, and return whom; repeated under its key, once.
+    async def reply(self, place: ChatPlace, message: int, text: str, *, key: str) -> str:
+        """Answer a message for the person of this chat, and return whom; repeated under its key, once.
 
         Raises:
-            UnknownMessage: nobody who is reached in this chat was written this letter.
+            UnknownMessage: nobody who is reached in this chat was written this message.
             PostroomError: the mail room refuses the answer.
         """
-        person = await self._mail.store.read(lambda tx: _reader_at(tx, place, letter))
+        person = await self._mail.store.read(lambda tx: _reader_at(tx, place, message))
         if person is None:
             raise UnknownMessage(
-                f"no letter {letter} came to this chat",
-                value=letter,
-                remedy="take the number from the letter's first line",
+                f"no message {message} came to this chat",
+                value=message,
+                remedy="take the number from the message's first line",
             )
-        me = {"project_key": PEOPLE_SLUG, "message_id": letter}
+        me = {"project_key": PEOPLE_SLUG, "message_id": message}
         asked = {**me, "sender_name": person, "body_md": text, "idempotency_key": key}
         sent = await self._mail.call("reply_message", asked, caller=_HOUSE)
         await self._mail.call("acknowledge_message", {**me, "agent_name": person}, caller=_HOUSE)
         return ", ".join(sent["deliveries"][0]["payload"]["to"])
 
 
-def _reader_at(tx: MailReads, place: ChatPlace, letter: int) -> str | None:
-    """Return the person who was written a letter and is reached in this chat."""
-    readers = [one for one in tx.recipients([letter])[letter] if one.project_slug == PEOPLE_SLUG]
+def _reader_at(tx: MailReads, place: ChatPlace, message: int) -> str | None:
+    """Return the person who was written a message and is reached in this chat."""
+    readers = [one for one in tx.recipients([message])[message] if one.project_slug == PEOPLE_SLUG]
     people = tx.agents_by_id([one.agent_id for one in readers])
     return next((one.name for one in people.values() if place_of(tx, one) == place), None)

@@ -1,7 +1,8 @@
 """The end of an agent's run as the mail room hears of it, and what it does then."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import structlog
 
@@ -10,7 +11,7 @@ from postroom.contracts.outbox import OutboxMessage
 from postroom.contracts.store import MailWrites
 from postroom.contracts.waking import Handling
 from postroom.mail.desk import Writing
-from postroom.mail.sending import Addressee, Letter, post, refusals, reply_subject
+from postroom.mail.sending import Addressee, NewMessage, post, refusals, reply_subject
 from postroom.mail.tracing import run_trace
 from postroom.mail.waking.words import NO_WORDS, agent_of, asks, clipped, failure
 
@@ -26,19 +27,19 @@ DeskOf = Callable[[MailWrites], Writing]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A run that began with letters and is done, or asks a person before it goes on."""
+    """A run that began with messages and is done, or asks a person before it goes on."""
 
     run_id: str
     slug: str
     name: str
-    letters: tuple[int, ...]
+    message_ids: tuple[int, ...]
     text: str
     failed: str | None
     """Why it was not done, when it was not."""
     asked: tuple[str, ...] = ()
-    """What it asks a person; then it has not ended, and its letters stay in its hands."""
+    """What it asks a person; then it has not ended, and its messages stay in its hands."""
     by_reply: bool = True
-    """Whether a letter in answer tells the agent something; whether it may run is not its own question."""
+    """Whether a message in answer tells the agent something; whether it may run is not its own question."""
     dispatch_id: str = ""
     """Which of its executions asks; the same may be asked again in another."""
 
@@ -57,7 +58,7 @@ class Ended:
             run_id=told["run_id"],
             slug=whose[0],
             name=whose[1],
-            letters=tuple(int(one) for one in told["letters"]),
+            message_ids=tuple(int(one) for one in _message_ids(told)),
             text=told["text"],
             failed=told["failed"],
             asked=tuple(told["asked"]),
@@ -66,7 +67,7 @@ class Ended:
         )
 
     def told(self, desk: Writing) -> None:
-        """Mark its letters as handled and answer whoever asked; nothing when that is done already."""
+        """Mark its messages as handled and answer whoever asked; nothing when that is done already."""
         project = desk.tx.project(self.slug)
         agent = None if project is None else desk.tx.agent(project.id, self.name)
         if project is None or agent is None:
@@ -80,21 +81,21 @@ class Ended:
             self._answer(desk, project, agent, handled[-1], list(askers.values()))
 
     def _in_hand(self, desk: Writing, agent: Agent) -> list[Message]:
-        """Return the letters that the run has, or is to have, in its hands; none when it was told before."""
+        """Return the messages that the run has, or is to have, in its hands; none when it was told before."""
         key = self.run_id, ANSWERED + "\n".join(filter(None, (self.dispatch_id, *self.asked)))
         if desk.tx.answer(*key) is not None:
             return []
         desk.tx.insert_answer(*key, "", b"null", desk.now)
-        messages, before = desk.tx.messages(self.letters), desk.tx.handlings(self.letters)
-        found = [(one, before[one].get(agent.id)) for one in self.letters if one in messages]
+        messages, before = desk.tx.messages(self.message_ids), desk.tx.handlings(self.message_ids)
+        found = [(one, before[one].get(agent.id)) for one in self.message_ids if one in messages]
         return [messages[one] for one, known in found if known is None or known.run_id == self.run_id]
 
     def _handled(self, desk: Writing, agent: Agent) -> list[Message]:
-        """Return the letters that this end is told of now, marked."""
+        """Return the messages that this end is told of now, marked."""
         tx, found = desk.tx, list[Message]()
-        messages, before = tx.messages(self.letters), tx.handlings(self.letters)
-        readers = tx.recipients(self.letters)
-        for message_id in self.letters:
+        messages, before = tx.messages(self.message_ids), tx.handlings(self.message_ids)
+        readers = tx.recipients(self.message_ids)
+        for message_id in self.message_ids:
             mine = next((one for one in readers[message_id] if one.agent_id == agent.id), None)
             known = before[message_id].get(agent.id)
             if mine is None or message_id not in messages:
@@ -141,7 +142,7 @@ class Ended:
             body = failure(agent.name, self.failed)
         else:
             body = self.text.strip() or NO_WORDS
-        letter = Letter(
+        message = NewMessage(
             project=project,
             sender=agent,
             addressees=addressees,
@@ -153,14 +154,14 @@ class Ended:
             reply_to=asked,
             trace=desk.tx.traces([run_trace(self.run_id)]).get(run_trace(self.run_id)),
         )
-        sent = post(desk, letter, bad=[], skipped=[])
+        sent = post(desk, message, bad=[], skipped=[])
         desk.tx.note_answer(sent["deliveries"][0]["payload"]["id"], self.run_id)
 
 
 def _asker(desk: Writing, agent: Agent, asked: Message) -> Agent | None:
     """Return who is to have the answer, if anybody is.
 
-    That is who wrote the letter. What a run reads that is itself the answer of a run belongs to whoever
+    That is who wrote the message. What a run reads that is itself the answer of a run belongs to whoever
     began the thread: two agents would else thank each other for ever.
     """
     tx, sender_id = desk.tx, asked.sender_id
@@ -173,6 +174,11 @@ def _asker(desk: Writing, agent: Agent, asked: Message) -> Agent | None:
 
 
 def _nobody_reads(desk: Writing, asked: Message) -> bool:
-    """Say whether the newest letters of a thread are all answers of runs."""
+    """Say whether the newest messages of a thread are all answers of runs."""
     newest = desk.tx.thread_tail(asked.project_id, asked.thread_id, limit=MOST_ANSWERS)
     return len(newest) == MOST_ANSWERS and all(desk.tx.answering_run(one.id) is not None for one in newest)
+
+
+def _message_ids(told: Mapping[str, Any]) -> Sequence[Any]:
+    """Return the messages that a row of the outbox names; an earlier version named them `letters`."""
+    return cast(Sequence[Any], told["letters"] if "letters" in told else told["messages"])

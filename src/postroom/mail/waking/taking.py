@@ -1,4 +1,4 @@
-"""Which letters a run has in its hands, from its beginning and while it is at work; each is noted."""
+"""Which messages a run has in its hands, from its beginning and while it is at work; each is noted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from postroom.contracts.messages import Message
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.store import MailWrites
 from postroom.contracts.waking import Handling
-from postroom.mail.waking.words import letter_name, letters_named
+from postroom.mail.waking.words import messages_named
 
 AgentName = tuple[str, str]
 """Slug of the project, and name."""
@@ -22,15 +22,15 @@ class Begun:
 
     messages: tuple[Message, ...]
     """What it is told now."""
-    letters: tuple[int, ...]
-    """The letters in its hands, those of an execution before this one first."""
+    mail: tuple[int, ...]
+    """The messages in its hands, those of an execution before this one first."""
     mail_thread: str | None
-    """The thread of its letters, where it has any."""
+    """The thread of its messages, where it has any."""
 
     @property
     def has_work(self) -> bool:
         """Whether anything is left to be done."""
-        return bool(self.messages or self.letters)
+        return bool(self.messages or self.mail)
 
 
 class Taking:
@@ -46,21 +46,19 @@ class Taking:
     ) -> Begun:
         """Return what the run is to read, and note that it has it and is at work.
 
-        One that `goes_on` with an answer of a person has work also where no letter is left.
+        One that `goes_on` with an answer of a person has work also where no message is left.
         """
         agent = self._agent(tx)
         messages = self._open(tx, agent, activation.messages)
-        now = {one.id for one in activation.messages}
-        earlier = [one for one in _letters_before(before) if letter_name(one) not in now]
+        now = set(messages_named([one.id or "" for one in activation.messages]))
+        earlier = [one for one in _messages_before(before) if one not in now]
         kept = [one for one in earlier if self._is_open(tx, agent, one)]
         if agent is not None and (messages or kept or goes_on):
             answered = [call_id for call_id, _ in activation.decisions]
             tx.begin_sitting(self._run_id, agent.id, self._clock.now(), answered=answered)
-        letters = (*kept, *letters_named([one.id or "" for one in messages]))
-        first = tx.message(letters[0]) if letters else None
-        return Begun(
-            messages=messages, letters=letters, mail_thread=None if first is None else first.thread_id
-        )
+        mail = (*kept, *messages_named([one.id or "" for one in messages]))
+        first = tx.message(mail[0]) if mail else None
+        return Begun(messages=messages, mail=mail, mail_thread=None if first is None else first.thread_id)
 
     def taken(self, tx: MailWrites, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return what of the messages that came the run is to read, and note that it has it."""
@@ -72,13 +70,13 @@ class Taking:
 
     def _open(self, tx: MailWrites, agent: Agent | None, messages: Sequence[Message]) -> tuple[Message, ...]:
         def is_read(message: Message) -> bool:
-            letters = letters_named([message.id or ""])
-            return not letters or self._is_open(tx, agent, letters[0])
+            mail = messages_named([message.id or ""])
+            return not mail or self._is_open(tx, agent, mail[0])
 
         return tuple(one for one in messages if is_read(one))
 
     def _is_open(self, tx: MailWrites, agent: Agent | None, message_id: int) -> bool:
-        """Note that the run has a letter in its hands; False when nobody needs to handle it any more."""
+        """Note that the run has a message in its hands; False when nobody needs to handle it any more."""
         message = tx.message(message_id)
         if agent is None or message is None or message.recalled_at is not None:
             return False
@@ -96,6 +94,6 @@ class Taking:
         return True
 
 
-def _letters_before(run: RunRecord | None) -> list[int]:
-    """Return the letters that a run was given so far, also those that came while it was at work."""
-    return letters_named(run.input.trigger_message_ids if run is not None and run.input is not None else ())
+def _messages_before(run: RunRecord | None) -> list[int]:
+    """Return the messages that a run was given so far, also those that came while it was at work."""
+    return messages_named(run.input.trigger_message_ids if run is not None and run.input is not None else ())

@@ -1,4 +1,4 @@
-"""Gives a run the letters that began it, and the answers that it waited for, and notes that it has them."""
+"""Gives a run the messages that began it, and the answers that it waited for, and notes that it has them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -27,7 +27,7 @@ from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.tracing import OFF, Invoked, Span, Tracing
 from postroom.contracts.waking import AskedQuestion
 from postroom.mail.tracing import followed, run_trace
-from postroom.mail.waking.at_work import LettersAtWork
+from postroom.mail.waking.at_work import MessagesAtWork
 from postroom.mail.waking.taking import AgentName, Begun, Taking
 from postroom.mail.waking.words import DECISION, agent_of, answer_told
 
@@ -41,7 +41,7 @@ def _nobody() -> None:
 class AgentTurns(ExecutorAround):
     """Stands around what runs agents.
 
-    A run whose letters were all read meanwhile does not begin. One that has asked a person waits for the
+    A run whose messages were all read meanwhile does not begin. One that has asked a person waits for the
     answer when it has ended its turn, and goes on with it in its hands.
     """
 
@@ -83,7 +83,7 @@ class AgentTurns(ExecutorAround):
             messages=(*begun.messages, *said),
             agent_id=f"{name}@{slug}",
         )
-        follows = await self._followed(run_id, begun.letters)
+        follows = await self._followed(run_id, begun.mail)
         invoked = Invoked(name=name, project=slug, thread_id=activation.thread_id, run_id=run_id)
         with self._tracing.invoking(invoked, follows=follows) as span:
             result = await self._sat(told, sink, before, span)
@@ -120,17 +120,17 @@ class AgentTurns(ExecutorAround):
         self._ring()
         return asked
 
-    async def _followed(self, run_id: str, letters: Sequence[int]) -> list[str]:
+    async def _followed(self, run_id: str, messages: Sequence[int]) -> list[str]:
         if not self._tracing.is_on:
             return []
-        return await self._store.read(lambda tx: followed(tx, run_id, letters))
+        return await self._store.read(lambda tx: followed(tx, run_id, messages))
 
     def _reading(self, activation: RunActivation, begun: Begun, taking: Taking) -> RunActivation:
-        """Return the request with what waits for the run as the run may read it: letters of its thread."""
+        """Return the request with what waits for the run as the run may read it: messages of its thread."""
         control, mail_thread = activation.control, begun.mail_thread
         if mail_thread is None or not isinstance(control, RunControl) or control.pending is None:
             return activation
-        pending = LettersAtWork(control.pending, self._store, mail_thread, taking.taken, self._ring)
+        pending = MessagesAtWork(control.pending, self._store, mail_thread, taking.taken, self._ring)
         return replace(activation, control=replace(control, pending=pending))
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:

@@ -1,4 +1,4 @@
-"""The wake policy: gives letters to the runs of readers that have a runner, at least once, keyed by letter.
+"""The wake policy: gives messages to the runs of readers that have a runner, at least once, keyed by message.
 
 wait for a hint or the poll ─▶ a batch of rows ─▶ revalidate ─┬─▶ unread: on the reader's thread, announced
                                                               ├─▶ a person's: to the chat they are reached in
@@ -17,11 +17,11 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.mail import OutboxRow
 from postroom.contracts.mailroom import Mailroom
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
-from postroom.contracts.people import Carrier, ChatPlace, LetterBoxes
+from postroom.contracts.people import Carrier, ChatPlace, MessageBoxes
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.mail.outgoing import WAKE, woken_by
 from postroom.mail.views import address_of
-from postroom.mail.waking.words import Origin, agent_thread, as_prompt, as_said, letter_name
+from postroom.mail.waking.words import Origin, agent_thread, as_prompt, as_said, message_name
 
 _LOG = structlog.get_logger(__name__)
 POLL = timedelta(seconds=5)
@@ -31,7 +31,7 @@ _BATCH = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wake:
-    """A letter that its reader's thread is to have."""
+    """A message that its reader's thread is to have."""
 
     thread_id: str
     message: Message
@@ -40,7 +40,7 @@ class Wake:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """A letter that a person is to have in a chat."""
+    """A message that a person is to have in a chat."""
 
     place: ChatPlace
     text: str
@@ -56,10 +56,10 @@ class Waker:
         clock: Clock,
         *,
         verified: bool,
-        boxes: LetterBoxes,
+        boxes: MessageBoxes,
     ) -> None:
         self.carrier: Carrier | None = None
-        """Says letters in chats, where there are any."""
+        """Says messages in chats, where there are any."""
         self._boxes = boxes
         self._store = store
         self._mailroom = mailroom
@@ -67,10 +67,10 @@ class Waker:
         self._verified = verified
         self._rounds = Rounds("wakes", self.round, POLL)
         self.on_change: Callable[[], None] = _nobody
-        """Called after letters were announced, as a hint to whoever waits for changes."""
+        """Called after messages were announced, as a hint to whoever waits for changes."""
 
     def wake(self) -> None:
-        """Hint that a letter was written."""
+        """Hint that a message was written."""
         self._rounds.hint()
 
     async def serve(self) -> None:
@@ -93,12 +93,12 @@ class Waker:
             await self._finish(row, announced=isinstance(found, Wake))
         return len(rows)
 
-    async def _carried(self, row: OutboxRow, letter: Carried) -> None:
-        """Have a letter said in a chat; who wrote it is told where there is no way to that chat."""
-        if self.carrier is not None and self.carrier.reaches(letter.place):
-            await self.carrier.carry(row.key, letter.place, letter.text)
+    async def _carried(self, row: OutboxRow, message: Carried) -> None:
+        """Have a message said in a chat; who wrote it is told where there is no way to that chat."""
+        if self.carrier is not None and self.carrier.reaches(message.place):
+            await self.carrier.carry(row.key, message.place, message.text)
         else:
-            await self._boxes.lost(row.key, f"there is no channel to {letter.place.name} here")
+            await self._boxes.lost(row.key, f"there is no channel to {message.place.name} here")
 
     async def _finish(self, row: OutboxRow, *, announced: bool) -> None:
         message_id, agent_id = woken_by(row.key)
@@ -138,7 +138,7 @@ class Waker:
         text = as_prompt(message, origin, reader=agent.name, nonce=token_hex(8))
         return Wake(
             thread_id=agent_thread(mine.project_slug, agent.name),
-            message=Message.user(text, id=letter_name(message_id)),
+            message=Message.user(text, id=message_name(message_id)),
             mode=DeliveryMode(boundary=Boundary.NEXT_STEP, group=message.thread_id, starts_run=True),
         )
 

@@ -1,7 +1,7 @@
-"""How letters look to an agent that is woken by them, and what its sender is told when that failed.
+"""How messages look to an agent that is woken by them, and what its sender is told when that failed.
 
 What others wrote is data: it stands between two marks that nobody could have known when writing it, with
-who wrote it, whether that was proved, and where it comes from. A letter never grants a permission.
+who wrote it, whether that was proved, and where it comes from. A message never grants a permission.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,9 @@ from postroom.contracts.mail import Message
 from postroom.contracts.tools import ToolCallResume
 
 AGENT_THREAD = "agent:"
-LETTER = "letter-"
+MESSAGE = "mail-"
+"""Before the number of a mail message: the id under which it waits on its reader's thread."""
+_PREFIXES = (MESSAGE, "letter-")  # the second stands in threads that an earlier version wrote
 DECISION = "decision-"
 """Before the id of a decision: what an agent is told of it, when it is told by a message."""
 _INTRODUCTION = (
@@ -27,12 +29,12 @@ STOPS = {
 }
 """What the stops of the built-in loop mean to whoever waits for an answer."""
 NO_WORDS = "(It ended without a word.)"
-CUT = "\n\n(The rest was cut off: the answer is longer than a letter may be.)"
+CUT = "\n\n(The rest was cut off: the answer is longer than a message may be.)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a letter comes from, as far as the server knows."""
+    """Where a message comes from, as far as the server knows."""
 
     address: str
     program: str
@@ -54,42 +56,42 @@ def agent_of(thread_id: str) -> tuple[str, str] | None:
     return (slug, name) if slash and slug and name else None
 
 
-def letter_name(message_id: int) -> str:
-    """Return the id under which a letter waits on its reader's thread."""
-    return f"{LETTER}{message_id}"
+def message_name(message_id: int) -> str:
+    """Return the id under which a message waits on its reader's thread."""
+    return f"{MESSAGE}{message_id}"
 
 
-def letters_named(ids: Sequence[str]) -> list[int]:
-    """Return the letters among the messages that began a run, in order."""
-    numbers = (name.removeprefix(LETTER) for name in ids if name.startswith(LETTER))
+def messages_named(ids: Sequence[str]) -> list[int]:
+    """Return the mail messages among the messages that began a run, in order."""
+    numbers = (name.partition("-")[2] for name in ids if name.startswith(_PREFIXES))
     return [int(number) for number in numbers if number.isascii() and number.isdigit()]
 
 
 def as_prompt(message: Message, origin: Origin, *, reader: str, nonce: str) -> str:
-    """Return a letter as its reader's run is given it; `nonce` is new for each letter."""
+    """Return a message as its reader's run is given it; `nonce` is new for each message."""
     mark = f"[{nonce}]"
     proved = "proved by its token" if origin.verified else "not proved"
-    kind = "the answer of a run" if origin.is_answer else f"a letter from {origin.program}"
+    kind = "the answer of a run" if origin.is_answer else f"a message from {origin.program}"
     head = _INTRODUCTION.format(name=reader, mark=mark, asker=origin.address, thread=message.thread_id)
     written = (
-        f"Letter: {message.id}\nFrom: {origin.address} ({kind}; identity {proved})\n"
+        f"Message: {message.id}\nFrom: {origin.address} ({kind}; identity {proved})\n"
         f"Subject: {message.subject}\nImportance: {message.importance}\n\n{message.body_md}"
     )
     return f"{head}\n\n{mark}\n{written.replace(mark, '')}\n{mark}"
 
 
 def as_said(message: Message, origin: Origin) -> str:
-    """Return a letter as a person has it in a chat."""
+    """Return a message as a person has it in a chat."""
     urgent = "" if message.importance in ("low", "normal") else f" ({message.importance})"
     return (
-        f"Letter {message.id} from {origin.address}{urgent}: {message.subject}\n\n{message.body_md}\n\n"
+        f"Message {message.id} from {origin.address}{urgent}: {message.subject}\n\n{message.body_md}\n\n"
         f"/reply {message.id} <text> answers it."
     )
 
 
 def failure(name: str, reason: str) -> str:
-    """Return what the sender of a letter is told when its reader could not handle it."""
-    return f"{name} could not handle your letter: {reason or 'no reason was given'}"
+    """Return what the sender of a message is told when its reader could not handle it."""
+    return f"{name} could not handle your message: {reason or 'no reason was given'}"
 
 
 def answer_told(question: str, decision: ToolCallResume) -> str:
@@ -108,7 +110,7 @@ def asks(name: str, said: str, questions: Sequence[str], *, by_reply: bool = Tru
     """Return what whoever wrote to an agent is told when its run waits for a person."""
     listed = "\n".join(f"- {one}" for one in questions)
     first = f"{said.strip()}\n\n" if said.strip() else ""
-    how = f"{'by replying to this letter, ' if by_reply else 'on the pages '}or with `postroom questions`"
+    how = f"{'by replying to this message, ' if by_reply else 'on the pages '}or with `postroom questions`"
     return f"{first}{name} asks before it goes on:\n\n{listed}\n\nAnswer {how}."
 
 

@@ -25,7 +25,7 @@ class MemoryLogReads:
         oldest = self._tables.logs.floors.get(project_id) or 0
         return LogBounds(oldest=oldest, newest=self._tables.newest_number(_series(project_id)))
 
-    def letters_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
+    def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
         """Return which of these letters the agent wrote, and which of them came to it."""
         known = {message_id: self._tables.messages.get(message_id) for message_id in message_ids}
         written = {number for number, one in known.items() if one is not None and one.sender_id == agent_id}

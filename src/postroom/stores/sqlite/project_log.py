@@ -36,7 +36,7 @@ class SqliteLogReads:
         oldest, newest = self._connection.execute(SQL["log_bounds"], (project_id,)).fetchone()
         return LogBounds(oldest=oldest, newest=newest)
 
-    def letters_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
+    def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
         """Return which of these letters the agent wrote, and which of them came to it."""
         values = (agent_id, json.dumps(list(message_ids)))
         written = self._connection.execute(SQL["letters_written"], values).fetchall()

@@ -57,7 +57,7 @@ async def an_office(store: MailStore, slug: str = "harbor") -> Office:
     return await store.write(lambda tx: office(tx, slug))
 
 
-def letter(  # noqa: PLR0913 - what promises vary
+def put_message(  # noqa: PLR0913 - what promises vary
     tx: MailWrites,
     sender: Agent,
     readers: Sequence[Agent],

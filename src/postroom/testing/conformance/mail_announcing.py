@@ -1,14 +1,14 @@
-"""Promises of a mail store to those who announce letters: what is left to announce, and what was said."""
+"""Promises of a mail store to those who announce messages: what is left to announce, and what was said."""
 
 from postroom.contracts.announcing import Arrival, ClientSession, Nudges
 from postroom.contracts.errors import StoreError
 from postroom.contracts.store import MailStore, MailWrites
 from postroom.testing.clock import ManualClock
-from postroom.testing.conformance.given import Office, an_office, letter, never_made, refused
+from postroom.testing.conformance.given import Office, an_office, never_made, put_message, refused
 
 
-async def _three_letters(store: MailStore, here: Office) -> list[int]:
-    return await store.write(lambda tx: [letter(tx, here.ada, [here.ben], now=5).id for _ in range(3)])
+async def _three_messages(store: MailStore, here: Office) -> list[int]:
+    return await store.write(lambda tx: [put_message(tx, here.ada, [here.ben], now=5).id for _ in range(3)])
 
 
 async def _left(store: MailStore, agent_id: int, *, limit: int = 10) -> list[int]:
@@ -16,14 +16,14 @@ async def _left(store: MailStore, agent_id: int, *, limit: int = 10) -> list[int
     return [one.message_id for one in found]
 
 
-async def letters_to_be_announced_come_oldest_first(store: MailStore, clock: ManualClock) -> None:
+async def messages_to_be_announced_come_oldest_first(store: MailStore, clock: ManualClock) -> None:
     """They say who wrote, when and how urgently; what others got is not among them."""
     here = await an_office(store)
     sent = await store.write(
-        lambda tx: letter(tx, here.ada, [here.ben], kind="cc", importance="high", now=clock.now())
+        lambda tx: put_message(tx, here.ada, [here.ben], kind="cc", importance="high", now=clock.now())
     )
-    await store.write(lambda tx: letter(tx, here.ada, [here.cyd]))
-    second = await store.write(lambda tx: letter(tx, here.cyd, [here.ben]).id)
+    await store.write(lambda tx: put_message(tx, here.ada, [here.cyd]))
+    second = await store.write(lambda tx: put_message(tx, here.cyd, [here.ben]).id)
     first = await store.read(lambda tx: tx.unannounced(here.ben.id, limit=1))
     assert first == [
         Arrival(
@@ -41,10 +41,10 @@ async def letters_to_be_announced_come_oldest_first(store: MailStore, clock: Man
     assert await _left(store, 99) == []
 
 
-async def a_letter_that_is_read_or_recalled_is_not_announced(store: MailStore, clock: ManualClock) -> None:
+async def a_message_that_is_read_or_recalled_is_not_announced(store: MailStore, clock: ManualClock) -> None:
     """What nobody needs to be told of any more is left out."""
     here = await an_office(store)
-    first, second, third = await _three_letters(store, here)
+    first, second, third = await _three_messages(store, here)
 
     def change(tx: MailWrites) -> None:
         tx.mark_read(first, here.ben.id, clock.now())
@@ -54,10 +54,10 @@ async def a_letter_that_is_read_or_recalled_is_not_announced(store: MailStore, c
     assert await _left(store, here.ben.id) == [third]
 
 
-async def a_letter_is_announced_once(store: MailStore, clock: ManualClock) -> None:
+async def a_message_is_announced_once(store: MailStore, clock: ManualClock) -> None:
     """The first note stays, with its instant and its word; each recipient has its own."""
     here, now = await an_office(store), clock.now()
-    sent = (await store.write(lambda tx: letter(tx, here.ada, [here.ben, here.cyd]))).id
+    sent = (await store.write(lambda tx: put_message(tx, here.ada, [here.ben, here.cyd]))).id
 
     def mark(tx: MailWrites) -> list[int]:
         return [
@@ -76,9 +76,9 @@ async def a_letter_is_announced_once(store: MailStore, clock: ManualClock) -> No
 
 
 async def a_mark_whose_change_fails_is_not_made(store: MailStore, clock: ManualClock) -> None:
-    """A line that was not given out leaves its letters to be announced."""
+    """A line that was not given out leaves its messages to be announced."""
     here = await an_office(store)
-    sent = (await _three_letters(store, here))[0]
+    sent = (await _three_messages(store, here))[0]
     await never_made(store, lambda tx: tx.mark_announced(here.ben.id, [sent], by="hook", now=clock.now()))
     assert len(await _left(store, here.ben.id)) == 3
 
@@ -88,7 +88,7 @@ async def a_large_mailbag_is_announced_at_once(store: MailStore, clock: ManualCl
     here = await an_office(store)
 
     def send(tx: MailWrites) -> list[int]:
-        return [letter(tx, here.ada, [here.ben]).id for _ in range(1_200)]
+        return [put_message(tx, here.ada, [here.ben]).id for _ in range(1_200)]
 
     sent = await store.write(send)
     marked = await store.write(lambda tx: tx.mark_announced(here.ben.id, sent, by="hook", now=clock.now()))
@@ -96,13 +96,13 @@ async def a_large_mailbag_is_announced_at_once(store: MailStore, clock: ManualCl
     assert await _left(store, here.ben.id, limit=2_000) == []
 
 
-async def directed_letters_are_those_that_name_their_reader(store: MailStore, clock: ManualClock) -> None:
+async def directed_messages_are_those_that_name_their_reader(store: MailStore, clock: ManualClock) -> None:
     """Copies and broadcasts do not count, nor what was read or recalled."""
     here = await an_office(store)
 
     def send(tx: MailWrites) -> list[int]:
-        ids = [letter(tx, here.ada, [here.ben]).id for _ in range(3)]
-        letter(tx, here.ada, [here.ben], kind="cc")
+        ids = [put_message(tx, here.ada, [here.ben]).id for _ in range(3)]
+        put_message(tx, here.ada, [here.ben], kind="cc")
         everybody = tx.insert_message(
             project_id=here.project.id,
             sender=here.ada,
@@ -188,12 +188,12 @@ async def nudges_read_back_as_they_were_noted(store: MailStore, clock: ManualClo
 
 
 PROMISES = (
-    letters_to_be_announced_come_oldest_first,
-    a_letter_that_is_read_or_recalled_is_not_announced,
-    a_letter_is_announced_once,
+    messages_to_be_announced_come_oldest_first,
+    a_message_that_is_read_or_recalled_is_not_announced,
+    a_message_is_announced_once,
     a_mark_whose_change_fails_is_not_made,
     a_large_mailbag_is_announced_at_once,
-    directed_letters_are_those_that_name_their_reader,
+    directed_messages_are_those_that_name_their_reader,
     a_session_acts_as_one_agent,
     old_sessions_are_forgotten,
     nudges_read_back_as_they_were_noted,

@@ -8,7 +8,14 @@ from postroom.contracts.mail import Backlog, StoredAnswer, Term
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance import given
-from postroom.testing.conformance.given import Office, an_office, letter, never_made, refused, reservation
+from postroom.testing.conformance.given import (
+    Office,
+    an_office,
+    never_made,
+    put_message,
+    refused,
+    reservation,
+)
 
 TOGETHER = 30
 """How many callers a promise about concurrency uses."""
@@ -19,7 +26,7 @@ async def a_change_sees_its_own_writes(store: MailStore, clock: ManualClock) -> 
     here = await an_office(store)
 
     def change(tx: MailWrites) -> None:
-        sent = letter(tx, here.ada, [here.ben], body="plum", thread="t")
+        sent = put_message(tx, here.ada, [here.ben], body="plum", thread="t")
         assert tx.message(sent.id) == sent
         assert [entry.message for entry in tx.inbox(here.ben.id, limit=9)] == [sent]
         assert tx.thread(here.project.id, "t", limit=9) == [sent]
@@ -119,7 +126,7 @@ def _everything(tx: MailWrites, here: Office, now: int) -> None:
     tx.mark_read(1, here.ben.id, now)
     tx.mark_acked(1, here.ben.id, now)
     tx.mark_recalled(1, now)
-    sent = letter(tx, here.ada, [here.ben, here.cyd], body="pear", thread="t")
+    sent = put_message(tx, here.ada, [here.ben, here.cyd], body="pear", thread="t")
     tx.insert_blob("new", b"new")
     tx.insert_attachment(sent.id, given.file("new"))
     reservation(tx, here.ada, "src/new", now=now)
@@ -142,7 +149,7 @@ async def a_change_that_raises_is_undone_whole(store: MailStore, clock: ManualCl
 
     def prepare(tx: MailWrites) -> None:
         tx.insert_blob("kept", b"kept")
-        sent = letter(tx, here.ada, [here.ben], body="plum", thread="t")
+        sent = put_message(tx, here.ada, [here.ben], body="plum", thread="t")
         tx.insert_attachment(sent.id, given.file("kept"))
         for length in (60, 60, 1):
             reservation(tx, here.ada, "src", ttl=length, now=now - 30)
@@ -159,7 +166,7 @@ async def a_change_that_raises_is_undone_whole(store: MailStore, clock: ManualCl
     assert await store.read(lambda tx: _snapshot(tx, here, now)) == before
 
     def send(tx: MailWrites) -> tuple[int, int, int]:
-        sent = letter(tx, here.ada, [])
+        sent = put_message(tx, here.ada, [])
         return (
             sent.id,
             tx.insert_recipient(sent.id, here.ben, "to"),
@@ -201,7 +208,7 @@ async def a_change_that_raises_among_others_is_undone_alone(store: MailStore, cl
 
     async def send(number: int) -> int | None:
         def change(tx: MailWrites) -> int:
-            sent = letter(tx, here.ada, [here.ben], subject=str(number))
+            sent = put_message(tx, here.ada, [here.ben], subject=str(number))
             if number % 3 == 0:
                 raise ValueError(number)
             return sent.id
@@ -227,13 +234,13 @@ async def a_look_up_sees_one_consistent_view(store: MailStore, clock: ManualCloc
 
     def change(tx: MailWrites) -> None:
         tx.insert_outbox("one", "", here.project.id, 1)
-        letter(tx, here.ada, [here.ben])
+        put_message(tx, here.ada, [here.ben])
         tx.insert_outbox("two", "", here.project.id, 1)
 
     def look(tx: MailReads) -> tuple[int, int, int]:
         one = tx.backlog("one").waiting
-        letters = len(tx.inbox(here.ben.id, limit=99))
-        return one, letters, tx.backlog("two").waiting
+        messages = len(tx.inbox(here.ben.id, limit=99))
+        return one, messages, tx.backlog("two").waiting
 
     async with asyncio.TaskGroup() as group:
         looks = []
@@ -326,7 +333,7 @@ async def records_are_counted(store: MailStore, clock: ManualClock) -> None:
     here = await an_office(store)
 
     def change(tx: MailWrites) -> None:
-        letter(tx, here.ada, [here.ben])
+        put_message(tx, here.ada, [here.ben])
         reservation(tx, here.ada, "src", now=clock.now())
         ended = reservation(tx, here.ada, "docs", now=clock.now())
         tx.release_reservation(ended.id, now=clock.now(), by="Ada", reason="done")

@@ -13,9 +13,9 @@ from postroom.testing.conformance.given import (
     Office,
     agent,
     an_office,
-    letter,
     never_made,
     project,
+    put_message,
     reservation,
 )
 
@@ -71,17 +71,17 @@ async def what_agents_do_of_themselves_is_told(store: MailStore, clock: ManualCl
     assert [at for _, at, who, _ in await _told(store, here.project.id) if who == ada] == [5, 7, 8, 9, 10, 11]
 
 
-async def a_letter_is_told_once_in_each_project(store: MailStore, clock: ManualClock) -> None:
+async def a_message_is_told_once_in_each_project(store: MailStore, clock: ManualClock) -> None:
     """In its own and in those of its readers; where only hidden copies came it is marked so."""
     here, there = await an_office(store), await an_office(store, "shore")
     await an_office(store, "inland")
     sent = await store.write(
-        lambda tx: letter(
+        lambda tx: put_message(
             tx, here.ada, [here.ben, there.ada, there.ben], thread="t", importance="high", now=5
         )
     )
     open_detail = {"thread_id": "t", "importance": "high"}
-    entry = ("letter.sent", 5, here.ada.id, open_detail)
+    entry = ("message.sent", 5, here.ada.id, open_detail)
     assert await _told(store, here.project.id) == [entry]
     assert await _told(store, there.project.id) == [entry]
     found = await store.read(lambda tx: tx.project_events(there.project.id, after=FURNISHED, limit=9))
@@ -90,29 +90,31 @@ async def a_letter_is_told_once_in_each_project(store: MailStore, clock: ManualC
         5,
         sent.id,
     )
-    hidden = await store.write(lambda tx: letter(tx, here.ada, [there.ada], kind="bcc", thread="t", now=6))
+    hidden = await store.write(
+        lambda tx: put_message(tx, here.ada, [there.ada], kind="bcc", thread="t", now=6)
+    )
     assert await _told(store, there.project.id, after=5) == [
-        ("letter.sent", 6, here.ada.id, {"thread_id": "t", "importance": "normal", "hidden": True})
+        ("message.sent", 6, here.ada.id, {"thread_id": "t", "importance": "normal", "hidden": True})
     ]
     await store.write(lambda tx: tx.mark_recalled(sent.id, 7))
     await store.write(lambda tx: tx.mark_recalled(sent.id, 8))
     await store.write(lambda tx: tx.mark_recalled(hidden.id, 9))
     recalled: list[tuple[object, ...]] = [
-        ("letter.recalled", 7, here.ada.id, {}),
-        ("letter.recalled", 9, here.ada.id, {}),
+        ("message.recalled", 7, here.ada.id, {}),
+        ("message.recalled", 9, here.ada.id, {}),
     ]
     assert (await _told(store, here.project.id))[2:] == recalled
     assert (await _told(store, there.project.id))[2:] == [
         recalled[0],
-        ("letter.recalled", 9, here.ada.id, {"hidden": True}),
+        ("message.recalled", 9, here.ada.id, {"hidden": True}),
     ]
 
 
 async def each_step_of_a_delivery_is_told_once(store: MailStore, clock: ManualClock) -> None:
-    """To the letter's project and the reader's; an acknowledgement of an unread letter is a reading too."""
+    """To the message's project and the reader's; an acknowledgement of an unread message is a reading too."""
     here, there = await an_office(store), await an_office(store, "shore")
     reader = there.ada.id
-    sent = await store.write(lambda tx: letter(tx, here.ada, [there.ada], now=5).id)
+    sent = await store.write(lambda tx: put_message(tx, here.ada, [there.ada], now=5).id)
     handling = Handling(message_id=sent, agent_id=reader, run_id="r", injected_at=7)
     steps: list[Callable[[MailWrites], object]] = [
         lambda tx: tx.mark_announced(reader, [sent, 99], by="hook", now=6),
@@ -137,12 +139,12 @@ async def each_step_of_a_delivery_is_told_once(store: MailStore, clock: ManualCl
     assert (last[0].happening.run_id, last[0].happening.message_id) == ("r", sent)
 
 
-async def letters_are_announced_in_the_order_in_which_they_are_named(
+async def messages_are_announced_in_the_order_in_which_they_are_named(
     store: MailStore, clock: ManualClock
 ) -> None:
     """Each once, however often it is named."""
     here = await an_office(store)
-    ids = await store.write(lambda tx: [letter(tx, here.ada, [here.ben], now=5).id for _ in range(3)])
+    ids = await store.write(lambda tx: [put_message(tx, here.ada, [here.ben], now=5).id for _ in range(3)])
     named = [ids[2], ids[0], ids[2], ids[1]]
     assert await store.write(lambda tx: tx.mark_announced(here.ben.id, named, by="hook", now=6)) == 3
     found = await store.read(lambda tx: tx.project_events(here.project.id, after=FURNISHED + 3, limit=9))
@@ -152,14 +154,14 @@ async def letters_are_announced_in_the_order_in_which_they_are_named(
 async def what_comes_of_a_hidden_copy_is_marked(store: MailStore, clock: ManualClock) -> None:
     """Whoever may not know of the copy can be kept from it."""
     here = await an_office(store)
-    sent = await store.write(lambda tx: letter(tx, here.ada, [here.ben], kind="bcc", now=5).id)
+    sent = await store.write(lambda tx: put_message(tx, here.ada, [here.ben], kind="bcc", now=5).id)
     handled = Handling(message_id=sent, agent_id=here.ben.id, run_id="r", injected_at=6, ended_at=7)
     await store.write(lambda tx: tx.mark_announced(here.ben.id, [sent], by="hook", now=6))
     await store.write(lambda tx: tx.put_handling(handled))
     await store.write(lambda tx: tx.mark_acked(sent, here.ben.id, 8))
     told = [(kind, detail.get("hidden")) for kind, _, _, detail in await _told(store, here.project.id)]  # type: ignore[attr-defined]
     assert told == [
-        ("letter.sent", None),
+        ("message.sent", None),
         ("delivery.announced", True),
         ("delivery.handled", True),
         ("delivery.read", True),
@@ -254,21 +256,21 @@ async def a_log_has_no_gaps_under_concurrent_writers(store: MailStore, clock: Ma
     async def work(number: int) -> None:
         home = here if number % 3 else there
         if number % 2:
-            await never_made(store, lambda tx: letter(tx, home.ada, [here.ben]))
-        await store.write(lambda tx: letter(tx, home.ada, [home.ben, home.cyd]))
+            await never_made(store, lambda tx: put_message(tx, home.ada, [here.ben]))
+        await store.write(lambda tx: put_message(tx, home.ada, [home.ben, home.cyd]))
 
     async with asyncio.TaskGroup() as group:
         for number in range(TOGETHER):
             group.create_task(work(number))
-    for home, letters in ((here, TOGETHER * 2 // 3), (there, TOGETHER // 3)):
+    for home, messages in ((here, TOGETHER * 2 // 3), (there, TOGETHER // 3)):
         found = await store.read(lambda tx, home=home: tx.project_events(home.project.id, after=0, limit=999))  # type: ignore[misc]
-        assert [one.seq for one in found] == list(range(1, FURNISHED + letters + 1))
+        assert [one.seq for one in found] == list(range(1, FURNISHED + messages + 1))
 
 
 async def a_change_that_is_undone_is_not_told(store: MailStore, clock: ManualClock) -> None:
     """Its numbers go to the next."""
     here = await an_office(store)
-    await never_made(store, lambda tx: letter(tx, here.ada, [here.ben]))
+    await never_made(store, lambda tx: put_message(tx, here.ada, [here.ben]))
     assert await store.read(lambda tx: tx.log_bounds(here.project.id).newest) == FURNISHED
     await store.write(lambda tx: agent(tx, here.project.id, "Dot", now=8))
     assert await _told(store, here.project.id) == [("agent.registered", 8, here.ada.id + 3, {})]
@@ -278,7 +280,7 @@ async def a_log_is_read_in_pages_and_by_kind(store: MailStore, clock: ManualCloc
     """Oldest first, those behind a number."""
     here = await an_office(store)
     for _ in range(3):
-        await store.write(lambda tx: letter(tx, here.ada, [here.ben]))
+        await store.write(lambda tx: put_message(tx, here.ada, [here.ben]))
         await store.write(lambda tx: reservation(tx, here.ada, "src", now=1))
 
     async def seqs(after: int, limit: int, *kinds: EventKind) -> list[int]:
@@ -291,7 +293,7 @@ async def a_log_is_read_in_pages_and_by_kind(store: MailStore, clock: ManualCloc
     assert await seqs(8, 9) == [9, 10]
     assert await seqs(10, 9) == []
     assert await seqs(5, 2, "reservation.made") == [6, 8]
-    assert await seqs(0, 9, "project.made", "letter.sent") == [1, 5, 7, 9]
+    assert await seqs(0, 9, "project.made", "message.sent") == [1, 5, 7, 9]
 
 
 async def a_log_is_trimmed_from_its_beginning(store: MailStore, clock: ManualClock) -> None:
@@ -317,20 +319,20 @@ async def a_log_is_trimmed_from_its_beginning(store: MailStore, clock: ManualClo
     assert await store.write(lambda tx: tx.trim_log(99, keep=1, limit=9)) == 0
 
 
-async def who_has_to_do_with_a_letter_is_known(store: MailStore, clock: ManualClock) -> None:
+async def who_has_to_do_with_a_message_is_known(store: MailStore, clock: ManualClock) -> None:
     """Its writer, and those to whom it came, hidden or not."""
     here = await an_office(store)
 
     def change(tx: MailWrites) -> list[int]:
-        own = letter(tx, here.ada, [here.ada], now=1).id
-        hidden = letter(tx, here.ben, [here.ada], kind="bcc", now=1).id
-        other = letter(tx, here.ben, [here.cyd], now=1).id
+        own = put_message(tx, here.ada, [here.ada], now=1).id
+        hidden = put_message(tx, here.ben, [here.ada], kind="bcc", now=1).id
+        other = put_message(tx, here.ben, [here.cyd], now=1).id
         return [own, hidden, other]
 
     own, hidden, other = await store.write(change)
     asked = [own, hidden, other, 99]
-    assert await store.read(lambda tx: tx.letters_of(here.ada.id, asked)) == ({own}, {own, hidden})
-    assert await store.read(lambda tx: tx.letters_of(here.ada.id, [])) == (set(), set())
+    assert await store.read(lambda tx: tx.messages_of(here.ada.id, asked)) == ({own}, {own, hidden})
+    assert await store.read(lambda tx: tx.messages_of(here.ada.id, [])) == (set(), set())
 
 
 async def nothing_is_told_of_rows_that_are_put_back(store: MailStore, clock: ManualClock) -> None:
@@ -346,9 +348,9 @@ async def nothing_is_told_of_rows_that_are_put_back(store: MailStore, clock: Man
 PROMISES = (
     a_log_begins_with_its_project,
     what_agents_do_of_themselves_is_told,
-    a_letter_is_told_once_in_each_project,
+    a_message_is_told_once_in_each_project,
     each_step_of_a_delivery_is_told_once,
-    letters_are_announced_in_the_order_in_which_they_are_named,
+    messages_are_announced_in_the_order_in_which_they_are_named,
     what_comes_of_a_hidden_copy_is_marked,
     what_becomes_of_a_reservation_is_told,
     contacts_are_told_in_both_projects,
@@ -357,6 +359,6 @@ PROMISES = (
     a_change_that_is_undone_is_not_told,
     a_log_is_read_in_pages_and_by_kind,
     a_log_is_trimmed_from_its_beginning,
-    who_has_to_do_with_a_letter_is_known,
+    who_has_to_do_with_a_message_is_known,
     nothing_is_told_of_rows_that_are_put_back,
 )

@@ -181,7 +181,7 @@ async def an_update_replaces_what_an_agent_says_of_itself(store: MailStore, cloc
     def prepare(tx: MailWrites) -> None:
         tx.set_contact_policy(here.ada.id, "approval", now=1)
         tx.set_agent_token(here.ada.id, "hash")
-        given.letter(tx, here.ben, [here.ada])
+        given.put_message(tx, here.ben, [here.ada])
 
     await store.write(prepare)
     updated = await store.write(

@@ -7,7 +7,7 @@ from postroom.contracts.mail import Term
 from postroom.contracts.store import MailStore
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance import given
-from postroom.testing.conformance.given import letter, refused
+from postroom.testing.conformance.given import put_message, refused
 
 FAR = 2**53 + 1
 """The first whole number that a floating-point number cannot hold."""
@@ -71,7 +71,7 @@ async def an_empty_store_is_filled_from_whole_rows(store: MailStore, clock: Manu
     held = await store.read(lambda tx: tx.live_reservations(5, now=9))
     assert [(one.id, one.holder, one.exclusive) for one in held] == [(3, "Ada", True)]
     assert [one.sha256 for one in (await store.read(lambda tx: tx.attachments([FAR])))[FAR]] == ["x"]
-    sent = await store.write(lambda tx: letter(tx, ada, [ada]))
+    sent = await store.write(lambda tx: put_message(tx, ada, [ada]))
     assert sent.id == FAR + 1
     assert (await store.read(lambda tx: tx.recipients([sent.id])))[sent.id][0].seq == 5
     assert (await store.write(lambda tx: given.agent(tx, 5, "Cyd"))).id == 10

@@ -6,7 +6,7 @@ from postroom.contracts.errors import InputError, StoreError
 from postroom.contracts.mail import All, AnyOf, Message, Not, Phrase, Query, SearchOrder, Term
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.testing.clock import ManualClock
-from postroom.testing.conformance.given import Office, an_office, file, letter, refused
+from postroom.testing.conformance.given import Office, an_office, file, put_message, refused
 
 
 async def _blobs(store: MailStore, *names: str) -> list[bytes | None]:
@@ -34,7 +34,7 @@ async def attachments_come_in_the_order_of_attaching(store: MailStore, clock: Ma
     def send(tx: MailWrites) -> list[int]:
         tx.insert_blob("one", b"1")
         tx.insert_blob("two", b"2")
-        messages = [letter(tx, here.ada, [here.ben]) for _ in range(3)]
+        messages = [put_message(tx, here.ada, [here.ben]) for _ in range(3)]
         for each in files:
             tx.insert_attachment(messages[0].id, each)
         tx.insert_attachment(messages[1].id, files[1])
@@ -48,7 +48,7 @@ async def attachments_come_in_the_order_of_attaching(store: MailStore, clock: Ma
 async def bytes_that_are_not_stored_cannot_be_attached(store: MailStore, clock: ManualClock) -> None:
     """Neither as a file nor as its preview, nor to a message nobody sent."""
     here = await an_office(store)
-    sent = await store.write(lambda tx: letter(tx, here.ada, [here.ben]))
+    sent = await store.write(lambda tx: put_message(tx, here.ada, [here.ben]))
     await store.write(lambda tx: tx.insert_blob("one", b"1"))
     with refused(StoreError):
         await store.write(lambda tx: tx.insert_attachment(sent.id, file("none")))
@@ -66,7 +66,7 @@ async def recalling_erases_bytes_that_nobody_else_uses(store: MailStore, clock: 
     def send(tx: MailWrites) -> tuple[int, int]:
         for name in ("own", "own-preview", "shared", "shared-preview", "loose"):
             tx.insert_blob(name, name.encode())
-        one, two = (letter(tx, here.ada, [here.ben]).id for _ in range(2))
+        one, two = (put_message(tx, here.ada, [here.ben]).id for _ in range(2))
         tx.insert_attachment(one, file("own", preview="own-preview"))
         tx.insert_attachment(one, file("own"))
         tx.insert_attachment(one, file("shared", preview="shared-preview"))
@@ -99,16 +99,16 @@ async def _found(store: MailStore, project_id: int, *queries: Query) -> list[lis
 
 
 async def a_library(store: MailStore) -> tuple[Office, list[int]]:
-    """Send five letters that searches tell apart."""
+    """Send five messages that searches tell apart."""
     here = await an_office(store)
 
     def send(tx: MailWrites) -> list[int]:
         sent = [
-            letter(tx, here.ada, [], subject="Café menu", body="The soup is ready."),
-            letter(tx, here.ben, [], subject="Review", body="Please review the menu of soups"),
-            letter(tx, here.ada, [], subject="ready", body="go to main, not main.py", topic="café"),
-            letter(tx, here.cyd, [], subject="STRASSE 12", body="Straße; ὌΝΟΜΑ Привет 東京 a2b"),
-            letter(tx, here.cyd, [], subject="soup menu", body="cafe\u0301 \ue000private"),
+            put_message(tx, here.ada, [], subject="Café menu", body="The soup is ready."),
+            put_message(tx, here.ben, [], subject="Review", body="Please review the menu of soups"),
+            put_message(tx, here.ada, [], subject="ready", body="go to main, not main.py", topic="café"),
+            put_message(tx, here.cyd, [], subject="STRASSE 12", body="Straße; ὌΝΟΜΑ Привет 東京 a2b"),
+            put_message(tx, here.cyd, [], subject="soup menu", body="cafe\u0301 \ue000private"),
         ]
         return [message.id for message in sent]
 
@@ -224,7 +224,7 @@ async def a_search_takes_every_word_literally(store: MailStore, clock: ManualClo
     """Nothing in a word is an operator of the store, and nothing makes it fail."""
     here = await an_office(store)
     text = "a\" OR NEAR(b c, 2) AND {subject}: d* ^e NOT -f (g) 'h' ; DROP %i_ \\j"
-    sent = await store.write(lambda tx: letter(tx, here.ada, [], body=text).id)
+    sent = await store.write(lambda tx: put_message(tx, here.ada, [], body=text).id)
     words = [
         "OR",
         "NEAR",
@@ -249,7 +249,7 @@ async def a_search_takes_every_word_literally(store: MailStore, clock: ManualClo
 async def a_search_that_nests_too_deeply_is_refused(store: MailStore, clock: ManualClock) -> None:
     """Thirty levels are answered; many more are the caller's mistake, and no failure of the store."""
     here = await an_office(store)
-    sent = await store.write(lambda tx: letter(tx, here.ada, [], body="one two").id)
+    sent = await store.write(lambda tx: put_message(tx, here.ada, [], body="one two").id)
     query: Query = Term("one", field="body")
     for level in range(30):
         query = (AnyOf if level % 2 else All)((Phrase(("one", "two"), field="body"), query))
@@ -265,8 +265,8 @@ async def a_search_stays_in_its_project(store: MailStore, clock: ManualClock) ->
     here, there = await an_office(store), await an_office(store, "elsewhere")
 
     def send(tx: MailWrites) -> list[int]:
-        letter(tx, there.ada, [], body="plum")
-        return [letter(tx, here.ada, [], subject="plum", body="pear", topic="fig").id for _ in range(2)]
+        put_message(tx, there.ada, [], body="plum")
+        return [put_message(tx, here.ada, [], subject="plum", body="pear", topic="fig").id for _ in range(2)]
 
     kept, recalled = await store.write(send)
     words = [Term("plum"), Term("pear"), Term("fig"), Term("ada")]
@@ -279,7 +279,9 @@ async def settling_brings_a_search_up_to_every_message(store: MailStore, clock: 
     """Many messages or none, again or at once with others: what was written before is found afterwards."""
     here = await an_office(store)
     await store.settle()
-    sent = await store.write(lambda tx: [letter(tx, here.ada, [], body="plum").id for _ in range(BACKLOG)])
+    sent = await store.write(
+        lambda tx: [put_message(tx, here.ada, [], body="plum").id for _ in range(BACKLOG)]
+    )
     async with asyncio.TaskGroup() as group:
         for _ in range(3):
             group.create_task(store.settle())
@@ -297,19 +299,19 @@ async def a_message_recalled_at_once_is_never_found(store: MailStore, clock: Man
     here = await an_office(store)
 
     def send_and_recall(tx: MailWrites) -> None:
-        tx.mark_recalled(letter(tx, here.ada, [], body="plum").id, clock.now())
+        tx.mark_recalled(put_message(tx, here.ada, [], body="plum").id, clock.now())
 
     await store.write(send_and_recall)
-    recalled = await store.write(lambda tx: letter(tx, here.ada, [], body="plum").id)
+    recalled = await store.write(lambda tx: put_message(tx, here.ada, [], body="plum").id)
     await store.write(lambda tx: tx.mark_recalled(recalled, clock.now()))
-    kept = await store.write(lambda tx: letter(tx, here.ada, [], body="plum").id)
+    kept = await store.write(lambda tx: put_message(tx, here.ada, [], body="plum").id)
     assert await _found(store, here.project.id, Term("plum")) == [[kept]]
 
 
 async def the_newest_hits_are_paged_by_id(store: MailStore, clock: ManualClock) -> None:
-    """The cursor is the last id seen; pages join without a gap, also when new letters arrive between."""
+    """The cursor is the last id seen; pages join without a gap, also when new messages arrive between."""
     here = await an_office(store)
-    sent = await store.write(lambda tx: [letter(tx, here.ada, [], body="plum").id for _ in range(5)])
+    sent = await store.write(lambda tx: [put_message(tx, here.ada, [], body="plum").id for _ in range(5)])
 
     async def page(*, limit: int, cursor: int = 0) -> list[int]:
         await store.settle()
@@ -319,7 +321,7 @@ async def the_newest_hits_are_paged_by_id(store: MailStore, clock: ManualClock) 
         return [hit.message.id for hit in hits]
 
     assert await page(limit=2) == [sent[4], sent[3]]
-    await store.write(lambda tx: letter(tx, here.ada, [], body="plum"))
+    await store.write(lambda tx: put_message(tx, here.ada, [], body="plum"))
     assert await page(limit=2, cursor=sent[3]) == [sent[2], sent[1]]
     assert await page(limit=2, cursor=sent[1]) == [sent[0]]
     assert await page(limit=2, cursor=sent[0]) == []
@@ -332,7 +334,7 @@ async def the_best_hits_come_first(store: MailStore, clock: ManualClock) -> None
 
     def send(tx: MailWrites) -> list[int]:
         bodies = [f"plum {filler}", filler, "plum plum plum", f"plum {filler}", "nothing", "at all"]
-        return [letter(tx, here.ada, [], body=body).id for body in bodies]
+        return [put_message(tx, here.ada, [], body=body).id for body in bodies]
 
     early, _, best, late, *_ = await store.write(send)
     await store.settle()
@@ -352,7 +354,7 @@ async def a_hit_shows_the_message_and_the_place(store: MailStore, clock: ManualC
     body = "word " * 200 + "Plum & <b>pear</b> " + "word " * 200
 
     def send(tx: MailWrites) -> Message:
-        return letter(tx, here.ada, [], subject="s", body=body)
+        return put_message(tx, here.ada, [], subject="s", body=body)
 
     sent = await store.write(send)
     await store.settle()

@@ -7,8 +7,8 @@ from postroom.testing.clock import ManualClock
 from postroom.testing.conformance import (
     mail_announcing,
     mail_changes,
-    mail_letters,
     mail_log,
+    mail_messages,
     mail_people,
     mail_reservations,
     mail_restoring,
@@ -22,7 +22,7 @@ Promise = Callable[[MailStore, ManualClock], Awaitable[None]]
 
 PROMISES: tuple[Promise, ...] = (
     *mail_people.PROMISES,
-    *mail_letters.PROMISES,
+    *mail_messages.PROMISES,
     *mail_announcing.PROMISES,
     *mail_search.PROMISES,
     *mail_reservations.PROMISES,

@@ -1,4 +1,4 @@
-"""Promises of a mail store about agents that postroom runs, and what their runs made of letters."""
+"""Promises of a mail store about agents that postroom runs, and what their runs made of messages."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from postroom.contracts.runs import OnTimeout
 from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner
 from postroom.testing.clock import ManualClock
-from postroom.testing.conformance.given import an_office, letter, refused
+from postroom.testing.conformance.given import an_office, put_message, refused
 
 
 async def a_runner_is_kept_replaced_and_dropped(store: MailStore, clock: ManualClock) -> None:
@@ -42,10 +42,10 @@ async def runners_are_listed_by_agent(store: MailStore, clock: ManualClock) -> N
     assert [[one.agent_id for one in page] for page in listed] == [[ids[0]], [ids[1]]]
 
 
-async def what_a_run_makes_of_a_letter_is_kept_by_recipient(store: MailStore, clock: ManualClock) -> None:
-    """The newest run's is kept; nobody else's letter can be handled."""
+async def what_a_run_makes_of_a_message_is_kept_by_recipient(store: MailStore, clock: ManualClock) -> None:
+    """The newest run's is kept; nobody else's message can be handled."""
     here = await an_office(store)
-    sent = await store.write(lambda tx: letter(tx, here.ada, [here.ben, here.ada], now=5).id)
+    sent = await store.write(lambda tx: put_message(tx, here.ada, [here.ben, here.ada], now=5).id)
     first = Handling(message_id=sent, agent_id=here.ben.id, run_id="r1", injected_at=6)
     own = replace(first, agent_id=here.ada.id, failure="née", ended_at=9)
     again = replace(first, run_id="r2", injected_at=7)
@@ -53,17 +53,17 @@ async def what_a_run_makes_of_a_letter_is_kept_by_recipient(store: MailStore, cl
         await store.write(lambda tx, one=one: tx.put_handling(one))  # type: ignore[misc]
     found = await store.read(lambda tx: tx.handlings([sent, 99]))
     assert found == {sent: {here.ben.id: again, here.ada.id: own}, 99: {}}
-    other = await store.write(lambda tx: letter(tx, here.ada, [here.ben], now=5).id)
+    other = await store.write(lambda tx: put_message(tx, here.ada, [here.ben], now=5).id)
     for stranger in (replace(own, message_id=other), replace(first, message_id=99)):
         with refused(StoreError):
             await store.write(lambda tx, one=stranger: tx.put_handling(one))  # type: ignore[misc]
 
 
-async def a_letter_that_tells_the_end_of_a_run_is_known(store: MailStore, clock: ManualClock) -> None:
+async def a_message_that_tells_the_end_of_a_run_is_known(store: MailStore, clock: ManualClock) -> None:
     """The first record stands; what somebody wrote has none."""
     here = await an_office(store)
     told, written = await store.write(
-        lambda tx: [letter(tx, here.ada, [here.ben], now=5).id for _ in range(2)]
+        lambda tx: [put_message(tx, here.ada, [here.ben], now=5).id for _ in range(2)]
     )
     await store.write(lambda tx: tx.note_answer(told, "r1"))
     await store.write(lambda tx: tx.note_answer(told, "r2"))
@@ -96,11 +96,11 @@ async def what_a_run_at_work_asks_is_told_when_it_ends(store: MailStore, clock: 
 
 
 async def who_works_on_a_thread_is_known(store: MailStore, clock: ManualClock) -> None:
-    """Whose run at work has a letter of it in its hands; nobody else, and not when the run has ended."""
+    """Whose run at work has a message of it in its hands; nobody else, and not when the run has ended."""
     here = await an_office(store)
     ada, ben = here.ada.id, here.ben.id
     mine, other = await store.write(
-        lambda tx: [letter(tx, here.ada, [here.ben, here.ada], now=5, thread=one) for one in ("t", "u")]
+        lambda tx: [put_message(tx, here.ada, [here.ben, here.ada], now=5, thread=one) for one in ("t", "u")]
     )
 
     async def working(thread_id: str, *asked: int) -> set[int]:
@@ -121,8 +121,8 @@ async def who_works_on_a_thread_is_known(store: MailStore, clock: ManualClock) -
     assert await working("t", ada, ben) == set()
 
 
-async def runners_and_unread_letters_are_counted(store: MailStore, clock: ManualClock) -> None:
-    """A letter counts once for each inbox in which it lies unread; a recalled one lies in none."""
+async def runners_and_unread_messages_are_counted(store: MailStore, clock: ManualClock) -> None:
+    """A message counts once for each inbox in which it lies unread; a recalled one lies in none."""
     here = await an_office(store)
 
     async def counted() -> tuple[int, int]:
@@ -132,7 +132,7 @@ async def runners_and_unread_letters_are_counted(store: MailStore, clock: Manual
     assert await counted() == (0, 0)
     await store.write(lambda tx: tx.put_runner(here.ada.id, "{}", declared_by="file", now=5))
     read, recalled = await store.write(
-        lambda tx: [letter(tx, here.ada, [here.ben, here.ada], now=5).id for _ in range(2)]
+        lambda tx: [put_message(tx, here.ada, [here.ben, here.ada], now=5).id for _ in range(2)]
     )
     assert await counted() == (1, 4)
     await store.write(lambda tx: tx.mark_read(read, here.ben.id, 6))
@@ -143,9 +143,9 @@ async def runners_and_unread_letters_are_counted(store: MailStore, clock: Manual
 PROMISES = (
     a_runner_is_kept_replaced_and_dropped,
     runners_are_listed_by_agent,
-    what_a_run_makes_of_a_letter_is_kept_by_recipient,
-    a_letter_that_tells_the_end_of_a_run_is_known,
+    what_a_run_makes_of_a_message_is_kept_by_recipient,
+    a_message_that_tells_the_end_of_a_run_is_known,
     what_a_run_at_work_asks_is_told_when_it_ends,
     who_works_on_a_thread_is_known,
-    runners_and_unread_letters_are_counted,
+    runners_and_unread_messages_are_counted,
 )

@@ -1,4 +1,4 @@
-"""Letters that people write at the pages: each is sent as the person that the operator, or they, named."""
+"""Messages that people write at the pages: each is sent as the person that the operator, or they, named."""
 
 from typing import Any, Final
 
@@ -17,8 +17,8 @@ from postroom.web.desks import Draft, Limits, Posted
 _HOUSE: Final = Caller(house=True, operator=True)
 
 
-class LetterOperator:
-    """Writes letters of people who have logged in, which they did with the server's own token."""
+class MessageOperator:
+    """Writes messages of people who have logged in, which they did with the server's own token."""
 
     def __init__(self, mail: Mail, calls: Calls, people: PeopleOperator) -> None:
         self._mail = mail
@@ -27,7 +27,7 @@ class LetterOperator:
 
     @property
     def limits(self) -> Limits:
-        """How much a letter may hold."""
+        """How much a message may hold."""
         rules = self._mail.rules
         return Limits(subject_chars=rules.max_subject_chars, body_bytes=rules.max_body_bytes)
 
@@ -47,11 +47,11 @@ class LetterOperator:
         return str((await self._people.add(name, None))["name"])
 
     async def send(self, slug: str, draft: Draft) -> Posted:
-        """Send a letter of a person from a project's pages. Recipients without a project are its agents.
+        """Send a message of a person from a project's pages. Recipients without a project are its agents.
 
         Raises:
             UnknownAgent: nobody is named so.
-            PostroomError: it was refused; no letter was stored.
+            PostroomError: it was refused; no message was stored.
         """
         operation, asked = await self._mail.store.read(lambda tx: _asked(tx, slug, draft, self.limits))
         asked |= {
@@ -65,32 +65,32 @@ class LetterOperator:
         if operation == "reply_message":
             await self._acknowledge(asked["sender_name"], asked["message_id"])
         came = [delivery["project"] for delivery in sent["deliveries"]]
-        letter = int(sent["deliveries"][0]["payload"]["id"])
-        return Posted(letter=letter, slug=slug if slug in came else PEOPLE_SLUG)
+        message = int(sent["deliveries"][0]["payload"]["id"])
+        return Posted(message=message, slug=slug if slug in came else PEOPLE_SLUG)
 
-    async def mark(self, name: str, letter: int, *, acknowledge: bool) -> None:
-        """Note that a person has read a letter that came to them, or acknowledge it; the first mark stands.
+    async def mark(self, name: str, message: int, *, acknowledge: bool) -> None:
+        """Note that a person has read a message that came to them, or acknowledge it; the first mark stands.
 
         Raises:
-            UnknownAgent, UnknownMessage: nobody is named so, or the letter did not come to them.
+            UnknownAgent, UnknownMessage: nobody is named so, or the message did not come to them.
         """
         operation = "acknowledge_message" if acknowledge else "mark_message_read"
-        marked = {"project_key": PEOPLE_SLUG, "agent_name": name, "message_id": letter}
+        marked = {"project_key": PEOPLE_SLUG, "agent_name": name, "message_id": message}
         await self._calls.perform(operation, marked, caller=_HOUSE)
 
-    async def _acknowledge(self, person: str, letter: int) -> None:
-        """Note that a person has seen what they answered; their own letter has no such mark."""
-        readers = (await self._mail.store.read(lambda tx: tx.recipients([letter])))[letter]
+    async def _acknowledge(self, person: str, message: int) -> None:
+        """Note that a person has seen what they answered; their own message has no such mark."""
+        readers = (await self._mail.store.read(lambda tx: tx.recipients([message])))[message]
         if any((one.name, one.project_slug) == (person, PEOPLE_SLUG) for one in readers):
-            await self.mark(person, letter, acknowledge=True)
+            await self.mark(person, message, acknowledge=True)
 
 
 def _asked(tx: MailReads, slug: str, draft: Draft, limits: Limits) -> tuple[str, dict[str, Any]]:
-    """Return the operation by which a letter is sent, with what it alone needs.
+    """Return the operation by which a message is sent, with what it alone needs.
 
     Raises:
-        UnknownAgent: nobody is named as the letter says.
-        UnknownMessage: the letter that it answers is not there.
+        UnknownAgent: nobody is named as the message says.
+        UnknownMessage: the message that it answers is not there.
     """
     _, person = find_person(tx, f"{HUMAN}{draft.name}")
     asked: dict[str, Any] = {"sender_name": person.name}
@@ -101,7 +101,7 @@ def _asked(tx: MailReads, slug: str, draft: Draft, limits: Limits) -> tuple[str,
         }
     original = tx.message(draft.answers)
     if original is None:
-        raise UnknownMessage(f"there is no letter {draft.answers}", value=draft.answers)
+        raise UnknownMessage(f"there is no message {draft.answers}", value=draft.answers)
     readers = tx.recipients([original.id])[original.id]
     if original.sender_id == person.id or any(one.agent_id == person.id for one in readers):
         return "reply_message", asked | {"message_id": original.id, "reply_all": draft.to_all}
@@ -109,7 +109,7 @@ def _asked(tx: MailReads, slug: str, draft: Draft, limits: Limits) -> tuple[str,
 
 
 def _joined(tx: MailReads, original: Message, limits: Limits, *, everybody: bool) -> dict[str, Any]:
-    """Return what joins the conversation of a letter that was not written to the person."""
+    """Return what joins the conversation of a message that was not written to the person."""
     home = tx.project_by_id(original.project_id)
     to = [] if home is None else [f"{original.sender_name}@{home.slug}"]
     if everybody:

@@ -1,4 +1,4 @@
-"""Letters of the mail room that are said in chats: rows of the outbox like everything else that is said."""
+"""Messages of the mail room that are said in chats: rows of the outbox like everything else that is said."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,8 +9,8 @@ from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
 
 
-class LetterCarrier:
-    """Has letters said by the bots of this gateway."""
+class MessageCarrier:
+    """Has messages said by the bots of this gateway."""
 
     def __init__(
         self, outbox: OutboxStore, adapters: Sequence[BasePlatformAdapter], wake: Callable[[], None]
@@ -24,7 +24,7 @@ class LetterCarrier:
         return place.platform in self._adapters
 
     async def carry(self, key: str, place: ChatPlace, text: str) -> None:
-        """Take a letter for a chat: it is said, or told to be lost. Taken twice, it is said once.
+        """Take a message for a chat: it is said, or told to be lost. Taken twice, it is said once.
 
         Raises:
             StoreError: it could not be taken; take it again.
@@ -36,7 +36,8 @@ class LetterCarrier:
             thread_id=thread_name(place.platform, adapter.account, "notice"),
             text=text,
             place=source.to_dict(),
-            letter=key,
+            message=key,
         )
+        # The key of an earlier version: what it took and did not note is not said again.
         await self._outbox.enqueue(reply.draft(f"letter/{key}"))
         self._wake()

@@ -1,4 +1,4 @@
-"""Letters that come while a model works on their thread: read at its next step, by the same run, answered with it."""
+"""Messages that come while a model works on their thread: read at its next step, by the same run, answered with it."""
 
 import asyncio
 from typing import Any
@@ -16,12 +16,12 @@ LIVE = "live"
 
 
 def look(*, until: asyncio.Event) -> list[Any]:
-    """A step that is answered when the test says so: meanwhile letters come."""
+    """A step that is answered when the test says so: meanwhile messages come."""
     return [until, *calls("whois", agent_name="Ada")]
 
 
 async def at_work(room: RunnerRoom, endpoint: FakeEndpoint, **more: Any) -> Any:
-    """Send a letter and return when the model has it."""
+    """Send a message and return when the model has it."""
     sent = await room.send("Ada", "Bo", body="the first", thread_id="plan", **more)
     await room.waker.round()
     async with asyncio.timeout(5):
@@ -29,7 +29,7 @@ async def at_work(room: RunnerRoom, endpoint: FakeEndpoint, **more: Any) -> Any:
     return sent
 
 
-async def test_a_letter_on_its_thread_is_read_at_the_next_step_and_answered_with_the_first(
+async def test_a_message_on_its_thread_is_read_at_the_next_step_and_answered_with_the_first(
     room: RunnerRoom, endpoint: FakeEndpoint
 ) -> None:
     await room.employ(Bo=bo(endpoint))
@@ -49,7 +49,7 @@ async def test_a_letter_on_its_thread_is_read_at_the_next_step_and_answered_with
     assert len(runs) == 1 == len(await room.runs_of())
 
 
-async def test_everybody_whose_letter_is_in_its_hands_is_answered(
+async def test_everybody_whose_message_is_in_its_hands_is_answered(
     room: RunnerRoom, endpoint: FakeEndpoint
 ) -> None:
     await room.employ(Bo=bo(endpoint))
@@ -64,7 +64,7 @@ async def test_everybody_whose_letter_is_in_its_hands_is_answered(
     assert await room.texts("Cy") == await room.texts("Ada") == [("Bo", "for all of you")]
 
 
-async def test_a_letter_on_another_thread_has_a_run_of_its_own(
+async def test_a_message_on_another_thread_has_a_run_of_its_own(
     room: RunnerRoom, endpoint: FakeEndpoint
 ) -> None:
     await room.employ(Bo=bo(endpoint))
@@ -81,7 +81,7 @@ async def test_a_letter_on_another_thread_has_a_run_of_its_own(
     assert [text for _, text in await room.texts("Ada")] == ["one", "two"]
 
 
-async def test_a_letter_that_comes_behind_the_last_word_has_an_answer_of_its_own(
+async def test_a_message_that_comes_behind_the_last_word_has_an_answer_of_its_own(
     room: RunnerRoom, endpoint: FakeEndpoint
 ) -> None:
     await room.employ(Bo=bo(endpoint))
@@ -96,7 +96,7 @@ async def test_a_letter_that_comes_behind_the_last_word_has_an_answer_of_its_own
     assert len(await room.runs_of()) == 2
 
 
-async def test_a_letter_that_is_taken_back_before_the_step_is_not_read(
+async def test_a_message_that_is_taken_back_before_the_step_is_not_read(
     room: RunnerRoom, endpoint: FakeEndpoint
 ) -> None:
     await room.employ(Bo=bo(endpoint))
@@ -138,7 +138,7 @@ async def test_what_it_has_read_at_a_step_is_still_in_its_hands_after_a_crash(
     assert all(one["read_at"] for one in await room.inbox("Bo"))
 
 
-async def test_a_server_that_dies_between_taking_a_letter_and_noting_it_notes_it_when_it_begins_again(
+async def test_a_server_that_dies_between_taking_a_message_and_noting_it_notes_it_when_it_begins_again(
     room: RunnerRoom, endpoint: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await room.employ(Bo=bo(endpoint))

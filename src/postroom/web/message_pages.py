@@ -1,9 +1,9 @@
-"""The form by which a person writes to agents of a project, or answers a letter, as the person that they are.
+"""The form by which a person writes to agents of a project or answers a message, as the person they are.
 
 Where nobody is named yet, the page asks for a name first; `postroom people` names more.
 
 What cannot be sent comes back as it was typed, with the reason beside it. The form has a key: sent twice by a
-double click, it is one letter.
+double click, it is one message.
 """
 
 import secrets
@@ -34,7 +34,7 @@ from postroom.web.working import Working, see
 OFFERED = 200
 """Agents that the form names; others are written into its second field."""
 FORM_ROOM = 64 * 1024
-"""Bytes of a form beside the text of its letter."""
+"""Bytes of a form beside the text of its message."""
 _PERCENT = 3
 """Bytes that a form may need for one of the text's."""
 _IMPORTANCE: Final[dict[str, Importance]] = {one: one for one in get_args(Importance)}
@@ -55,7 +55,7 @@ class Typed:
     key: str = ""
 
 
-class LetterPages:
+class MessagePages:
     """Shows the form and sends what comes with it."""
 
     def __init__(self, working: Working) -> None:
@@ -66,7 +66,7 @@ class LetterPages:
         return (("/p/{slug}/write", self.write), ("/p/{slug}/m/{message_id}/mark", self.mark))
 
     async def write(self, request: Request) -> Response:
-        """Show the form, with an agent chosen or a letter to be answered; send what it holds."""
+        """Show the form, with an agent chosen or a message to be answered; send what it holds."""
         project = await self._with.project(request)
         if request.method == "POST":
             return await self._sent(request, project)
@@ -75,36 +75,36 @@ class LetterPages:
             name=remembered_name(request), to=(chosen,) if chosen else (), key=secrets.token_urlsafe(18)
         )
         answers = number(request, "reply")
-        if not await self._with.room.letters.people():
+        if not await self._with.room.messages.people():
             return await self._who(request, project, typed, answers)
         return await self._form(request, project, typed, answers)
 
     async def mark(self, request: Request) -> Response:
-        """Note that a person has read a letter, or acknowledge it, and show it again."""
+        """Note that a person has read a message, or acknowledge it, and show it again."""
         project = await self._with.project(request)
         given = request.path_params["message_id"]
         if not NUMBER.fullmatch(given):
-            raise UnknownMessage(f"{given[:40]!r} is no letter's number", value=given[:40])
-        _, letter = await self._with.mail.read(lambda reads: reading.message(reads, project.slug, int(given)))
+            raise UnknownMessage(f"{given[:40]!r} is no message's number", value=given[:40])
+        _, shown = await self._with.mail.read(lambda reads: reading.message(reads, project.slug, int(given)))
         if request.method == "POST":
             room = self._with.room
             form = await read_form(request, room.visitors)
             if form.text("do") not in ("read", "ack"):
-                raise InvalidArgument("a letter is read or acknowledged", value=form.text("do")[:40])
-            await room.letters.mark(
-                form.text("name"), letter.message.id, acknowledge=form.text("do") == "ack"
+                raise InvalidArgument("a message is read or acknowledged", value=form.text("do")[:40])
+            await room.messages.mark(
+                form.text("name"), shown.message.id, acknowledge=form.text("do") == "ack"
             )
-        return see(links.message(project.slug, letter.message.id))
+        return see(links.message(project.slug, shown.message.id))
 
     async def _sent(self, request: Request, project: Project) -> Response:
         room = self._with.room
-        limit = _PERCENT * room.letters.limits.body_bytes + FORM_ROOM
+        limit = _PERCENT * room.messages.limits.body_bytes + FORM_ROOM
         form = await read_form(request, room.visitors, limit=limit)
         typed, answers = _typed(form), _answered(form)
         if form.text("do") == "name":
             return await self._named(request, project, typed, answers)
         try:
-            posted = await room.letters.send(project.slug, _draft(typed, answers))
+            posted = await room.messages.send(project.slug, _draft(typed, answers))
         except StoreError:
             raise
         except IdempotencyConflict:
@@ -112,14 +112,14 @@ class LetterPages:
             return await self._form(request, project, renewed, answers, _sent_before())
         except PostroomError as refusal:
             return await self._form(request, project, typed, answers, refusal)
-        answer = see(links.message(posted.slug, posted.letter, sent=True))
+        answer = see(links.message(posted.slug, posted.message, sent=True))
         remember_name(request, answer, typed.name.strip())
         return answer
 
     async def _named(self, request: Request, project: Project, typed: Typed, answers: int | None) -> Response:
         """Name the person, then give them the form that they came for."""
         try:
-            name = await self._with.room.letters.name(typed.name.strip())
+            name = await self._with.room.messages.name(typed.name.strip())
         except StoreError:
             raise
         except PostroomError as refusal:
@@ -163,12 +163,12 @@ class LetterPages:
             status_of(refusal) if refusal is not None else HTTPStatus.OK,
             project=project,
             typed=typed,
-            people=await self._with.room.letters.people(),
+            people=await self._with.room.messages.people(),
             agents=agents,
             unlisted=[name for name in typed.to if name not in {one.name for one in agents}],
             original=original,
             readers=readers,
-            limits=self._with.room.letters.limits,
+            limits=self._with.room.messages.limits,
             levels=list(_IMPORTANCE),
             refusal=refusal,
             reasons=_reasons(refusal),
@@ -177,8 +177,8 @@ class LetterPages:
 
 def _sent_before() -> PostroomError:
     return IdempotencyConflict(
-        "this form was sent before with other words, and that letter stands",
-        remedy="press Send once more to send these words as a letter of its own",
+        "this form was sent before with other words, and that message stands",
+        remedy="press Send once more to send these words as a message of its own",
     )
 
 
@@ -199,7 +199,7 @@ def _typed(form: Form) -> Typed:
 def _answered(form: Form) -> int | None:
     given = form.text("reply")
     if given and not NUMBER.fullmatch(given):
-        raise UnknownMessage(f"{given[:40]!r} is no letter's number", value=given[:40])
+        raise UnknownMessage(f"{given[:40]!r} is no message's number", value=given[:40])
     return int(given) if given else None
 
 
@@ -208,7 +208,7 @@ def _draft(typed: Typed, answers: int | None) -> Draft:
     importance = _IMPORTANCE.get(typed.importance)
     if importance is None:
         raise InvalidArgument(
-            f"no letter is of importance {typed.importance[:40]!r}", value=typed.importance[:40]
+            f"no message is of importance {typed.importance[:40]!r}", value=typed.importance[:40]
         )
     return Draft(
         name=typed.name,
@@ -226,12 +226,12 @@ def _draft(typed: Typed, answers: int | None) -> Draft:
 def _around(
     reads: MailReads, project: Project, answers: int | None
 ) -> tuple[Sequence[Agent], Message | None, Sequence[Recipient]]:
-    """Return whom one may write to and, for an answer, the letter with the readers that may be shown."""
+    """Return whom one may write to and, for an answer, the message with the readers that may be shown."""
     agents = reads.agents(project.id, include_retired=False, limit=OFFERED)
     if answers is None:
         return agents, None, ()
-    _, letter = reading.message(reads, project.slug, answers)
-    return agents, letter.message, letter.recipients
+    _, shown = reading.message(reads, project.slug, answers)
+    return agents, shown.message, shown.recipients
 
 
 def _reasons(refusal: PostroomError | None) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ from postroom.contracts.errors import StoreError
 from postroom.contracts.mail import Importance, Message
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.testing.clock import ManualClock
-from postroom.testing.conformance.given import MINUTE, Office, an_office, letter, refused
+from postroom.testing.conformance.given import MINUTE, Office, an_office, put_message, refused
 
 ODD_TEXT = "a\r\nb\tc \u00a0\u200b\u202e\ufeff\x01\x7f é e\u0301 ß 中文 👩‍👩‍👧 \U0010ffff '\"; -- % _ \\"
 FAR = 2**53 + 1
@@ -14,9 +14,9 @@ FAR = 2**53 + 1
 LARGEST = 2**63 - 1
 
 
-async def _three_letters(store: MailStore, here: Office) -> list[int]:
-    """Send Ben three letters of one instant and return their ids."""
-    return await store.write(lambda tx: [letter(tx, here.ada, [here.ben], now=5).id for _ in range(3)])
+async def _three_messages(store: MailStore, here: Office) -> list[int]:
+    """Send Ben three messages of one instant and return their ids."""
+    return await store.write(lambda tx: [put_message(tx, here.ada, [here.ben], now=5).id for _ in range(3)])
 
 
 async def _inbox(
@@ -58,7 +58,7 @@ async def a_message_reads_back_as_it_was_sent(store: MailStore, clock: ManualClo
 async def a_message_without_a_thread_begins_one(store: MailStore, clock: ManualClock) -> None:
     """The thread is named after the message's id, in the answer and when read."""
     here = await an_office(store)
-    sent = await store.write(lambda tx: letter(tx, here.ada, [here.ben]))
+    sent = await store.write(lambda tx: put_message(tx, here.ada, [here.ben]))
     assert sent.thread_id == f"msg-{sent.id}"
     assert await store.read(lambda tx: tx.message(sent.id)) == sent
     assert await store.read(lambda tx: tx.thread(here.project.id, sent.thread_id, limit=10)) == [sent]
@@ -67,7 +67,7 @@ async def a_message_without_a_thread_begins_one(store: MailStore, clock: ManualC
 async def ids_that_nobody_has_find_nothing(store: MailStore, clock: ManualClock) -> None:
     """However large an id or a cursor is, absence is an answer and no near number is taken for it."""
     here = await an_office(store)
-    await _three_letters(store, here)
+    await _three_messages(store, here)
 
     def look(tx: MailReads) -> list[object]:
         return [
@@ -91,10 +91,10 @@ async def recipients_come_in_the_order_in_which_they_were_named(store: MailStore
     named = [(here.cyd, "cc"), (there.ben, "to"), (here.ada, "bcc"), (here.ben, "to")]
 
     def send(tx: MailWrites) -> tuple[int, int]:
-        one = letter(tx, here.ada, [])
+        one = put_message(tx, here.ada, [])
         tx.insert_recipient(one.id, here.cyd, "cc")
         tx.insert_recipient(one.id, there.ben, "to")
-        two = letter(tx, here.ada, [here.ben])
+        two = put_message(tx, here.ada, [here.ben])
         tx.insert_recipient(one.id, here.ada, "bcc")
         return one.id, two.id
 
@@ -110,12 +110,12 @@ async def recipients_come_in_the_order_in_which_they_were_named(store: MailStore
     assert found[99] == []
 
 
-async def each_inbox_counts_its_letters_without_gaps(store: MailStore, clock: ManualClock) -> None:
+async def each_inbox_counts_its_messages_without_gaps(store: MailStore, clock: ManualClock) -> None:
     """Sequence numbers begin at 1 for each agent, and the agent knows the newest."""
     here = await an_office(store)
 
     def send(tx: MailWrites) -> list[int]:
-        message = letter(tx, here.ada, [])
+        message = put_message(tx, here.ada, [])
         return [tx.insert_recipient(message.id, reader, "to") for reader in (here.ben, here.cyd)]
 
     assert await store.write(send) == [1, 1]
@@ -127,20 +127,20 @@ async def each_inbox_counts_its_letters_without_gaps(store: MailStore, clock: Ma
 async def an_agent_is_named_once_in_a_message(store: MailStore, clock: ManualClock) -> None:
     """Naming it again is refused and takes no sequence number; so is naming one for a message nobody sent."""
     here = await an_office(store)
-    sent = await store.write(lambda tx: letter(tx, here.ada, [here.ben]))
+    sent = await store.write(lambda tx: put_message(tx, here.ada, [here.ben]))
     with refused(StoreError):
         await store.write(lambda tx: tx.insert_recipient(sent.id, here.ben, "cc"))
     with refused(StoreError):
         await store.write(lambda tx: tx.insert_recipient(99, here.ben, "to"))
     assert len((await store.read(lambda tx: tx.recipients([sent.id])))[sent.id]) == 1
-    again = await store.write(lambda tx: letter(tx, here.ada, [here.ben]))
+    again = await store.write(lambda tx: put_message(tx, here.ada, [here.ben]))
     assert (await store.read(lambda tx: tx.recipients([again.id])))[again.id][0].seq == 2
 
 
 async def an_inbox_shows_the_newest_first(store: MailStore, clock: ManualClock) -> None:
     """Without a cursor the newest come first, as many as asked for, each as its recipient sees it."""
     here = await an_office(store)
-    first, second, third = await _three_letters(store, here)
+    first, second, third = await _three_messages(store, here)
     assert await _inbox(store, here.ben.id) == [third, second, first]
     assert await _inbox(store, here.ben.id, limit=2) == [third, second]
     assert await _inbox(store, here.ben.id, limit=0) == []
@@ -150,22 +150,22 @@ async def an_inbox_shows_the_newest_first(store: MailStore, clock: ManualClock) 
     assert (newest.kind, newest.seq, newest.read_at, newest.acked_at) == ("to", 3, None, None)
 
 
-async def a_cursor_skips_no_letter_of_the_same_instant(store: MailStore, clock: ManualClock) -> None:
+async def a_cursor_skips_no_message_of_the_same_instant(store: MailStore, clock: ManualClock) -> None:
     """With a cursor the oldest come first; pages join without a gap though all were sent at once."""
     here = await an_office(store)
-    first, second, third = await _three_letters(store, here)
+    first, second, third = await _three_messages(store, here)
     assert await _inbox(store, here.ben.id, after=0) == [first, second, third]
     assert await _inbox(store, here.ben.id, after=0, limit=2) == [first, second]
     assert await _inbox(store, here.ben.id, after=2, limit=2) == [third]
     assert await _inbox(store, here.ben.id, after=3) == []
 
 
-async def since_keeps_letters_of_that_very_instant(store: MailStore, clock: ManualClock) -> None:
-    """A letter sent exactly then is kept, one sent a millisecond before is not."""
+async def since_keeps_messages_of_that_very_instant(store: MailStore, clock: ManualClock) -> None:
+    """A message sent exactly then is kept, one sent a millisecond before is not."""
     here, now = await an_office(store), clock.now()
 
     def send(tx: MailWrites) -> list[int]:
-        return [letter(tx, here.ada, [here.ben], now=now + late).id for late in (-1, 0, 1)]
+        return [put_message(tx, here.ada, [here.ben], now=now + late).id for late in (-1, 0, 1)]
 
     _, exact, later = await store.write(send)
     found = await store.read(lambda tx: tx.inbox(here.ben.id, limit=10, since=now))
@@ -180,7 +180,7 @@ async def an_inbox_is_narrowed_by_what_is_unread_and_important(store: MailStore,
     levels: list[Importance] = ["low", "normal", "high", "urgent", "high"]
 
     def send(tx: MailWrites) -> list[int]:
-        sent = [letter(tx, here.ada, [here.ben], importance=level).id for level in levels]
+        sent = [put_message(tx, here.ada, [here.ben], importance=level).id for level in levels]
         tx.mark_read(sent[2], here.ben.id, clock.now())
         return sent
 
@@ -201,10 +201,10 @@ async def an_inbox_is_narrowed_by_what_is_unread_and_important(store: MailStore,
     assert await important([], unread_only=True) == 4
 
 
-async def unread_letters_are_counted(store: MailStore, clock: ManualClock) -> None:
+async def unread_messages_are_counted(store: MailStore, clock: ManualClock) -> None:
     """Neither read nor recalled ones count, nor those of others."""
     here = await an_office(store)
-    first, second, _ = await _three_letters(store, here)
+    first, second, _ = await _three_messages(store, here)
     assert await store.read(lambda tx: tx.unread_count(here.ben.id)) == 3
     await store.write(lambda tx: tx.mark_read(first, here.ben.id, clock.now()))
     await store.write(lambda tx: tx.mark_read(first, here.ben.id, clock.now()))
@@ -217,7 +217,7 @@ async def unread_letters_are_counted(store: MailStore, clock: ManualClock) -> No
 async def the_first_mark_stays(store: MailStore, clock: ManualClock) -> None:
     """Marks are per recipient; repeating one answers with the first instant; others get None."""
     here, now = await an_office(store), clock.now()
-    sent = await store.write(lambda tx: letter(tx, here.ada, [here.ben, here.cyd]))
+    sent = await store.write(lambda tx: put_message(tx, here.ada, [here.ben, here.cyd]))
 
     def mark(tx: MailWrites) -> list[int | None]:
         return [
@@ -243,7 +243,7 @@ async def the_first_mark_stays(store: MailStore, clock: ManualClock) -> None:
 async def a_recalled_message_keeps_its_entry_and_loses_its_text(store: MailStore, clock: ManualClock) -> None:
     """It leaves the inbox; events, recipients and thread keep the entry without subject, body and topic."""
     here, now = await an_office(store), clock.now()
-    sent = await store.write(lambda tx: letter(tx, here.ada, [here.ben], topic="t", importance="high"))
+    sent = await store.write(lambda tx: put_message(tx, here.ada, [here.ben], topic="t", importance="high"))
     await store.write(lambda tx: tx.mark_recalled(sent.id, now))
     await store.write(lambda tx: tx.mark_recalled(sent.id, now + MINUTE))
     found = await store.read(lambda tx: tx.message(sent.id))
@@ -261,7 +261,7 @@ async def a_recalled_message_keeps_its_entry_and_loses_its_text(store: MailStore
 async def events_of_an_inbox_are_every_entry_in_order(store: MailStore, clock: ManualClock) -> None:
     """Read, recalled or new: whoever goes on from the last sequence number misses nothing."""
     here = await an_office(store)
-    first, second, third = await _three_letters(store, here)
+    first, second, third = await _three_messages(store, here)
 
     def change(tx: MailWrites) -> None:
         tx.mark_read(first, here.ben.id, clock.now())
@@ -280,9 +280,9 @@ async def a_thread_is_read_in_order(store: MailStore, clock: ManualClock) -> Non
     here, there = await an_office(store), await an_office(store, "elsewhere")
 
     def send(tx: MailWrites) -> list[Message]:
-        letter(tx, there.ada, [there.ben], thread="plan")
-        letter(tx, here.ada, [here.ben], thread="other")
-        return [letter(tx, here.ada, [here.ben], thread="plan") for _ in range(4)]
+        put_message(tx, there.ada, [there.ben], thread="plan")
+        put_message(tx, here.ada, [here.ben], thread="other")
+        return [put_message(tx, here.ada, [here.ben], thread="plan") for _ in range(4)]
 
     sent = await store.write(send)
     home = here.project.id
@@ -302,16 +302,16 @@ async def threads_come_by_their_newest_message(store: MailStore, clock: ManualCl
     here, there = await an_office(store), await an_office(store, "elsewhere")
 
     def send(tx: MailWrites) -> list[Message]:
-        letter(tx, there.ada, [there.ben], thread="foreign")
+        put_message(tx, there.ada, [there.ben], thread="foreign")
         return [
-            letter(tx, here.ada, [here.ben], thread="one", subject="First", now=1),
-            letter(tx, here.ada, [here.ben], thread="two", subject="Second", now=2),
+            put_message(tx, here.ada, [here.ben], thread="one", subject="First", now=1),
+            put_message(tx, here.ada, [here.ben], thread="two", subject="Second", now=2),
         ]
 
     first, second = await store.write(send)
     await store.settle()
     answer = await store.write(
-        lambda tx: letter(tx, here.ben, [here.ada], thread="one", subject="Re: First", now=3)
+        lambda tx: put_message(tx, here.ben, [here.ada], thread="one", subject="Re: First", now=3)
     )
     await store.settle()
     heads = await store.read(lambda tx: tx.threads(here.project.id, limit=10))
@@ -329,8 +329,8 @@ async def threads_come_by_their_newest_message(store: MailStore, clock: ManualCl
 async def messages_of_a_project_come_by_id(store: MailStore, clock: ManualClock) -> None:
     """Pages join without a gap, recalled messages included."""
     here, there = await an_office(store), await an_office(store, "elsewhere")
-    sent = await _three_letters(store, here)
-    await _three_letters(store, there)
+    sent = await _three_messages(store, here)
+    await _three_messages(store, there)
     await store.write(lambda tx: tx.mark_recalled(sent[1], clock.now()))
 
     async def page(*, after: int, limit: int) -> list[int]:
@@ -347,13 +347,13 @@ PROMISES = (
     a_message_without_a_thread_begins_one,
     ids_that_nobody_has_find_nothing,
     recipients_come_in_the_order_in_which_they_were_named,
-    each_inbox_counts_its_letters_without_gaps,
+    each_inbox_counts_its_messages_without_gaps,
     an_agent_is_named_once_in_a_message,
     an_inbox_shows_the_newest_first,
-    a_cursor_skips_no_letter_of_the_same_instant,
-    since_keeps_letters_of_that_very_instant,
+    a_cursor_skips_no_message_of_the_same_instant,
+    since_keeps_messages_of_that_very_instant,
     an_inbox_is_narrowed_by_what_is_unread_and_important,
-    unread_letters_are_counted,
+    unread_messages_are_counted,
     the_first_mark_stays,
     a_recalled_message_keeps_its_entry_and_loses_its_text,
     events_of_an_inbox_are_every_entry_in_order,
