@@ -4,9 +4,9 @@ import asyncio
 import sys
 from typing import Any
 
+from benchmarks.application import PROJECT, fill, fresh_application, message_arguments
 from benchmarks.figures import Table, median, ms, timed
-from benchmarks.house import PROJECT, fill, fresh_house, message_arguments
-from postroom.app.wiring import House
+from postroom.app.wiring import Application
 
 SMALL = 1_000
 ROUNDS = 300
@@ -14,7 +14,7 @@ ROUNDS = 300
 
 async def main(large: int = 1_000_000) -> None:
     """Print the table."""
-    async with fresh_house() as small, fresh_house() as big:
+    async with fresh_application() as small, fresh_application() as big:
         await fill(small, SMALL)
         await fill(big, large)
         await asyncio.sleep(1)  # let the disk finish what the filling left behind
@@ -34,7 +34,7 @@ async def main(large: int = 1_000_000) -> None:
         )
 
 
-def _calls(house: House, number: int) -> dict[str, Any]:
+def _calls(house: Application, number: int) -> dict[str, Any]:
     me = {"project_key": PROJECT, "agent_name": "Reader4"}
 
     async def acknowledge() -> None:

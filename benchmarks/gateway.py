@@ -39,10 +39,10 @@ from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.platforms.webhook import WebhookAdapter
 from postroom.gateway.platforms.webhook_wire import DELIVERY
-from postroom.gateway.presence import ChatExecutor, Presence
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.services import services
 from postroom.gateway.session import SessionSource, build_session_key
+from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.stores.sqlite import SqliteStore
 
 RATE = 200
@@ -104,14 +104,14 @@ class Room:
         self.executor = Noting()
         self.adapter = NotedWebhooks(webhooks)
         self.posted = 0
-        effects, presence = ChatEffects(), Presence(config.streaming, clock, timer)
+        effects, presence = ChatEffects(), StreamingPresenter(config.streaming, clock, timer)
         self.mailbox = Mailbox(ChatExecutor(self.executor, presence), store.runs, effects=effects)
         parts = services(
             config,
             stores=store.chat,
             outbox=store.runs.outbox,
             threads=store.runs.threads,
-            mailroom=self.mailbox,
+            run_queue=self.mailbox,
             presence=presence,
             clock=clock,
             timer=timer,

@@ -14,8 +14,8 @@ from typing import Any
 
 from fastmcp import Client, FastMCP
 
+from benchmarks.application import fresh_application, with_empty_tool
 from benchmarks.figures import Table
-from benchmarks.house import fresh_house, with_empty_tool
 
 CALLS = 1_500
 CLIENTS = 1
@@ -31,7 +31,7 @@ async def main() -> None:
         return {"ok": True}
 
     peer = await _in_memory(framework)
-    async with fresh_house() as house:
+    async with fresh_application() as house:
         ours = await _in_memory(with_empty_tool(house))
     table.add("one client in memory", f"{ours:,.0f} calls/s", f"framework {peer:,.0f} calls/s", ours / peer)
     for revision in ("2025-11-25", "2026-07-28"):

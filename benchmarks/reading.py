@@ -4,8 +4,8 @@ import asyncio
 
 from fastmcp import Client
 
+from benchmarks.application import PROJECT, fill, fresh_application, with_empty_tool
 from benchmarks.figures import Table, median, ms, p95, timed
-from benchmarks.house import PROJECT, fill, fresh_house, with_empty_tool
 
 MESSAGES = 100_000
 LIVE = 5_000
@@ -23,7 +23,7 @@ SEARCHES = (
 async def main() -> None:
     """Print the table."""
     table = Table(f"Reading, with {MESSAGES:,} messages and {LIVE:,} live reservations stored")
-    async with fresh_house() as house:
+    async with fresh_application() as house:
         await fill(house, MESSAGES)
         for first in range(0, LIVE, 500):
             globs = [_pattern(number) for number in range(first, first + 500)]

@@ -7,9 +7,15 @@ from typing import Any
 
 from fastmcp import Client
 
+from benchmarks.application import (
+    folder_of,
+    fresh_application,
+    message_arguments,
+    two_agents,
+    with_empty_tool,
+)
 from benchmarks.figures import Table, median, ms, timed
-from benchmarks.house import folder_of, fresh_house, message_arguments, two_agents, with_empty_tool
-from postroom.app.wiring import House
+from postroom.app.wiring import Application
 from postroom.stores.sqlite.connection import connect
 
 ROUNDS = 1_000
@@ -18,7 +24,7 @@ AGENTS = 100
 MESSAGES = 20
 
 
-def _bare(house: House) -> sqlite3.Connection:
+def _bare(house: Application) -> sqlite3.Connection:
     connection = connect(folder_of(house) / "bare.db")
     connection.execute("CREATE TABLE IF NOT EXISTS bare (id INTEGER PRIMARY KEY, text TEXT)")
     return connection
@@ -34,7 +40,7 @@ def _commit(connection: sqlite3.Connection) -> float:
 
 async def one_after_another(table: Table) -> None:
     """Take turns, a few calls each: the empty tool, bare commits, messages; all meet the same machine."""
-    async with fresh_house() as house:
+    async with fresh_application() as house:
         sender, reader = await two_agents(house)
         bare = _bare(house)
         async with Client(with_empty_tool(house)) as client:
@@ -53,7 +59,7 @@ async def one_after_another(table: Table) -> None:
 
 async def hundred_at_once(table: Table) -> None:
     """A hundred agents in a hundred sessions send at once; nobody fails."""
-    async with fresh_house() as house:
+    async with fresh_application() as house:
         await two_agents(house)
         names = [f"Agent{number}" for number in range(AGENTS)]
         for name in names:
@@ -94,7 +100,7 @@ async def _rate(server: Any, names: list[str], tool: str) -> float:
 
 async def below_mcp(table: Table) -> None:
     """The mail service against the bare writer thread that commits the same rows."""
-    async with fresh_house() as house:
+    async with fresh_application() as house:
         sender, reader = await two_agents(house)
         project, writer, receiver = await house.store.read(
             lambda tx: (

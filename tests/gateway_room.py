@@ -11,7 +11,7 @@ from dispatch_room import Deaf, done
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.chat import LineStatus
 from postroom.contracts.chat_people import PersonRole
-from postroom.contracts.people import MessageBoxes
+from postroom.contracts.people import ChatDelivery
 from postroom.contracts.run_stores import RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
@@ -24,9 +24,9 @@ from postroom.gateway.config import (
     PlatformConfig,
 )
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.presence import ChatExecutor, Presence
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.services import services
+from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.testing import ManualClock
 from postroom.testing.channel import FakeChannel, settled
 
@@ -100,12 +100,12 @@ class Room:
         config: GatewayConfig = CONFIG,
         channel: FakeChannel | None = None,
         consumer: str | None = None,
-        boxes: MessageBoxes | None = None,
+        boxes: ChatDelivery | None = None,
         **details: Any,
     ) -> tuple[Gateway, FakeChannel]:
         """Start a gateway; it is stopped after the test."""
         channel = channel or FakeChannel(clock=self.clock, **details)
-        presence = Presence(config.streaming, self.clock, self.clock)
+        presence = StreamingPresenter(config.streaming, self.clock, self.clock)
         effects = ChatEffects()
         mailbox = Mailbox(
             ChatExecutor(agent, presence),
@@ -120,7 +120,7 @@ class Room:
             stores=self.stores,
             outbox=self.runs.outbox,
             threads=self.runs.threads,
-            mailroom=mailbox,
+            run_queue=mailbox,
             presence=presence,
             clock=self.clock,
             timer=self.clock,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from postroom.contracts.errors import StaleDecision, UnknownRun
 from postroom.contracts.work import GivenAnswer, OpenQuestion, Output, Waiting, Work
-from postroom.web.desks import Draft, Limits, Posted, Workroom
+from postroom.web.services import Draft, Limits, PageServices, Posted
 from web_samples import HOSTILE, HOUR, MINUTE
 
 LONG = "Agent-with-a-name-of-sixty-four-characters-without-a-place-to-1"
@@ -134,7 +134,7 @@ class StillRoom:
         raise AssertionError("nothing is tried again")
 
 
-def still_room(*, now: int, messages: tuple[int, ...]) -> Workroom:
+def still_room(*, now: int, messages: tuple[int, ...]) -> PageServices:
     """Return a room whose pages show something of every shape."""
     made = StillRoom(now, messages)
-    return Workroom(visitors=made, questions=made, messages=made, runs=made)
+    return PageServices(visitors=made, questions=made, messages=made, runs=made)

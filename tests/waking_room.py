@@ -16,10 +16,10 @@ from postroom.dispatch.routing import ExecutorsByThread
 from postroom.mail.desk import Rules
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, MessageEffects
-from postroom.mail.waking.boxes import PeopleBoxes
-from postroom.mail.waking.turns import AgentTurns
+from postroom.mail.waking.chat_delivery import StoredChatDelivery
+from postroom.mail.waking.mail_runs import MailRunExecutor
+from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
-from postroom.mail.waking.words import AGENT_THREAD
 from postroom.testing import ManualClock
 
 PROJECT = "/projects/shop"
@@ -61,7 +61,7 @@ class Room:
 
     def opened(self, consumer: str) -> tuple[Mailbox, Waker, Answering]:
         """Return what a process has of its own."""
-        turns = AgentTurns(self.agents, self.store, self.clock, tracing=self.tracing)
+        turns = MailRunExecutor(self.agents, self.store, self.clock, tracing=self.tracing)
         mailbox = Mailbox(
             ExecutorsByThread({AGENT_THREAD: turns}),
             self.runs,
@@ -70,7 +70,7 @@ class Room:
             timer=self.clock,
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=1, budgets=self.budgets),
         )
-        boxes = PeopleBoxes(self.mail, self.clock)
+        boxes = StoredChatDelivery(self.mail, self.clock)
         waker = Waker(self.store, mailbox, self.clock, verified=False, boxes=boxes)
         return mailbox, waker, Answering(self.runs.outbox, self.store, self.mail.own_desk, self.clock)
 

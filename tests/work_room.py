@@ -11,12 +11,12 @@ import httpx2
 from prometheus_client import CollectorRegistry
 
 from dispatch_room import done
-from postroom.app.house_runs import HouseRuns
-from postroom.app.message_operator import MessageOperator
-from postroom.app.people_operator import PeopleOperator
-from postroom.app.question_operator import QuestionOperator
-from postroom.app.run_operator import RunOperator
+from postroom.app.message_service import MessageService
+from postroom.app.people_service import PeopleService
+from postroom.app.question_service import QuestionService
+from postroom.app.run_service import RunService
 from postroom.app.tokens import token_check
+from postroom.app.work_service import WorkService
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.errors import Unauthorized
 from postroom.contracts.run_stores import RunStores
@@ -25,20 +25,20 @@ from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.question_routes import question_routes
 from postroom.http_api.routes import application
 from postroom.http_api.run_routes import run_routes
-from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
+from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
 from postroom.mail.desk import Rules
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.query import parse_query
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, MessageEffects
-from postroom.mail.waking.boxes import PeopleBoxes
-from postroom.mail.waking.turns import AgentTurns
+from postroom.mail.waking.chat_delivery import StoredChatDelivery
+from postroom.mail.waking.mail_runs import MailRunExecutor
+from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
-from postroom.mail.waking.words import AGENT_THREAD
 from postroom.mcp_server.calls import Calls
 from postroom.testing import ManualClock
 from postroom.web import page_routes
-from postroom.web.desks import Workroom
+from postroom.web.services import PageServices
 from waking_room import PROJECT, FakeAgents, number
 
 HTTP = "http://127.0.0.1:8765"
@@ -84,24 +84,24 @@ class WorkRoom:
 
     def __post_init__(self) -> None:
         self.mail = Mail(self.store, self.clock, self.rules)
-        self.runs = HouseRuns(self.stores, registry=CollectorRegistry(), timer=self.clock)
+        self.runs = RunService(self.stores, registry=CollectorRegistry(), timer=self.clock)
         self.agents = Talking(self.mail)
-        self.runs.serve(AGENT_THREAD, AgentTurns(self.agents, self.store, self.clock), MessageEffects())
-        boxes = PeopleBoxes(self.mail, self.clock)
+        self.runs.serve(AGENT_THREAD, MailRunExecutor(self.agents, self.store, self.clock), MessageEffects())
+        boxes = StoredChatDelivery(self.mail, self.clock)
         self.waker = Waker(
             self.store, self.runs.mailbox, self.clock, verified=self.rules.verified, boxes=boxes
         )
         self.answering = Answering(self.stores.outbox, self.store, self.mail.own_desk, self.clock)
-        self.questions = QuestionOperator(self.runs, self.clock)
-        self.operator = RunOperator(self.runs, self.mail.slug)
-        people = PeopleOperator(self.mail, lambda _: False)
-        messages = MessageOperator(self.mail, Calls(self.mail, ALL_OPERATIONS), people)
+        self.questions = QuestionService(self.runs, self.clock)
+        self.operator = WorkService(self.runs, self.mail.slug)
+        people = PeopleService(self.mail, lambda _: False)
+        messages = MessageService(self.mail, Calls(self.mail, ALL_OPERATIONS), people)
         self.people_named = people
         self.sessions = Sessions(b"k" * 32, self.clock)
-        desk = LoginDesk(
+        desk = LoginService(
             self.sessions, LoginCodes(self.clock), self.clock, is_operator=lambda given: given == TOKEN
         )
-        room = Workroom(
+        room = PageServices(
             visitors=self.sessions, questions=self.questions, messages=messages, runs=self.operator
         )
         pages = page_routes(self.store, clock=self.clock, parse_query=parse_query, room=room)

@@ -16,9 +16,9 @@ from postroom.http_api.callback_routes import callback_routes
 from postroom.http_api.hook_routes import hook_routes
 from postroom.http_api.people_routes import people_routes
 from postroom.http_api.routes import routes
-from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
+from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
 from postroom.web import page_routes
-from postroom.web.desks import Workroom
+from postroom.web.services import PageServices
 
 ROUTE_WORDS: Final = {
     "/healthz": "The process answers: status and version.",
@@ -161,7 +161,7 @@ def page() -> str:
     """Return the page."""
     clock = SystemClock()
     sessions = Sessions(b"", clock)
-    desk = LoginDesk(sessions, LoginCodes(clock), clock, is_operator=lambda _: False)
+    desk = LoginService(sessions, LoginCodes(clock), clock, is_operator=lambda _: False)
     nobody: Any = _Absent()
     given = {"runners": nobody, "questions": nobody, "runs": nobody, "tokens": nobody}
     machine = [
@@ -170,7 +170,7 @@ def page() -> str:
         *callback_routes(CALLBACKS, nobody),
         *people_routes(nobody),
     ]
-    room = Workroom(visitors=nobody, questions=nobody, messages=nobody, runs=nobody)
+    room = PageServices(visitors=nobody, questions=nobody, messages=nobody, runs=nobody)
     people = page_routes(nobody, clock=clock, parse_query=lambda _: None, room=room)
     rows = [
         MCP,

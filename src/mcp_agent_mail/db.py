@@ -11,7 +11,7 @@ from typing import Any
 
 from mcp_agent_mail.config import get_settings
 from postroom.app.logs import route_to_logging
-from postroom.app.wiring import House
+from postroom.app.wiring import Application
 from postroom.contracts.errors import MissingExtra
 
 try:
@@ -27,7 +27,7 @@ except ImportError as error:
 
 __all__ = ["ensure_schema", "get_session", "reset_database_state"]
 
-_open: dict[str, House] = {}
+_open: dict[str, Application] = {}
 _opening = threading.Lock()
 _engines: dict[str, AsyncEngine] = {}
 
@@ -38,7 +38,7 @@ _PRAGMAS = (
 )
 
 
-def shared_house() -> House:
+def shared_house() -> Application:
     """Return this process's house, opened by the first call after a reset.
 
     Raises:
@@ -47,7 +47,7 @@ def shared_house() -> House:
     with _opening:
         if "house" not in _open:
             route_to_logging()
-            _open["house"] = House.open(get_settings(), purpose="mcp_agent_mail")
+            _open["house"] = Application.open(get_settings(), purpose="mcp_agent_mail")
         return _open["house"]
 
 

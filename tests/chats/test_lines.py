@@ -151,15 +151,15 @@ async def test_a_line_that_cannot_be_kept_is_not_acknowledged_and_comes_again(ro
 async def test_lines_are_not_overtaken_while_the_store_is_out_of_order(room, monkeypatch):
     agent = Agent()
     gateway, channel = await room.open(agent)
-    mailroom, failures = gateway.services.mailroom, [StoreUnavailable("full")] * 3
-    hand_in = mailroom.hand_in
+    run_queue, failures = gateway.services.run_queue, [StoreUnavailable("full")] * 3
+    deliver = run_queue.deliver
 
     async def failing(*given):
         if failures:
             raise failures.pop()
-        return await hand_in(*given)
+        return await deliver(*given)
 
-    monkeypatch.setattr(mailroom, "hand_in", failing)
+    monkeypatch.setattr(run_queue, "deliver", failing)
     for word in ("one", "two", "three"):
         await channel.say(word)
     await all_answered(room, gateway, 3)
@@ -187,7 +187,7 @@ async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_
     agent.free.set()
     agent.read.clear()
     again, channel = await room.open(agent)
-    await again.runner._services.mailroom.recover()
+    await again.runner._services.run_queue.recover()
     await all_answered(room, again, 33)
     assert [line for [line] in agent.read] == [f"w{number}" for number in range(33)]
     assert max(agent.peak.values()) == 1
@@ -236,14 +236,14 @@ async def test_an_edit_before_it_is_read_is_what_is_read_and_a_deletion_takes_it
 async def on_its_way(room, gateway, channel, text):
     """Say something to a busy session and hold it between the journal and its thread."""
     mailbox = room.opened[-1][1]
-    hand_in, goes_on, held = mailbox.hand_in, asyncio.Event(), asyncio.Event()
+    deliver, goes_on, held = mailbox.deliver, asyncio.Event(), asyncio.Event()
 
     async def slow(*given):
         held.set()
         await goes_on.wait()
-        return await hand_in(*given)
+        return await deliver(*given)
 
-    mailbox.hand_in = slow
+    mailbox.deliver = slow
     event = await channel.say(text)
     await held.wait()
     yield event

@@ -428,7 +428,7 @@ async def test_a_run_that_is_being_woken_is_not_woken_by_the_recovery_of_another
 
 
 async def test_who_is_alone_takes_back_what_processes_hold_that_are_gone(room):
-    """At once and not when their leases end; an attempt counts, and the last one ends in the tray."""
+    """At once and not when their leases end; an attempt counts, and the last one ends in the dead-letter queue."""
     executor = Counting()
     for name, attempts in (("a", 2), ("b", 1)):
         gone = room.mailbox(Noop(), consumer_id=f"gone-{name}")

@@ -28,9 +28,9 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway.config import DeliveryConfig, GatewayConfig, Platform, PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.telegram import TelegramAdapter
-from postroom.gateway.presence import ChatExecutor, Presence
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.services import services
+from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 
 TOKEN = "4711:AAE-very_secret_token"
 SECRET = "webhook-secret"
@@ -100,7 +100,7 @@ def configured(api: str, port: int | None) -> GatewayConfig:
 async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port: int | None) -> None:
     config = configured(api, port)
     timer, effects = SystemTimer(), ChatEffects()
-    presence = Presence(config.streaming, runs.clock, timer)
+    presence = StreamingPresenter(config.streaming, runs.clock, timer)
     agent = ChatExecutor(Agent(journal, turn_ms), presence)
     mailbox = Mailbox(agent, runs, effects=effects, config=MAILBOX)
     parts = services(
@@ -108,7 +108,7 @@ async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port
         stores=chat,
         outbox=runs.outbox,
         threads=runs.threads,
-        mailroom=mailbox,
+        run_queue=mailbox,
         presence=presence,
         clock=runs.clock,
         timer=timer,

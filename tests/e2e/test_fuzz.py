@@ -23,7 +23,7 @@ from mcp.types import CallToolResult
 from e2e.fuzzing import LEAK, Requests, Shot, Values, World, encoded
 from e2e.running import PATIENCE, Answer, Cut, Line, RunningServer
 from postroom.app.config import Settings
-from postroom.app.wiring import House
+from postroom.app.wiring import Application
 from postroom.contracts.errors import all_errors
 from postroom.mcp_server import PostroomMcpServer
 
@@ -269,14 +269,16 @@ def test_callers_who_send_slowly_or_stop_halfway_hold_up_nobody_else(
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def house(tmp_path: Path) -> Iterator[Application]:
     """A house without a server around it; opened and closed outside of the loop."""
-    opened = House.open(Settings(data_dir=tmp_path / "data"))
+    opened = Application.open(Settings(data_dir=tmp_path / "data"))
     yield opened
     opened.close()
 
 
-async def test_tool_calls_of_any_form_are_answered_or_refused_in_memory(house: House, tmp_path: Path) -> None:
+async def test_tool_calls_of_any_form_are_answered_or_refused_in_memory(
+    house: Application, tmp_path: Path
+) -> None:
     world = World(folder=str(_trapped(tmp_path)))
     server = house.mcp_server()
     async with Client(server) as client:

@@ -24,9 +24,9 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway.config import BusyConfig, BusyMode, GatewayConfig, Platform, PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.telegram import TelegramAdapter
-from postroom.gateway.presence import ChatExecutor, Presence
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.services import services
+from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.stores.sqlite import SqliteStore
 
 TURN_MS = int(os.environ.get("POSTROOM_TURN_MS", "10"))
@@ -116,14 +116,14 @@ async def test_all_at_once(store: SqliteStore, mode: BusyMode, lines: int) -> No
             group_sessions_per_user=False,
             drain=timedelta(0),
         )
-        presence, effects = Presence(config.streaming, store.runs.clock, timer), ChatEffects()
+        presence, effects = StreamingPresenter(config.streaming, store.runs.clock, timer), ChatEffects()
         mailbox = Mailbox(ChatExecutor(agent, presence), store.runs, effects=effects)
         parts = services(
             config,
             stores=store.chat,
             outbox=store.runs.outbox,
             threads=store.runs.threads,
-            mailroom=mailbox,
+            run_queue=mailbox,
             presence=presence,
             clock=store.runs.clock,
             timer=timer,

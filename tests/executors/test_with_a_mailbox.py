@@ -38,7 +38,7 @@ def run_place(request: pytest.FixtureRequest, tmp_path: Path) -> run_backends.Pl
     return run_backends.Place(request.param, tmp_path)
 
 
-class House:
+class Application:
     """Stores, a command executor and a mailbox over both; the mailbox goes by a clock that a test moves."""
 
     def __init__(self, folder: Path, stores: RunStores, clock: ManualClock) -> None:
@@ -78,8 +78,8 @@ class House:
 
 
 @pytest_asyncio.fixture
-async def house(tmp_path: Path, run_stores: RunStores, clock: ManualClock) -> AsyncIterator[House]:
-    made = House(tmp_path, run_stores, clock)
+async def house(tmp_path: Path, run_stores: RunStores, clock: ManualClock) -> AsyncIterator[Application]:
+    made = Application(tmp_path, run_stores, clock)
     yield made
     for mailbox, executor in made.opened:
         await mailbox.aclose(timedelta(0))
@@ -97,7 +97,7 @@ async def number_in(path: Path) -> int:
     return await shown(look)
 
 
-async def test_an_answer_is_the_threads_next_message(house: House) -> None:
+async def test_an_answer_is_the_threads_next_message(house: Application) -> None:
     row = await house.settled(house.open(script("sys.stdout.write(sys.stdin.read().upper())")), "hello")
     assert await house.texts() == ["hello", "HELLO"]
     run = await house.stores.threads.load_run(row.run_id)
@@ -110,7 +110,7 @@ async def test_an_answer_is_the_threads_next_message(house: House) -> None:
     assert row.run_response == "HELLO"
 
 
-async def test_a_failure_for_good_is_a_dead_letter_with_its_reason(house: House) -> None:
+async def test_a_failure_for_good_is_a_dead_letter_with_its_reason(house: Application) -> None:
     row = await house.settled(
         house.open(script("print('broken', file=sys.stderr); sys.exit(3)")), as_=RunDispatchStatus.DEAD_LETTER
     )
@@ -120,7 +120,7 @@ async def test_a_failure_for_good_is_a_dead_letter_with_its_reason(house: House)
     assert "agent 'Ada' has no runner" in row.last_error
 
 
-async def test_a_failure_that_may_pass_is_tried_again(house: House, tmp_path: Path) -> None:
+async def test_a_failure_that_may_pass_is_tried_again(house: Application, tmp_path: Path) -> None:
     mark = tmp_path / "tried"
     text = "path = sys.argv[1]\nif os.path.exists(path): tell('done')\nelse: open(path, 'w'); sys.exit(75)"
     mailbox = house.open(script(text, str(mark)))
@@ -139,7 +139,7 @@ async def test_a_failure_that_may_pass_is_tried_again(house: House, tmp_path: Pa
     assert await house.texts() == ["go", "done\n"]
 
 
-async def test_a_lost_lease_ends_the_program_and_writes_nothing(house: House, tmp_path: Path) -> None:
+async def test_a_lost_lease_ends_the_program_and_writes_nothing(house: Application, tmp_path: Path) -> None:
     leader, child = tmp_path / "leader", tmp_path / "child"
     text = DEAF + FORKING + f"leave(lambda: exec({pid_in(child)!r}))\n" + pid_in(leader) + HANG
     mailbox = house.open(script(text))
@@ -158,7 +158,9 @@ async def test_a_lost_lease_ends_the_program_and_writes_nothing(house: House, tm
     assert row.status is RunDispatchStatus.SUPERSEDED
 
 
-async def test_an_interrupt_ends_the_program_and_the_next_run_begins(house: House, tmp_path: Path) -> None:
+async def test_an_interrupt_ends_the_program_and_the_next_run_begins(
+    house: Application, tmp_path: Path
+) -> None:
     leader = tmp_path / "leader"
     patient = MailboxConfig(cancel_wait_ms=3_600_000)  # the clock of the test outruns the program's end
     mailbox = house.open(script(DEAF + pid_in(leader) + HANG), patient)
@@ -199,7 +201,7 @@ def client(folder: Path, **fields: Any) -> Runner:
     return script(CLIENT, f"{folder}/", **{"recipe": Recipe.CLAUDE, "resume": True, **fields})
 
 
-async def test_a_thread_goes_on_with_the_clients_session(house: House, tmp_path: Path) -> None:
+async def test_a_thread_goes_on_with_the_clients_session(house: Application, tmp_path: Path) -> None:
     runner = client(tmp_path / "known")
     mailbox = house.open(runner)
     assert (await house.settled(mailbox, "a")).run_response == "a after None"
@@ -213,7 +215,7 @@ async def test_a_thread_goes_on_with_the_clients_session(house: House, tmp_path:
     assert (await house.settled(mailbox, "e")).run_response == "e after None"
 
 
-async def test_a_session_that_the_client_has_lost_is_begun_anew(house: House, tmp_path: Path) -> None:
+async def test_a_session_that_the_client_has_lost_is_begun_anew(house: Application, tmp_path: Path) -> None:
     mailbox = house.open(client(tmp_path / "known"))
     await house.settled(mailbox, "a")
     (tmp_path / "known/s1").rename(tmp_path / "known/lost")
@@ -222,7 +224,7 @@ async def test_a_session_that_the_client_has_lost_is_begun_anew(house: House, tm
     assert (await house.settled(mailbox, "c")).run_response == "c after s2"
 
 
-async def test_a_rollback_begins_a_new_session(house: House, tmp_path: Path) -> None:
+async def test_a_rollback_begins_a_new_session(house: Application, tmp_path: Path) -> None:
     """The client cannot forget what was said in its session; the next run goes on with the new one."""
     known, leader = tmp_path / "known", tmp_path / "leader"
     mailbox = house.open(client(known))
@@ -243,7 +245,7 @@ async def test_a_rollback_begins_a_new_session(house: House, tmp_path: Path) -> 
     assert (await house.settled(mailbox, "d")).run_response == "d after s2"
 
 
-async def test_what_others_keep_for_the_thread_stays(house: House, tmp_path: Path) -> None:
+async def test_what_others_keep_for_the_thread_stays(house: Application, tmp_path: Path) -> None:
     await house.stores.coordinator.commit(ThreadCommit(thread_id="t", thread_state={"other": 1}))
     await house.settled(house.open(client(tmp_path / "known")), "a")
     state = await house.stores.threads.load_thread_state("t")
@@ -276,7 +278,9 @@ class Wrapped:
         return getattr(self._inner, name)
 
 
-async def test_an_answer_outlives_a_session_that_cannot_be_written(house: House, tmp_path: Path) -> None:
+async def test_an_answer_outlives_a_session_that_cannot_be_written(
+    house: Application, tmp_path: Path
+) -> None:
     coordinator = Refusing(house.stores.coordinator, StoreUnavailable("out of order"))
     mailbox = house.open(client(tmp_path / "known"), stores=Wrapped(house.stores, coordinator))
     assert (await house.settled(mailbox, "a")).run_response == "a after None"
@@ -284,7 +288,7 @@ async def test_an_answer_outlives_a_session_that_cannot_be_written(house: House,
     assert (await house.settled(mailbox, "b")).run_response == "b after None"
 
 
-async def test_a_claim_that_was_lost_at_the_end_writes_no_answer(house: House, tmp_path: Path) -> None:
+async def test_a_claim_that_was_lost_at_the_end_writes_no_answer(house: Application, tmp_path: Path) -> None:
     coordinator = Refusing(house.stores.coordinator, StaleClaim("lost"))
     mailbox = house.open(client(tmp_path / "known"), stores=Wrapped(house.stores, coordinator))
     await mailbox.submit_background(RunActivation.new("t", ["a"], agent_id="Ada"))

@@ -22,11 +22,11 @@ from postroom.executors.remote import RemoteExecutor
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, MessageEffects
-from postroom.mail.waking.boxes import PeopleBoxes
+from postroom.mail.waking.chat_delivery import StoredChatDelivery
+from postroom.mail.waking.mail_runs import MailRunExecutor
+from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 from postroom.mail.waking.runners import written_runner
-from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
-from postroom.mail.waking.words import AGENT_THREAD, agent_of
 from postroom.mcp_server.calls import Calls
 from waking_room import PROJECT, Room
 
@@ -66,7 +66,7 @@ class RunnerRoom(Room):
             timer=self.clock,
         )
         self.executors.add(RunnerKind.HTTP, self.results)
-        self.turns = AgentTurns(self.executors, self.store, self.clock)
+        self.turns = MailRunExecutor(self.executors, self.store, self.clock)
         self.mailbox = Mailbox(
             ExecutorsByThread({AGENT_THREAD: self.turns}),
             self.runs,
@@ -76,7 +76,7 @@ class RunnerRoom(Room):
             random=Random(1),
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=self.most_attempts),
         )
-        boxes = PeopleBoxes(self.mail, self.clock)
+        boxes = StoredChatDelivery(self.mail, self.clock)
         verified = self.rules.verified
         self.waker = Waker(self.store, self.mailbox, self.clock, verified=verified, boxes=boxes)
         self.answering = Answering(self.runs.outbox, self.store, self.mail.own_desk, self.clock)

@@ -36,7 +36,7 @@ from postroom.testing import ManualClock
 from runtime.room import call, calls, until
 
 
-class House:
+class Application:
     """Stores, a runtime with one agent, and a mailbox over both."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -71,8 +71,8 @@ class House:
 
 
 @pytest_asyncio.fixture
-async def house(clock: ManualClock) -> AsyncIterator[House]:
-    made = House(clock)
+async def house(clock: ManualClock) -> AsyncIterator[Application]:
+    made = Application(clock)
     yield made
     await made.tasks.close()
     for mailbox in made.opened:
@@ -84,7 +84,7 @@ def asked(text: str = "go", **fields: Any) -> RunActivation:
 
 
 @asynccontextmanager
-async def time_passing(house: House) -> AsyncIterator[None]:
+async def time_passing(house: Application) -> AsyncIterator[None]:
     """Let time pass for whoever sleeps."""
 
     async def passing() -> None:
@@ -114,7 +114,7 @@ class Blocking:
         self.tool = block
 
 
-async def test_a_result_is_recorded_on_the_dispatch(house: House) -> None:
+async def test_a_result_is_recorded_on_the_dispatch(house: Application) -> None:
     house.model.add(InferenceResult.text("finished"))
     submitted = await house.open().submit_background(asked())
     row = await dispatch_in(house.stores, submitted.dispatch_id, RunDispatchStatus.ACKED)
@@ -131,7 +131,7 @@ async def test_a_result_is_recorded_on_the_dispatch(house: House) -> None:
     assert await house.texts() == ["go", "finished"]
 
 
-async def test_an_agent_that_nobody_knows_is_a_dead_letter(house: House) -> None:
+async def test_an_agent_that_nobody_knows_is_a_dead_letter(house: Application) -> None:
     mailbox = house.open()
     house.runtime._resolver = MapResolver({})
     submitted = await mailbox.submit_background(RunActivation.new("t", ["go"], agent_id="missing-agent"))
@@ -142,7 +142,7 @@ async def test_an_agent_that_nobody_knows_is_a_dead_letter(house: House) -> None
 
 @pytest.mark.parametrize("pending_zone", [True, False])
 async def test_steering_reaches_the_active_run_without_another_dispatch(
-    house: House, pending_zone: bool
+    house: Application, pending_zone: bool
 ) -> None:
     tool = Blocking()
     house.model.add(calls(call("block"), text="start tool"), InferenceResult.text("saw live input"))
@@ -165,7 +165,7 @@ async def test_steering_reaches_the_active_run_without_another_dispatch(
 
 
 @pytest.mark.parametrize("reason", [WaitingReason.BACKGROUND_TASKS, WaitingReason.USER_INPUT])
-async def test_a_waiting_run_goes_on_with_a_message(house: House, reason: WaitingReason) -> None:
+async def test_a_waiting_run_goes_on_with_a_message(house: Application, reason: WaitingReason) -> None:
     await house.stores.threads.create_run(waiting_run("run-waiting", "t", reason))
     house.model.add(InferenceResult.text("reactivated"))
     submitted = await house.open().submit_background(asked("poke"))
@@ -174,7 +174,7 @@ async def test_a_waiting_run_goes_on_with_a_message(house: House, reason: Waitin
     assert (run.run_id, run.final_output) == ("run-waiting", "reactivated")
 
 
-async def test_a_background_task_wakes_its_run(house: House) -> None:
+async def test_a_background_task_wakes_its_run(house: Application) -> None:
     release = asyncio.Event()
 
     @function_tool()
@@ -202,7 +202,7 @@ async def test_a_background_task_wakes_its_run(house: House) -> None:
     assert '"done":true' in event.text()
 
 
-async def test_a_task_that_ends_at_the_very_end_of_the_run_wakes_it_as_well(house: House) -> None:
+async def test_a_task_that_ends_at_the_very_end_of_the_run_wakes_it_as_well(house: Application) -> None:
     release = asyncio.Event()
 
     @function_tool()
@@ -224,7 +224,7 @@ async def test_a_task_that_ends_at_the_very_end_of_the_run_wakes_it_as_well(hous
     assert "<background-task-event" in house.model.requests[2].messages[-1].text()
 
 
-async def test_a_decision_resumes_a_released_run(house: House) -> None:
+async def test_a_decision_resumes_a_released_run(house: Application) -> None:
     deleted: list[str] = []
 
     @function_tool({"type": "object", "properties": {"path": {"type": "string"}}}, needs_approval=True)
@@ -245,7 +245,7 @@ async def test_a_decision_resumes_a_released_run(house: House) -> None:
     assert (run.run_id, run.final_output, deleted) == (first.run_id, "gone", ["a.txt"])
 
 
-async def test_a_failed_step_is_tried_again_and_nothing_is_said_twice(house: House) -> None:
+async def test_a_failed_step_is_tried_again_and_nothing_is_said_twice(house: Application) -> None:
     @function_tool()
     async def look() -> str:
         return "seen"
@@ -259,7 +259,7 @@ async def test_a_failed_step_is_tried_again_and_nothing_is_said_twice(house: Hou
     assert await house.texts() == ["go", "", "seen", "end"]
 
 
-async def test_a_worker_that_leaves_gives_its_run_back(house: House) -> None:
+async def test_a_worker_that_leaves_gives_its_run_back(house: Application) -> None:
     tool = Blocking()
     house.model.add(calls(call("block"), text="start"))
     leaving = house.open(tool.tool)
@@ -277,7 +277,7 @@ async def test_a_worker_that_leaves_gives_its_run_back(house: House) -> None:
     assert (done.run_id, done.final_output) == (submitted.run_id, "from elsewhere")
 
 
-async def test_a_newer_message_takes_the_place_of_the_active_run(house: House) -> None:
+async def test_a_newer_message_takes_the_place_of_the_active_run(house: Application) -> None:
     tool = Blocking()
     house.model.add(calls(call("block"), text="start tool"), InferenceResult.text("the newer one"))
     mailbox = house.open(tool.tool)
@@ -292,7 +292,7 @@ async def test_a_newer_message_takes_the_place_of_the_active_run(house: House) -
     assert "start tool" in [message.text() for message in house.model.requests[1].messages]
 
 
-async def test_what_was_rolled_back_is_not_shown(house: House) -> None:
+async def test_what_was_rolled_back_is_not_shown(house: Application) -> None:
     tool = Blocking()
     house.model.add(calls(call("block"), text="start tool"), InferenceResult.text("the newer one"))
     mailbox = house.open(tool.tool)
@@ -304,7 +304,7 @@ async def test_what_was_rolled_back_is_not_shown(house: House) -> None:
     assert [message.text() for message in house.model.requests[1].messages] == ["new"]
 
 
-async def test_the_events_of_a_step_are_kept_with_it(house: House) -> None:
+async def test_the_events_of_a_step_are_kept_with_it(house: Application) -> None:
     @function_tool()
     async def look() -> str:
         return "seen"

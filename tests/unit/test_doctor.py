@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from house_room import Place, place
-from postroom.app.examination import _channel
+from application_room import Place, place
+from postroom.app.health_checks import _channel
 from postroom.app.machine import LEAST_FREE, told_of_descriptors, told_of_disk
-from postroom.app.run_operator import RunOperator
-from postroom.app.runner_operator import RunnerOperator
+from postroom.app.runner_service import RunnerService
+from postroom.app.work_service import WorkService
 from postroom.testing import ManualClock
 
 MINUTE = timedelta(minutes=1)
@@ -87,7 +87,7 @@ async def test_runs_that_were_given_up_are_a_fault_with_the_command_that_shows_t
     assert (told["state"], "1 dead_letter" in told["detail"]) == ("failed", True)
     assert "`postroom runs dead`" in told["remedy"]
     assert (await here.operator.doctor())["ok"] is False
-    (shown,) = await RunOperator(here.house.runs, here.house.mail.slug).dead()
+    (shown,) = await WorkService(here.house.runs, here.house.mail.slug).dead()
     assert (shown["dispatch_id"], shown["error"]) == ("a", "the program ended with 1")
 
 
@@ -165,7 +165,7 @@ async def test_a_runner_is_looked_at_and_never_started(
         return {name: filled(one) for name, one in value.items()} if isinstance(value, dict) else value
 
     declared = {"cwd": str(tmp_path), **filled(runner)}
-    await RunnerOperator(mail, lambda runner: None).declare(PROJECT, "Bo", declared)
+    await RunnerService(mail, lambda runner: None).declare(PROJECT, "Bo", declared)
     found = await here.operator.doctor()
     (told,) = [one for one in found["checks"] if one["name"].startswith("runner ")]
     assert told["name"].startswith("runner Bo@")
@@ -243,7 +243,7 @@ async def test_the_gauges_show_what_there_is_to_do(here: Place, tmp_path: Path) 
     for name in ("Ada", "Bo"):
         registered = {"project_key": PROJECT, "program": "p", "model": "m", "name": name}
         await mail.call("register_agent", registered)
-    await RunnerOperator(mail, lambda runner: None).declare(PROJECT, "Bo", {"argv": ["true"]})
+    await RunnerService(mail, lambda runner: None).declare(PROJECT, "Bo", {"argv": ["true"]})
     sent = {"project_key": PROJECT, "sender_name": "Ada", "to": ["Bo"], "subject": "s", "body_md": "b"}
     await mail.call("send_message", sent)
     await here.give_up("a", "no")

@@ -15,9 +15,9 @@ from gateway_room import CONFIG, Agent, Room, settled
 from postroom.app.chats import Chats
 from postroom.app.config import Settings
 from postroom.app.gateway_config import load_gateway
-from postroom.app.gateway_operator import GatewayOperator
-from postroom.app.gateway_wiring import HouseGateway, open_paths
-from postroom.app.house_runs import HouseRuns
+from postroom.app.gateway_service import GatewayService
+from postroom.app.gateway_wiring import ChatService, open_paths
+from postroom.app.run_service import RunService
 from postroom.contracts.chat import LineStatus
 from postroom.contracts.errors import (
     ConfigError,
@@ -55,15 +55,15 @@ secret_env = "SECRET"
 """
 
 
-def house(tmp_path: Path, channels: str, clock: ManualClock) -> HouseGateway:
+def house(tmp_path: Path, channels: str, clock: ManualClock) -> ChatService:
     (tmp_path / "gateway.toml").write_text(AGENT + channels)
     given = {"SECRET": SECRET, "BOT": "4711:abc", "SLACK": "xoxb-1", "HOME": str(tmp_path)}
     told = load_gateway(Settings(data_dir=tmp_path), environment=given)
     assert told is not None
     registry = CollectorRegistry()
-    runs = HouseRuns(MemoryRunStores(clock), registry=registry, timer=clock)
+    runs = RunService(MemoryRunStores(clock), registry=registry, timer=clock)
     chat = MemoryChatStores(clock)
-    return HouseGateway(told, runs=runs, chat=chat, clock=clock, registry=registry, timer=clock)
+    return ChatService(told, runs=runs, chat=chat, clock=clock, registry=registry, timer=clock)
 
 
 def test_each_channel_answers_below_its_own_address_and_no_other(tmp_path: Path, clock: ManualClock) -> None:
@@ -97,7 +97,7 @@ def test_a_platform_that_is_not_enabled_is_not_loaded(
 
 @dataclass
 class Stand:
-    """Stands for `HouseGateway` where only these parts are looked at."""
+    """Stands for `ChatService` where only these parts are looked at."""
 
     gateway: Gateway
     adapters: tuple[FakeChannel, ...]
@@ -110,7 +110,7 @@ class Stand:
 class Desk:
     """An operator of a gateway with a fake channel, and an agent behind it."""
 
-    operator: GatewayOperator
+    operator: GatewayService
     stand: Stand
     gateway: Gateway
     channel: FakeChannel
@@ -125,7 +125,7 @@ async def desk(clock: ManualClock) -> AsyncIterator[Desk]:
     agent = Agent()
     gateway, channel = await room.open(agent, config=replace(CONFIG, unauthorized_dm_behavior="pair"))
     stand = Stand(gateway, (channel,), SimpleNamespace(stores=runs), room.opened[0][1])
-    yield Desk(GatewayOperator(stand), stand, gateway, channel, room, agent)  # type: ignore[arg-type]  # its parts
+    yield Desk(GatewayService(stand), stand, gateway, channel, room, agent)  # type: ignore[arg-type]  # its parts
     await room.close()
 
 
@@ -190,7 +190,7 @@ async def test_the_files_home_counts_where_nobody_made_another(clock: ManualCloc
     told = replace(CONFIG.platforms[Platform.TELEGRAM], home_channel=home)
     config = replace(CONFIG, platforms={Platform.TELEGRAM: told})
     gateway, channel = await room.open(Agent(), config=config)
-    operator = GatewayOperator(Stand(gateway, (channel,), SimpleNamespace(stores=runs), None))  # type: ignore[arg-type]  # its parts
+    operator = GatewayService(Stand(gateway, (channel,), SimpleNamespace(stores=runs), None))  # type: ignore[arg-type]  # its parts
     await operator.send(Notice(platform="telegram", text="The lights go out."))
     await settled(lambda: channel.said, room.hurry(gateway))
     assert (channel.said[0].chat_id, channel.said[0].metadata["thread_id"]) == ("team", "7")

@@ -24,7 +24,7 @@ from postroom.http_api.lag import LagMeter, measure_lag
 from postroom.http_api.operations import Check, Readiness
 from postroom.http_api.readiness import FreshReadiness, archive_check, loop_check, store_check
 from postroom.http_api.routes import application, routes
-from postroom.http_api.sessions import MOST_CODES, Attempts, LoginCodes, LoginDesk, Sessions
+from postroom.http_api.sessions import MOST_CODES, Attempts, LoginCodes, LoginService, Sessions
 from postroom.testing.clock import ManualClock
 from postroom.version import __version__
 
@@ -85,7 +85,7 @@ class Server:
         sessions = Sessions(b"k" * 32, self.clock)
         self.cookie_name = sessions.cookie_name
         is_operator = token_check(TOKEN)
-        desk = LoginDesk(sessions, self.codes, self.clock, is_operator=is_operator)
+        desk = LoginService(sessions, self.codes, self.clock, is_operator=is_operator)
         made = routes(self.operations, desk, registry=self.registry, clock=self.clock)
         pages = [Route("/", _home), Route("/p/{slug}", _home), Route("/broken", _broken)]
         self.app = Guard(
@@ -303,7 +303,7 @@ async def test_the_operators_routes_are_shut_to_everybody_else(server: Server) -
 
 
 async def test_without_the_guard_the_operators_routes_refuse_everybody(server: Server) -> None:
-    desk = LoginDesk(Sessions(b"k", server.clock), server.codes, server.clock, is_operator=lambda _: True)
+    desk = LoginService(Sessions(b"k", server.clock), server.codes, server.clock, is_operator=lambda _: True)
     bare = application([*routes(server.operations, desk, registry=server.registry, clock=server.clock)])
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=bare), base_url=BASE) as client:
         reply = await client.get("/admin/status", headers=BEARER)

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message
 from mail_room import HARBOR, SHORE
 from postroom import sse
 from postroom.http_api.rest import event_routes
-from postroom.mail.bell import Bell
+from postroom.mail.notifying import ChangeNotifier
 from rest_room import OPERATOR, Edge, opened
 
 PATIENCE = 5
@@ -202,7 +202,7 @@ async def test_who_waits_is_refused_when_its_token_ends(edge: Edge, monkeypatch:
 
     def next_ring() -> asyncio.Event:
         waits.set()
-        return Bell.next_ring(bell)
+        return ChangeNotifier.next_ring(bell)
 
     monkeypatch.setattr(bell, "next_ring", next_ring)
     bearer = {"Authorization": f"Bearer {await edge.token_of('Ada')}"}

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import structlog
 
+from application_room import Place, place
 from fake_postroom import FakePostroom
-from house_room import Place, place
 from postroom.app.backups import stamp
 from postroom.app.config import Settings
 from postroom.app.logs import configure_logs
-from postroom.app.runner_operator import RunnerOperator
+from postroom.app.runner_service import RunnerService
 from postroom.cli.main import main
 from postroom.contracts.errors import StoreFull
 from postroom.testing import ManualClock
@@ -74,7 +74,7 @@ async def fill(here: Place) -> list[str]:
         "env": {"API_KEY": "quux"},
         "prompt": "argument",
     }
-    await RunnerOperator(mail, lambda runner: None).declare(PROJECT, "QuuxBo", runner)
+    await RunnerService(mail, lambda runner: None).declare(PROJECT, "QuuxBo", runner)
     await here.give_up("quux-dead", "the program said: quux")
     await here.queue("quux-waiting")
     folder = here.house.backups.folder

@@ -18,7 +18,7 @@ from postroom.app import otel
 from postroom.app.config import Settings
 from postroom.app.otel import OtelTracing
 from postroom.app.telemetry import open_tracing, traces_of
-from postroom.app.wiring import House
+from postroom.app.wiring import Application
 from postroom.contracts.errors import MissingExtra, UnknownAgent
 from postroom.contracts.tracing import OFF
 from postroom.mail.desk import Caller
@@ -171,7 +171,7 @@ def test_on_without_its_libraries_nothing_is_started_and_the_extra_is_named(
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingExtra, match="telemetry is on and needs opentelemetry") as refused:
-        House.open(Settings(data_dir=tmp_path / "data", telemetry=True))
+        Application.open(Settings(data_dir=tmp_path / "data", telemetry=True))
     assert "pip install 'postroom[otel]'" in (refused.value.remedy or "")
     assert not (tmp_path / "data").exists()
 

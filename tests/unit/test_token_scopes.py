@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from mail_room import HARBOR, SHORE, everything, furnish
-from postroom.app.people_operator import PeopleOperator
+from postroom.app.people_service import PeopleService
 from postroom.app.tokens import new_named_token
 from postroom.contracts.errors import InsufficientScope, NotPermitted, StoreUnavailable, UnknownProject
 from postroom.contracts.tokens import ADMIN, SCOPES, Grant
@@ -209,7 +209,7 @@ async def test_a_bound_token_reaches_no_project_by_another_name(edge: Edge, key:
 
 
 async def test_a_bound_token_writes_to_no_person_and_the_answer_is_as_if_nobody_was_named(edge: Edge) -> None:
-    people = PeopleOperator(edge.mail, lambda _: True)
+    people = PeopleService(edge.mail, lambda _: True)
     headers = await edge.named_token("harbor", *WITHOUT_ADMIN, project=HARBOR)
     message = {**arguments_of("send_message"), "to": ["human:alice", "chat:telegram/77"]}
     before = (await edge.ask("send_message", message, headers=headers)).json()

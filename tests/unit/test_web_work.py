@@ -12,7 +12,7 @@ import pytest_asyncio
 from starlette.applications import Starlette
 
 from dispatch_room import Noop
-from postroom.app import run_operator
+from postroom.app import work_service
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.messages import Message
@@ -506,8 +506,8 @@ async def test_a_run_that_is_tried_again_may_fail_again_and_that_is_told_once_mo
 
 
 async def test_what_was_given_up_is_shown_however_much_has_ended_since(room, monkeypatch):
-    monkeypatch.setattr(run_operator, "ENDED", 1)
-    monkeypatch.setattr(run_operator, "_EACH", 1)
+    monkeypatch.setattr(work_service, "ENDED", 1)
+    monkeypatch.setattr(work_service, "_EACH", 1)
     browser, fields = await dead(room)
     for _ in range(3):
         room.clock.advance(timedelta(seconds=1))

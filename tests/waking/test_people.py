@@ -2,7 +2,7 @@
 
 import pytest
 
-from postroom.app.people_operator import PeopleOperator
+from postroom.app.people_service import PeopleService
 from postroom.contracts.errors import (
     InvalidArgument,
     InvalidRecipients,
@@ -16,7 +16,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.people import ChatPlace
 from postroom.mail.desk import Caller, Rules
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
-from postroom.mail.waking.boxes import PeopleBoxes
+from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from waking_room import PROJECT, number
 
 PIER = ChatPlace(platform="telegram", chat_id="77")
@@ -47,12 +47,12 @@ def carrier(room):
 
 @pytest.fixture
 def boxes(room):
-    return PeopleBoxes(room.mail, room.clock)
+    return StoredChatDelivery(room.mail, room.clock)
 
 
 async def named(room, name="alice", chat="telegram/77"):
     carrier = room.waker.carrier
-    desk = PeopleOperator(room.mail, lambda place: carrier is not None and carrier.reaches(place))
+    desk = PeopleService(room.mail, lambda place: carrier is not None and carrier.reaches(place))
     return await desk.add(name, chat)
 
 
@@ -154,7 +154,7 @@ async def test_only_the_chat_that_has_a_message_answers_it(room, carrier, boxes)
 
 async def test_a_person_who_was_removed_is_written_to_no_more_and_may_come_back(room, carrier):
     await room.people("Ada")
-    desk = PeopleOperator(room.mail, carrier.reaches)
+    desk = PeopleService(room.mail, carrier.reaches)
     assert await desk.remove("alice") is False
     assert await desk.everybody() == []
     await desk.add("alice", "telegram/77")

@@ -13,7 +13,7 @@ from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.mail.desk import Rules
-from postroom.mail.waking.ended import MOST_ANSWERS
+from postroom.mail.waking.completion import MOST_ANSWERS
 from waking_room import PROJECT, number
 
 

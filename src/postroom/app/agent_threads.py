@@ -2,7 +2,7 @@
 
 from postroom.contracts.run_stores import RunQuery, RunStores, ThreadQuery
 from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.mail.waking.words import AGENT_THREAD, agent_of
+from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 
 OPEN_STATUSES = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 

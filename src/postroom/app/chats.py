@@ -8,7 +8,7 @@ from postroom.concurrency import Tasks
 from postroom.contracts.errors import InternalError, PostroomError
 
 if TYPE_CHECKING:
-    from postroom.app.gateway_wiring import HouseGateway
+    from postroom.app.gateway_wiring import ChatService
 
 _LOOK_SECONDS = 0.1
 
@@ -16,7 +16,7 @@ _LOOK_SECONDS = 0.1
 class Chats:
     """Starts a gateway, perhaps behind everything else, and stops it; `end` stops the server."""
 
-    def __init__(self, gateway: "HouseGateway", *, end: Callable[[], None]) -> None:
+    def __init__(self, gateway: "ChatService", *, end: Callable[[], None]) -> None:
         self._gateway = gateway
         self._end = end
         self._tasks = Tasks("chats")

@@ -5,9 +5,9 @@ import shutil
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from postroom.app.examination import Examination
-from postroom.app.findings import Finding, broken
-from postroom.app.wiring import House
+from postroom.app.check_results import CheckResult, broken
+from postroom.app.health_checks import HealthChecks
+from postroom.app.wiring import Application
 from postroom.contracts.errors import ArchiveUnavailable, PostroomError, StoreError
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads
@@ -16,7 +16,7 @@ from postroom.mail.outgoing import ARCHIVE
 from postroom.stores.sqlite import sqlite_release
 
 if TYPE_CHECKING:
-    from postroom.app.gateway_operator import GatewayOperator
+    from postroom.app.gateway_service import GatewayService
 
 PAGE = 500
 
@@ -24,11 +24,11 @@ PAGE = 500
 class Doctor:
     """Looks at every part of a house; nothing is mended, and no program is started but Git."""
 
-    def __init__(self, house: House, chats: "GatewayOperator | None") -> None:
+    def __init__(self, house: Application, chats: "GatewayService | None") -> None:
         self._house = house
-        self._rest = Examination(house, chats)
+        self._rest = HealthChecks(house, chats)
 
-    async def findings(self) -> list[Finding]:
+    async def findings(self) -> list[CheckResult]:
         """Return what was found, part by part; one that cannot be looked at is told and ends nothing."""
         found = [
             *await _seen("store writes", self._store_writes),
@@ -42,14 +42,14 @@ class Doctor:
             found += await _seen(part, look)
         return found
 
-    async def _store_writes(self) -> list[Finding]:
+    async def _store_writes(self) -> list[CheckResult]:
         await self._house.store.probe()
-        return [Finding(part="store writes", state="ok", detail="a probe row was written and read back")]
+        return [CheckResult(part="store writes", state="ok", detail="a probe row was written and read back")]
 
-    async def _store_reads(self) -> list[Finding]:
+    async def _store_reads(self) -> list[CheckResult]:
         if faults := await self._house.store.check():
             return [
-                Finding(
+                CheckResult(
                     part="store reads",
                     state="failed",
                     detail="; ".join(faults[:5]),
@@ -57,17 +57,17 @@ class Doctor:
                     facts={"faults": len(faults)},
                 )
             ]
-        return [Finding(part="store reads", state="ok", detail="every table and index was read")]
+        return [CheckResult(part="store reads", state="ok", detail="every table and index was read")]
 
-    async def _archives(self) -> list[Finding]:
+    async def _archives(self) -> list[CheckResult]:
         return [await self._archive(project) for project in await self._house.store.read(all_projects)]
 
-    async def _archive(self, project: Project) -> Finding:
+    async def _archive(self, project: Project) -> CheckResult:
         """Compare the messages of a project with those of its archive."""
         house = self._house
 
-        def found(state: str, detail: str, remedy: str = "") -> Finding:
-            return Finding(
+        def found(state: str, detail: str, remedy: str = "") -> CheckResult:
+            return CheckResult(
                 part="archive",
                 about=project.slug,
                 state="ok" if state == "ok" else "failed",
@@ -102,7 +102,7 @@ class Doctor:
         return repository.check(), {number for number in ids if number is not None}
 
 
-async def _seen(part: str, look: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
+async def _seen(part: str, look: Callable[[], Awaitable[list[CheckResult]]]) -> list[CheckResult]:
     """Look at a part. A store that fails is found at the store's own parts; the others are unknown then."""
     try:
         return await look()
@@ -111,7 +111,7 @@ async def _seen(part: str, look: Callable[[], Awaitable[list[Finding]]]) -> list
             return [broken(part, error)]
         detail = f"it could not be seen: {error.message}"
         facts = {"code": error.code}
-        return [Finding(part=part, state="unknown", detail=detail, remedy=error.remedy, facts=facts)]
+        return [CheckResult(part=part, state="unknown", detail=detail, remedy=error.remedy, facts=facts)]
     except PostroomError as error:
         return [broken(part, error)]
 
@@ -133,11 +133,11 @@ def _message_ids(tx: MailReads, project: Project) -> set[int]:
     return ids
 
 
-def _sqlite_release() -> Finding:
+def _sqlite_release() -> CheckResult:
     release, is_safe = sqlite_release()
     if is_safe:
-        return Finding(part="sqlite", state="ok", detail=f"SQLite {release}")
-    return Finding(
+        return CheckResult(part="sqlite", state="ok", detail=f"SQLite {release}")
+    return CheckResult(
         part="sqlite",
         state="ok",
         detail=f"SQLite {release} has the WAL-reset defect; only our writer checkpoints, so it cannot strike",
@@ -145,8 +145,8 @@ def _sqlite_release() -> Finding:
     )
 
 
-def _git_found() -> Finding:
+def _git_found() -> CheckResult:
     if shutil.which("git"):
-        return Finding(part="git", state="ok", detail="git was found")
+        return CheckResult(part="git", state="ok", detail="git was found")
     detail = "git was not found; mail works, the archive waits"
-    return Finding(part="git", state="failed", detail=detail, remedy="install git")
+    return CheckResult(part="git", state="failed", detail=detail, remedy="install git")

@@ -19,23 +19,23 @@ from postroom.app import places
 from postroom.app.config import Settings
 from postroom.app.gateway_config import AgentConfig, GatewayFile
 from postroom.app.gateway_platforms import PLATFORMS
-from postroom.app.house_runs import HouseRuns
+from postroom.app.run_service import RunService
 from postroom.concurrency import SystemTimer
 from postroom.contracts.chat import CHAT_THREAD, ChatStores
 from postroom.contracts.clock import Clock, SystemClock, Timer
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.messages import Json
-from postroom.contracts.people import MessageBoxes
+from postroom.contracts.people import ChatDelivery
 from postroom.gateway.config import Platform, PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.messages import MessageCarrier
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.presence import ChatExecutor, Presence
 from postroom.gateway.replies import ChatEffects
 from postroom.gateway.services import services
 from postroom.gateway.status import ScopedLocks
+from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.http_api.guard import OpenPath
 from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, OpenAICompatibleModel, ResolvedAgent
 
@@ -46,19 +46,19 @@ CHANNELS: Final = "/channels"
 """Below this are the routes of channels that have no address of their own at the root."""
 
 
-class HouseGateway:
+class ChatService:
     """A gateway with what stands behind it; made outside of the event loop, run inside."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
         told: GatewayFile,
         *,
-        runs: HouseRuns,
+        runs: RunService,
         chat: ChatStores,
         clock: Clock,
         registry: CollectorRegistry,
         agents: RunsAgents | None = None,
-        boxes: MessageBoxes | None = None,
+        boxes: ChatDelivery | None = None,
         locks_dir: Path | None = None,
         timer: Timer | None = None,
     ) -> None:
@@ -81,7 +81,7 @@ class HouseGateway:
         self.mailbox = runs.mailbox
         self.state = "stopped"
         """stopped, starting, running or stopping."""
-        presence, effects = Presence(config.streaming, clock, timer), ChatEffects()
+        presence, effects = StreamingPresenter(config.streaming, clock, timer), ChatEffects()
         self._model: OpenAICompatibleModel | None = None
         agent = self._answering(told.agent, agents, clock, timer)
         runs.serve(CHAT_THREAD, ChatExecutor(agent, presence), effects)
@@ -90,7 +90,7 @@ class HouseGateway:
             stores=chat,
             outbox=runs.stores.outbox,
             threads=runs.stores.threads,
-            mailroom=self.mailbox,
+            run_queue=self.mailbox,
             presence=presence,
             clock=clock,
             timer=timer,
@@ -174,20 +174,20 @@ def open_gateway(  # noqa: PLR0913 - every port by name
     told: GatewayFile,
     settings: Settings,
     *,
-    runs: HouseRuns,
+    runs: RunService,
     chat: ChatStores,
     clock: Clock,
     registry: CollectorRegistry,
     agents: RunsAgents,
-    boxes: MessageBoxes,
-) -> HouseGateway:
+    boxes: ChatDelivery,
+) -> ChatService:
     """Make the gateway of a server with these settings.
 
     Raises:
         ConfigError: a channel cannot be made, or its address is the MCP endpoint's.
         MissingExtra: the model's client is not installed.
     """
-    made = HouseGateway(
+    made = ChatService(
         told,
         runs=runs,
         chat=chat,

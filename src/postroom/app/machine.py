@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from postroom.app.findings import Finding
+from postroom.app.check_results import CheckResult
 
 LEAST_FREE: Final = 256 * 1024 * 1024
 """Bytes; with less, the next large message or backup may be one too many."""
@@ -44,30 +44,30 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes) -> Finding:
+def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes) -> CheckResult:
     """Return how much room there is beside the database. Blocks."""
     try:
         size, free = database.stat().st_size, free_of(database.parent)
     except OSError as error:
         detail = f"it cannot be seen: {error.strerror}"
-        return Finding(part="disk", state="unknown", detail=detail, remedy="look at the disk yourself")
+        return CheckResult(part="disk", state="unknown", detail=detail, remedy="look at the disk yourself")
     detail = f"{free} bytes are free, the database has {size}"
     facts = {"free_bytes": free, "database_bytes": size}
     if free < max(LEAST_FREE, 2 * size):
         remedy = "free space, or move the data folder: mail is refused when nothing is left"
-        return Finding(part="disk", state="failed", detail=detail, remedy=remedy, facts=facts)
-    return Finding(part="disk", state="ok", detail=detail, facts=facts)
+        return CheckResult(part="disk", state="failed", detail=detail, remedy=remedy, facts=facts)
+    return CheckResult(part="disk", state="ok", detail=detail, facts=facts)
 
 
-def told_of_descriptors(used: int | None, most: int | None) -> Finding:
+def told_of_descriptors(used: int | None, most: int | None) -> CheckResult:
     """Return how many files and sockets are open of those that may be."""
     if used is None:
         detail = "this system does not tell how many are open"
-        return Finding(part="descriptors", state="unknown", detail=detail, remedy="look with lsof")
+        return CheckResult(part="descriptors", state="unknown", detail=detail, remedy="look with lsof")
     facts = {"open": used, "most": most}
     if most is not None and used > MOST_USED * most:
         detail = f"{used} of {most} are open"
         remedy = "raise the limit (`ulimit -n`, LimitNOFILE), or find what opens so many"
-        return Finding(part="descriptors", state="failed", detail=detail, remedy=remedy, facts=facts)
+        return CheckResult(part="descriptors", state="failed", detail=detail, remedy=remedy, facts=facts)
     detail = f"{used} of {most or 'any number'} are open"
-    return Finding(part="descriptors", state="ok", detail=detail, facts=facts)
+    return CheckResult(part="descriptors", state="ok", detail=detail, facts=facts)

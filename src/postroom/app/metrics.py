@@ -29,7 +29,7 @@ HOUSE: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HouseState:
+class ServerState:
     """What the house has to do, and what it does it with, at one moment."""
 
     dead_letters: int
@@ -94,7 +94,7 @@ class Metrics:
             self._rows.labels(kind).set(count)
         self._lag.set(lag_seconds)
 
-    def show_house(self, state: HouseState) -> None:
+    def show_house(self, state: ServerState) -> None:
         """Set the gauges of what the house has to do and what it does it with."""
         shown = {
             "dead_letters": state.dead_letters,

@@ -13,8 +13,8 @@ from postroom.contracts.tools import Suspension, ToolCallResumeMode, ToolDescrip
 from postroom.mail.commands import AgentName
 from postroom.mail.desk import Caller
 from postroom.mail.operations import OPERATIONS, Operation
-from postroom.mail.waking.turns import ASK
-from postroom.mail.waking.words import decision_told
+from postroom.mail.waking.mail_runs import ASK
+from postroom.mail.waking.prompts import decision_told
 from postroom.mcp_server.calls import Calls
 from postroom.mcp_server.schema import input_schema
 from postroom.runtime import Tool, ToolContext

@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from postroom.app import places
+from postroom.app.admin_service import AdminService
 from postroom.app.agents_config import load_agents
 from postroom.app.budgets_config import load_budgets
 from postroom.app.chats import Chats
@@ -27,14 +28,13 @@ from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.gateway_config import load_gateway
 from postroom.app.logs import configure_logs
-from postroom.app.message_operator import MessageOperator
-from postroom.app.operator import Operator
-from postroom.app.people_operator import PeopleOperator
-from postroom.app.question_operator import QuestionOperator
-from postroom.app.run_operator import RunOperator
-from postroom.app.runner_operator import RunnerOperator
+from postroom.app.message_service import MessageService
+from postroom.app.people_service import PeopleService
+from postroom.app.question_service import QuestionService
+from postroom.app.runner_service import RunnerService
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
-from postroom.app.wiring import Declared, House
+from postroom.app.wiring import Application, Declared
+from postroom.app.work_service import WorkService
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
@@ -45,7 +45,7 @@ from postroom.http_api.lag import LagMeter, measure_lag
 from postroom.http_api.people_routes import people_routes
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application, routes
-from postroom.http_api.sessions import LoginCodes, LoginDesk, Sessions
+from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
 from postroom.mail.event_following import EventFollowing
 from postroom.mail.following import Following
 from postroom.mail.hooks import Hooks
@@ -53,7 +53,7 @@ from postroom.mail.query import parse_query
 from postroom.mcp_server.endpoint import Endpoint
 from postroom.version import __version__
 from postroom.web import page_routes
-from postroom.web.desks import Workroom
+from postroom.web.services import PageServices
 
 _LOG = structlog.get_logger(__name__)
 
@@ -70,21 +70,21 @@ CHANNELS_SECONDS: Final = 10
 class Site:
     """The application and everything that stands behind it; enter it to let the background work run."""
 
-    def __init__(self, house: House, token: str) -> None:
+    def __init__(self, house: Application, token: str) -> None:
         settings, clock = house.settings, house.clock
         self._house = house
         self._meter = LagMeter()
-        self.operator = Operator(house, self._meter, started_at=clock.now())
+        self.operator = AdminService(house, self._meter, started_at=clock.now())
         if house.gateway is not None:
-            from postroom.app.gateway_operator import GatewayOperator  # loaded where there are chats
+            from postroom.app.gateway_service import GatewayService  # loaded where there are chats
 
-            self.operator.chats = GatewayOperator(house.gateway)
+            self.operator.chats = GatewayService(house.gateway)
         is_operator = token_check(token)
         sessions = Sessions(derived_key(token, "page-session"), clock)
         self.codes = LoginCodes(clock)
         self._visitors = sessions
-        self._people = PeopleOperator(house.mail, house.agents.reaches)
-        desk = LoginDesk(sessions, self.codes, clock, is_operator=is_operator)
+        self._people = PeopleService(house.mail, house.agents.reaches)
+        desk = LoginService(sessions, self.codes, clock, is_operator=is_operator)
         server = house.mcp_server()
         server.streamable_http_app(
             json_response=True,
@@ -106,9 +106,9 @@ class Site:
         self.has_chat_page = any(one.path == "/chat" for one in channels)
         self.app: ASGIApp = _Aliases(_door(app, settings, credentials, channels), settings.mcp_path)
 
-    def _routes(self, desk: LoginDesk) -> list[BaseRoute]:
+    def _routes(self, desk: LoginService) -> list[BaseRoute]:
         house, settings = self._house, self._house.settings
-        questions, runs = QuestionOperator(house.runs, house.clock), RunOperator(house.runs, house.mail.slug)
+        questions, runs = QuestionService(house.runs, house.clock), WorkService(house.runs, house.mail.slug)
         return [
             Route(settings.mcp_path, Endpoint(StreamableHTTPASGIApp(self._sessions))),
             *routes(
@@ -119,7 +119,7 @@ class Site:
                 mcp_path=settings.mcp_path,
                 refresh=self.operator.refresh_metrics,
                 chats=self.operator.chats,
-                runners=RunnerOperator(house.mail, house.agents.executors.check),
+                runners=RunnerService(house.mail, house.agents.executors.check),
                 questions=questions,
                 runs=runs,
                 tokens=house.tokens,
@@ -135,10 +135,10 @@ class Site:
             ),
         ]
 
-    def _workroom(self, questions: QuestionOperator, runs: RunOperator) -> Workroom:
+    def _workroom(self, questions: QuestionService, runs: WorkService) -> PageServices:
         """Return what the pages need so that people who have logged in can work on them."""
-        messages = MessageOperator(self._house.mail, self._house.calls, self._people)
-        return Workroom(visitors=self._visitors, questions=questions, messages=messages, runs=runs)
+        messages = MessageService(self._house.mail, self._house.calls, self._people)
+        return PageServices(visitors=self._visitors, questions=questions, messages=messages, runs=runs)
 
     def end_listening(self) -> None:
         """End the streams of those who listen; whatever else they asked is still answered."""
@@ -188,7 +188,9 @@ class _Aliases:
 class _Server(uvicorn.Server):
     """Uvicorn's server; once it listens, clients are told where."""
 
-    def __init__(self, config: uvicorn.Config, house: House, site: Site, address: tuple[str, int]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, house: Application, site: Site, address: tuple[str, int]
+    ) -> None:
         super().__init__(config)
         self._house = house
         self._site = site
@@ -286,7 +288,7 @@ def run(settings: Settings) -> int:
     token = load_or_make_token(places.token_file(settings.data_dir))
     listener = _listen(settings)
     try:
-        house = House.open(settings, clock=SystemClock(), declared=declared)
+        house = Application.open(settings, clock=SystemClock(), declared=declared)
     except BaseException:
         listener.close()
         raise

@@ -14,8 +14,8 @@ from importlib import metadata
 from pathlib import Path, PurePath
 from typing import Final
 
+from postroom.app.check_results import CheckResult
 from postroom.app.config import Settings, explain
-from postroom.app.findings import Finding
 from postroom.contracts.errors import InvalidRunner, all_errors
 from postroom.contracts.messages import Json
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
@@ -67,7 +67,7 @@ def outline_documents(outline: Outline) -> dict[str, str]:
     }
 
 
-def told_findings(findings: Iterable[Finding]) -> list[dict[str, object]]:
+def told_findings(findings: Iterable[CheckResult]) -> list[dict[str, object]]:
     """Return findings by their parts and facts, without what they say in words."""
     return [{"part": one.part, "state": one.state, **one.facts} for one in findings]
 

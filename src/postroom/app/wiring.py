@@ -5,14 +5,14 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from postroom.app.agent_supervisor import AgentSupervisor
 from postroom.app.agents_config import DeclaredAgent
 from postroom.app.backups import Backups
 from postroom.app.config import Settings
-from postroom.app.house_agents import HouseAgents
-from postroom.app.house_runs import HouseRuns
 from postroom.app.log_trimming import LogTrimming
 from postroom.app.metrics import Metrics
 from postroom.app.places import agent_token_dir, write_private
+from postroom.app.run_service import RunService
 from postroom.app.telemetry import open_tracing
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.budgets import Budget
@@ -31,7 +31,7 @@ from postroom.stores.sqlite import SqliteStore
 
 if TYPE_CHECKING:
     from postroom.app.gateway_config import GatewayFile
-    from postroom.app.gateway_wiring import HouseGateway
+    from postroom.app.gateway_wiring import ChatService
 
 LOG_RESERVE = 8 << 20
 """Bytes of the database's log that are written beforehand: about what is written between two checkpoints."""
@@ -47,7 +47,7 @@ class Declared(NamedTuple):
 NOTHING: Final = Declared()
 
 
-class House:
+class Application:
     """A running installation: the store, the services over it, and what works in the background."""
 
     def __init__(
@@ -74,12 +74,12 @@ class House:
             clock,
             Author(name=settings.git_author_name, email=settings.git_author_email),
         )
-        self.runs = HouseRuns(store.runs, registry=self.metrics.registry, budgets=declared.budgets)
-        self.agents = HouseAgents(settings, self.mail, self.calls, self.runs, clock, declared.agents)
+        self.runs = RunService(store.runs, registry=self.metrics.registry, budgets=declared.budgets)
+        self.agents = AgentSupervisor(settings, self.mail, self.calls, self.runs, clock, declared.agents)
         self.backups = Backups(settings, store, clock)
         self.trimming = LogTrimming(settings, store)
         self.mail.on_change = self._changed
-        self.gateway: HouseGateway | None = None
+        self.gateway: ChatService | None = None
         """Its chats, where they are configured; run by whoever serves."""
         self._turn = asyncio.Lock()
         self._relay: ArchiveRelay | None = None
@@ -92,7 +92,7 @@ class House:
         clock: Clock | None = None,
         purpose: str = "server",
         declared: Declared = NOTHING,
-    ) -> "House":
+    ) -> "Application":
         """Own the database and put everything together; nothing runs yet.
 
         `declared` is what the configuration file has run, and how much of it.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from postroom.app import places
 from postroom.app.backups import folder_of, newest_backup
+from postroom.app.check_results import CheckResult, broken, span
 from postroom.app.config import Settings, load_settings
-from postroom.app.findings import Finding, broken, span
 from postroom.app.machine import told_of_disk
 from postroom.app.support import as_json, common_documents, outline_documents, told_findings
 from postroom.app.tokens import load_or_make_token
@@ -81,7 +81,7 @@ def support_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
     except PostroomError as error:
         found.append(broken("store", error))
     else:
-        found.append(Finding(part="store", state="ok", detail="its shape was read"))
+        found.append(CheckResult(part="store", state="ok", detail="its shape was read"))
     found += [_backups(settings, now), told_of_disk(settings.database)]
     return {**common_documents(settings), **told, "doctor.json": as_json(told_findings(found))}
 
@@ -125,18 +125,18 @@ def _look_at_store(settings: Settings, now: int) -> None:
         lock.release()
 
 
-def _backups(settings: Settings, now: int) -> Finding:
+def _backups(settings: Settings, now: int) -> CheckResult:
     """Look how old the newest backup is; whether it is overdue a server knows that runs."""
     try:
         newest = newest_backup(folder_of(settings), now)
     except StoreError as error:
         return broken("backups", error)
     if newest is None:
-        return Finding(
+        return CheckResult(
             part="backups", state="unknown", detail="there is none", remedy="run `postroom backup`"
         )
     detail = f"the newest, {newest.path.name}, is {span(now - newest.made_at)} old"
-    return Finding(part="backups", state="ok", detail=detail)
+    return CheckResult(part="backups", state="ok", detail=detail)
 
 
 def _checked(name: str, look: Callable[[], None]) -> dict[str, object]:

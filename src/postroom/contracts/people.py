@@ -71,7 +71,7 @@ class Carrier(Protocol):
         ...
 
 
-class MessageBoxes(Protocol):
+class ChatDelivery(Protocol):
     """Is told what became of messages in chats, and takes people's answers to them."""
 
     async def arrived(self, key: str) -> None:

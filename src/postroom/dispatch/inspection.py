@@ -78,7 +78,7 @@ class Inspection:
         )
 
     async def replay(self, dispatch_id: str) -> MailboxSubmitResult:
-        """Have a dead letter tried again as a new run on the same messages, and take it out of the tray.
+        """Have a dead letter tried again as a new run on the same messages; it leaves the dead-letter queue.
 
         It may be repeated when its end was not heard of: the new run's id is made of the dead letter's, so
         that there is one.
@@ -120,7 +120,7 @@ class Inspection:
         )
 
     async def discard(self, dispatch_id: str) -> RunDispatch:
-        """Take a dead letter out of the tray for good; its run keeps the error.
+        """Take a dead letter out of the dead-letter queue for good; its run keeps the error.
 
         Raises:
             UnknownDispatch: there is no such dispatch.

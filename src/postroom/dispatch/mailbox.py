@@ -187,7 +187,7 @@ class Mailbox:
             request.thread_id, request.messages, mode or DeliveryMode()
         )
 
-    async def hand_in(
+    async def deliver(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
     ) -> MailboxSubmitResult | None:
         """Put messages where runs of the thread read them as `mode` says; one that `starts_run` starts one.
@@ -200,7 +200,7 @@ class Mailbox:
             InvalidSubmission: as for `submit_background`; nothing was written.
         """
         self._refuse_closed()
-        return await self._parts.submissions.hand_in(thread_id, messages, mode)
+        return await self._parts.submissions.deliver(thread_id, messages, mode)
 
     async def edit_pending(
         self, thread_id: str, message: Message, *, expected_revision: int | None = None
@@ -269,7 +269,7 @@ class Mailbox:
         return await self._parts.inspection.replay(dispatch_id)
 
     async def discard_dead_letter(self, dispatch_id: str) -> RunDispatch:
-        """Take a dead letter out of the tray for good.
+        """Take a dead letter out of the dead-letter queue for good.
 
         Raises:
             UnknownDispatch, IllegalTransition: there is no such dead letter.

@@ -297,7 +297,7 @@ class Submissions:
         except (ActiveRunConflict, DeliveryBlocked, DuplicateRecord):
             return None
 
-    async def hand_in(
+    async def deliver(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
     ) -> MailboxSubmitResult | None:
         """Put messages where they are read as their mode says; return the run that was started for them.

@@ -6,7 +6,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.chat import ChatSession
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StateError
-from postroom.contracts.mailroom import Mailroom
+from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.run_stores import RunQuery, ThreadStore
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
@@ -23,8 +23,8 @@ ANSWERED_ALREADY = "That was answered already."
 class Asking:
     """Finds questions and hands answers to the runs that wait for them."""
 
-    def __init__(self, mailroom: Mailroom, threads: ThreadStore, notices: Notices, clock: Clock) -> None:
-        self._mailroom = mailroom
+    def __init__(self, run_queue: RunQueue, threads: ThreadStore, notices: Notices, clock: Clock) -> None:
+        self._run_queue = run_queue
         self._threads = threads
         self._notices = notices
         self._clock = clock
@@ -51,7 +51,7 @@ class Asking:
         [chosen] = named_ones
         who = source.user_name or source.user_id or ""
         decision = decided(chosen, approved=approved, why=why, by=who, at="chat", now=self._clock.now())
-        if not await hand_over(self._mailroom, session.thread_id, chosen, decision):
+        if not await hand_over(self._run_queue, session.thread_id, chosen, decision):
             return ANSWERED_ALREADY
         note = f"{'Approved' if approved else 'Denied'} by {who or 'somebody'}."
         await self._show(session, chosen, note)
@@ -75,19 +75,21 @@ def decided(question: Question, *, approved: bool, why: str, by: str, at: str, n
     )
 
 
-async def hand_over(mailroom: Mailroom, thread_id: str, question: Question, decision: ToolCallResume) -> bool:
+async def hand_over(
+    run_queue: RunQueue, thread_id: str, question: Question, decision: ToolCallResume
+) -> bool:
     """Hand an answer to the run that waits for it; False when another was there first.
 
     Raises:
         StoreError: it could not be kept; the question stays open.
     """
-    if await mailroom.send_decision_live(question.run_id, question.call_id, decision):
+    if await run_queue.send_decision_live(question.run_id, question.call_id, decision):
         return True
     request = RunActivation.new(
         thread_id, [], continue_run_id=question.run_id, decisions=[(question.call_id, decision)]
     )
     try:
-        await mailroom.submit_background(request)
+        await run_queue.submit_background(request)
     except StateError:
         return False
     return True

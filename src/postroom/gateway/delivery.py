@@ -28,18 +28,18 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import IllegalTransition, PostroomError
 from postroom.contracts.messages import Json
 from postroom.contracts.outbox import OutboxMessage, OutboxStore
-from postroom.contracts.people import MessageBoxes
+from postroom.contracts.people import ChatDelivery
 from postroom.gateway import wording
 from postroom.gateway.config import DeliveryConfig
 from postroom.gateway.drafts import Final
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
 from postroom.gateway.metrics import GatewayMetrics
+from postroom.gateway.outgoing import OutgoingMessage, Place, parts_of
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.presence import Presence, place_of
 from postroom.gateway.replies import Reply, ReplyKind, target_name
-from postroom.gateway.saying import Place, Saying, parts_of
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import Sessions
+from postroom.gateway.streaming import StreamingPresenter, place_of
 
 _LOG = structlog.get_logger(__name__)
 _CLAIMED_AT_ONCE = 32
@@ -77,12 +77,12 @@ class Delivery:
         outbox: OutboxStore,
         stores: ChatStores,
         sessions: Sessions,
-        presence: Presence,
+        presence: StreamingPresenter,
         config: DeliveryConfig,
         *,
         clock: Clock,
         metrics: GatewayMetrics,
-        boxes: MessageBoxes | None = None,
+        boxes: ChatDelivery | None = None,
     ) -> None:
         self._boxes = boxes
         self._outbox = outbox
@@ -92,7 +92,7 @@ class Delivery:
         self._config = config
         self._clock = clock
         self._metrics = metrics
-        self._sayings: dict[str, Saying] = {}
+        self._sayings: dict[str, OutgoingMessage] = {}
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -127,7 +127,7 @@ class Delivery:
             await self._delivered(adapter, row)
 
     async def _delivered(self, adapter: BasePlatformAdapter, row: OutboxMessage) -> None:
-        """Deliver a row, or have it tried later, or put it into the tray."""
+        """Deliver a row, or have it tried later, or put it into the dead-letter queue."""
         try:
             reply = Reply.of(row)
         except (KeyError, TypeError, ValueError) as error:
@@ -182,7 +182,9 @@ class Delivery:
                     saying = self._sayings[row.outbox_id] = self._begun(adapter, row, reply, place)
                 return await saying.go_on(adapter)
 
-    def _begun(self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, place: Place) -> Saying:
+    def _begun(
+        self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, place: Place
+    ) -> OutgoingMessage:
         """Return the text as it is to be said, in the place of its draft where one is shown here."""
         text = reply.text.strip() or wording.NO_ANSWER
         if History.of(row).may_have_arrived:
@@ -191,15 +193,17 @@ class Delivery:
         if shown is not None and shown.message_id is not None:
             final = shown.draft.finish(text, now=self._clock.now())
             if isinstance(final, Final) and final.edits_first:
-                return Saying(row.outbox_id, place, list(final.parts), draft_id=shown.message_id)
-            return Saying(row.outbox_id, place, list(parts_of(text, adapter)), stale_id=shown.message_id)
-        return Saying(row.outbox_id, place, list(parts_of(text, adapter)))
+                return OutgoingMessage(row.outbox_id, place, list(final.parts), draft_id=shown.message_id)
+            return OutgoingMessage(
+                row.outbox_id, place, list(parts_of(text, adapter)), stale_id=shown.message_id
+            )
+        return OutgoingMessage(row.outbox_id, place, list(parts_of(text, adapter)))
 
     async def _asked(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, place: Place
     ) -> SendResult:
         """Ask each question with a card of its own, and remember the cards."""
-        saying = self._sayings.setdefault(row.outbox_id, Saying(row.outbox_id, place))
+        saying = self._sayings.setdefault(row.outbox_id, OutgoingMessage(row.outbox_id, place))
         result = SendResult.sent()
         for number, question in enumerate(reply.questions):
             if number < saying.said:
@@ -275,7 +279,7 @@ class Delivery:
         await self._outbox.nack(row.outbox_id, row.claim_token or "", error=why, delay_ms=delay)
 
     async def _give_up(self, row: OutboxMessage, reply: Reply | None, why: str) -> None:
-        """Put a row into the tray, and say at its lines why they have no answer."""
+        """Put a row into the dead-letter queue, and say at its lines why they have no answer."""
         _LOG.warning("reply.given_up", outbox_id=row.outbox_id, reason=why)
         self._sayings.pop(row.outbox_id, None)
         if reply is not None and reply.message is not None and self._boxes is not None:
@@ -299,7 +303,7 @@ def _lines_of(rows: Sequence[OutboxMessage]) -> list[list[OutboxMessage]]:
 
 
 def _owed_since(row: OutboxMessage) -> int:
-    """Return since when a row is to be delivered; one that somebody took out of the tray, since then."""
+    """Return since when a row is to be delivered; one that somebody took out of that queue, since then."""
     return max(row.created_at, row.available_at) if row.attempt_count <= 1 else row.created_at
 
 

@@ -18,7 +18,6 @@ from postroom.contracts.chat import (
 )
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import AlreadyConsumed, IllegalTransition, UnknownMessage
-from postroom.contracts.mailroom import Mailroom, ThreadState
 from postroom.contracts.messages import (
     Boundary,
     ContentBlock,
@@ -28,6 +27,7 @@ from postroom.contracts.messages import (
     Role,
     storable,
 )
+from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.gateway import wording
 from postroom.gateway.admission import Admission, AdmissionKind
 from postroom.gateway.config import BusyMode, GatewayConfig
@@ -53,8 +53,8 @@ _KINDS = {
 class Handover:
     """Hands lines over, one session's in order."""
 
-    def __init__(self, mailroom: Mailroom, journal: InboundJournal, config: GatewayConfig) -> None:
-        self._mailroom = mailroom
+    def __init__(self, run_queue: RunQueue, journal: InboundJournal, config: GatewayConfig) -> None:
+        self._run_queue = run_queue
         self._journal = journal
         self._config = config
 
@@ -71,7 +71,7 @@ class Handover:
             raise UnknownMessage("a line is handed over only when it was kept", value=event.message_id)
         mode = mode or self.busy_mode(session, source)
         message = message_of(event, shared=self._is_shared(source))
-        started = await self._mailroom.hand_in(session.thread_id, [message], delivery_of(mode, source))
+        started = await self._run_queue.deliver(session.thread_id, [message], delivery_of(mode, source))
         admission = Admission(AdmissionKind.STARTED)
         if started is None:
             admission = await self._place_of(message, session.thread_id, mode)
@@ -102,12 +102,12 @@ class Handover:
     async def state(self, thread_id: str) -> ThreadState:
         """Return how busy a conversation is."""
         active = await self.active(thread_id)
-        return ThreadState(active=active, waiting=len(await self._mailroom.pending(thread_id)))
+        return ThreadState(active=active, waiting=len(await self._run_queue.pending(thread_id)))
 
     async def active(self, thread_id: str) -> RunDispatch | None:
         """Return what is at work in a conversation, or about to be."""
         statuses = (RunDispatchStatus.CLAIMED, RunDispatchStatus.QUEUED)
-        rows = await self._mailroom.list_dispatches(thread_id, statuses, limit=10)
+        rows = await self._run_queue.list_dispatches(thread_id, statuses, limit=10)
         return next(
             (row for row in rows if row.status is RunDispatchStatus.CLAIMED), rows[0] if rows else None
         )
@@ -120,11 +120,11 @@ class Handover:
         active = await self.active(thread_id)
         if active is None or (begun and active.status is not RunDispatchStatus.CLAIMED):
             return False
-        return await self._mailroom.cancel(active.run_id)
+        return await self._run_queue.cancel(active.run_id)
 
     async def dropped(self, thread_id: str) -> tuple[Message, ...]:
         """Take back all that waits in a conversation, and return it; its lines count as taken back."""
-        waiting = await self._mailroom.pending(thread_id)
+        waiting = await self._run_queue.pending(thread_id)
         gone = [one.message for one in waiting if await self.taken_back(thread_id, one.pending_id)]
         lines = [line for line in (line_id_of(one.id or "") for one in gone) if line is not None]
         if lines:
@@ -138,7 +138,7 @@ class Handover:
             return False
         message = message_of(event, shared=self._is_shared(event.source))
         try:
-            await self._mailroom.edit_pending(thread_id, message)
+            await self._run_queue.edit_pending(thread_id, message)
         except (AlreadyConsumed, UnknownMessage):
             return False
         return True
@@ -146,14 +146,14 @@ class Handover:
     async def taken_back(self, thread_id: str, message_id: str) -> bool:
         """Take back a message; False when a run has read it."""
         try:
-            await self._mailroom.retract_pending(thread_id, message_id)
+            await self._run_queue.retract_pending(thread_id, message_id)
         except (AlreadyConsumed, UnknownMessage):
             return False
         return True
 
     async def _place_of(self, message: Message, thread_id: str, mode: BusyMode) -> Admission:
         """Say where a message stands that did not begin at once; one too many is taken back."""
-        waiting = await self._mailroom.pending(thread_id)
+        waiting = await self._run_queue.pending(thread_id)
         ids = [entry.pending_id for entry in waiting]
         if message.id not in ids:
             return Admission(AdmissionKind.STARTED)  # it was read meanwhile, or before a crash

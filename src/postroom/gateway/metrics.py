@@ -80,5 +80,5 @@ class GatewayMetrics:
         self._deliveries.labels(kind).inc()
 
     def gave_up(self) -> None:
-        """Count an answer that went to the tray."""
+        """Count an answer that went to the dead-letter queue."""
         self._given_up.inc()

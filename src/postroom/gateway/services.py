@@ -12,12 +12,12 @@ import structlog
 from postroom.contracts.chat import ChatStores, InboundLine, LineMove, LineStatus
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError
-from postroom.contracts.mailroom import Mailroom
 from postroom.contracts.outbox import OutboxStore
-from postroom.contracts.people import MessageBoxes
+from postroom.contracts.people import ChatDelivery
+from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.run_stores import ThreadStore
-from postroom.gateway.acts import Commands
 from postroom.gateway.asking import Asking
+from postroom.gateway.command_handlers import Commands
 from postroom.gateway.config import GatewayConfig, Platform
 from postroom.gateway.delivery import Delivery
 from postroom.gateway.events import MessageEvent
@@ -26,8 +26,8 @@ from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.presence import Presence
 from postroom.gateway.sessions import Sessions
+from postroom.gateway.streaming import StreamingPresenter
 
 _LOG = structlog.get_logger(__name__)
 _SAID_EVERY_MS = 30_000
@@ -62,8 +62,8 @@ class Services:
     config: GatewayConfig
     stores: ChatStores
     outbox: OutboxStore
-    mailroom: Mailroom
-    presence: Presence
+    run_queue: RunQueue
+    presence: StreamingPresenter
     sessions: Sessions
     handover: Handover
     people: People
@@ -81,7 +81,7 @@ class Services:
         """Take nothing new, let turns end within the time for that, then deliver what is due."""
         for close in self.before_drain:
             await close()
-        await self.mailroom.drain(self.config.drain)
+        await self.run_queue.drain(self.config.drain)
         try:
             async with asyncio.timeout(max(self.config.drain, _LEAST_FLUSH).total_seconds()):
                 for adapter in adapters.values():
@@ -117,22 +117,22 @@ def services(  # noqa: PLR0913 - every port by name
     stores: ChatStores,
     outbox: OutboxStore,
     threads: ThreadStore,
-    mailroom: Mailroom,
-    presence: Presence,
+    run_queue: RunQueue,
+    presence: StreamingPresenter,
     clock: Clock,
     timer: Timer,
     metrics: GatewayMetrics | None = None,
-    boxes: MessageBoxes | None = None,
+    boxes: ChatDelivery | None = None,
     new_id: Callable[[], str] | None = None,
 ) -> Services:
     """Put the parts of a gateway together over these ports."""
     metrics = metrics or GatewayMetrics()
     sessions = Sessions(stores.sessions, config, clock, new_id or (lambda: token_hex(16)))
-    handover = Handover(mailroom, stores.journal, config)
+    handover = Handover(run_queue, stores.journal, config)
     people = People(stores.people, config, clock)
     notices = Notices(outbox)
-    asking = Asking(mailroom, threads, notices, clock)
-    commands = Commands(config, sessions, handover, people, asking, mailroom, threads, boxes)
+    asking = Asking(run_queue, threads, notices, clock)
+    commands = Commands(config, sessions, handover, people, asking, run_queue, threads, boxes)
     delivery = Delivery(
         outbox, stores, sessions, presence, config.delivery, clock=clock, metrics=metrics, boxes=boxes
     )
@@ -142,7 +142,7 @@ def services(  # noqa: PLR0913 - every port by name
         config=config,
         stores=stores,
         outbox=outbox,
-        mailroom=mailroom,
+        run_queue=run_queue,
         presence=presence,
         sessions=sessions,
         handover=handover,

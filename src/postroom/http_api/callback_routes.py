@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 
-class ResultDesk(Protocol):
+class ResultService(Protocol):
     """What takes results."""
 
     async def take(self, dispatch_id: str, headers: Mapping[str, str], body: bytes) -> None:
@@ -20,7 +20,7 @@ class ResultDesk(Protocol):
         ...
 
 
-def callback_routes(path: str, desk: ResultDesk) -> list[Route]:
+def callback_routes(path: str, desk: ResultService) -> list[Route]:
     """Return the route below `path`."""
 
     async def result(request: Request) -> Response:

@@ -90,7 +90,7 @@ class Notice(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
 
 class Undelivered(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """A row of the tray."""
+    """A row of the dead-letter queue."""
 
     outbox_id: str
 

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from postroom.http_api.operators import operators, read_body
 
 
-class PeopleDesk(Protocol):
+class PeopleService(Protocol):
     """What these routes ask of the server. Answers are plain JSON data."""
 
     async def add(self, name: str, chat: str | None) -> Mapping[str, object]:
@@ -42,7 +42,7 @@ class _Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
 
 
-def people_routes(desk: PeopleDesk) -> list[Route]:
+def people_routes(desk: PeopleService) -> list[Route]:
     """Return the routes."""
 
     async def add(request: Request) -> Response:

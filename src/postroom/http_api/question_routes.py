@@ -11,7 +11,7 @@ from starlette.routing import Route
 from postroom.http_api.operators import operators, read_body
 
 
-class QuestionDesk(Protocol):
+class QuestionService(Protocol):
     """What these routes ask of the server."""
 
     async def questions(self) -> Sequence[Mapping[str, object]]:
@@ -33,7 +33,7 @@ class _Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     why: str = ""
 
 
-def question_routes(desk: QuestionDesk) -> list[Route]:
+def question_routes(desk: QuestionService) -> list[Route]:
     """Return the routes."""
 
     async def listed(_: Request) -> Response:

@@ -19,14 +19,14 @@ from postroom.http_api.chat_routes import ChatOperations, chat_routes
 from postroom.http_api.errors import Problem, internal_error, reported
 from postroom.http_api.operations import Operations
 from postroom.http_api.operators import operators, read_body
-from postroom.http_api.question_routes import QuestionDesk, question_routes
+from postroom.http_api.question_routes import QuestionService, question_routes
 from postroom.http_api.readiness import FreshReadiness
 from postroom.http_api.rest.event_routes import EventOperations
 from postroom.http_api.rest.routes import rest_routes
-from postroom.http_api.run_routes import RunDesk, run_routes
-from postroom.http_api.runner_routes import RunnerDesk, runner_routes
-from postroom.http_api.sessions import LoginDesk
-from postroom.http_api.token_routes import TokenDesk, token_routes
+from postroom.http_api.run_routes import WorkService, run_routes
+from postroom.http_api.runner_routes import RunnerService, runner_routes
+from postroom.http_api.sessions import LoginService
+from postroom.http_api.token_routes import TokenService, token_routes
 from postroom.mcp_server.calls import Calls
 from postroom.version import __version__
 
@@ -51,17 +51,17 @@ class _Agent(msgspec.Struct, forbid_unknown_fields=True):
 
 def routes(  # noqa: PLR0913 - what the routes ask, by name
     operations: Operations,
-    desk: LoginDesk,
+    desk: LoginService,
     *,
     registry: CollectorRegistry,
     clock: Clock,
     mcp_path: str = "/mcp",
     refresh: Callable[[], Awaitable[None]] | None = None,
     chats: ChatOperations | None = None,
-    runners: RunnerDesk | None = None,
-    questions: QuestionDesk | None = None,
-    runs: RunDesk | None = None,
-    tokens: TokenDesk | None = None,
+    runners: RunnerService | None = None,
+    questions: QuestionService | None = None,
+    runs: WorkService | None = None,
+    tokens: TokenService | None = None,
     calls: Calls | None = None,
     events: EventOperations | None = None,
 ) -> list[Route]:
@@ -95,7 +95,7 @@ def application(routes: list[BaseRoute], *, lifespan: Lifespan[Starlette] | None
     )
 
 
-def _rest(calls: Calls | None, events: EventOperations | None, desk: LoginDesk) -> list[Route]:
+def _rest(calls: Calls | None, events: EventOperations | None, desk: LoginService) -> list[Route]:
     if calls is None or events is None:
         return []
     return rest_routes(calls, events, session_cookie=desk.cookie_name)
@@ -124,7 +124,7 @@ def _health_routes(
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
 
 
-def _admin_routes(operations: Operations, desk: LoginDesk) -> list[Route]:
+def _admin_routes(operations: Operations, desk: LoginService) -> list[Route]:
     async def status(_: Request) -> Response:
         return JSONResponse(dict(await operations.status()))
 

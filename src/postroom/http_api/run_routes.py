@@ -13,7 +13,7 @@ from postroom.contracts.work import Output, Waiting, Work, told
 from postroom.http_api.operators import operators, read_body
 
 
-class RunDesk(Protocol):
+class WorkService(Protocol):
     """What these routes ask of the server."""
 
     async def slug(self, project: str) -> str:
@@ -69,7 +69,7 @@ class _Run(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     run: str
 
 
-def run_routes(desk: RunDesk) -> list[Route]:
+def run_routes(desk: WorkService) -> list[Route]:
     """Return the routes."""
 
     async def listed(request: Request) -> Response:

@@ -12,7 +12,7 @@ from postroom.contracts.messages import Json
 from postroom.http_api.operators import operators, read_body
 
 
-class RunnerDesk(Protocol):
+class RunnerService(Protocol):
     """What these routes ask of the server. Answers are plain JSON data, and hold no secret."""
 
     async def declare(self, project: str, agent: str, runner: Mapping[str, Json]) -> Mapping[str, object]:
@@ -52,7 +52,7 @@ class _Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     agent: str
 
 
-def runner_routes(desk: RunnerDesk) -> list[Route]:
+def runner_routes(desk: RunnerService) -> list[Route]:
     """Return the routes."""
 
     async def declare(request: Request) -> Response:

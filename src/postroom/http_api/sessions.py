@@ -131,7 +131,7 @@ class Attempts:
         return max(0, -(-left // 1000))
 
 
-class LoginDesk:
+class LoginService:
     """The routes by which people log in and out."""
 
     def __init__(

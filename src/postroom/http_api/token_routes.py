@@ -16,7 +16,7 @@ _MOST_SECONDS: Final = 10**9
 _Seconds = Annotated[int, Meta(ge=0, le=_MOST_SECONDS)]
 
 
-class TokenDesk(Protocol):
+class TokenService(Protocol):
     """What these routes ask of the server. Answers are plain JSON data, and hold no token and no hash."""
 
     async def create(
@@ -67,7 +67,7 @@ class _Named(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
 
 
-def token_routes(desk: TokenDesk) -> list[Route]:
+def token_routes(desk: TokenService) -> list[Route]:
     """Return the routes. No token opens them but the server's own: who may make tokens may do everything."""
 
     async def create(request: Request) -> Response:

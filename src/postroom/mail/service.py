@@ -17,7 +17,6 @@ from postroom.contracts.tracing import OFF, Tracing
 from postroom.contracts.waking import RunnerSource
 from postroom.mail.agents import RotatedToken
 from postroom.mail.attachments import load_attachments
-from postroom.mail.bell import Bell
 from postroom.mail.commands import (
     Change,
     Command,
@@ -34,6 +33,7 @@ from postroom.mail.desk import Caller, Desk, LoadedAttachment, Rules, token_hash
 from postroom.mail.git_identity import read_git_identity
 from postroom.mail.granting import refuse_beyond, within
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
+from postroom.mail.notifying import ChangeNotifier
 from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.projects import checked_path, find_project, spelling
 from postroom.mail.tracing import message_trace
@@ -64,7 +64,7 @@ class Mail:
         self._dice = dice or random.SystemRandom()
         self.on_change: Callable[[], None] | None = None
         """Called after each change, as a hint to whoever performs its effects."""
-        self.bell = Bell()
+        self.bell = ChangeNotifier()
         """Rings after each change, for those who wait for messages."""
         self.keep_token: Callable[[str, str], tuple[str, str]] | None = None
         """Makes a token for the agent of a project, keeps it in a private file, returns token and path."""

@@ -13,7 +13,7 @@ from postroom.contracts.project_log import HIDDEN, OF_CONTACT, OTHER, Detail, Ev
 from postroom.contracts.waking import Handling
 
 
-class Telling(ABC):
+class EventRecorder(ABC):
     """Tells the logs what one change does, within its transaction; one object a change."""
 
     def __init__(self) -> None:

@@ -26,10 +26,10 @@ from postroom.contracts.errors import (
 from postroom.contracts.mail import Agent, Importance, Message, Project, Recipient
 from postroom.contracts.store import MailReads
 from postroom.web import links, reading
-from postroom.web.desks import Draft
 from postroom.web.forms import Form, read_form, remember_name, remembered_name
+from postroom.web.page_context import PageContext, see
+from postroom.web.services import Draft
 from postroom.web.serving import NUMBER, Endpoint, number, status_of
-from postroom.web.working import Working, see
 
 OFFERED = 200
 """Agents that the form names; others are written into its second field."""
@@ -58,7 +58,7 @@ class Typed:
 class MessagePages:
     """Shows the form and sends what comes with it."""
 
-    def __init__(self, working: Working) -> None:
+    def __init__(self, working: PageContext) -> None:
         self._with = working
 
     def endpoints(self) -> Sequence[tuple[str, Endpoint]]:

@@ -20,16 +20,16 @@ from postroom.contracts.store import MailReads, MailStore
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.web import files, marks, presence, reading
 from postroom.web.assets import asset_routes
-from postroom.web.desks import Workroom
 from postroom.web.forms import token_for
 from postroom.web.markdown import Body, Markdown
 from postroom.web.message_pages import MessagePages
+from postroom.web.page_context import PageContext
 from postroom.web.question_pages import QuestionPages
 from postroom.web.run_pages import RunPages
+from postroom.web.services import PageServices
 from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number
 from postroom.web.timeline import timeline
 from postroom.web.views import ShownMessage
-from postroom.web.working import Working
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ def page_routes(
     *,
     clock: Clock,
     parse_query: Callable[[str], Query | None],
-    room: Workroom | None = None,
+    room: PageServices | None = None,
 ) -> list[BaseRoute]:
     """Return the routes of the pages and of what they fetch; with a `room`, people can work on them.
 
@@ -72,11 +72,11 @@ def page_routes(
         ("/attachments/{sha256}", pages.attachment),
         ("/previews/{sha256}", pages.preview),
     )
-    works = [] if room is None else _work_routes(Working(mail=mail, clock=clock, room=room))
+    works = [] if room is None else _work_routes(PageContext(mail=mail, clock=clock, room=room))
     return [*works, *(Route(path, guarded(endpoint)) for path, endpoint in looks), *asset_routes()]
 
 
-def _work_routes(working: Working) -> list[Route]:
+def _work_routes(working: PageContext) -> list[Route]:
     """Return the routes of the pages that have forms; each is sent to the address at which it is shown."""
     pages = (QuestionPages(working), MessagePages(working), RunPages(working))
     return [
@@ -95,7 +95,7 @@ class Pages:
         *,
         clock: Clock,
         parse_query: Callable[[str], Query | None],
-        room: Workroom | None,
+        room: PageServices | None,
     ) -> None:
         self._mail = mail
         self._room = room

@@ -8,8 +8,8 @@ from starlette.responses import Response
 from postroom.contracts.errors import InvalidArgument, StaleDecision, TooLarge
 from postroom.web import links
 from postroom.web.forms import read_form, remember_name
+from postroom.web.page_context import PageContext, see
 from postroom.web.serving import Endpoint
-from postroom.web.working import Working, see
 
 MOST_ANSWERS = 30
 LONGEST_WHY = 2_000
@@ -21,7 +21,7 @@ _WORDS = {"yes": True, "no": False}
 class QuestionPages:
     """Shows questions and takes answers."""
 
-    def __init__(self, working: Working) -> None:
+    def __init__(self, working: PageContext) -> None:
         self._with = working
 
     def endpoints(self) -> Sequence[tuple[str, Endpoint]]:

@@ -334,16 +334,15 @@ def _shown(reads: MailReads, project: Project, messages: Sequence[Message]) -> l
     for one in messages:
         sender = senders.get(one.sender_id)
         answers = known.get(one.reply_to) if one.reply_to is not None else None
-        cards.append(
-            ShownMessage(
-                message=one,
-                sender=sender,
-                home=homes.get(sender.project_id) if sender else None,
-                recipients=_seen(recipients.get(one.id, [])),
-                attachments=attachments.get(one.id, []) if one.recalled_at is None else [],
-                answers=answers if answers and answers.id in shown else None,
-            )
+        card = ShownMessage(
+            message=one,
+            sender=sender,
+            home=homes.get(sender.project_id) if sender else None,
+            recipients=_seen(recipients.get(one.id, [])),
+            attachments=attachments.get(one.id, []) if one.recalled_at is None else [],
+            answers=answers if answers and answers.id in shown else None,
         )
+        cards.append(card)
     return cards
 
 

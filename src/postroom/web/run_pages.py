@@ -11,8 +11,8 @@ from postroom.contracts.store import MailReads
 from postroom.contracts.work import Work
 from postroom.web import conversation, links
 from postroom.web.forms import read_form
+from postroom.web.page_context import PageContext, see
 from postroom.web.serving import Endpoint, choice
-from postroom.web.working import Working, see
 
 _GOING = ("at work", "queued")
 LONGEST_ID = 512
@@ -23,7 +23,7 @@ ANSWERS_LOOKED_AT = 100
 class RunPages:
     """Shows runs and takes what people decide about them."""
 
-    def __init__(self, working: Working) -> None:
+    def __init__(self, working: PageContext) -> None:
         self._with = working
 
     def endpoints(self) -> Sequence[tuple[str, Endpoint]]:

@@ -51,7 +51,7 @@ class EventOperations(Protocol):
         ...
 
 
-class EventDesk:
+class EventService:
     """Answers those who ask, and counts those who stay."""
 
     def __init__(self, following: EventOperations) -> None:

@@ -11,7 +11,7 @@ from starlette.routing import Route
 from postroom.contracts.errors import NotPermitted
 from postroom.http_api.rest.addresses import DOCUMENT, EVENTS, address_of, method_of
 from postroom.http_api.rest.document import encoded
-from postroom.http_api.rest.event_routes import EventDesk, EventOperations
+from postroom.http_api.rest.event_routes import EventOperations, EventService
 from postroom.http_api.rest.reading import JSON, body_arguments, list_fields, query_arguments
 from postroom.mail.operations import ALL_OPERATIONS, Operation
 from postroom.mcp_server.calls import Calls
@@ -36,7 +36,7 @@ def rest_routes(calls: Calls, following: EventOperations, *, session_cookie: str
     cookie by which people at the pages are known.
     """
     told = encoded(session_cookie=session_cookie)
-    desk = EventDesk(following)
+    desk = EventService(following)
 
     async def describe(request: Request) -> Response:
         _refuse_strangers(request, _MAY_LOOK)

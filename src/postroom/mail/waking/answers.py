@@ -15,9 +15,9 @@ from postroom.contracts.errors import PostroomError
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage, OutboxStore
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.store import MailStore
-from postroom.mail.waking.ended import DeskOf, Ended
-from postroom.mail.waking.turns import waits_for_budget
-from postroom.mail.waking.words import STOPS, agent_of, messages_named
+from postroom.mail.waking.completion import DeskOf, RunCompletion
+from postroom.mail.waking.mail_runs import waits_for_budget
+from postroom.mail.waking.prompts import STOPS, agent_of, messages_named
 
 _LOG = structlog.get_logger(__name__)
 LANE = "mail"
@@ -105,7 +105,7 @@ class Answering:
     async def _performed(self, row: OutboxMessage) -> None:
         token = row.claim_token or ""
         try:
-            ended = Ended.of(row)
+            ended = RunCompletion.of(row)
         except (KeyError, TypeError, ValueError) as error:
             why = f"it cannot be read: {type(error).__name__}"
             await self._outbox.nack(row.outbox_id, token, error=why, final=True)

@@ -15,13 +15,13 @@ import structlog
 from postroom.concurrency import Rounds
 from postroom.contracts.clock import Clock
 from postroom.contracts.mail import OutboxRow
-from postroom.contracts.mailroom import Mailroom
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
-from postroom.contracts.people import Carrier, ChatPlace, MessageBoxes
+from postroom.contracts.people import Carrier, ChatDelivery, ChatPlace
+from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.mail.outgoing import WAKE, woken_by
 from postroom.mail.views import address_of
-from postroom.mail.waking.words import Origin, agent_thread, as_prompt, as_said, message_name
+from postroom.mail.waking.prompts import Origin, agent_thread, as_prompt, as_said, message_name
 
 _LOG = structlog.get_logger(__name__)
 POLL = timedelta(seconds=5)
@@ -52,17 +52,17 @@ class Waker:
     def __init__(
         self,
         store: MailStore,
-        mailroom: Mailroom,
+        run_queue: RunQueue,
         clock: Clock,
         *,
         verified: bool,
-        boxes: MessageBoxes,
+        boxes: ChatDelivery,
     ) -> None:
         self.carrier: Carrier | None = None
         """Says messages in chats, where there are any."""
         self._boxes = boxes
         self._store = store
-        self._mailroom = mailroom
+        self._run_queue = run_queue
         self._clock = clock
         self._verified = verified
         self._rounds = Rounds("wakes", self.round, POLL)
@@ -87,7 +87,7 @@ class Waker:
         for row in rows:
             found = await self._store.read(lambda tx, row=row: self._looked_up(tx, row))  # type: ignore[misc]
             if isinstance(found, Wake):
-                await self._mailroom.hand_in(found.thread_id, [found.message], found.mode)
+                await self._run_queue.deliver(found.thread_id, [found.message], found.mode)
             elif found is not None:
                 await self._carried(row, found)
             await self._finish(row, announced=isinstance(found, Wake))

@@ -5,7 +5,7 @@ from itertools import islice
 
 from postroom.contracts.project_log import EventKind, Happening, LogBounds, ProjectEvent
 from postroom.stores.memory.tables import Tables
-from postroom.stores.telling import Telling
+from postroom.stores.telling import EventRecorder
 
 
 class MemoryLogReads:
@@ -38,7 +38,7 @@ class MemoryLogReads:
             yield self._tables.logs.events.row((project_id, seq))
 
 
-class MemoryLogWrites(MemoryLogReads, Telling):
+class MemoryLogWrites(MemoryLogReads, EventRecorder):
     """Entries that changes write, undone when the transaction is."""
 
     def trim_log(self, project_id: int, *, keep: int, limit: int) -> int:

@@ -33,7 +33,7 @@ from postroom.stores.memory.tables import Enclosure, Letter, R, Tables
 from postroom.stores.memory.tokens import MemoryTokenWrites
 from postroom.stores.memory.traces import MemoryTraceWrites
 from postroom.stores.memory.waking import MemoryWakingWrites
-from postroom.stores.telling import Telling
+from postroom.stores.telling import EventRecorder
 
 _EXPIRED_AT_ONCE = 100
 
@@ -50,7 +50,7 @@ class MemoryWrites(
 
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
-        Telling.__init__(self)
+        EventRecorder.__init__(self)
 
     def insert_project(
         self, *, slug: str, human_key: str, spelling: str, git_identity: str, owner: str, now: int

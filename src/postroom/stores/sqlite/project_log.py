@@ -8,7 +8,7 @@ from typing import Any
 from postroom.contracts.project_log import EventKind, Happening, LogBounds, ProjectEvent
 from postroom.stores.codec import encode
 from postroom.stores.sqlite.statements import load_statements
-from postroom.stores.telling import Telling
+from postroom.stores.telling import EventRecorder
 
 SQL = load_statements("project_log")
 
@@ -44,7 +44,7 @@ class SqliteLogReads:
         return {row[0] for row in written}, {row[0] for row in received}
 
 
-class SqliteLogWrites(SqliteLogReads, Telling):
+class SqliteLogWrites(SqliteLogReads, EventRecorder):
     """Entries that changes write, over the writer's connection."""
 
     def trim_log(self, project_id: int, *, keep: int, limit: int) -> int:

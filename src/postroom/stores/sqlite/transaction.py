@@ -43,7 +43,7 @@ from postroom.stores.sqlite.statements import STATEMENTS as SQL
 from postroom.stores.sqlite.tokens import SqliteTokenReads, SqliteTokenWrites
 from postroom.stores.sqlite.traces import SqliteTraceReads, SqliteTraceWrites
 from postroom.stores.sqlite.waking import SqliteWakingReads, SqliteWakingWrites
-from postroom.stores.telling import Telling
+from postroom.stores.telling import EventRecorder
 
 _NO_LIMIT = -1
 FEW = 4
@@ -288,7 +288,7 @@ class SqliteWrites(
 
     def __init__(self, connection: sqlite3.Connection, outbox_ids: Iterator[int]) -> None:
         super().__init__(connection)
-        Telling.__init__(self)
+        EventRecorder.__init__(self)
         self._outbox_ids = outbox_ids
         self._positions: dict[int, int] = {}
         """The place of the next recipient of each message that this change addresses."""

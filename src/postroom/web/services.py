@@ -43,7 +43,7 @@ class Posted:
     slug: str
 
 
-class MessageDesk(Protocol):
+class MessageService(Protocol):
     """Names people and writes their messages."""
 
     @property
@@ -81,7 +81,7 @@ class MessageDesk(Protocol):
         ...
 
 
-class QuestionDesk(Protocol):
+class QuestionService(Protocol):
     """Answers what runs wait to be told."""
 
     async def open_questions(self, slug: str) -> Sequence[OpenQuestion]:
@@ -107,7 +107,7 @@ class QuestionDesk(Protocol):
         ...
 
 
-class RunDesk(Protocol):
+class WorkService(Protocol):
     """Looks at runs of agents, ends them, and has them tried again."""
 
     async def works(self, slug: str) -> Sequence[Work]:
@@ -154,10 +154,10 @@ class RunDesk(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workroom:
+class PageServices:
     """Everything that the pages need so that people can work on them."""
 
     visitors: Visitors
-    questions: QuestionDesk
-    messages: MessageDesk
-    runs: RunDesk
+    questions: QuestionService
+    messages: MessageService
+    runs: WorkService

@@ -8,7 +8,7 @@ from postroom.http_api.operations import CheckState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class CheckResult:
     """One look at one part. What could not be seen is `unknown`, never `ok`."""
 
     part: str
@@ -27,9 +27,9 @@ class Finding:
         return {"name": name, "state": self.state, "detail": self.detail, "remedy": self.remedy}
 
 
-def broken(part: str, error: PostroomError, *, about: str = "") -> Finding:
+def broken(part: str, error: PostroomError, *, about: str = "") -> CheckResult:
     """Return what an error says of a part."""
-    return Finding(
+    return CheckResult(
         part=part,
         state="failed",
         detail=error.message,

@@ -9,18 +9,18 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailStore
 from postroom.web import reading
-from postroom.web.desks import Workroom
 from postroom.web.forms import remembered_name, token_for
+from postroom.web.services import PageServices
 from postroom.web.serving import html
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Working:
+class PageContext:
     """What the endpoints work with."""
 
     mail: MailStore
     clock: Clock
-    room: Workroom
+    room: PageServices
 
     async def project(self, request: Request) -> Project:
         """Return the project of an address.

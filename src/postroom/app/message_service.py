@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from postroom.app.people_operator import PeopleOperator
+from postroom.app.people_service import PeopleService
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.mail import Message
 from postroom.contracts.store import MailReads
@@ -12,15 +12,15 @@ from postroom.mail.projects import HUMAN, PEOPLE_SLUG
 from postroom.mail.sending import THREAD, reply_subject
 from postroom.mail.service import Mail
 from postroom.mcp_server.calls import Calls
-from postroom.web.desks import Draft, Limits, Posted
+from postroom.web.services import Draft, Limits, Posted
 
 _HOUSE: Final = Caller(house=True, operator=True)
 
 
-class MessageOperator:
+class MessageService:
     """Writes messages of people who have logged in, which they did with the server's own token."""
 
-    def __init__(self, mail: Mail, calls: Calls, people: PeopleOperator) -> None:
+    def __init__(self, mail: Mail, calls: Calls, people: PeopleService) -> None:
         self._mail = mail
         self._calls = calls
         self._people = people

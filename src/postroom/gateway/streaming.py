@@ -60,7 +60,7 @@ class Turn:
         self.cancel()
 
 
-class Presence:
+class StreamingPresenter:
     """Shows turns. What fails here is no failure of the turn."""
 
     def __init__(self, config: StreamingConfig, clock: Clock, timer: Timer) -> None:
@@ -219,7 +219,7 @@ class _Telling:
 class ChatExecutor(ExecutorAround):
     """Runs what the executor within runs, and shows chats' turns while they execute."""
 
-    def __init__(self, within: RunDispatchExecutor, presence: Presence) -> None:
+    def __init__(self, within: RunDispatchExecutor, presence: StreamingPresenter) -> None:
         super().__init__(within)
         self._presence = presence
 

@@ -7,9 +7,9 @@ from postroom.gateway import wording
 from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.presence import place_of
 from postroom.gateway.session import SessionSource
 from postroom.gateway.splitting import split
+from postroom.gateway.streaming import place_of
 
 _CANNOT_EDIT = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT, SendErrorKind.FORBIDDEN)
 _TRIES_TO_FIT = 4
@@ -24,7 +24,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class Saying:
+class OutgoingMessage:
     """A text on its way: `said` of its parts are known to have arrived.
 
     With `draft_id` the first part takes the place of what was shown there.

@@ -10,9 +10,9 @@ import structlog
 
 from postroom.app.agents_config import DeclaredAgent
 from postroom.app.config import Settings
-from postroom.app.house_executors import HouseExecutors
-from postroom.app.house_runs import HouseRuns
-from postroom.app.pauses import Pauses
+from postroom.app.executor_registry import ExecutorRegistry
+from postroom.app.question_timeouts import QuestionTimeouts
+from postroom.app.run_service import RunService
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock
 from postroom.contracts.executor import RunDispatchExecutor
@@ -24,11 +24,11 @@ from postroom.dispatch.routing import JoinedEffects
 from postroom.mail.desk import Caller
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import Answering, MessageEffects
-from postroom.mail.waking.boxes import PeopleBoxes
+from postroom.mail.waking.chat_delivery import StoredChatDelivery
+from postroom.mail.waking.mail_runs import MailRunExecutor
+from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.runners import written_runner
-from postroom.mail.waking.turns import AgentTurns
 from postroom.mail.waking.waker import Waker
-from postroom.mail.waking.words import AGENT_THREAD
 from postroom.mcp_server.calls import Calls
 
 _LOG = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ _OPERATOR = Caller(operator=True)
 _PAGE = 500
 
 
-class HouseAgents:
+class AgentSupervisor:
     """Runs agents for whom mail comes."""
 
     def __init__(
@@ -44,7 +44,7 @@ class HouseAgents:
         settings: Settings,
         mail: Mail,
         calls: Calls,
-        runs: HouseRuns,
+        runs: RunService,
         clock: Clock,
         declared: Sequence[DeclaredAgent] = (),
     ) -> None:
@@ -53,19 +53,19 @@ class HouseAgents:
         self._mail = mail
         self._clock = clock
         self._runs = runs
-        self.executors = HouseExecutors(settings, mail, calls, runs.stores.dispatches, clock)
+        self.executors = ExecutorRegistry(settings, mail, calls, runs.stores.dispatches, clock)
         self._effects = MessageEffects()
-        turns = AgentTurns(
+        turns = MailRunExecutor(
             self.executors.chosen, mail.store, clock, ring=mail.bell.ring, tracing=mail.tracing
         )
         runs.serve(AGENT_THREAD, turns, JoinedEffects(self._effects, self.executors.results))
-        self.boxes = PeopleBoxes(mail, clock)
+        self.boxes = StoredChatDelivery(mail, clock)
         """The messages of people who are reached in chats."""
         self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified, boxes=self.boxes)
         self._waker.on_change = mail.bell.ring
         self._answering = Answering(runs.stores.outbox, mail.store, mail.own_desk, clock)
         self._effects.hint = self._answering.wake
-        self._pauses = Pauses(runs, clock, SystemTimer())
+        self._pauses = QuestionTimeouts(runs, clock, SystemTimer())
         self._tasks = Tasks("agents")
 
     def wake(self) -> None:
@@ -84,7 +84,7 @@ class HouseAgents:
     def as_agent(self, project: str, name: str) -> RunDispatchExecutor:
         """Return what runs this agent in the house's chats."""
         self.executors.in_chats = project, name
-        return AgentTurns(
+        return MailRunExecutor(
             self.executors.chosen,
             self._mail.store,
             self._clock,

@@ -9,7 +9,7 @@ from typing import Any
 from mcp.types import CallToolResult, TextContent, Tool
 
 from postroom.app.config import load_settings
-from postroom.app.wiring import House
+from postroom.app.wiring import Application
 from postroom.mcp_server.server import PostroomMcpServer
 
 PROJECT = "/bench/project"
@@ -34,10 +34,10 @@ class WithEmptyTool(PostroomMcpServer):
 
 
 @asynccontextmanager
-async def fresh_house(*, archive: bool = False) -> AsyncIterator[House]:
+async def fresh_application(*, archive: bool = False) -> AsyncIterator[Application]:
     """Open a house in a temporary folder; closed and removed at the end."""
     with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
-        house = House.open(
+        house = Application.open(
             load_settings(environment={}, overrides={"data_dir": folder, "archive_enabled": archive})
         )
         try:
@@ -46,12 +46,12 @@ async def fresh_house(*, archive: bool = False) -> AsyncIterator[House]:
             house.close()
 
 
-def folder_of(house: House) -> Path:
+def folder_of(house: Application) -> Path:
     """Return the folder in which a house keeps its data."""
     return house.settings.data_dir
 
 
-async def two_agents(house: House) -> tuple[str, str]:
+async def two_agents(house: Application) -> tuple[str, str]:
     """Make the project and two agents in it."""
     await house.mail.call("ensure_project", {"human_key": PROJECT})
     names = []
@@ -74,14 +74,14 @@ def message_arguments(sender: str, reader: str) -> dict[str, Any]:
     }
 
 
-def with_empty_tool(house: House) -> PostroomMcpServer:
+def with_empty_tool(house: Application) -> PostroomMcpServer:
     """Make an MCP server over a house, with the empty tool."""
     server = house.mcp_server()
     server.__class__ = WithEmptyTool
     return server
 
 
-async def fill(house: House, messages: int, *, readers: int = 20, page: int = 2_000) -> None:
+async def fill(house: Application, messages: int, *, readers: int = 20, page: int = 2_000) -> None:
     """Store many messages to many readers, straight through the store; words differ, so that searches do."""
     sender, _ = await two_agents(house)
     for number in range(readers):

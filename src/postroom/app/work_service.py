@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from postroom.app.agent_threads import newest_runs, open_runs, project_threads, whose
-from postroom.app.house_runs import HouseRuns
+from postroom.app.run_service import RunService
 from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
@@ -13,7 +13,7 @@ from postroom.contracts.run_stores import MAX_PAGE
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.work import Output, Waiting, Work, WorkState
 from postroom.dispatch.output_log import output_of
-from postroom.mail.waking.words import messages_named
+from postroom.mail.waking.prompts import messages_named
 
 _MOST: Final = 500
 _EACH: Final = 20
@@ -25,10 +25,10 @@ _ORDER: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks", "done", "ca
 _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 
 
-class RunOperator:
+class WorkService:
     """Answers the operator's routes and pages to runs."""
 
-    def __init__(self, runs: HouseRuns, slug_of: Callable[[str], Awaitable[str]]) -> None:
+    def __init__(self, runs: RunService, slug_of: Callable[[str], Awaitable[str]]) -> None:
         """`slug_of` finds the project that a path or slug names."""
         self._runs = runs
         self._slug_of = slug_of

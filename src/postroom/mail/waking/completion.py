@@ -13,7 +13,7 @@ from postroom.contracts.waking import Handling
 from postroom.mail.desk import Writing
 from postroom.mail.sending import Addressee, NewMessage, post, refusals, reply_subject
 from postroom.mail.tracing import run_trace
-from postroom.mail.waking.words import NO_WORDS, agent_of, asks, clipped, failure
+from postroom.mail.waking.prompts import NO_WORDS, agent_of, asks, clipped, failure
 
 _LOG = structlog.get_logger(__name__)
 MOST_ANSWERS = 40
@@ -26,7 +26,7 @@ DeskOf = Callable[[MailWrites], Writing]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class RunCompletion:
     """A run that began with messages and is done, or asks a person before it goes on."""
 
     run_id: str
@@ -44,7 +44,7 @@ class Ended:
     """Which of its executions asks; the same may be asked again in another."""
 
     @classmethod
-    def of(cls, row: OutboxMessage) -> "Ended":
+    def of(cls, row: OutboxMessage) -> "RunCompletion":
         """Return what a row of the outbox tells.
 
         Raises:

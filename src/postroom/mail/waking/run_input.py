@@ -10,14 +10,14 @@ from postroom.contracts.messages import Message
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.store import MailWrites
 from postroom.contracts.waking import Handling
-from postroom.mail.waking.words import messages_named
+from postroom.mail.waking.prompts import messages_named
 
 AgentName = tuple[str, str]
 """Slug of the project, and name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class RunInput:
     """What a run that begins, or goes on, has to do."""
 
     messages: tuple[Message, ...]
@@ -33,7 +33,7 @@ class Begun:
         return bool(self.messages or self.mail)
 
 
-class Taking:
+class MailClaims:
     """Notes what a run of an agent has in its hands."""
 
     def __init__(self, clock: Clock, whose: AgentName, run_id: str) -> None:
@@ -43,7 +43,7 @@ class Taking:
 
     def begun(
         self, tx: MailWrites, activation: RunActivation, before: RunRecord | None, *, goes_on: bool
-    ) -> Begun:
+    ) -> RunInput:
         """Return what the run is to read, and note that it has it and is at work.
 
         One that `goes_on` with an answer of a person has work also where no message is left.
@@ -58,7 +58,7 @@ class Taking:
             tx.begin_sitting(self._run_id, agent.id, self._clock.now(), answered=answered)
         mail = (*kept, *messages_named([one.id or "" for one in messages]))
         first = tx.message(mail[0]) if mail else None
-        return Begun(messages=messages, mail=mail, mail_thread=None if first is None else first.thread_id)
+        return RunInput(messages=messages, mail=mail, mail_thread=None if first is None else first.thread_id)
 
     def taken(self, tx: MailWrites, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return what of the messages that came the run is to read, and note that it has it."""

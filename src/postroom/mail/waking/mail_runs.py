@@ -27,9 +27,9 @@ from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.tracing import OFF, Invoked, Span, Tracing
 from postroom.contracts.waking import AskedQuestion
 from postroom.mail.tracing import followed, run_trace
-from postroom.mail.waking.at_work import MessagesAtWork
-from postroom.mail.waking.taking import AgentName, Begun, Taking
-from postroom.mail.waking.words import DECISION, agent_of, answer_told
+from postroom.mail.waking.live_mail import LiveMail
+from postroom.mail.waking.prompts import DECISION, agent_of, answer_told
+from postroom.mail.waking.run_input import AgentName, MailClaims, RunInput
 
 ASK = "ask_person"
 
@@ -38,7 +38,7 @@ def _nobody() -> None:
     """Hint to nobody."""
 
 
-class AgentTurns(ExecutorAround):
+class MailRunExecutor(ExecutorAround):
     """Stands around what runs agents.
 
     A run whose messages were all read meanwhile does not begin. One that has asked a person waits for the
@@ -73,7 +73,7 @@ class AgentTurns(ExecutorAround):
         before = await _former(activation)
         activation = await _asked_again(activation, before)
         said = _decided(activation, before)
-        taking = Taking(self._clock, whose, run_id)
+        taking = MailClaims(self._clock, whose, run_id)
         begun = await self._store.write(lambda tx: taking.begun(tx, activation, before, goes_on=bool(said)))
         self._ring()
         if not begun.has_work and not said:
@@ -125,12 +125,12 @@ class AgentTurns(ExecutorAround):
             return []
         return await self._store.read(lambda tx: followed(tx, run_id, messages))
 
-    def _reading(self, activation: RunActivation, begun: Begun, taking: Taking) -> RunActivation:
+    def _reading(self, activation: RunActivation, begun: RunInput, taking: MailClaims) -> RunActivation:
         """Return the request with what waits for the run as the run may read it: messages of its thread."""
         control, mail_thread = activation.control, begun.mail_thread
         if mail_thread is None or not isinstance(control, RunControl) or control.pending is None:
             return activation
-        pending = MessagesAtWork(control.pending, self._store, mail_thread, taking.taken, self._ring)
+        pending = LiveMail(control.pending, self._store, mail_thread, taking.taken, self._ring)
         return replace(activation, control=replace(control, pending=pending))
 
     def _waiting(self, result: AgentRunResult, asked: Sequence[AskedQuestion]) -> AgentRunResult:

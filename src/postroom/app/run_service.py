@@ -22,7 +22,7 @@ STOP_WAIT_MS = 15_000
 """A program that is asked to end has a third of it for that, then it is killed."""
 
 
-class HouseRuns:
+class RunService:
     """One queue for everything that needs work; rooms say who executes their threads, and what ends cause."""
 
     def __init__(

@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from postroom.app.backups import BackupState
-from postroom.app.findings import Finding, broken, span
-from postroom.app.house_runs import waits_since
+from postroom.app.check_results import CheckResult, broken, span
 from postroom.app.machine import most_descriptors, open_descriptors, told_of_descriptors, told_of_disk
-from postroom.app.wiring import House
+from postroom.app.run_service import waits_since
+from postroom.app.wiring import Application
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidRunner, RunFailure
@@ -21,19 +21,19 @@ from postroom.http_api.operations import CheckState
 from postroom.mail.waking.runners import read_runner
 
 if TYPE_CHECKING:
-    from postroom.app.gateway_operator import GatewayOperator
+    from postroom.app.gateway_service import GatewayService
 
 PAGE: Final = 500
 LONGEST_UNTAKEN: Final = timedelta(minutes=5)
 """How long a run may wait that nothing holds back."""
 
-Look = Callable[[], Awaitable[list[Finding]]]
+Look = Callable[[], Awaitable[list[CheckResult]]]
 
 
-class Examination:
+class HealthChecks:
     """Looks at the parts of one house that work in the background."""
 
-    def __init__(self, house: House, chats: "GatewayOperator | None") -> None:
+    def __init__(self, house: Application, chats: "GatewayService | None") -> None:
         self._house = house
         self._chats = chats
 
@@ -49,10 +49,10 @@ class Examination:
         }
         return looks if self._chats is None else {**looks, "channel": self._channels}
 
-    async def _backups(self) -> list[Finding]:
+    async def _backups(self) -> list[CheckResult]:
         return [told_of_backups(await self._house.backups.state())]
 
-    async def _runs(self) -> list[Finding]:
+    async def _runs(self) -> list[CheckResult]:
         """Look at the queue: what is given up needs somebody, and what nothing holds back must not wait."""
         counts = await self._house.runs.counts()
         told = ", ".join(f"{counts.get(one, 0)} {one.label}" for one in RunDispatchStatus)
@@ -63,7 +63,7 @@ class Examination:
         if dead := counts.get(RunDispatchStatus.DEAD_LETTER, 0):
             state, remedy = "failed", f"`postroom runs dead` shows the {dead} that were given up, and why"
         facts = {one.label: counts.get(one, 0) for one in RunDispatchStatus}
-        return [Finding(part="runs", state=state, detail=told + waits, remedy=remedy, facts=facts)]
+        return [CheckResult(part="runs", state=state, detail=told + waits, remedy=remedy, facts=facts)]
 
     async def _longest_waiting(self) -> tuple[str, str]:
         """Return what is to be said of the run that waits longest, and a remedy where it should not wait."""
@@ -79,48 +79,50 @@ class Examination:
         is_stuck = why.why is WhyNot.ABOUT_TO_START and waited > milliseconds(LONGEST_UNTAKEN)
         return told, "nothing holds it back: see the log, and start the server again" if is_stuck else ""
 
-    async def _runners(self) -> list[Finding]:
+    async def _runners(self) -> list[CheckResult]:
         """Look at each runner by what it would start; nothing is started."""
         kept = await self._house.store.read(kept_runners)
         if not kept:
-            return [Finding(part="runner", state="ok", detail="no agent is run by the server")]
+            return [CheckResult(part="runner", state="ok", detail="no agent is run by the server")]
         return await asyncio.to_thread(lambda: [self._runner(name, text) for name, text in kept])
 
-    def _runner(self, name: str, kept: str) -> Finding:
+    def _runner(self, name: str, kept: str) -> CheckResult:
         try:
             told = self._house.agents.executors.looked_at(read_runner(kept))
         except (RunFailure, InvalidRunner) as error:
             return broken("runner", error, about=name)
-        return Finding(part="runner", about=name, state="ok", detail=told)
+        return CheckResult(part="runner", about=name, state="ok", detail=told)
 
-    async def _orphans(self) -> list[Finding]:
+    async def _orphans(self) -> list[CheckResult]:
         found = await self._house.agents.executors.orphans()
         if found is None:
             detail = "this system shows no processes of others, so that none can be found"
-            return [Finding(part="orphans", state="unknown", detail=detail, remedy="look for them yourself")]
+            return [
+                CheckResult(part="orphans", state="unknown", detail=detail, remedy="look for them yourself")
+            ]
         if found:
             pids = ", ".join(str(pid) for pid in found[:20])
             detail = f"{len(found)} processes of runs that a former server began are still there: {pids}"
             remedy = "start the server again, which ends them, or end them yourself"
             facts = {"processes": len(found)}
-            return [Finding(part="orphans", state="failed", detail=detail, remedy=remedy, facts=facts)]
-        return [Finding(part="orphans", state="ok", detail="no program outlived its server")]
+            return [CheckResult(part="orphans", state="failed", detail=detail, remedy=remedy, facts=facts)]
+        return [CheckResult(part="orphans", state="ok", detail="no program outlived its server")]
 
-    async def _channels(self) -> list[Finding]:
+    async def _channels(self) -> list[CheckResult]:
         if self._house.gateway is None:
             return []
         now = self._house.clock.now()
         return [_channel(name, told, now) for name, told in self._house.gateway.gateway.liveness().items()]
 
-    async def _disk(self) -> list[Finding]:
+    async def _disk(self) -> list[CheckResult]:
         return [await asyncio.to_thread(told_of_disk, self._house.settings.database)]
 
-    async def _descriptors(self) -> list[Finding]:
+    async def _descriptors(self) -> list[CheckResult]:
         used, most = await asyncio.to_thread(open_descriptors), most_descriptors()
         return [told_of_descriptors(used, most)]
 
 
-def told_of_backups(found: BackupState) -> Finding:
+def told_of_backups(found: BackupState) -> CheckResult:
     """Return how it stands with backups."""
     state, detail, remedy = _backups_in_words(found)
     facts = {
@@ -129,7 +131,7 @@ def told_of_backups(found: BackupState) -> Finding:
         "tries_failed": found.tries,
         "code": None if found.failure is None else found.failure.code,
     }
-    return Finding(part="backups", state=state, detail=detail, remedy=remedy, facts=facts)
+    return CheckResult(part="backups", state=state, detail=detail, remedy=remedy, facts=facts)
 
 
 def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
@@ -151,7 +153,7 @@ def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
     return "ok", newest, ""
 
 
-def _channel(name: str, told: dict[str, object], now: int) -> Finding:
+def _channel(name: str, told: dict[str, object], now: int) -> CheckResult:
     inbound = told["inbound_at"]
     last = "nothing has come in yet"
     if isinstance(inbound, int):
@@ -160,9 +162,9 @@ def _channel(name: str, told: dict[str, object], now: int) -> Finding:
     detail = f"{told['state']}{why}; {last}"
     facts = {"platform": name, "is": told["state"], "code": told["error_code"]}
     if told["state"] == AdapterState.CONNECTED:
-        return Finding(part="channel", about=name, state="ok", detail=detail, facts=facts)
+        return CheckResult(part="channel", about=name, state="ok", detail=detail, facts=facts)
     is_on_its_way = told["state"] in (AdapterState.CONNECTING, AdapterState.RECONNECTING)
-    return Finding(
+    return CheckResult(
         part="channel",
         about=name,
         state="unknown" if is_on_its_way else "failed",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from postroom.app.agent_threads import newest_runs, open_runs, whose
-from postroom.app.house_runs import HouseRuns
+from postroom.app.run_service import RunService
 from postroom.contracts.clock import Clock, iso
 from postroom.contracts.errors import StaleDecision
 from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus
@@ -22,10 +22,10 @@ _EACH: Final = 50
 """Runs of each agent that are looked at for answered questions."""
 
 
-class QuestionOperator:
+class QuestionService:
     """Answers the operator's routes and pages to questions."""
 
-    def __init__(self, runs: HouseRuns, clock: Clock) -> None:
+    def __init__(self, runs: RunService, clock: Clock) -> None:
         self._runs = runs
         self._clock = clock
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from dispatch_room import done
-from postroom.app.pauses import POLL_MS, Pauses
+from postroom.app.question_timeouts import POLL_MS, QuestionTimeouts
 from postroom.concurrency import Tasks
 from postroom.contracts.errors import InvalidArgument, StoreUnavailable
 from postroom.contracts.run_stores import RunQuery
@@ -19,8 +19,8 @@ from waking_room import PROJECT
 
 
 @dataclass
-class House:
-    """A fake for tests: what `HouseRuns` has, of the room."""
+class Application:
+    """A fake for tests: what `RunService` has, of the room."""
 
     stores: object
     mailbox: object
@@ -28,7 +28,7 @@ class House:
 
 @pytest.fixture
 def pauses(room):
-    return Pauses(House(room.runs, room.mailbox), room.clock, room.clock)
+    return QuestionTimeouts(Application(room.runs, room.mailbox), room.clock, room.clock)
 
 
 async def asked(room, **more):

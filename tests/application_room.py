@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from postroom.app.admin_service import AdminService
 from postroom.app.config import Settings
-from postroom.app.operator import Operator
-from postroom.app.wiring import House
+from postroom.app.wiring import Application
 from postroom.contracts.dispatch import RunDispatch
 from postroom.http_api.lag import LagMeter
 from postroom.testing import ManualClock
@@ -16,10 +16,10 @@ from postroom.testing import ManualClock
 class Place:
     """A house that does nothing by itself, and who looks at it."""
 
-    def __init__(self, house: House, clock: ManualClock) -> None:
+    def __init__(self, house: Application, clock: ManualClock) -> None:
         self.house = house
         self.clock = clock
-        self.operator = Operator(house, LagMeter(), started_at=clock.now())
+        self.operator = AdminService(house, LagMeter(), started_at=clock.now())
 
     async def finding(self, name: str) -> dict[str, Any]:
         """Return what the doctor says of one part."""
@@ -48,7 +48,7 @@ class Place:
 def place(folder: Path, clock: ManualClock, **given: Any) -> Iterator[Place]:
     """Open a house outside of an event loop, and close it."""
     settings = Settings(data_dir=folder, **given)
-    house = House.open(settings, clock=clock, purpose="test")
+    house = Application.open(settings, clock=clock, purpose="test")
     try:
         yield Place(house, clock)
     finally:

@@ -10,7 +10,7 @@ Taken = Callable[[MailWrites, Sequence[Message]], tuple[Message, ...]]
 """Notes that a run has messages in its hands, and returns those that it is to read."""
 
 
-class MessagesAtWork:
+class LiveMail:
     """What waits for an agent's run: messages of the thread that it works on, and nothing else.
 
     They are read before a step and never behind the last word, which would be lost to whoever waits for it:

@@ -5,7 +5,7 @@ The instant is kept with the question, in the run that waits: a server that was 
 
 import structlog
 
-from postroom.app.house_runs import HouseRuns
+from postroom.app.run_service import RunService
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.run_stores import RunQuery
@@ -20,10 +20,10 @@ NOBODY = "nobody"
 SILENCE = "nobody has answered in time"
 
 
-class Pauses:
+class QuestionTimeouts:
     """Ends the waiting of questions whose time is over."""
 
-    def __init__(self, runs: HouseRuns, clock: Clock, timer: Timer) -> None:
+    def __init__(self, runs: RunService, clock: Clock, timer: Timer) -> None:
         self._runs = runs
         self._clock = clock
         self._timer = timer

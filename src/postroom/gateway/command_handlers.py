@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from postroom.contracts.chat import ChatSession
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import DuplicateRecord, PostroomError, StoreError
-from postroom.contracts.mailroom import Mailroom, ThreadState
 from postroom.contracts.messages import Message, Role, Visibility
-from postroom.contracts.people import ChatPlace, MessageBoxes
+from postroom.contracts.people import ChatDelivery, ChatPlace
+from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.run_stores import RunQuery, ThreadStore
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
@@ -45,9 +45,9 @@ class Commands:
         handover: Handover,
         people: People,
         asking: Asking,
-        mailroom: Mailroom,
+        run_queue: RunQueue,
         threads: ThreadStore,
-        boxes: MessageBoxes | None = None,
+        boxes: ChatDelivery | None = None,
     ) -> None:
         self._boxes = boxes
         self._config = config
@@ -55,7 +55,7 @@ class Commands:
         self._handover = handover
         self._people = people
         self._asking = asking
-        self._mailroom = mailroom
+        self._run_queue = run_queue
         self._threads = threads
 
     def may_use(self, command: Command, source: SessionSource) -> bool:
@@ -110,7 +110,7 @@ class Commands:
         if call.words.lower() == "all":
             dropped = await self._handover.dropped(session.thread_id)
         stopped = await self._handover.stop(session.thread_id)
-        waiting = len(await self._mailroom.pending(session.thread_id))
+        waiting = len(await self._run_queue.pending(session.thread_id))
         said = [wording.STOPPING if stopped else wording.NOTHING_TO_STOP]
         said += _listed("Dropped", [message.text() for message in dropped])
         if waiting:

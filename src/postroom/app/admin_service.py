@@ -10,10 +10,10 @@ from prometheus_client import generate_latest
 
 from postroom.app.backups import stamp
 from postroom.app.doctor import Doctor, all_projects
-from postroom.app.examination import kept_runners
-from postroom.app.house_runs import waits_since
+from postroom.app.health_checks import kept_runners
 from postroom.app.machine import most_descriptors, open_descriptors
-from postroom.app.metrics import HouseState
+from postroom.app.metrics import ServerState
+from postroom.app.run_service import waits_since
 from postroom.app.support import (
     as_json,
     common_documents,
@@ -22,7 +22,7 @@ from postroom.app.support import (
     told_runners,
 )
 from postroom.app.tokens import new_agent_token
-from postroom.app.wiring import House
+from postroom.app.wiring import Application
 from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidPath, StoreError
@@ -35,18 +35,18 @@ from postroom.mail.projects import find_project
 from postroom.version import __version__
 
 if TYPE_CHECKING:
-    from postroom.app.gateway_operator import GatewayOperator
+    from postroom.app.gateway_service import GatewayService
 
 
-class Operator:
+class AdminService:
     """Answers the operator's routes for one house."""
 
-    def __init__(self, house: House, meter: LagMeter, *, started_at: int) -> None:
+    def __init__(self, house: Application, meter: LagMeter, *, started_at: int) -> None:
         self._house = house
         self._meter = meter
         self._started_at = started_at
         self.url = ""
-        self.chats: GatewayOperator | None = None
+        self.chats: GatewayService | None = None
         """Answers for the gateway, where there is one."""
 
     async def status(self) -> Mapping[str, object]:
@@ -164,7 +164,7 @@ class Operator:
         dispatches, waiting = await house.runs.counts(), await house.runs.longest_waiting(now)
         house.runs.mailbox.metrics.show_depths(dispatches)
         house.metrics.show_house(
-            HouseState(
+            ServerState(
                 dead_letters=dispatches.get(RunDispatchStatus.DEAD_LETTER, 0),
                 oldest_waiting_ms=0 if waiting is None else now - waits_since(waiting),
                 with_runner=with_runner,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from secrets import token_hex
 from typing import Final
 
-from postroom.app.gateway_wiring import HouseGateway
+from postroom.app.gateway_wiring import ChatService
 from postroom.contracts.chat import CHAT_LANE
 from postroom.contracts.chat_people import MAX_PEOPLE, Person, PersonRole
 from postroom.contracts.clock import iso
@@ -22,10 +22,10 @@ _MOST_DEAD: Final = 500
 _REACHABLE: Final = (AdapterState.CONNECTED, AdapterState.RECONNECTING)
 
 
-class GatewayOperator:
+class GatewayService:
     """Answers the operator's questions about one gateway."""
 
-    def __init__(self, house: HouseGateway) -> None:
+    def __init__(self, house: ChatService) -> None:
         self._house = house
         self._services = house.gateway.services
 

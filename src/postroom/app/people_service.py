@@ -13,7 +13,7 @@ _HOUSE = Caller(house=True, operator=True)
 _MOST = 10_000
 
 
-class PeopleOperator:
+class PeopleService:
     """Answers the operator's routes to people. `reaches` says whether there is a channel to a chat."""
 
     def __init__(self, mail: Mail, reaches: Callable[[ChatPlace], bool]) -> None:

@@ -25,10 +25,10 @@ class Submitted(Protocol):
         ...
 
 
-class Mailroom(Protocol):
+class RunQueue(Protocol):
     """A durable queue of runs by thread; `Mailbox` is one. Its docstrings are the promises."""
 
-    async def hand_in(
+    async def deliver(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
     ) -> Submitted | None:
         """Put messages where runs read them, and start one when the thread is idle and the mode says so."""

@@ -10,7 +10,7 @@ TOGETHER = 0.05
 """Seconds that a waiter lets pass after a ring: a burst of changes is one look."""
 
 
-class Bell:
+class ChangeNotifier:
     """Rings for everybody who waits at that moment; once stopped, nobody waits any more."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ _PAGE = 500
 _HIDDEN = "(hidden)"
 
 
-class RunnerOperator:
+class RunnerService:
     """Answers the operator's routes to runners."""
 
     def __init__(self, mail: Mail, check: Callable[[AnyRunner], None]) -> None:

@@ -9,12 +9,12 @@ from postroom.mail.outgoing import woken_by
 from postroom.mail.people import place_of
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.service import Mail
-from postroom.mail.waking.ended import Ended
+from postroom.mail.waking.completion import RunCompletion
 
 _HOUSE = Caller(house=True)
 
 
-class PeopleBoxes:
+class StoredChatDelivery:
     """Keeps the messages of people who are reached in chats."""
 
     def __init__(self, mail: Mail, clock: Clock) -> None:
@@ -49,7 +49,7 @@ class PeopleBoxes:
         def change(tx: MailWrites) -> None:
             person = tx.agents_by_id([agent_id]).get(agent_id)
             if person is not None:
-                told = Ended(
+                told = RunCompletion(
                     run_id=f"chat/{key}",
                     slug=PEOPLE_SLUG,
                     name=person.name,

@@ -22,12 +22,12 @@ from postroom.executors.acp import AcpExecutor
 from postroom.executors.command import CommandExecutor
 from postroom.executors.remote import RemoteExecutor, check_installed
 from postroom.mail.service import Mail
+from postroom.mail.waking.prompts import agent_of
 from postroom.mail.waking.runners import read_runner
-from postroom.mail.waking.words import agent_of
 from postroom.mcp_server.calls import Calls
 
 
-class HouseExecutors:
+class ExecutorRegistry:
     """Has agents run as their runners say, and knows their runners."""
 
     def __init__(

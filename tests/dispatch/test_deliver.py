@@ -36,11 +36,11 @@ async def nothing_waits(room, *, runs: int, executor) -> bool | None:
 async def test_an_idle_thread_begins_at_once_and_the_others_follow_one_by_one(room):
     executor = Blocking()
     mailbox = room.mailbox(executor)
-    first = await mailbox.hand_in("t", said("one"), ALONE)
+    first = await mailbox.deliver("t", said("one"), ALONE)
     await executor.started.get()
     assert first is not None
-    assert await mailbox.hand_in("t", said("two"), ALONE) is None
-    assert await mailbox.hand_in("t", said("three"), ALONE) is None
+    assert await mailbox.deliver("t", said("two"), ALONE) is None
+    assert await mailbox.deliver("t", said("three"), ALONE) is None
     assert [entry.pending_id for entry in await mailbox.pending("t")] == ["two", "three"]
     executor.release.set()
     await eventually(lambda: nothing_waits(room, runs=3, executor=executor))
@@ -63,7 +63,7 @@ async def test_what_is_handed_in_on_an_idle_thread_has_begun_with_its_commit(roo
     monkeypatch.setattr(type(room.stores.coordinator), "commit", noted)
     executor = Blocking()
     mailbox = room.mailbox(executor)
-    started = await mailbox.hand_in("t", said("one"), ALONE)
+    started = await mailbox.deliver("t", said("one"), ALONE)
     await executor.started.get()
     [only] = commits
     row = await room.stores.dispatches.load_dispatch(started.dispatch_id)
@@ -86,7 +86,7 @@ async def test_what_had_begun_when_its_process_died_is_begun_again_by_another(ro
 
     dead._parts.dispatcher.begin_or_release = dies
     with pytest.raises(Unauthorized):
-        await dead.hand_in("t", said("one"), ALONE)
+        await dead.deliver("t", said("one"), ALONE)
     [row] = await room.stores.dispatches.list_dispatches("t")
     assert (await room.stores.threads.load_run(row.run_id)).status is RunStatus.RUNNING
     room.clock.advance(timedelta(minutes=5))
@@ -102,10 +102,10 @@ async def test_what_had_begun_when_its_process_died_is_begun_again_by_another(ro
 async def test_those_of_a_group_are_read_together_and_other_groups_apart(room):
     executor = Blocking()
     mailbox = room.mailbox(executor)
-    await mailbox.hand_in("t", said("start"), ALONE)
+    await mailbox.deliver("t", said("start"), ALONE)
     await executor.started.get()
     for word, sender in (("a1", "ann"), ("a2", "ann"), ("b1", "bob"), ("a3", "ann")):
-        await mailbox.hand_in("t", said(word), together(sender))
+        await mailbox.deliver("t", said(word), together(sender))
     executor.release.set()
     await eventually(lambda: nothing_waits(room, runs=4, executor=executor))
     assert read(executor) == [["start"], ["a1", "a2"], ["b1"], ["a3"]]
@@ -114,11 +114,11 @@ async def test_those_of_a_group_are_read_together_and_other_groups_apart(room):
 async def test_what_is_handed_in_twice_is_read_once(room):
     executor = Blocking()
     mailbox = room.mailbox(executor)
-    await mailbox.hand_in("t", said("one"), ALONE)
+    await mailbox.deliver("t", said("one"), ALONE)
     await executor.started.get()
-    assert await mailbox.hand_in("t", said("one"), ALONE) is None
-    await mailbox.hand_in("t", said("two"), ALONE)
-    await mailbox.hand_in("t", said("two"), ALONE)
+    assert await mailbox.deliver("t", said("one"), ALONE) is None
+    await mailbox.deliver("t", said("two"), ALONE)
+    await mailbox.deliver("t", said("two"), ALONE)
     executor.release.set()
     await eventually(lambda: nothing_waits(room, runs=2, executor=executor))
     await mailbox.settled()
@@ -141,7 +141,7 @@ async def test_a_hundred_at_once_are_all_read_and_never_two_runs_at_once(room):
     words = [f"w{number}" for number in range(50)]
     async with asyncio.TaskGroup() as group:
         for number, word in enumerate(words):
-            group.create_task((here, there)[number % 2].hand_in("t", said(word), ALONE))
+            group.create_task((here, there)[number % 2].deliver("t", said(word), ALONE))
     await eventually(lambda: nothing_waits(room, runs=50, executor=executor))
     assert sorted(word for [word] in read(executor)) == sorted(words)
     assert Watching.peak == 1
@@ -150,10 +150,10 @@ async def test_a_hundred_at_once_are_all_read_and_never_two_runs_at_once(room):
 async def test_what_waits_can_be_changed_and_taken_back_until_it_is_read(room):
     executor = Blocking()
     mailbox = room.mailbox(executor)
-    await mailbox.hand_in("t", said("one"), ALONE)
+    await mailbox.deliver("t", said("one"), ALONE)
     await executor.started.get()
     for word in ("two", "three"):
-        await mailbox.hand_in("t", said(word), ALONE)
+        await mailbox.deliver("t", said(word), ALONE)
     await mailbox.edit_pending("t", Message.user("other", id="two"))
     await mailbox.retract_pending("t", "three")
     executor.release.set()
@@ -181,10 +181,10 @@ async def test_a_run_at_work_is_told_of_what_is_for_its_next_step(room):
 
     executor = Reading()
     mailbox = room.mailbox(executor)
-    first = await mailbox.hand_in("t", said("start"), ALONE)
+    first = await mailbox.deliver("t", said("start"), ALONE)
     await executor.started.get()
     mode = DeliveryMode(boundary=Boundary.NEXT_STEP, starts_run=True)
-    assert await mailbox.hand_in("t", said("left"), mode) is None
+    assert await mailbox.deliver("t", said("left"), mode) is None
     await dispatch_in(room.stores, first.dispatch_id, RunDispatchStatus.ACKED)
     await mailbox.settled()
     assert executor.steered == ["left"]
@@ -204,8 +204,8 @@ async def test_what_waits_when_its_process_dies_is_begun_by_another(room):
 async def test_a_run_that_fails_for_good_does_not_keep_the_next_from_its_turn(room):
     executor = Raising(Unauthorized("no"), Unauthorized("no"))
     mailbox = room.mailbox(executor)
-    await mailbox.hand_in("t", said("one"), ALONE)
-    await mailbox.hand_in("t", said("two"), ALONE)
+    await mailbox.deliver("t", said("one"), ALONE)
+    await mailbox.deliver("t", said("two"), ALONE)
     await eventually(lambda: nothing_waits(room, runs=2, executor=executor))
     await mailbox.settled()
     assert read(executor) == [["one"], ["two"]]
@@ -222,7 +222,7 @@ async def test_a_submission_behind_one_that_is_read_alone_is_refused_and_names_i
 async def test_nothing_begins_when_nothing_waits(room):
     executor = Counting()
     mailbox = room.mailbox(executor)
-    await mailbox.hand_in("t", said("one"), ALONE)
+    await mailbox.deliver("t", said("one"), ALONE)
     await eventually(lambda: nothing_waits(room, runs=1, executor=executor))
     await mailbox.settled()
     await mailbox.recover()
@@ -265,7 +265,7 @@ async def effects(room) -> list[dict]:
 
 async def test_the_effects_of_an_end_are_stored_with_it(room):
     mailbox = room.mailbox(Counting(), effects=Telling())
-    first = await mailbox.hand_in("t", said("one"), ALONE)
+    first = await mailbox.deliver("t", said("one"), ALONE)
     await dispatch_in(room.stores, first.dispatch_id, RunDispatchStatus.ACKED)
     assert await effects(room) == [{"run": first.run_id, "status": "done", "said": "ok"}]
 
@@ -273,7 +273,7 @@ async def test_the_effects_of_an_end_are_stored_with_it(room):
 async def test_ends_that_no_execution_wrote_have_their_effects_too(room):
     telling = Telling()
     mailbox = room.mailbox(Raising(Unauthorized("no")), effects=telling)
-    given_up = await mailbox.hand_in("t", said("one"), ALONE)
+    given_up = await mailbox.deliver("t", said("one"), ALONE)
     await dispatch_in(room.stores, given_up.dispatch_id, RunDispatchStatus.DEAD_LETTER)
     await mailbox.settled()
     mailbox.workers.get_or_create("u")
