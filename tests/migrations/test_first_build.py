@@ -380,6 +380,7 @@ async def test_what_is_on_postgresql_is_as_it_was(gone_on: tuple[str, FakeTelegr
         people = stores.chat.people
         assert [one.user_id for one in await people.people()] == ["8"]
         assert [one.user_id for one in await people.requests()] == ["9"]
+        await mailbox.aclose()
 
 
 async def test_runs_on_postgresql_that_were_at_work_or_queued_end_once(
