@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -35,8 +35,16 @@ _OLDER_NAMES = (
 class RunningServer:
     """A server process over a data folder; it may be killed and started again."""
 
-    def __init__(self, data_dir: Path, *flags: str, most_files: int | None = None) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *flags: str,
+        most_files: int | None = None,
+        program: Sequence[str] = ("-m", "postroom"),
+    ) -> None:
+        """`program` is what Python runs as `postroom`."""
         self.data_dir = data_dir
+        self._program = program
         self._most_files = most_files
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
@@ -52,7 +60,7 @@ class RunningServer:
     def start(self) -> Self:
         """Start the process and wait, within a bound, until it says that it is ready."""
         self.note.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "postroom", "up", "--port", "0", "--data-dir", str(self.data_dir)]
+        command = [sys.executable, *self._program, "up", "--port", "0", "--data-dir", str(self.data_dir)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *self._flags],
