@@ -60,8 +60,6 @@ _LOG = structlog.get_logger(__name__)
 ALIASES: Final = ("/api",)
 """Other addresses of the MCP endpoint, which older client configurations name."""
 GRACE_SECONDS: Final = 5
-LONGEST_HEAD: Final = 64 << 10
-"""Bytes that the address and the headers of a request may have; behind more the connection is closed."""
 """How long open requests may go on when the server is told to stop."""
 CHANNELS_SECONDS: Final = 10
 """How long the greeting waits for chat channels; one that takes longer is connected behind it."""
@@ -316,6 +314,7 @@ def _uvicorn(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Connection,
+        loop="asyncio",  # unless told, uvicorn takes uvloop where it is installed
         backlog=ACCEPTED_AT_ONCE,
         log_config=None,
         access_log=False,
@@ -325,7 +324,6 @@ def _uvicorn(app: ASGIApp) -> uvicorn.Config:
         date_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_keep_alive=30,
-        h11_max_incomplete_event_size=LONGEST_HEAD,
     )
 
 
