@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from e2e.running import PATIENCE, Cut, RunningServer
 from postroom.app import connection
-from postroom.app.serve import LONGEST_HEAD
+from postroom.app.connection import LONGEST_HEAD
 
 SHORT = 0.4
 """Seconds that the servers in these tests wait for what a client owes; the tests wait long enough for it."""

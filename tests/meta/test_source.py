@@ -37,7 +37,7 @@ BROAD_EXCEPTS = {
     "postroom/gateway/run.py:GatewayRunner._stop": "the end of one channel: the others are ended as well",
     "postroom/http_api/guard.py:Guard._serve": "the edge around one HTTP request",
     "postroom/mail/archive/relay.py:ArchiveRelay._perform": "the relay around one batch",
-    "postroom/mcp_server/server.py:PostroomMcpServer.call_tool": "the edge around one tool call",
+    "postroom/mcp_server/answers.py:answer_call": "the edge around one tool call",
     "postroom/mcp_server/server.py:PostroomMcpServer.read_resource": "the edge around one reading of a resource",
     "postroom/mcp_server/subscriptions.py:Subscriptions.publish": "the edge around one listener",
     "postroom/stores/sqlite/writer.py:Writer._run": "hands whatever a caller's function raised to that caller",

@@ -688,9 +688,9 @@ async def test_start_and_end_of_the_server_pass_through() -> None:
 
 
 def test_the_marks_are_those_that_the_mcp_server_reads() -> None:
-    from postroom.mcp_server import server
+    from postroom.mcp_server import callers
 
-    assert (OPERATOR_SCOPE, AGENT_TOKEN_SCOPE) == (server.OPERATOR_SCOPE, server.AGENT_TOKEN_SCOPE)
+    assert (OPERATOR_SCOPE, AGENT_TOKEN_SCOPE) == (callers.OPERATOR_SCOPE, callers.AGENT_TOKEN_SCOPE)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -27,8 +27,7 @@ from postroom.mail.commands import HealthCheck
 from postroom.mail.desk import Caller
 from postroom.mail.granting import within
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
-from postroom.mcp_server import resources
-from postroom.mcp_server import server as mcp_server
+from postroom.mcp_server import callers, resources
 from postroom.mcp_server.endpoint import Endpoint
 from postroom.mcp_server.resources import RESOURCES
 from postroom.mcp_server.subscriptions import Subscriptions
@@ -79,7 +78,7 @@ def test_an_operation_that_shows_messages_asks_for_reading() -> None:
 
 
 def test_the_names_under_which_the_door_marks_a_caller_are_the_servers_own() -> None:
-    assert mcp_server.GRANT_SCOPE == GRANT_SCOPE
+    assert callers.GRANT_SCOPE == GRANT_SCOPE
 
 
 # REST

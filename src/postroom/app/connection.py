@@ -12,8 +12,7 @@ from contextlib import suppress
 from functools import cache
 from typing import Final
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 PATIENCE: Final = 30.0
 """Seconds."""
@@ -25,7 +24,14 @@ ACCEPTED_AT_ONCE: Final = 50
 """What asyncio accepts in one go; about three such bursts may be open before they are counted."""
 QUEUE: Final = 1024
 """Connections that wait in the system to be accepted; a crowd of agents may come at once."""
-_UNANSWERED: Final = (h11.IDLE, h11.SEND_RESPONSE)
+LONGEST_HEAD: Final = 64 << 10
+"""Bytes that the address and headers of a request may have; as many may stand between pieces of a body."""
+MOST_BEHIND: Final = 32
+"""Requests that may wait behind one that is served."""
+
+
+class _Refused(Exception):
+    """What came is refused; the parser ends with it, and uvicorn answers 400."""
 
 
 @cache
@@ -49,10 +55,21 @@ def room() -> int:
     return max(allowed - RESERVED, allowed // 4)
 
 
-class Connection(H11Protocol):
-    """One HTTP/1.1 connection."""
+class Connection(HttpToolsProtocol):
+    """One HTTP/1.1 connection.
+
+    The parser below knows no limit, takes addresses of proxies, and gives what stands behind a body as
+    headers; all of this is refused or left out here, and what is refused ends the connection.
+    """
 
     _late: asyncio.TimerHandle | None = None
+    _in_head = False
+    _head_size = 0
+    """Bytes of the address and the headers that were read of this head."""
+    _unfinished = 0
+    """Bytes that came since a head, a piece of a body or a message was last whole."""
+    _is_deaf = False
+    """Whether nothing more is read: what came cannot be understood, or is no HTTP any more."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Wait for a request, or cut the connection when there are too many of them."""
@@ -68,29 +85,88 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, and wait for what is still owed."""
-        super().data_received(data)
+        """Take what came, no more at once than may still be unfinished, and wait for what is still owed."""
+        while data and not self._is_deaf and not self.transport.is_closing():
+            allowed = LONGEST_HEAD - self._unfinished
+            piece, data = data[:allowed], data[allowed:]
+            self._unfinished += len(piece)
+            super().data_received(piece)
+            if self._unfinished >= LONGEST_HEAD and not self._is_deaf:
+                self.send_400_response(f"The head is larger than {LONGEST_HEAD} bytes.")
         self._wait_for_the_rest()
 
+    def on_message_begin(self) -> None:
+        """Begin to count a head; whoever sends many requests before it reads an answer is cut off."""
+        if len(self.pipeline) >= MOST_BEHIND:
+            self._is_deaf = True
+            self.transport.abort()
+            raise _Refused
+        super().on_message_begin()
+        self._in_head, self._head_size = True, 0
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the address."""
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; one behind the body says nothing to anybody here."""
+        self._count(len(name) + len(value))
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Begin to serve the request, if it asks in HTTP/1 for a path of this server."""
+        self._in_head, self._unfinished = False, 0
+        coded = any(
+            name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers
+        )
+        is_path = self.url.startswith(b"/") and b"#" not in self.url
+        if coded or not is_path or self.parser.get_http_version() not in ("1.0", "1.1"):
+            raise _Refused
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of a body."""
+        self._unfinished = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        self._unfinished = 0
+        super().on_message_complete()
+
     def on_response_complete(self) -> None:
-        """Go on to the next request; one that came behind the other may be here in part."""
+        """Go on to the next request; whoever still sends what was answered already is not listened to."""
+        if self.cycle.response_complete and self.cycle.more_body:
+            self.transport.close()
         super().on_response_complete()
         if self._is_serving():
             self._wait_for_the_rest()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP and close; whoever works at the request learns that its caller is gone.
-
-        Uvicorn lets the application answer too: the answer fails inside h11, and each such request would
-        write two tracebacks into the log.
-        """
-        if self.cycle is not None and not self.cycle.response_complete:
+        """Refuse what is no HTTP and close; requests that were whole before it are answered first."""
+        self._is_deaf = True
+        if self._is_serving() and not self.cycle.more_body:
+            self.cycle.keep_alive = False
+            return
+        if self._is_serving():
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        if self.conn.our_state in _UNANSWERED:
-            super().send_400_response(msg)
-        else:
+        if self.pipeline or (self._is_serving() and self.cycle.response_started):
             self.transport.close()
+        else:
+            super().send_400_response(msg)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Answer in HTTP/1.1, as every server may; what follows may be anything."""
+        self._is_deaf = True
+        self.cycle.keep_alive = False
+
+    def _count(self, size: int) -> None:
+        self._head_size += size
+        if self._head_size > LONGEST_HEAD:
+            raise _Refused
 
     def _is_serving(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete

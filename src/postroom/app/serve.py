@@ -9,12 +9,10 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import FrameType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import uvicorn
-from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
-from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -50,18 +48,19 @@ from postroom.mail.event_following import EventFollowing
 from postroom.mail.following import Following
 from postroom.mail.hooks import Hooks
 from postroom.mail.query import parse_query
-from postroom.mcp_server.endpoint import Endpoint
+from postroom.mcp_server.loading import LoadedOnUse
 from postroom.version import __version__
 from postroom.web import page_routes
 from postroom.web.services import PageServices
+
+if TYPE_CHECKING:
+    from postroom.mcp_server.http import McpOverHttp
 
 _LOG = structlog.get_logger(__name__)
 
 ALIASES: Final = ("/api",)
 """Other addresses of the MCP endpoint, which older client configurations name."""
 GRACE_SECONDS: Final = 5
-LONGEST_HEAD: Final = 64 << 10
-"""Bytes that the address and the headers of a request may have; behind more the connection is closed."""
 """How long open requests may go on when the server is told to stop."""
 CHANNELS_SECONDS: Final = 10
 """How long the greeting waits for chat channels; one that takes longer is connected behind it."""
@@ -70,9 +69,11 @@ CHANNELS_SECONDS: Final = 10
 class Site:
     """The application and everything that stands behind it; enter it to let the background work run."""
 
-    def __init__(self, house: Application, token: str) -> None:
+    def __init__(self, house: Application, token: str, *, short_way: bool = True) -> None:
+        """Without `short_way` every message of MCP goes through the SDK, as benchmarks compare."""
         settings, clock = house.settings, house.clock
         self._house = house
+        self._short_way = short_way
         self._meter = LagMeter()
         self.operator = AdminService(house, self._meter, started_at=clock.now())
         if house.gateway is not None:
@@ -85,16 +86,7 @@ class Site:
         self._visitors = sessions
         self._people = PeopleService(house.mail, house.agents.reaches)
         desk = LoginService(sessions, self.codes, clock, is_operator=is_operator)
-        server = house.mcp_server()
-        server.streamable_http_app(
-            json_response=True,
-            stateless_http=True,
-            max_request_body_size=settings.max_request_bytes,
-            # The door in front checks Host and Origin for every route alike.
-            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
-        )
-        self._server = server
-        self._sessions = server.session_manager
+        self._mcp = LoadedOnUse(self._make_mcp)
         app = application(self._routes(desk), lifespan=self._lifespan)
         credentials = Credentials(
             is_operator=is_operator,
@@ -110,7 +102,7 @@ class Site:
         house, settings = self._house, self._house.settings
         questions, runs = QuestionService(house.runs, house.clock), WorkService(house.runs, house.mail.slug)
         return [
-            Route(settings.mcp_path, Endpoint(StreamableHTTPASGIApp(self._sessions))),
+            Route(settings.mcp_path, self._mcp),
             *routes(
                 self.operator,
                 desk,
@@ -135,6 +127,19 @@ class Site:
             ),
         ]
 
+    def _make_mcp(self) -> "McpOverHttp":
+        from postroom.mcp_server.http import McpOverHttp  # loaded with the first message
+
+        house = self._house
+        made = McpOverHttp(
+            house.mcp_server(),
+            max_request_bytes=house.settings.max_request_bytes,
+            is_traced=house.mail.tracing.is_on,
+            short=self._short_way,
+        )
+        gc.freeze()  # as at the start: what was loaded now stays
+        return made
+
     def _workroom(self, questions: QuestionService, runs: WorkService) -> PageServices:
         """Return what the pages need so that people who have logged in can work on them."""
         messages = MessageService(self._house.mail, self._house.calls, self._people)
@@ -142,17 +147,19 @@ class Site:
 
     def end_listening(self) -> None:
         """End the streams of those who listen; whatever else they asked is still answered."""
-        self._server.end_listening()
+        self._mcp.end_listening()
         self._house.mail.bell.stop()
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        async with self._sessions.run(), asyncio.TaskGroup() as group:
+        async with self._house.at_work(), asyncio.TaskGroup() as group:
+            group.create_task(self._mcp.run(), name="mcp")
             self._meter.note(0, self._house.clock.now())
             group.create_task(measure_lag(self._meter, self._house.clock), name="loop lag")
             try:
                 yield
             finally:
+                self._mcp.end()
                 self._meter.stop()
 
 
@@ -318,6 +325,7 @@ def _uvicorn(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=Connection,
+        loop="asyncio",  # unless told, uvicorn takes uvloop where it is installed
         backlog=ACCEPTED_AT_ONCE,
         log_config=None,
         access_log=False,
@@ -327,7 +335,6 @@ def _uvicorn(app: ASGIApp) -> uvicorn.Config:
         date_header=False,
         timeout_graceful_shutdown=GRACE_SECONDS,
         timeout_keep_alive=30,
-        h11_max_incomplete_event_size=LONGEST_HEAD,
     )
 
 

@@ -24,7 +24,6 @@ from postroom.mail.desk import Rules
 from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
-from postroom.mcp_server import PostroomMcpServer
 from postroom.mcp_server.calls import Calls
 from postroom.mcp_server.subscriptions import Subscriptions
 from postroom.stores.sqlite import SqliteStore
@@ -32,6 +31,7 @@ from postroom.stores.sqlite import SqliteStore
 if TYPE_CHECKING:
     from postroom.app.gateway_config import GatewayFile
     from postroom.app.gateway_wiring import ChatService
+    from postroom.mcp_server import PostroomMcpServer
 
 LOG_RESERVE = 8 << 20
 """Bytes of the database's log that are written beforehand: about what is written between two checkpoints."""
@@ -130,8 +130,9 @@ class Application:
         )
         self.agents.carry_by(self.gateway.carrier)
 
-    def mcp_server(self) -> PostroomMcpServer:
+    def mcp_server(self) -> "PostroomMcpServer":
         """Make an MCP server over this house; several may stand side by side."""
+        from postroom.mcp_server.server import PostroomMcpServer  # it loads the SDK
 
         @asynccontextmanager
         async def lifespan(_: object) -> AsyncIterator[dict[str, object]]:

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from postroom.contracts.errors import InvalidArgument, NotPermitted
 from postroom.contracts.tokens import ADMIN, Grant
-from postroom.mcp_server.server import GRANT_SCOPE
+from postroom.mcp_server.callers import GRANT_SCOPE
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 T = TypeVar("T", bound=msgspec.Struct)

@@ -18,18 +18,20 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from postroom.contracts.errors import AccessError, InsufficientScope
+from postroom.mcp_server.callers import GRANT_SCOPE
 from postroom.mcp_server.granted import refuse_message, scope_challenge
-from postroom.mcp_server.server import GRANT_SCOPE
+from postroom.mcp_server.short_way import ShortWay
 
 _REFUSED: Final = -32000
 _ANY_ANSWER: Final = (b"accept", b"application/json, text/event-stream")
 
 
 class Endpoint:
-    """Passes well formed messages on to the transport."""
+    """Answers plain calls by the short way, if there is one, and passes the rest on to the transport."""
 
-    def __init__(self, transport: ASGIApp) -> None:
+    def __init__(self, transport: ASGIApp, short_way: ShortWay | None = None) -> None:
         self._transport = transport
+        self._short_way = short_way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
@@ -40,13 +42,19 @@ class Endpoint:
             return
         body = await Request(scope, receive).body()
         found = _message(body)
-        fault = found if isinstance(found, Response) else _beyond(scope, found)
-        if fault is not None:
-            await fault(scope, receive, send)
+        answer = found if isinstance(found, Response) else await self._answer(scope, found)
+        if answer is not None:
+            await answer(scope, receive, send)
             return
         if not any(name == b"accept" for name, _ in scope["headers"]):
             scope = {**scope, "headers": [*scope["headers"], _ANY_ANSWER]}
         await self._transport(scope, _replayed(body, receive), send)
+
+    async def _answer(self, scope: Scope, message: Mapping[str, Any]) -> Response | None:
+        fault = _beyond(scope, message)
+        if fault is not None or self._short_way is None:
+            return fault
+        return await self._short_way.answer(scope, message)
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from mcp.types import ResourceTemplate
-
 from postroom.contracts.errors import InvalidArgument
 from postroom.mail.desk import Caller
 from postroom.mail.service import Mail
@@ -68,19 +66,6 @@ RESOURCES: tuple[MailResource, ...] = (
         arguments=lambda part: {"project_key": part["project"]},
     ),
 )
-
-
-def templates() -> list[ResourceTemplate]:
-    """Return the kinds of resources, as clients are told of them."""
-    return [
-        ResourceTemplate(
-            name=kind.name,
-            uri_template=kind.template,
-            description=kind.description,
-            mime_type="application/json",
-        )
-        for kind in RESOURCES
-    ]
 
 
 def kind_of(uri: str) -> tuple[MailResource, dict[str, str]] | None:

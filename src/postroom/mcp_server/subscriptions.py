@@ -6,14 +6,16 @@ News is a hint: a client that misses one finds the letter in its inbox all the s
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import anyio.lowlevel
 import structlog
-from mcp.server.subscriptions import ResourceUpdated, ServerEvent
 
 from postroom.contracts.tokens import Grant
+
+if TYPE_CHECKING:
+    from mcp.server.subscriptions import ServerEvent
 
 _LOG = structlog.get_logger(__name__)
 _LISTENER: ContextVar[Grant | None] = ContextVar("listener", default=None)
@@ -33,7 +35,7 @@ class Subscriptions:
         """Whether anybody listens."""
         return bool(self._listeners)
 
-    async def publish(self, event: ServerEvent) -> None:
+    async def publish(self, event: "ServerEvent") -> None:
         """Tell every listener; one that fails does not keep the news from the others."""
         for listener, grant in list(self._listeners.values()):
             if grant is not None and not self._holds(grant):
@@ -44,7 +46,7 @@ class Subscriptions:
                 _LOG.exception("subscription.listener_failed")
         await anyio.lowlevel.checkpoint()
 
-    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+    def subscribe(self, listener: Callable[["ServerEvent"], None]) -> Callable[[], None]:
         """Add a listener and return what removes it; removing twice is harmless."""
         ticket = object()
         self._listeners[ticket] = listener, _LISTENER.get()
@@ -62,6 +64,8 @@ class Subscriptions:
 
     async def announce(self, uris: Sequence[str]) -> None:
         """Tell listeners that these resources changed."""
+        from mcp.server.subscriptions import ResourceUpdated  # loaded already where anybody listens
+
         for uri in uris:
             await self.publish(ResourceUpdated(uri=uri))
 

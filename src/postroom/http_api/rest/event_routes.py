@@ -21,8 +21,8 @@ from postroom.http_api.rest.reading import JSON, list_fields, query_arguments
 from postroom.mail.commands import FollowEvents, read_command
 from postroom.mail.desk import Caller
 from postroom.mail.event_log import EventsView
+from postroom.mcp_server.callers import caller_of
 from postroom.mcp_server.schema import input_schema
-from postroom.mcp_server.server import caller_of
 
 STREAM: Final = "text/event-stream"
 LAST_ID: Final = "Last-Event-ID"

@@ -14,9 +14,9 @@ from postroom.http_api.rest.document import encoded
 from postroom.http_api.rest.event_routes import EventOperations, EventService
 from postroom.http_api.rest.reading import JSON, body_arguments, list_fields, query_arguments
 from postroom.mail.operations import ALL_OPERATIONS, Operation
+from postroom.mcp_server.callers import TRACEPARENT, caller_of
 from postroom.mcp_server.calls import Calls
 from postroom.mcp_server.schema import input_schema
-from postroom.mcp_server.server import TRACEPARENT, caller_of
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

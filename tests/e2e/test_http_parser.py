@@ -1,0 +1,183 @@
+"""What the parser takes and refuses, on raw connections to a running server: limits hold, doubt ends a line."""
+
+import socket
+import threading
+
+import pytest
+
+from e2e.running import PATIENCE, RunningServer
+from postroom.app.connection import LONGEST_HEAD, MOST_BEHIND
+
+HOST = b"Host: 127.0.0.1\r\n"
+GET = b"GET /healthz HTTP/1.1\r\n" + HOST
+POST = b"POST /login HTTP/1.1\r\n" + HOST
+LAST = GET + b"Connection: close\r\n\r\n"
+PIECE = 1_000
+
+
+def answered(server: RunningServer, *pieces: bytes) -> bytes:
+    """Send pieces, each as a write of its own, and return all that comes until the server ends the connection.
+
+    Raises:
+        TimeoutError: the server keeps the connection open.
+    """
+    received = b""
+    with socket.create_connection(server.address, timeout=PATIENCE) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            for piece in pieces:
+                line.sendall(piece)
+            while more := line.recv(65_536):
+                received += more
+        except ConnectionError:  # closed while we were still writing
+            pass
+    return received
+
+
+def statuses(received: bytes) -> list[int]:
+    return [int(part[:3]) for part in received.split(b"HTTP/1.1 ")[1:]]
+
+
+def head(size: int) -> bytes:
+    """Return a request whose head has so many bytes, so that an answer to it ends the connection."""
+    begun = GET + b"Connection: close\r\nX-Long: "
+    return begun + b"a" * (size - len(begun) - 4) + b"\r\n\r\n"
+
+
+def in_pieces(whole: bytes) -> list[bytes]:
+    return [whole[start : start + PIECE] for start in range(0, len(whole), PIECE)]
+
+
+@pytest.mark.parametrize("size", [200, 60_000, LONGEST_HEAD - 1])
+def test_a_head_within_the_limit_is_taken_whole_or_in_pieces(server: RunningServer, size: int) -> None:
+    assert statuses(answered(server, head(size))) == [200]
+    assert statuses(answered(server, *in_pieces(head(size)))) == [200]
+
+
+@pytest.mark.parametrize("size", [LONGEST_HEAD + 1, 70_000, 300_000])
+def test_a_head_beyond_the_limit_is_refused_whole_or_in_pieces(server: RunningServer, size: int) -> None:
+    for pieces in ([head(size)], in_pieces(head(size))):
+        assert statuses(answered(server, *pieces)) in ([400], [])  # none: reset while we were still writing
+
+
+@pytest.mark.parametrize(
+    "long",
+    [
+        GET + b"X-Short: a\r\n" * 7_000 + b"\r\n",
+        GET + b"X-Spaces:" + b" " * 70_000 + b"a\r\n\r\n",
+        b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"\r\n" * 40_000,
+    ],
+)
+def test_no_part_of_a_head_goes_round_the_limit(server: RunningServer, long: bytes) -> None:
+    assert statuses(answered(server, long)) in ([400], [])
+
+
+def test_a_head_behind_another_request_has_the_same_limit(server: RunningServer) -> None:
+    """The first request is answered; what came behind it is refused, whether in one write or in two."""
+    first = GET + b"\r\n"
+    assert statuses(answered(server, first + head(70_000))) in ([200], [])
+    assert statuses(answered(server, first + head(60_000))) == [200, 200]
+    body = POST + b"Content-Length: 4\r\n\r\nabcd"
+    assert statuses(answered(server, body + head(70_000))) in ([415], [])
+
+
+@pytest.mark.parametrize("part", [b"4;" + b"a" * 100_000, b"4\r\nabcd\r\n0\r\nX-Trailer: " + b"a" * 100_000])
+def test_what_stands_between_the_pieces_of_a_body_has_the_same_limit(
+    server: RunningServer, part: bytes
+) -> None:
+    begun = POST + b"Content-Type: application/x-www-form-urlencoded\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert statuses(answered(server, begun, *in_pieces(part))) in ([400], [])
+
+
+def test_a_header_behind_a_body_proves_nothing(server: RunningServer) -> None:
+    begun = b"POST /admin/backup HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+    proof = b"Authorization: Bearer " + server.token.encode() + b"\r\n\r\n"
+    assert statuses(answered(server, begun + b"2\r\n{}\r\n0\r\n" + proof + LAST)) == [401, 200]
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        POST + b"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
+        POST + b"Content-Length: 4\r\nContent-Length: 4\r\n\r\nabcd",
+        POST + b"Content-Length: 4\r\nContent-Length: 5\r\n\r\nabcd",
+        POST + b"Content-Length: 4, 4\r\n\r\nabcd",
+        POST + b"Content-Length: +4\r\n\r\nabcd",
+        POST + b"Content-Length: 0x4\r\n\r\nabcd",
+        POST + b"Content-Length: -4\r\n\r\nabcd",
+        POST + b"Transfer-Encoding: gzip\r\n\r\n",
+        POST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked\r\n\r\n0x4\r\nabcd\r\n0\r\n\r\n",
+        POST + b"Transfer-Encoding: chunked\r\n\r\n4\nabcd\n0\n\n",
+        POST + b"Transfer-Encoding: chunked\r\n\r\n4\r\nabcde\r\n0\r\n\r\n",
+        GET + b"X-Fold: a\r\n b\r\n\r\n",
+        GET + b"X-Line: a\nX-Other: b\r\n\r\n",
+        GET + b"X-Line: a\rX-Other: b\r\n\r\n",
+        GET.replace(b"\r\n", b"\n") + b"\n",
+        GET + b"X-Nul: a\0b\r\n\r\n",
+        GET + b"X-Nul\0: a\r\n\r\n",
+        GET + b"X-Control: a\x01b\r\n\r\n",
+        GET + b"X-Space : a\r\n\r\n",
+        GET + b"no colon\r\n\r\n",
+        GET + b": no name\r\n\r\n",
+        b"GET /health\0z HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET /h\xc3\xa9 HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET http://127.0.0.1/healthz HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET http://evil.invalid/healthz HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET healthz HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET /healthz#a HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"CONNECT evil.invalid:443 HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"FOO /healthz HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET /healthz HTTP/2.0\r\n" + HOST + b"\r\n",
+        b"GET /healthz HTTP/1.7\r\n" + HOST + b"\r\n",
+        b"GET /healthz HTTP/0.9\r\n" + HOST + b"\r\n",
+        b"GET /healthz\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00",
+    ],
+)
+def test_what_can_be_read_in_two_ways_is_refused_and_the_connection_closed(
+    server: RunningServer, raw: bytes
+) -> None:
+    assert statuses(answered(server, raw + LAST)) == [400]
+
+
+def test_a_request_is_answered_before_the_connection_closes_on_what_came_behind_it(
+    server: RunningServer,
+) -> None:
+    assert statuses(answered(server, GET + b"\r\n" + b"no HTTP at all\r\n\r\n" + LAST)) == [200]
+
+
+@pytest.mark.parametrize("upgrade", [b"websocket", b"h2c"])
+def test_an_upgrade_is_answered_as_if_it_had_not_been_asked_for(
+    server: RunningServer, upgrade: bytes
+) -> None:
+    asked = b"Connection: Upgrade\r\nUpgrade: " + upgrade + b"\r\n"
+    assert statuses(answered(server, GET + asked + b"\r\n" + b"\0\1\2")) == [200]
+    login = b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 7\r\n\r\ntoken=x"
+    assert statuses(answered(server, POST + asked + login)) == [401]
+
+
+def test_requests_in_one_write_are_answered_in_their_order(server: RunningServer) -> None:
+    one, other = b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n", b"GET /readyz HTTP/1.1\r\n" + HOST + b"\r\n"
+    received = answered(server, (one + other) * 3 + LAST)
+    assert statuses(received) == [200] * 7
+    assert received.find(b'"ok"') < received.find(b'"ready"')
+
+
+def test_who_asks_on_and_on_and_reads_no_answer_is_cut_off(server: RunningServer) -> None:
+    many = (GET + b"\r\n") * (MOST_BEHIND + 100)
+    assert len(statuses(answered(server, many))) <= MOST_BEHIND + 1
+
+
+def test_others_are_served_while_somebody_floods(server: RunningServer) -> None:
+    flooding = threading.Thread(target=lambda: [answered(server, head(300_000)) for _ in range(20)])
+    flooding.start()
+    with server.line() as line:
+        assert all(line.tool("health_check")["status"] == "ok" for _ in range(20))
+    flooding.join(PATIENCE)
+    assert "Traceback" not in server.log()

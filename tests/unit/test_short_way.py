@@ -1,0 +1,341 @@
+"""The short way of `tools/call` says what the SDK says: the same calls go both ways, and answers are compared."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Scope
+
+from mail_room import HARBOR
+from postroom.app.tokens import token_check
+from postroom.http_api.guard import Credentials, Guard, GuardRules
+from postroom.http_api.routes import application
+from postroom.mcp_server.http import McpOverHttp
+from postroom.mcp_server.loading import LoadedOnUse
+from postroom.mcp_server.short_way import ShortWay
+from rest_room import BASE, LIMIT, OPERATOR, TOKEN, Edge, all_names, arguments_of
+
+NEWEST = "2026-07-28"
+OLDER = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+MARK = "io.modelcontextprotocol/"
+CLIENT = {"name": "raw", "version": "0"}
+ENVELOPE = {f"{MARK}protocolVersion": NEWEST, f"{MARK}clientCapabilities": {}, f"{MARK}clientInfo": CLIENT}
+JSON = {"Content-Type": "application/json"}
+BOTH = {**JSON, "Accept": "application/json, text/event-stream"}
+LONG = "x" * 20_000
+
+_taken: list[bool] = []
+
+
+@dataclass
+class Way:
+    """A mail room of its own, and MCP in front of it on one of the two ways."""
+
+    short: bool
+    edge: Edge = field(default_factory=Edge)
+
+    async def open(self, stack: AsyncExitStack, group: asyncio.TaskGroup) -> None:
+        await self.edge.furnish()
+        mcp = LoadedOnUse(lambda: McpOverHttp(self.edge.mcp, max_request_bytes=LIMIT, short=self.short))
+        group.create_task(mcp.run())
+        stack.callback(self.edge.close)
+        stack.callback(mcp.end)
+        door = Guard(
+            application([Route("/mcp", mcp)]),
+            GuardRules(max_request_bytes=LIMIT),
+            Credentials(
+                is_operator=token_check(TOKEN),
+                sessions=self.edge.sessions,
+                is_agent=self.edge.mail.knows_token,
+                grant_of=self.edge.tokens.recognise,
+            ),
+        )
+        transport = httpx2.ASGITransport(app=door)
+        self.client = await stack.enter_async_context(
+            httpx2.AsyncClient(transport=transport, base_url=BASE, headers=OPERATOR)
+        )
+
+    async def post(self, body: bytes, headers: list[tuple[str, str]]) -> httpx2.Response:
+        return await self.client.post("/mcp", content=body, headers=headers)
+
+
+@dataclass
+class Ways:
+    """Both ways over rooms that hold the same, so that the same call must have the same answer."""
+
+    short: Way
+    long: Way
+
+    async def compare(self, body: object, headers: Any) -> tuple[httpx2.Response, bool]:
+        """Post the same both ways, see that the answers are equal; return one, and who gave it."""
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        given = list(headers.items()) if isinstance(headers, dict) else headers
+        _taken.clear()
+        ours = await self.short.post(raw, given)
+        was_short = _taken == [True]
+        theirs = await self.long.post(raw, given)
+        assert plain(ours) == plain(theirs), (body, headers)
+        return ours, was_short
+
+
+def plain(answer: httpx2.Response) -> dict[str, Any]:
+    """Return what of an answer a client can see, but for the id of the request."""
+    headers = {name: value for name, value in answer.headers.items() if name != "x-request-id"}
+    headers.pop("content-length", None)  # one writes letters as they are, the other as escapes
+    body = answer.json() if answer.content and "json" in headers.get("content-type", "") else answer.content
+    if isinstance(body, dict):
+        body.pop("request_id", None)
+    return {"status": answer.status_code, "headers": headers, "body": body}
+
+
+@pytest.fixture
+async def ways(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ways]:
+    answer = ShortWay.answer
+
+    async def noting(self: ShortWay, scope: Scope, message: Any) -> Response | None:
+        found = await answer(self, scope, message)
+        _taken.append(found is not None)
+        return found
+
+    monkeypatch.setattr(ShortWay, "answer", noting)
+    both = Ways(Way(short=True), Way(short=False))
+    async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
+        await both.short.open(stack, group)
+        await both.long.open(stack, group)
+        yield both
+
+
+def asked(name: object = "health_check", arguments: object = None, **more: Any) -> dict[str, Any]:
+    params = {"name": name, "arguments": {} if arguments is None else arguments}
+    return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params, **more}
+
+
+def at(revision: str | None, document: dict[str, Any], **headers: str) -> tuple[dict[str, Any], Any]:
+    """Return a call as a client of a revision sends it."""
+    if revision != NEWEST:
+        return document, {**BOTH, **({"MCP-Protocol-Version": revision} if revision else {}), **headers}
+    params = {**document["params"]}
+    params["_meta"] = {**ENVELOPE, **params.get("_meta", {})}
+    name = params.get("name")
+    routing = {"MCP-Protocol-Version": NEWEST, "Mcp-Method": "tools/call", "Mcp-Name": str(name)}
+    return {**document, "params": params}, {**BOTH, **routing, **headers}
+
+
+@pytest.mark.parametrize("revision", [None, *OLDER, NEWEST])
+async def test_every_tool_answers_the_same_both_ways_and_the_short_way_takes_it(
+    ways: Ways, revision: str | None
+) -> None:
+    for name in all_names():
+        answer, was_short = await ways.compare(*at(revision, asked(name, arguments_of(name))))
+        assert (answer.status_code, was_short) == (200, True), name
+
+
+REFUSED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("wois", {}),
+    ("no_such_tool" * 40, {}),
+    ("", {}),
+    ("whois", {}),
+    ("whois", {"project_key": 7, "agent_name": "Ada"}),
+    ("whois", {"project_key": HARBOR, "agent_name": "Eve"}),
+    ("whois", {"project_key": HARBOR, "agent_name": None}),
+    ("whois", {"project_key": HARBOR, "agent_name": "Ada", "extra": [1, {"a": None}]}),
+    ("whois", {"project_key": HARBOR, "agent_name": "\x00\u2028\U0001f980"}),
+    ("whois", {"project_key": "../up", "agent_name": "Ada"}),
+    ("fetch_inbox", {"project_key": HARBOR, "agent_name": "Ben", "limit": 0}),
+    ("fetch_inbox", {"project_key": HARBOR, "agent_name": "Ben", "limit": 10**30}),
+    ("fetch_inbox", {"project_key": HARBOR, "agent_name": "Ben", "limit": 1.5}),
+    ("get_message", {"project_key": HARBOR, "agent_name": "Ada", "message_id": 2**63}),
+    ("get_message", {"project_key": HARBOR, "agent_name": "Ada", "message_id": 999}),
+    ("send_message", {"project_key": HARBOR, "sender_name": "Ada", "to": "Ben", "subject": LONG}),
+    ("send_message", {"project_key": HARBOR, "sender_name": "Ada", "to": [], "subject": "s", "body_md": ""}),
+)
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", NEWEST])
+async def test_a_refused_call_is_refused_in_the_same_words(ways: Ways, revision: str) -> None:
+    for name, arguments in REFUSED:
+        answer, was_short = await ways.compare(*at(revision, asked(name, arguments)))
+        assert (answer.status_code, was_short) == (200, True), (name, arguments)
+        assert answer.json()["result"]["isError"] is True, (name, arguments)
+
+
+LETTER = {"project_key": HARBOR, "sender_name": "Ada", "to": ["Ben"], "subject": "\u00e9\u2028</b>\U0001f980"}
+TAKEN: tuple[dict[str, Any], ...] = (
+    asked("send_message", {**LETTER, "body_md": LONG}),
+    asked("send_message", {**LETTER, "body_md": "b", "idempotency_key": "k"}),
+    asked("fetch_inbox", {"project_key": HARBOR, "agent_name": "Ben"}),
+    *(asked(id=named) for named in ("", "a", "\u00e9", LONG, 0, -7, 2**53, -(2**63), 2**64 - 1)),
+    asked(params={"name": "health_check"}),
+    asked(params={"name": "health_check", "arguments": None}),
+    *(
+        asked(params={"name": "health_check", "_meta": meta})
+        for meta in ({"progressToken": "p"}, {"progressToken": 7}, {"x.example/own": [1, None, {"a": {}}]})
+    ),
+)
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", NEWEST])
+async def test_a_plain_call_of_any_content_is_taken_and_answered_alike(ways: Ways, revision: str) -> None:
+    for document in TAKEN:
+        answer, was_short = await ways.compare(*at(revision, document))
+        assert (answer.status_code, was_short) == (200, True), document
+        assert answer.json()["id"] == document["id"]
+
+
+ODD: tuple[object, ...] = (
+    *(asked(params=params) for params in (None, {}, {"arguments": {}}, {"name": 7}, {"name": None})),
+    *(asked(arguments=arguments) for arguments in ([], [1], "x", 7, True)),
+    asked(params={"name": "health_check", "arguments": {}, "extra": 1}),
+    asked(params={"name": "health_check", "task": {"ttl": 5}}),
+    asked(params={"name": "health_check", "requestState": "x", "inputResponses": {}}),
+    *(asked(params={"name": "health_check", "_meta": meta}) for meta in (None, [], 7, "x")),
+    asked(params={"name": "health_check", "_meta": {"progressToken": 1.5}}),
+    asked(params={"name": "health_check", "_meta": {"progressToken": {}}}),
+    asked(params={"name": "health_check", "_meta": {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"}}),
+    asked(extra=1),
+    asked(jsonrpc="1.0"),
+    *(asked(id=named) for named in (None, True, 1.5, [], {}, 10**30)),
+    *(asked(method=method) for method in ("tools/calls", "TOOLS/CALL", "", 7, None)),
+    {"jsonrpc": "2.0", "method": "tools/call", "params": {"name": "health_check"}},
+    {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}},
+    {"jsonrpc": "2.0", "id": 1, "result": {}},
+    [asked()],
+    [],
+    7,
+    b"",
+    b"{",
+    b"\xff\xfe",
+    b"[" * 50_000,
+    b'{"jsonrpc": "2.0", "id": NaN, "method": "tools/call"}',
+    b'{"jsonrpc": "2.0", "id": 1, "id": 2, "method": "ping", "method": "tools/call", "params": {"name": "x"}}',
+    {"jsonrpc": "2.0", "id": 1, "method": "ping"},
+    {"jsonrpc": "2.0", "id": 1, "method": "tools/list"},
+)
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", NEWEST])
+async def test_whatever_is_no_plain_call_has_the_same_answer_too(ways: Ways, revision: str) -> None:
+    for body in ODD:
+        await ways.compare(*odd_at(revision, body))
+
+
+def odd_at(revision: str, body: object) -> tuple[object, Any]:
+    """Return a message as a client of a revision sends it, with what is odd about it."""
+    _, headers = at(revision, asked())
+    if revision == NEWEST and isinstance(body, dict) and isinstance(body.get("params"), dict):
+        meta = body["params"].get("_meta", {})
+        envelope = {**ENVELOPE, **meta} if isinstance(meta, dict) else meta
+        body = {**body, "params": {**body["params"], "_meta": envelope}}
+        headers["Mcp-Method"] = str(body.get("method"))
+    return body, headers
+
+
+ENVELOPES: tuple[object, ...] = (
+    None,
+    {},
+    {f"{MARK}protocolVersion": NEWEST},
+    {f"{MARK}clientCapabilities": {}},
+    *({**ENVELOPE, f"{MARK}protocolVersion": revision} for revision in ("2025-11-25", "2099-01-01", 7, None)),
+    *({**ENVELOPE, f"{MARK}clientCapabilities": given} for given in (None, [], 7, {"roots": 7}, {"x": 1})),
+    {**ENVELOPE, f"{MARK}clientCapabilities": {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}},
+    *({**ENVELOPE, f"{MARK}clientInfo": given} for given in (None, [], {}, {"name": 7, "version": "0"})),
+    {**ENVELOPE, f"{MARK}logLevel": "debug"},
+    {**ENVELOPE, f"{MARK}logLevel": "loud"},
+)
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", NEWEST])
+async def test_an_envelope_is_taken_or_refused_alike(ways: Ways, revision: str) -> None:
+    _, headers = at(revision, asked())
+    for meta in ENVELOPES:
+        await ways.compare(asked(params={"name": "health_check", "arguments": {}, "_meta": meta}), headers)
+
+
+HEADERS: tuple[dict[str, str], ...] = (
+    *(
+        {"Accept": accept}
+        for accept in ("*/*", "application/*;q=0.5", " APPLICATION/JSON ", "text/html, */*")
+    ),
+    *({"Accept": accept} for accept in ("", "text/html", "text/event-stream", "application/jsonx", ",")),
+    *(
+        {"Content-Type": kind}
+        for kind in ("application/json; charset=utf-8", "application/json;charset=latin-1")
+    ),
+    *({"Content-Type": kind} for kind in ("", "text/plain", "APPLICATION/JSON", "application/jsonx")),
+    *({"Content-Type": kind} for kind in ("application/json, text/plain", "text/plain, application/json")),
+    *({"MCP-Protocol-Version": revision} for revision in ("", "1999-01-01", "2025-11-25 ", "2099-01-01")),
+    *({"MCP-Protocol-Version": revision} for revision in ("2026-07-28", "2025-06-18", "DRAFT")),
+    *({"Mcp-Method": method} for method in ("", "tools/list", "TOOLS/CALL", "tools/call ")),
+    *({"Mcp-Name": name} for name in ("", "whois", "Health_Check", "=?base64?aGVhbHRoX2NoZWNr?=")),
+    *({"Mcp-Name": name} for name in ("=?base64?!!?=", "h\u00e9", "health_check ")),
+    {"Mcp-Param-Project-Key": "x"},
+    {"Mcp-Session-Id": "abc"},
+    {"traceparent": f"00-{'a' * 32}-{'b' * 16}-01"},
+    {"Postroom-Agent-Token": "wrong"},
+    {"Last-Event-ID": "3"},
+)
+
+
+@pytest.mark.parametrize("revision", [None, "2025-11-25", NEWEST])
+async def test_headers_decide_alike(ways: Ways, revision: str | None) -> None:
+    document, headers = at(revision, asked())
+    for more in HEADERS:
+        encoded = [(name, value.encode("latin-1")) for name, value in {**headers, **more}.items()]
+        await ways.compare(document, encoded)
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", NEWEST])
+async def test_a_header_that_comes_twice_or_not_at_all_decides_alike(ways: Ways, revision: str) -> None:
+    document, headers = at(revision, asked())
+    for name in ("Accept", "Content-Type", "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name"):
+        without = {key: value for key, value in headers.items() if key != name}
+        await ways.compare(document, without)
+        given = headers.get(name, "health_check")
+        for other in (given, "other"):
+            await ways.compare(document, [*without.items(), (name, given), (name, other)])
+            await ways.compare(document, [*without.items(), (name, other), (name, given)])
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", NEWEST])
+async def test_who_calls_is_seen_alike(ways: Ways, revision: str) -> None:
+    document, headers = at(revision, asked("fetch_inbox", {"project_key": HARBOR, "agent_name": "Ben"}))
+    for proof in (await tokens(ways, "mail:read"), await tokens(ways, "mail:send")):
+        ours = await ways.short.post(json.dumps(document).encode(), [*headers.items(), proof[0]])
+        theirs = await ways.long.post(json.dumps(document).encode(), [*headers.items(), proof[1]])
+        assert plain(ours) == plain(theirs)
+        assert ours.status_code in (200, 403)
+    for name in ("Ada", "Ben"):
+        await ways.compare(document, [*headers.items(), ("Postroom-Agent-Token", f"pra_{name}" + "a" * 40)])
+
+
+async def tokens(ways: Ways, *scopes: str) -> list[tuple[str, str]]:
+    """Make a named token in each room and return the headers that show them."""
+    return [
+        ("Authorization", (await way.edge.named_token(scopes[0].replace(":", "-"), *scopes))["Authorization"])
+        for way in (ways.short, ways.long)
+    ]
+
+
+@pytest.mark.parametrize("revision", ["2025-11-25", NEWEST])
+async def test_a_failure_inside_tells_the_same_but_for_its_reference(
+    ways: Ways, revision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def crash(*_: object, **__: object) -> None:
+        raise RuntimeError("the secret inside")
+
+    document, headers = at(revision, asked())
+    found = []
+    for way in (ways.short, ways.long):
+        monkeypatch.setattr(way.edge.mail, "perform", crash)
+        body = (await way.post(json.dumps(document).encode(), list(headers.items()))).json()
+        reference = body["result"]["structuredContent"]["error"]["details"]["reference"]
+        assert "secret" not in json.dumps(body)
+        found.append(json.loads(json.dumps(body).replace(reference, "")))
+    assert found[0] == found[1]
