@@ -261,19 +261,29 @@ def test_recipes_are_commands(tmp_path: Path, recipe: str) -> None:
     assert room.acp.words_of(Runner(kind="acp", recipe=recipe, cwd="/", resume=True))
 
 
-@pytest.mark.parametrize(
-    ("fields", "why", "remedy"),
-    [
-        ({"prompt": "argument"}, "the runner's prompt is refused: .* told its prompt by the protocol", "leave it"),
+def test_an_acp_runner_has_its_words_by_the_protocol(subtests: pytest.Subtests) -> None:
+    for fields, why, remedy in [
+        (
+            {"prompt": "argument"},
+            "the runner's prompt is refused: .* told its prompt by the protocol",
+            "leave it",
+        ),
         ({"prompt": "file"}, "the runner's prompt is refused", "leave it out"),
         ({"argv": ("x", "{prompt}")}, "the runner's argv is refused: .* by the protocol", "take {prompt}"),
-        ({"argv": ("x", "--in={prompt_file}")}, "the runner's argv is refused: .* by the protocol", "take {prompt}"),
-        ({"argv": ()}, "no command is named", "or a recipe that has a command: claude, codex, gemini, opencode"),
+        (
+            {"argv": ("x", "--in={prompt_file}")},
+            "the runner's argv is refused: .* by the protocol",
+            "take {prompt}",
+        ),
+        (
+            {"argv": ()},
+            "no command is named",
+            "or a recipe that has a command: claude, codex, gemini, opencode",
+        ),
         ({"argv": (" ",)}, "its first word is the program", ""),
         ({"recipe": "cursor"}, "'cursor' is not known", "one of: shell, claude"),
-    ],
-)  # fmt: skip
-def test_an_acp_runner_has_its_words_by_the_protocol(fields: dict[str, Any], why: str, remedy: str) -> None:
-    with pytest.raises(InvalidRunner, match=why) as raised:
-        Runner(**{"kind": "acp", "argv": ("x",), "cwd": "/", **fields})
-    assert remedy in (raised.value.remedy or "")
+    ]:
+        with subtests.test(fields=fields, why=why, remedy=remedy):
+            with pytest.raises(InvalidRunner, match=why) as raised:
+                Runner(**{"kind": "acp", "argv": ("x",), "cwd": "/", **fields})
+            assert remedy in (raised.value.remedy or "")

@@ -23,9 +23,8 @@ def value(text: str) -> object:
     return None if found is None else found.value()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_is_no_json_is_refused_with_its_line(subtests: pytest.Subtests) -> None:
+    for text in [
         "{",
         '{"a" 1}',
         '{"a": 1 "b": 2}',
@@ -40,31 +39,26 @@ def value(text: str) -> object:
         '{"a": "one\ntwo"}',
         '{"a": /* open }',
         "[" * (DEEPEST + 1) + "]" * (DEEPEST + 1),
-    ],
-)
-def test_what_is_no_json_is_refused_with_its_line(text: str) -> None:
-    with pytest.raises(NotJson, match=r"line [12]: "):
-        json_edit.put(text, SERVER, "claude")
+    ]:
+        with subtests.test(text=text), pytest.raises(NotJson, match=r"line [12]: "):
+            json_edit.put(text, SERVER, "claude")
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
+def test_something_else_where_servers_should_stand_is_refused(subtests: pytest.Subtests) -> None:
+    for text, where in [
         ("[]", "the document"),
         ('"x"', "the document"),
         ('{"mcpServers": null}', "mcpServers"),
         ('{"mcpServers": []}', "mcpServers"),
-    ],
-)
-def test_something_else_where_servers_should_stand_is_refused(text: str, where: str) -> None:
-    with pytest.raises(NotJson, match=where):
-        json_edit.put(text, SERVER, "claude")
+    ]:
+        with subtests.test(text=text, where=where), pytest.raises(NotJson, match=where):
+            json_edit.put(text, SERVER, "claude")
 
 
-@pytest.mark.parametrize("held", ["{}", "null", '"x"'])
-def test_something_else_where_hooks_should_stand_is_refused(held: str) -> None:
-    with pytest.raises(NotJson, match=r"hooks\.Stop"):
-        json_edit.put(f'{{"hooks": {{"Stop": {held}}}}}', HOOK, "claude")
+def test_something_else_where_hooks_should_stand_is_refused(subtests: pytest.Subtests) -> None:
+    for held in ["{}", "null", '"x"']:
+        with subtests.test(held=held), pytest.raises(NotJson, match=r"hooks\.Stop"):
+            json_edit.put(f'{{"hooks": {{"Stop": {held}}}}}', HOOK, "claude")
 
 
 def test_of_a_key_that_stands_twice_the_last_counts_as_for_clients() -> None:
@@ -138,30 +132,33 @@ def test_words_are_found_anywhere_in_a_value() -> None:
     assert not bears({SIGN: 1}, SIGN)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_toml_that_cannot_hold_our_table_is_refused(subtests: pytest.Subtests) -> None:
+    for text in [
         "a = ",
         "[a",
         "a = 1\na = 2\n",
         'mcp_servers = {x = {command = "y"}}\n',
         'mcp_servers = "none"\n',
         "\x00",
-    ],
-)
-def test_toml_that_cannot_hold_our_table_is_refused(text: str) -> None:
-    with pytest.raises(NotToml):
-        toml_edit.put(text, TABLE, "codex")
+    ]:
+        with subtests.test(text=text), pytest.raises(NotToml):
+            toml_edit.put(text, TABLE, "codex")
 
 
-@pytest.mark.parametrize(
-    "head", ["[mcp_servers.postroom]", '[ mcp_servers . "postroom" ] # ours', "\t[mcp_servers.'postroom']"]
-)
-def test_a_table_that_was_there_is_mended_and_given_back(head: str) -> None:
-    text = f'a = 1\n{head}\nurl = "http://old"\nstartup_timeout_sec = 20\n\n# next\n[tui]\nx = 1\n'
-    changed, [mark] = toml_edit.put(text, TABLE, "codex")
-    assert toml_edit.find(changed, ("mcp_servers", "postroom")) == {**ENTRY, "startup_timeout_sec": 20}
-    assert toml_edit.take(changed, mark) == (text, False)
+def test_a_table_that_was_there_is_mended_and_given_back(subtests: pytest.Subtests) -> None:
+    for head in [
+        "[mcp_servers.postroom]",
+        '[ mcp_servers . "postroom" ] # ours',
+        "\t[mcp_servers.'postroom']",
+    ]:
+        with subtests.test(head=head):
+            text = f'a = 1\n{head}\nurl = "http://old"\nstartup_timeout_sec = 20\n\n# next\n[tui]\nx = 1\n'
+            changed, [mark] = toml_edit.put(text, TABLE, "codex")
+            assert toml_edit.find(changed, ("mcp_servers", "postroom")) == {
+                **ENTRY,
+                "startup_timeout_sec": 20,
+            }
+            assert toml_edit.take(changed, mark) == (text, False)
 
 
 def test_tables_that_a_client_added_below_ours_go_with_it() -> None:
@@ -195,7 +192,7 @@ def test_a_table_is_found_behind_a_text_that_looks_like_it() -> None:
     assert toml_edit.take(changed, mark) == (text, False)
 
 
-@pytest.mark.parametrize("after", ["a = 2\n", "", "a = 1\nb = 1\n", "a = 1\n[mcp_servers.other]\n", "a = "])
-def test_a_change_of_more_than_our_table_is_never_accepted(after: str) -> None:
-    with pytest.raises(NotToml):
-        toml_edit._require_same(after, "a = 1\n[mcp_servers.postroom]\nx = 1\n", (*TABLE.path, TABLE.key))
+def test_a_change_of_more_than_our_table_is_never_accepted(subtests: pytest.Subtests) -> None:
+    for after in ["a = 2\n", "", "a = 1\nb = 1\n", "a = 1\n[mcp_servers.other]\n", "a = "]:
+        with subtests.test(after=after), pytest.raises(NotToml):
+            toml_edit._require_same(after, "a = 1\n[mcp_servers.postroom]\nx = 1\n", (*TABLE.path, TABLE.key))

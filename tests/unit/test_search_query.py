@@ -80,9 +80,10 @@ PARSED: dict[str, Query | None] = {
 }
 
 
-@pytest.mark.parametrize(("text", "query"), PARSED.items())
-def test_a_query_is_read_as_it_is_meant(text: str, query: Query | None) -> None:
-    assert parse_query(text) == query
+def test_a_query_is_read_as_it_is_meant(subtests: pytest.Subtests) -> None:
+    for text, query in PARSED.items():
+        with subtests.test(text=text, query=query):
+            assert parse_query(text) == query
 
 
 @pytest.fixture(scope="module")
