@@ -4,15 +4,15 @@ import asyncio
 import sys
 from typing import Any
 
-from benchmarks.figures import Table, median, ms, timed
+from benchmarks.figures import Table, median, ms, size, timed
 from benchmarks.house import PROJECT, fill, fresh_house, letter
 from postroom.app.wiring import House
 
-SMALL = 1_000
-ROUNDS = 300
+SMALL = size(1_000, 100)
+ROUNDS = size(300, 10)
 
 
-async def main(large: int = 1_000_000) -> None:
+async def main(large: int = size(1_000_000, 1_000)) -> None:
     """Print the table."""
     async with fresh_house() as small, fresh_house() as big:
         await fill(small, SMALL)

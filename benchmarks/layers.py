@@ -14,10 +14,10 @@ from typing import Any
 
 from fastmcp import Client, FastMCP
 
-from benchmarks.figures import Table
+from benchmarks.figures import Table, size
 from benchmarks.house import fresh_house, with_empty_tool
 
-CALLS = 1_500
+CALLS = size(1_500, 20)
 CLIENTS = 1
 
 

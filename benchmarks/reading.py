@@ -4,12 +4,12 @@ import asyncio
 
 from fastmcp import Client
 
-from benchmarks.figures import Table, median, ms, p95, timed
+from benchmarks.figures import Table, median, ms, p95, size, timed
 from benchmarks.house import PROJECT, fill, fresh_house, with_empty_tool
 
-MESSAGES = 100_000
-LIVE = 5_000
-ROUNDS = 200
+MESSAGES = size(100_000, 500)
+LIVE = size(5_000, 500)
+ROUNDS = size(200, 6)
 SEARCHES = (
     "word42",
     "common",

@@ -7,15 +7,15 @@ from typing import Any
 
 from fastmcp import Client
 
-from benchmarks.figures import Table, median, ms, timed
+from benchmarks.figures import Table, median, ms, size, timed
 from benchmarks.house import folder_of, fresh_house, letter, two_agents, with_empty_tool
 from postroom.app.wiring import House
 from postroom.stores.sqlite.connection import connect
 
-ROUNDS = 1_000
+ROUNDS = size(1_000, 20)
 TURN = 20
-AGENTS = 100
-LETTERS = 20
+AGENTS = size(100, 5)
+LETTERS = size(20, 2)
 
 
 def _bare(house: House) -> sqlite3.Connection:
