@@ -10,6 +10,7 @@ ALL = (
     "shape",
     "starting",
     "layers",
+    "http",
     "sending",
     "reading",
     "globs",
