@@ -1,41 +1,133 @@
-"""What a light call costs over HTTP: `tools/call` of `health_check` at one, ten and fifty connections.
+"""What a light call of MCP over HTTP costs on the short way, behind httptools.
 
-The caller is a process of its own that sends requests made beforehand over kept connections; the processor
-time is the server's alone. `PYTHONPATH=<other checkout>/src python -m benchmarks http` measures another tree.
+Beside it in the same run: the SDK's way behind httptools, and the SDK's way behind h11, which was before.
 """
 
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.figures import Table, median, ms, p95, size
+from benchmarks.figures import Table, median, p95, size
 
-REVISIONS = ("2025-11-25", "2026-07-28")
-CONNECTIONS = (1, 10, 50)
-CALLS = size(1_000, 60)
-WARM = size(100, 10)
+CALLS = size(3_000, 100)
 ROUNDS = size(3, 1)
+CONNECTIONS = (1, 10, 50)
+REVISIONS = ("2025-11-25", "2026-07-28")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-def request_of(url: str, token: str, revision: str) -> bytes:
-    """Return one call as it travels."""
-    parts = urlsplit(url)
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server in a process of its own."""
+
+    pid: int
+    url: str
+    token: str
+
+    def cpu(self) -> float:
+        """Return the seconds of a core that it has used, as Linux tells them."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What one load showed."""
+
+    rate: float
+    """Calls a second."""
+    cpu: float
+    """Seconds of a core that the server used a call."""
+    p95: float
+    """Seconds."""
+
+
+def main() -> None:
+    """Print the table."""
+    table = Table("MCP over HTTP, health_check, token checked and database read")
+    with (
+        serving("short", "httptools") as ours,
+        serving("sdk", "httptools") as sdk,
+        serving("sdk", "h11") as first,
+    ):
+        for revision in REVISIONS:
+            for connections in CONNECTIONS:
+                _compare(table, (ours, sdk, first), revision, connections)
+
+
+def _compare(table: Table, servers: tuple[Server, ...], revision: str, connections: int) -> None:
+    found: list[list[Figure]] = [[] for _ in servers]
+    for _ in range(ROUNDS):  # in turns, so that what else goes on here meets all of them
+        for server, figures in zip(servers, found, strict=True):
+            figures.append(load(server, revision, connections))
+    ours, sdk, first = (_middle(figures) for figures in found)
+    where = f"{revision}, {connections} connection{'s' * (connections > 1)}"
+    table.add(f"CPU, {where}", _shown(ours), f"before: {_shown(first)}", ours.cpu / first.cpu, "at most 0.5")
+    table.add(f"p95, {where}", "", "before", ours.p95 / first.p95, "at most 0.5 at 10")
+    table.add(f"CPU, {where}", "", f"the SDK's way: {_shown(sdk)}", ours.cpu / sdk.cpu)
+
+
+def _middle(figures: list[Figure]) -> Figure:
+    return Figure(
+        rate=median([one.rate for one in figures]),
+        cpu=median([one.cpu for one in figures]),
+        p95=median([one.p95 for one in figures]),
+    )
+
+
+def _shown(figure: Figure) -> str:
+    return f"{figure.rate:,.0f} calls/s, {figure.cpu * 1000:.2f} ms of a core, p95 {figure.p95 * 1000:.1f} ms"
+
+
+@contextmanager
+def serving(way: str, parser: str) -> Iterator[Server]:
+    """Start a server whose calls go one way, behind one parser."""
+    with tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
+        command = [sys.executable, "-m", "benchmarks.http_server", folder, way, parser]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            url, token = process.stdout.readline().split()
+            server = Server(process.pid, url, token)
+            for revision in REVISIONS:
+                load(server, revision, 1, calls=50)
+            yield server
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(10)
+
+
+def load(server: Server, revision: str, connections: int, *, calls: int = CALLS) -> Figure:
+    """Call from a process of its own, so that the client is not the limit."""
+    before = server.cpu()
+    command = [sys.executable, "-m", "benchmarks.http", server.url, server.token, revision]
+    done = subprocess.run(
+        [*command, str(connections), str(calls)], check=True, capture_output=True, text=True
+    )
+    took, taken = json.loads(done.stdout)
+    return Figure(rate=len(taken) / took, cpu=(server.cpu() - before) / len(taken), p95=p95(taken))
+
+
+def _request(url: str, token: str, revision: str) -> bytes:
     params: dict[str, object] = {"name": "health_check", "arguments": {}}
     headers = {
-        "Host": parts.netloc,
+        "Host": urlsplit(url).netloc,
         "Content-Type": "application/json",
         "Accept": "application/json, text/event-stream",
         "MCP-Protocol-Version": revision,
         "Authorization": f"Bearer {token}",
     }
-    if revision > "2026":
+    if revision == REVISIONS[-1]:
         mark = "io.modelcontextprotocol/"
         client = {"name": "bench", "version": "0"}
         params["_meta"] = {
@@ -45,88 +137,39 @@ def request_of(url: str, token: str, revision: str) -> bytes:
         }
         headers |= {"Mcp-Method": "tools/call", "Mcp-Name": "health_check"}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
-    headers["Content-Length"] = str(len(body))
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"POST {parts.path} HTTP/1.1\r\n{head}\r\n".encode() + body
+    return f"POST /mcp HTTP/1.1\r\n{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-async def load(url: str, request: bytes, connections: int, calls: int) -> list[float]:
-    """Call over so many connections at once and return how long each call took, in seconds."""
+async def _connection(url: str, request: bytes, calls: int) -> list[float]:
     parts = urlsplit(url)
-    numbers, taken = iter(range(calls)), []
-
-    async def work() -> None:
-        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-        for _ in numbers:
-            began = time.perf_counter()
-            writer.write(request)
-            head = await reader.readuntil(b"\r\n\r\n")
-            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
-            body = await reader.readexactly(length)
-            taken.append(time.perf_counter() - began)
-            if not head.startswith(b"HTTP/1.1 200") or b'"isError":true' in body:
-                raise SystemExit(f"a call was refused: {head!r} {body[:300]!r}")
-        writer.close()
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(connections):
-            group.create_task(work())
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    taken = []
+    for _ in range(calls):
+        began = time.perf_counter()
+        writer.write(request)
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        if not head.startswith(b"http/1.1 200"):
+            raise SystemExit(head.decode())
+        await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+        taken.append(time.perf_counter() - began)
+    writer.close()
     return taken
 
 
-def cpu_of(pid: int) -> float:
-    """Return the seconds of a processor that a process has used."""
-    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(after_name[11]) + int(after_name[12])) / _TICKS
-
-
-def measured(url: str, request: bytes, connections: int, calls: int) -> tuple[float, float]:
-    """Return calls a second and their 95th percentile, as a process of its own sees them."""
-    words = [sys.executable, "-m", "benchmarks.http", url, str(connections), str(calls)]
-    root = Path(__file__).resolve().parents[1]
-    done = subprocess.run(words, input=request, capture_output=True, check=False, cwd=root)
-    if done.returncode:
-        raise SystemExit(done.stderr.decode()[-2000:])
-    rate, slow = json.loads(done.stdout)
-    return rate, slow
-
-
-def main() -> None:
-    """Print the table."""
-    from benchmarks.layers import _our_server  # not for the callers: it loads the framework
-
-    table = Table("Light calls over HTTP, the token checked and the database read")
-    for revision in REVISIONS:
-        with tempfile.TemporaryDirectory(prefix="postroom-bench-") as name:
-            server, url, token = _our_server(Path(name))
-            try:
-                _rows(table, revision, server.pid, url, request_of(url, token, revision))
-            finally:
-                server.terminate()
-                server.wait(10)
-
-
-def _rows(table: Table, revision: str, pid: int, url: str, request: bytes) -> None:
-    for connections in CONNECTIONS:
-        measured(url, request, connections, WARM)
-        rates, slow, costs = [], [], []
-        for _ in range(ROUNDS):
-            before = cpu_of(pid)
-            rate, late = measured(url, request, connections, CALLS)
-            rates.append(rate)
-            slow.append(late)
-            costs.append((cpu_of(pid) - before) / CALLS)
-        told = (
-            f"{median(rates):,.0f} calls/s, p95 {ms(median(slow))}, {ms(median(costs))} of a processor each"
-        )
-        table.add(f"revision {revision}, {connections} connections", told)
-
-
-def _as_caller(url: str, connections: int, calls: int) -> None:
+async def _clients(url: str, token: str, revision: str, connections: int, calls: int) -> None:
+    request = _request(url, token, revision)
     began = time.perf_counter()
-    taken = asyncio.run(load(url, sys.stdin.buffer.read(), connections, calls))
-    print(json.dumps([calls / (time.perf_counter() - began), p95(taken)]))
+    async with asyncio.TaskGroup() as group:
+        each = [
+            group.create_task(_connection(url, request, calls // connections)) for _ in range(connections)
+        ]
+    took = time.perf_counter() - began
+    print(json.dumps([took, [seconds for one in each for seconds in one.result()]]))
 
 
 if __name__ == "__main__":
-    _as_caller(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    if len(sys.argv) == 1:
+        main()
+    else:  # one load, in its own process
+        asyncio.run(_clients(*sys.argv[1:4], *map(int, sys.argv[4:])))
