@@ -15,7 +15,7 @@ import structlog
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Timer, milliseconds
 from postroom.executors.processes.limits import CommandLimits
-from postroom.executors.processes.machine import GroupOnly, Machine, Seen, Wanted
+from postroom.executors.processes.machine import Machine, Seen, Wanted, kill_group
 
 _LOG = structlog.get_logger(__name__)
 POLL_MS = 50
@@ -96,7 +96,7 @@ class _Round:
         """
         if left is None:
             if self._wanted.leader is not None:
-                GroupOnly().send(Seen(pid=self._wanted.leader), self._wish)
+                kill_group(self._wanted.leader, self._wish)
             return None
         new = [one for one in left if one.key not in self._asked or self._wish is signal.SIGKILL]
         self._asked.update(one.key for one in new)

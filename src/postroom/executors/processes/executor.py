@@ -25,10 +25,10 @@ from postroom.contracts.runs import TerminationReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.executors.activations import identity_of
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
-from postroom.executors.processes.inspecting import program_of
+from postroom.executors.processes.child_environment import AGENT
 from postroom.executors.processes.orphans import Orphan
-from postroom.executors.processes.surroundings import AGENT
-from postroom.executors.processes.workshop import Work, Workshop
+from postroom.executors.processes.process_runner import ProcessRunner, Work
+from postroom.executors.processes.starting import program_of
 
 _MARGIN_MS = 1_000
 
@@ -57,7 +57,7 @@ def nothing_more(activation: RunActivation) -> dict[str, str]:
 class ProgramExecutor(RunDispatchExecutor):
     """Runs each agent by a program. How the program is spoken to is said by whoever inherits from it.
 
-    `workshop` may be shared by several of them. `environment_of` tells more of a run, as its project.
+    `process_runner` may be shared by several of them. `environment_of` tells more of a run, as its project.
     """
 
     kind: ClassVar[RunnerKind]
@@ -66,7 +66,7 @@ class ProgramExecutor(RunDispatchExecutor):
     def __init__(
         self,
         runners: Runners,
-        workshop: Workshop,
+        process_runner: ProcessRunner,
         *,
         name: str,
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
@@ -75,9 +75,9 @@ class ProgramExecutor(RunDispatchExecutor):
         self._environment_of = environment_of
         self._runs = ActiveRuns()
         self._tasks = Tasks(name)
-        self._with = workshop
-        self._orphans = workshop.orphans()
-        workshop.running.append(self._runs)
+        self._with = process_runner
+        self._orphans = process_runner.orphans()
+        process_runner.running.append(self._runs)
 
     @abstractmethod
     async def _attempted(self, work: Work) -> Finished | None:
@@ -95,7 +95,7 @@ class ProgramExecutor(RunDispatchExecutor):
         """Return the command that a runner stands for, as far as it is known before a run."""
 
     @property
-    def workshop(self) -> Workshop:
+    def process_runner(self) -> ProcessRunner:
         """What programs are started with, for another executor of the same house."""
         return self._with
 
@@ -227,11 +227,8 @@ class ProgramExecutor(RunDispatchExecutor):
         """
         return await self._orphans.end(self._with.instances)
 
-    async def orphans(self) -> tuple[int, ...] | None:
-        """Return the processes that a former server of this house has left running, and end none.
-
-        None where the system shows no processes of others.
-        """
+    async def orphans(self) -> tuple[int, ...]:
+        """Return the processes that a former server of this house has left running, and end none."""
         return await self._orphans.look(self._with.instances)
 
     def program_of(self, runner: Runner) -> str:

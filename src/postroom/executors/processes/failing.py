@@ -15,11 +15,11 @@ from postroom.contracts.errors import (
     CommandTimedOut,
 )
 from postroom.contracts.runners import Runner
+from postroom.executors.processes.child_environment import masked
 from postroom.executors.processes.limits import ERRORS_KEPT, ERRORS_SHOWN
 from postroom.executors.processes.output import Tail
 from postroom.executors.processes.stopping import StopReason
 from postroom.executors.processes.supervision import Ended
-from postroom.executors.processes.surroundings import masked
 
 TRY_LATER: Final = 75
 """EX_TEMPFAIL of sysexits.h: how a program asks to be started again later."""

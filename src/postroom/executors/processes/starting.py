@@ -1,4 +1,4 @@
-"""Starts a program: in a session of its own, with the words and the environment that it is given.
+"""Starts a program in a session of its own, and says without starting it whether it could be started.
 
 Everything here blocks: call it outside of the event loop.
 """
@@ -15,6 +15,8 @@ from typing import IO, Final
 
 from postroom.contracts.errors import CommandBusy, CommandError, CommandNotStarted, PromptTooLong
 from postroom.contracts.messages import storable
+from postroom.contracts.runners import Runner
+from postroom.executors.processes.child_environment import child_environment
 
 ARGUMENT_BYTES: Final = 128 * 1024
 """The longest argument that Linux takes, its end included; elsewhere errno tells of the sum."""
@@ -104,3 +106,36 @@ def _refusal(launch: Launch, error: OSError) -> CommandError:
     else:
         what = f"the command {program!r} could not be started: {error.strerror}"
     return CommandNotStarted(what, value=program)
+
+
+def program_of(program: str, runner: Runner, server: Mapping[str, str]) -> str:
+    """Return the file that would be started, found as it is then: by the PATH that the program is given.
+
+    Raises:
+        CommandNotStarted: the working folder cannot be entered, or the program is missing or not executable.
+    """
+    cwd = Path(runner.cwd)
+    if not cwd.is_dir():
+        raise CommandNotStarted(
+            f"the working folder {runner.cwd!r} is {'no folder' if cwd.exists() else 'missing'}",
+            value=runner.cwd,
+        )
+    if not os.access(cwd, os.X_OK):
+        raise CommandNotStarted(f"the working folder {runner.cwd!r} cannot be entered", value=runner.cwd)
+    return _found_program(program, cwd, child_environment(runner, server, {}, {}).get("PATH", os.defpath))
+
+
+def _found_program(program: str, cwd: Path, path: str) -> str:
+    if os.sep in program:
+        where, name = str((cwd / program).parent), Path(program).name
+    else:
+        where, name = os.pathsep.join(str(cwd / one) for one in path.split(os.pathsep)), program
+    if found := shutil.which(name, path=where):
+        return found
+    if there := shutil.which(name, mode=os.F_OK, path=where):
+        raise CommandNotStarted(f"the command {there!r} is not executable", value=program)
+    raise CommandNotStarted(
+        f"the command {program!r} was not found",
+        value=program,
+        remedy="install it, or give the runner its whole path or a PATH of its own",
+    )

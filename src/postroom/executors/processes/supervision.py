@@ -8,7 +8,6 @@ Whatever ends the wait, no process of its group outlives it and no descriptor st
 
 import asyncio
 import os
-import signal
 import subprocess
 import threading
 from contextlib import ExitStack, suppress
@@ -20,7 +19,7 @@ from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.runners import Runner
 from postroom.executors.processes.ending import end_all, told_by
 from postroom.executors.processes.limits import READ_BYTES, CommandLimits
-from postroom.executors.processes.machine import Machine, Seen, Wanted
+from postroom.executors.processes.machine import Machine, Seen, Wanted, descriptor_of, kill_group
 from postroom.executors.processes.output import Tail
 from postroom.executors.processes.stopping import Stop, StopReason
 
@@ -133,7 +132,7 @@ class Supervision:
         if gone.done():
             return True
         alarm = tasks.start(self._watch.timer.sleep(milliseconds(self._watch.limits.kill_wait)), name="exit")
-        self._kill_group()
+        kill_group(self._process.pid)
         await asyncio.wait((gone, alarm), return_when=asyncio.FIRST_COMPLETED)
         return gone.done()
 
@@ -190,14 +189,10 @@ class Supervision:
         if self._talk.taken + self._errors.total > self._watch.limits.most_output_bytes:
             self._stop.ask(StopReason.FLOODED)
 
-    def _kill_group(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
     def _kill_at_last(self) -> None:
         """Leave nothing running when the wait itself was broken off, as by the end of the event loop."""
         if self._process.poll() is None:
-            self._kill_group()
+            kill_group(self._process.pid)
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -234,9 +229,8 @@ async def _pipe(end: IO[bytes] | None) -> _Pipe:
 def _exit_of(process: "subprocess.Popen[bytes]", opened: ExitStack) -> asyncio.Event:
     """Return what is set when the process has ended; its number is its own until it is reaped."""
     loop = asyncio.get_running_loop()
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except (OSError, AttributeError):  # another system, an old one, or no descriptor is left
+    descriptor = descriptor_of(process.pid)
+    if descriptor is None:
         return _exit_by_thread(process, loop)
     opened.callback(os.close, descriptor)
     return told_by(loop, descriptor, opened)

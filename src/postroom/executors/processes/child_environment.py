@@ -21,7 +21,7 @@ _SHORTEST_LINE: Final = 8
 _SHORTEST_BEGIN: Final = 4
 
 
-def environment(
+def child_environment(
     runner: Runner, server: Mapping[str, str], told: Mapping[str, str], marks: Mapping[str, str]
 ) -> dict[str, str]:
     """Return a program's whole environment; what comes later in the arguments wins.
