@@ -1,4 +1,4 @@
-"""Reads JSON as clients write it: with comments, with trailing commas, with a mark of the byte order.
+"""Reads JSON as clients write it: with comments, with trailing commas, with a byte order mark.
 
 It keeps where everything stands, so that others can change a text at one place and leave the rest as it is.
 """

@@ -15,7 +15,7 @@ from typing import Any, Final
 from filelock import FileLock, Timeout
 
 from postroom.app import places
-from postroom.app.clients.wants import Mark
+from postroom.app.clients.config_edits import AppliedEdit
 from postroom.contracts.errors import ConfigError, VersionConflict
 
 PATIENCE: Final = timedelta(seconds=30)
@@ -28,15 +28,15 @@ class Record:
 
     clients: list[str] = field(default_factory=list)
     """The clients that were set up in it, also those for which everything stood there already."""
-    marks: list[Mark] = field(default_factory=list)
+    applied_edits: list[AppliedEdit] = field(default_factory=list)
     made_file: bool = False
     folders: list[Path] = field(default_factory=list)
     """The folders that were made for it."""
     backups: list[Path] = field(default_factory=list)
 
-    def of(self, client: str) -> list[Mark]:
+    def of(self, client: str) -> list[AppliedEdit]:
         """Return what was written for one client, in order."""
-        return [mark for mark in self.marks if mark.client == client]
+        return [applied for applied in self.applied_edits if applied.client == client]
 
 
 class Records:
@@ -127,20 +127,22 @@ class Records:
 
 def _plain(record: Record) -> dict[str, object]:
     return {
-        **asdict(record),
+        "clients": record.clients,
+        "marks": [asdict(applied) for applied in record.applied_edits],
+        "made_file": record.made_file,
         "folders": [str(one) for one in record.folders],
         "backups": [str(one) for one in record.backups],
     }
 
 
 def _record(found: dict[str, Any]) -> Record:
-    marks = [
-        Mark(**{**one, "path": tuple(one["path"]), "goes_with": tuple(one["goes_with"])})
+    applied_edits = [
+        AppliedEdit(**{**one, "path": tuple(one["path"]), "goes_with": tuple(one["goes_with"])})
         for one in found["marks"]
     ]
     return Record(
         clients=list(found["clients"]),
-        marks=marks,
+        applied_edits=applied_edits,
         made_file=bool(found["made_file"]),
         folders=[Path(one) for one in found["folders"]],
         backups=[Path(one) for one in found["backups"]],

@@ -1,4 +1,4 @@
-"""What setup wants to stand in a file, and what it remembers of what it wrote there. Values, no I/O."""
+"""The edits of setup: what should stand in a file, and the undo record of it. Values, no I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ HTTP_KEYS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
+class ConfigEdit:
     """One thing that should stand in a file: a member of an object, or an item of an array."""
 
     path: tuple[str, ...]
@@ -37,8 +37,8 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """One thing that setup wrote into a file: enough to take it out, whatever else changed there since."""
+class AppliedEdit:
+    """The undo record of one thing that setup wrote: enough to take it out, whatever else changed since."""
 
     client: str
     kind: Literal["root", "container", "entry", "item", "replaced", "table"]
@@ -54,13 +54,13 @@ class Mark:
     goes_with: tuple[str, ...] = ()
 
 
-def fits(found: object, want: Want) -> bool:
+def fits(found: object, edit: ConfigEdit) -> bool:
     """Return whether what was found does what is wanted; what people added to it is theirs."""
-    if want.only_new:
+    if edit.only_new:
         return True
-    if isinstance(found, Mapping) and want.foreign & found.keys():
+    if isinstance(found, Mapping) and edit.foreign & found.keys():
         return False
-    return _covers(found, want.value)
+    return _covers(found, edit.value)
 
 
 def _covers(found: object, wanted: object) -> bool:
@@ -73,16 +73,16 @@ def _covers(found: object, wanted: object) -> bool:
     return found == wanted and type(found) is type(wanted)
 
 
-def mended(found: object, want: Want) -> object:
+def mended(found: object, edit: ConfigEdit) -> object:
     """Return what should stand where `found` does: ours, and what people added to it."""
-    if not isinstance(found, Mapping) or not isinstance(want.value, Mapping):
-        return want.value
-    kept = {key: value for key, value in found.items() if key not in want.foreign}
-    result = {**kept, **want.value}
-    for key, value in want.value.items():
+    if not isinstance(found, Mapping) or not isinstance(edit.value, Mapping):
+        return edit.value
+    kept = {key: value for key, value in found.items() if key not in edit.foreign}
+    result = {**kept, **edit.value}
+    for key, value in edit.value.items():
         theirs = found.get(key)
-        if want.sign and isinstance(value, list) and isinstance(theirs, list):
-            result[key] = value + [one for one in theirs if not bears(one, want.sign)]
+        if edit.sign and isinstance(value, list) and isinstance(theirs, list):
+            result[key] = value + [one for one in theirs if not bears(one, edit.sign)]
     return result
 
 
