@@ -21,7 +21,7 @@ _DEAD: Final = {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A process as it was seen; `started` is in hundredths of a second, 0 is not known."""
+    """A process as it was seen; `started` is in hundredths of a second, 0 for unknown."""
 
     pid: int
     parent: int = 0
@@ -31,23 +31,23 @@ class Seen:
 
     @property
     def key(self) -> tuple[int, int]:
-        """What tells it from every other process, whatever becomes of its parent."""
+        """The identity of the process, also after its parent has ended."""
         return (self.pid, self.started)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Which processes: of this leader's group and session, with all of these variables, and those known."""
+    """Which processes to find: the leader's group and session, the marked ones, the known ones."""
 
     leader: int | None = None
     variables: tuple[tuple[str, str], ...] = ()
     since: int = 0
-    """Processes that were started before are not looked at for the variables, which costs most."""
+    """The variables of processes that were started before are not read, which costs most."""
     known: frozenset[tuple[int, int]] = frozenset()
     """Seen before, by `Seen.key`: the system forgets whose child a process was when the parent ends."""
 
     def includes(self, one: Seen) -> bool:
-        """Say whether a process is meant by itself, and not only as a child of another."""
+        """Return whether a process is wanted by itself, and not only as a child of another."""
         if self.leader is not None and self.leader in (one.pid, one.group, one.session):
             return True
         if one.key in self.known:
@@ -62,7 +62,7 @@ class Machine:
     """Finds processes and signals them, whoever started them."""
 
     def find(self, wanted: Wanted) -> tuple[Seen, ...]:
-        """Return the processes that live, with all that descends from them; never this one or its parents.
+        """Return the living processes and all their descendants; never this process or its parents.
 
         Raises:
             OSError: the system does not let us look, as without a descriptor left.
@@ -81,14 +81,14 @@ class Machine:
         return tuple(there[pid] for pid in sorted(owned))
 
     def look(self, pid: int, *, even_ended: bool = False) -> Seen | None:
-        """Return the process that has this number now; an ended one that nobody has reaped only if asked."""
+        """Return the process that has this pid now; a zombie only with `even_ended`."""
         return _look(pid, even_ended=even_ended)
 
     def send(self, process: Seen, wish: signal.Signals) -> int | None:
-        """Signal the process, and no other that has its number now.
+        """Signal the process, and never another that has its pid by now.
 
-        Returns a descriptor that can be read when it has ended, and is to be closed; None when the system
-        has none to give.
+        Returns a descriptor that becomes readable when it ends and that the caller closes; None when the
+        system has none.
 
         Raises:
             ProcessLookupError: it is gone.
@@ -109,7 +109,7 @@ class Machine:
         return descriptor
 
     def reap(self, processes: Iterable[Seen]) -> None:
-        """Reap ended processes that became children of this one: it is the first of its container."""
+        """Reap zombies that became children of this process, as the first one of a container."""
         for one in processes:
             ended = _look(one.pid, even_ended=True)
             if ended is not None and ended.key == one.key and ended.parent == os.getpid():
@@ -124,7 +124,7 @@ class Machine:
 
 
 def boot_id() -> str:
-    """Return what tells this start of the system from others; "" where it does not say."""
+    """Return the id of this boot of the system; "" where it has none."""
     try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
     except OSError:
@@ -132,7 +132,7 @@ def boot_id() -> str:
 
 
 def descriptor_of(pid: int) -> int | None:
-    """Return a descriptor that can be read when the process has ended; None when the system has none to give.
+    """Return a descriptor that becomes readable when the process ends; None when the system has none.
 
     Raises:
         ProcessLookupError: there is no such process.
@@ -146,13 +146,13 @@ def descriptor_of(pid: int) -> int | None:
 
 
 def kill_group(leader: int, wish: signal.Signals = signal.SIGKILL) -> None:
-    """Signal all processes of a group, if any is left; this takes no look and no descriptor."""
+    """Signal all processes of a group; this takes no look and no descriptor."""
     with suppress(ProcessLookupError, PermissionError):  # macOS says the latter of the dead
         os.killpg(leader, wish)
 
 
 def environment_of(pid: int) -> dict[str, str]:
-    """Return the variables that a process was started with; none where they cannot be read."""
+    """Return the variables of a process; none when they cannot be read."""
     try:
         return dict(psutil.Process(pid).environ())
     except psutil.Error:  # it has ended, or is another user's
@@ -165,7 +165,7 @@ def _all() -> Iterable[Seen]:
 
 
 def _look(pid: int, *, even_ended: bool = False) -> Seen | None:
-    """Return a process; any other failure than its end is raised, so that none is taken for ended by it."""
+    """Return a process; a failed look is raised, so that no living process counts as ended."""
     try:
         process = psutil.Process(pid)
         with process.oneshot():
@@ -189,7 +189,7 @@ def _refuse_other(process: Seen) -> None:
 
 
 def _started(process: psutil.Process) -> int:
-    """Return when a process was started, the same whatever the wall clock is set to meanwhile."""
+    """Return when a process was started; setting the wall clock does not change it."""
     # psutil adds the boot time on Linux, where it follows the clock.
     since = psutil.boot_time() if psutil.LINUX else 0.0
     seconds: float = process.create_time() - since

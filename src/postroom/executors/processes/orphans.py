@@ -1,4 +1,4 @@
-"""What a server that died has left running: found by its notes and by markers, never by a pid alone.
+"""Finds and ends what a dead server left running: by notes and markers, never by a pid alone.
 
 A process is an orphan when it carries the house's name and an instance that nobody here runs, or when a note
 names its pid together with the instant it was started at. What another server that lives has started is left
@@ -23,7 +23,7 @@ _LOG = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """A program that outlived its server: `ended` are its processes, `left` those that could not be ended."""
+    """A program that outlived its server; `ended` and `left` are pids."""
 
     instance: str
     run_id: str
@@ -100,7 +100,7 @@ class Orphans:
         return tuple(one for one in found.values() if one.instance not in mine)
 
     def _add_marked(self, found: dict[str, _Found], spared: set[str]) -> None:
-        """Add what carries the house's name and has no note any more."""
+        """Add processes that have the house's marker but no note."""
         for variables in self._machine.marked(INSTANCE):
             instance = variables[INSTANCE]
             if variables.get(HOUSE) == self._house and instance not in spared:

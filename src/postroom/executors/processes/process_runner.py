@@ -1,4 +1,4 @@
-"""What every program of a house is started and watched with, and the start of one with its note beside it."""
+"""Starts programs for runs, each with a note on disk, and watches them."""
 
 import asyncio
 import subprocess
@@ -37,7 +37,7 @@ _LOG = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRunner:
-    """What every program is started and watched with."""
+    """Starts and watches the programs of one house; shared by its executors."""
 
     clock: Clock
     timer: Timer
@@ -47,7 +47,7 @@ class ProcessRunner:
     house: str
     server: Mapping[str, str] = field(repr=False)
     running: list[ActiveRuns] = field(default_factory=list)
-    """The runs of each executor that works here: what they have started is no orphan."""
+    """The runs of each executor of this server: their programs are no orphans."""
 
     @classmethod
     def at(
@@ -60,7 +60,7 @@ class ProcessRunner:
         timer: Timer | None = None,
         limits: CommandLimits | None = None,
     ) -> "ProcessRunner":
-        """Return a house's process_runner; nothing is started or written.
+        """Return the runner of a house; nothing is started or written.
 
         Raises:
             ConfigError: the house has no name, the folder is not absolute, or the system has no sessions of
@@ -82,17 +82,17 @@ class ProcessRunner:
         )
 
     def instances(self) -> frozenset[str]:
-        """Return what marks the processes of all runs that execute here."""
+        """Return the markers of all runs that execute here."""
         return frozenset().union(*(runs.instances() for runs in self.running))
 
     def orphans(self) -> Orphans:
-        """Return what finds and ends those that others have left behind."""
+        """Return the finder of programs that other servers left behind."""
         return Orphans(self.records, self.machine, self.house, limits=self.limits, timer=self.timer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A run that a program is to execute; `told` is put into its environment."""
+    """A run for a program to execute; `told` goes into its environment."""
 
     activation: RunActivation
     control: RunControl
@@ -170,7 +170,7 @@ class Program:
 
 @contextmanager
 def notes_kept() -> Iterator[None]:
-    """Name what keeps a note of a program from being written; without one nothing is started."""
+    """Translate a failure to write a note; without a note nothing is started."""
     try:
         yield
     except OSError as error:

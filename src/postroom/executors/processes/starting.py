@@ -19,16 +19,16 @@ from postroom.contracts.runners import Runner
 from postroom.executors.processes.child_environment import child_environment
 
 ARGUMENT_BYTES: Final = 128 * 1024
-"""The longest argument that Linux takes, its end included; elsewhere errno tells of the sum."""
+"""The longest argument that Linux takes, with its zero byte; elsewhere errno reports the sum."""
 NO_ROOM: Final = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.ENOSPC}
-"""What passes when others have ended."""
+"""Errors that pass when other programs have ended."""
 Input = Callable[[ExitStack], "IO[bytes] | int"]
-"""Opens what a program reads; it is closed here when the program has it."""
+"""Opens the standard input of a program; closed here once the program has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What is to be started."""
+    """A program to start."""
 
     words: tuple[str, ...]
     cwd: str
@@ -64,7 +64,7 @@ def started(launch: Launch) -> "subprocess.Popen[bytes]":
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone can read; one that was there is replaced whole."""
+    """Write a file that only its owner can read; an existing one is replaced as a whole."""
     draft = path.with_name(f"{path.name}.new")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -84,7 +84,7 @@ def _refuse_arguments(words: Sequence[str]) -> None:
 
 
 def _refusal(launch: Launch, error: OSError) -> CommandError:
-    """Name why the system did not start it, in the order in which one would look."""
+    """Return why the system did not start it, the likeliest reason first."""
     program = launch.words[0]
     if error.errno == errno.E2BIG:
         return PromptTooLong("arguments and environment are longer than the system takes", value=program)
