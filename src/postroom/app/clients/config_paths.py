@@ -37,7 +37,7 @@ class ConfigFile:
 
 
 def servers_file(client: Client, target: SetupScope) -> ConfigFile:
-    """Return the file in which a client's servers stand.
+    """Return the file with a client's MCP servers.
 
     Raises:
         InvalidArgument: the client has none for the scope.
@@ -54,7 +54,7 @@ def servers_file(client: Client, target: SetupScope) -> ConfigFile:
 
 
 def hooks_file(client: Client, target: SetupScope) -> ConfigFile | None:
-    """Return the file in which a client's hooks stand; None for a client without."""
+    """Return the file with a client's hooks; None for a client without hooks."""
     if client.hooks is None:
         return None
     return config_file(client.hooks.user if target.scope == "user" else client.hooks.project, target)
@@ -107,7 +107,7 @@ def _stands_in(client: Client, target: SetupScope) -> bool:
 
 
 def chosen(names: list[str], target: SetupScope) -> list[Client]:
-    """Return the clients that are named, or without names those that are installed.
+    """Return the named clients, or without names the installed ones.
 
     Raises:
         InvalidArgument: a name is of no client.

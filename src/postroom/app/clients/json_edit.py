@@ -1,4 +1,4 @@
-"""Puts our part into a JSON text and takes it out again; every other byte stays as it is.
+"""Edits JSON with comments in place and undoes the edits; every other byte stays as it is.
 
 Each step adds one thing and returns an undo record of it. Undone in the opposite order, they give the text
 that was there before; when people changed other parts in between, only our part goes.
@@ -79,7 +79,7 @@ def find(text: str, path: tuple[str, ...]) -> Node | None:
 
 
 def items(text: str, path: tuple[str, ...], sign: str) -> list[Node]:
-    """Return the items of an array in which some words stand.
+    """Return the items of an array that contain the words.
 
     Raises:
         NotJson: the text cannot be read, or there is no array at that place.
@@ -140,7 +140,7 @@ def _put_last(text: str, edit: ConfigEdit) -> tuple[str, AppliedEdit | None]:
 
 
 def _insert(text: str, path: tuple[str, ...], name: str, value: object = None) -> tuple[str, AppliedEdit]:
-    """Add a child at the end of a container; `name` alone is written as it is when there is no value."""
+    """Add a child at the end of a container; without a value, `name` is written as it is."""
     holder = find(text, path)
     if holder is None:
         raise NotJson(f"`{'.'.join(path)}` is not there")
@@ -161,7 +161,7 @@ def _insert(text: str, path: tuple[str, ...], name: str, value: object = None) -
 
 
 def _blanks(text: str, holder: Node) -> tuple[str, str]:
-    """Return the blanks to write before and behind a new last child."""
+    """Return the whitespace to write before and after a new last child."""
     end = _line_end(text)
     outer = _indent_of_line(text, holder.start)
     if not holder.children:
@@ -187,7 +187,7 @@ def _rendered(value: object, text: str, indent: str, *, in_lines: bool) -> str:
 
 
 def _dumped(value: object, indent: str | None) -> str:
-    """Return a value as JSON; half a character, which people's own entries may hold, stays an escape."""
+    """Return a value as JSON; a lone surrogate, which people's entries may hold, stays an escape."""
     shown = json.dumps(value, ensure_ascii=False, indent=indent)
     halves = any("\ud800" <= one <= "\udfff" for one in shown)
     return json.dumps(value, indent=indent) if halves else shown
@@ -198,13 +198,13 @@ def _shown(value: object, text: str, at: int, *, in_lines: bool) -> str:
 
 
 def _begins_line(text: str, at: int) -> bool:
-    """Return whether only blanks stand before a place on its line, and there is a line before."""
+    """Return whether a position is the first on its line, and not on the first line."""
     line = text[:at].rpartition("\n")
     return bool(line[1]) and not _own_part(line[2]).strip(" \t")
 
 
 def _own_part(line: str) -> str:
-    """Return what stands on a line before a member's value: nothing, when it is the member's own name."""
+    """Return the part of a line before a member's value, without the member's own name."""
     return re.sub(r'"(?:[^"\\]|\\.)*"\s*:\s*$', "", line)
 
 
@@ -214,7 +214,7 @@ def _indent_of_line(text: str, at: int) -> str:
 
 
 def _unit(text: str) -> str:
-    """Return what one level is indented by: as where the document first goes one level down."""
+    """Return the indent of one level, as the document first uses it."""
     for found in _OPENED.finditer(text):
         if len(found[2]) > len(found[1]) and found[2].startswith(found[1]):
             return found[2][len(found[1]) :]
@@ -235,7 +235,7 @@ def _without_items(text: str, applied: AppliedEdit) -> str:
 
 
 def _without_item(text: str, array: Node, index: int, applied: AppliedEdit) -> str:
-    """Cut one item; of one that also holds what is not ours, only the innermost part that is ours."""
+    """Cut one item; of an item that also holds parts of others, only our innermost part."""
     for child in array.children[index].node.children:
         if child.node.kind != "array":
             continue
@@ -253,7 +253,7 @@ def _cut(text: str, path: tuple[str, ...], key: str, applied: AppliedEdit) -> st
 
 
 def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str:
-    """Cut a child with its blanks and with the comma that it needed."""
+    """Cut a child with its whitespace and the comma that it needed."""
     child = holder.children[index]
     is_last = index == len(holder.children) - 1
     is_alone = len(holder.children) == 1
@@ -277,7 +277,7 @@ def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str
 
 
 def _cut_start(text: str, holder: Node, child: Child, applied: AppliedEdit) -> int:
-    """Return where a cut begins: the blanks go with it, unless they end a comment that would go on."""
+    """Return where a cut begins: with the whitespace, unless that ends a line comment."""
     blanks = text[holder.start : child.start]
     if applied.before and blanks.endswith(applied.before):
         start = child.start - len(applied.before)
@@ -289,7 +289,7 @@ def _cut_start(text: str, holder: Node, child: Child, applied: AppliedEdit) -> i
 
 
 def _ends_comment(text: str, holder: Node, child: Child, at: int) -> bool:
-    """Return whether a comment up to the line's end stands before a child, with nothing in between."""
+    """Return whether a line comment ends directly before a child."""
     earlier = [one for one in holder.children if one.start < child.start]
     last = holder.start + 1 if not earlier else (earlier[-1].comma or earlier[-1].end) + 1
     comments = [found for found in _COMMENT.finditer(text, last, at) if found[0].startswith("//")]

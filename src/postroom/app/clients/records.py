@@ -1,4 +1,4 @@
-"""What setup wrote where: a private file of this user, so that `setup remove` can take out just that.
+"""Records what setup wrote, in a private file of this user, so that `setup remove` can undo just that.
 
 The record of a file is written before the file is. A crash in between leaves a record of what is not there,
 and taking out what is not there changes nothing.
@@ -27,7 +27,7 @@ class Record:
     """What was done to one file."""
 
     clients: list[str] = field(default_factory=list)
-    """The clients that were set up in it, also those for which everything stood there already."""
+    """The clients that were set up in it, also those that needed no change."""
     applied_edits: list[AppliedEdit] = field(default_factory=list)
     made_file: bool = False
     folders: list[Path] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Records:
         self.load()
 
     def load(self) -> None:
-        """Read what is kept.
+        """Read the records from disk.
 
         Raises:
             ConfigError: the file cannot be read as records.
@@ -69,7 +69,7 @@ class Records:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Let one process at a time change files and records.
+        """Hold the lock: one process at a time changes files and records.
 
         Raises:
             VersionConflict: another one does so, and did not end in time.
@@ -94,7 +94,7 @@ class Records:
         return self._found.get(str(path)) or Record()
 
     def put(self, path: Path, record: Record) -> None:
-        """Keep the record of a file; one without clients is dropped, and with the last one our own file.
+        """Store the record of a file; without clients it is dropped, and with the last record our file.
 
         Raises:
             ConfigError: it cannot be written.
@@ -113,7 +113,7 @@ class Records:
             raise ConfigError(f"{self._file} cannot be written: {error}", value=str(self._file)) from error
 
     def pass_on(self, folders: list[Path]) -> None:
-        """Let another file that lies in a folder answer for it: it takes the folder with it when it goes.
+        """Pass folders on to the record of a file in them, which removes them later.
 
         Raises:
             ConfigError: the records cannot be written.

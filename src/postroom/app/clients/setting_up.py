@@ -22,7 +22,7 @@ from postroom.app.clients.toml_edit import NotToml
 from postroom.contracts.errors import InvalidArgument, PostroomError, VersionConflict
 
 TRIES: Final = 3
-"""How often a file is worked out anew that a running client wrote in between."""
+"""How often to plan again when a running client changed a file in between."""
 _CONTENT: Final = ("entry", "item", "table", "replaced")
 
 
@@ -36,10 +36,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What becomes of one file; `after` is None when it goes."""
+    """The change of one file; `after` is None when the file is removed."""
 
     path: Path
-    """As the client names it; links are followed in `found`."""
+    """The path as the client names it; `found` follows links."""
     found: Found
     after: str | None
     before_record: Record
@@ -108,7 +108,7 @@ def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]
 
 
 def steadily(make: Callable[[], list[Change]], records: Records, now: int) -> list[Change]:
-    """Work changes out and write them; once more when a running client wrote a file in between.
+    """Plan changes and write them; plan again when a running client changed a file in between.
 
     Raises:
         ClientFileRefused: a file cannot be read, changed or written; every file is as it was.
@@ -160,7 +160,7 @@ def _require_own_form(client: Client, text: str) -> None:
 
 
 def _still_true(record: Record, found: Found) -> Record:
-    """Return a record if anything it tells of is there; else nothing of it can be relied on."""
+    """Return the record if anything in it is still there; otherwise an empty one."""
     if found.content is not None and any(_is_there(applied, found) for applied in record.applied_edits):
         return record
     if found.content is not None and record.clients and not record.applied_edits:
@@ -210,7 +210,7 @@ def _planned_removal(client: Client, part: Part, records: Records) -> Change:
 
 
 def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
-    """Return undo records for what has our name, where no record says what setup wrote."""
+    """Return undo records for everything with our name, for files without a record."""
     named = [edit for edit in part.edits if not edit.only_new]
     if _is_toml(part.file.path):
         return [AppliedEdit(client=client.name, kind="table", path=(*one.path, one.key)) for one in named]

@@ -1,4 +1,4 @@
-"""How a client's set-up stands: whether what should be in its files is there, and what differs."""
+"""The status of a client's set-up: whether its files hold what they should, and what differs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ State = Literal["not installed", "not set up", "set up", "drifted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is not as it should be."""
+    """One difference."""
 
     drift: Drift
     file: Path
@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStatus:
-    """How one client stands."""
+    """The status of one client."""
 
     client: str
     state: State
@@ -42,7 +42,7 @@ class ClientStatus:
 
 
 def status_of(client: Client, target: SetupScope, address: str, records: Records) -> ClientStatus:
-    """Return how a client stands; looks only, and fails at no file.
+    """Return the status of a client; changes nothing, and an unreadable file is a finding.
 
     Raises:
         InvalidArgument: the client has no configuration for the scope.
@@ -62,7 +62,7 @@ def status_of(client: Client, target: SetupScope, address: str, records: Records
 
 
 def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
-    """Return whether setup was at work in a file of the client; else what stands there is somebody else's.
+    """Return whether setup has written to a file of the client; otherwise the content is not ours.
 
     Raises:
         InvalidArgument: the client has no configuration for the scope.
@@ -73,7 +73,7 @@ def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
 
 
 def entry_of(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
-    """Return our entry as it stands in a client's file; None when there is none.
+    """Return our entry in a client's file; None when there is none.
 
     Raises:
         ClientFileRefused: the file cannot be read, or its entry is no table.
@@ -94,7 +94,7 @@ def entry_of(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
 
 
 def address_of(entry: Mapping[str, object]) -> str:
-    """Return the address that an entry leads to; empty for one that starts a command."""
+    """Return the URL of an entry; empty for one that starts a command."""
     return next((str(entry[key]) for key in ("url", "httpUrl", "serverUrl") if key in entry), "")
 
 
@@ -106,14 +106,14 @@ def _way(found: Mapping[str, object] | None) -> Way | None:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A look at one client's files."""
+    """Looks at one client's files."""
 
     client: Client
     target: SetupScope
     records: Records
 
     def entry(self, address: str) -> tuple[Mapping[str, object] | None, list[Finding]]:
-        """Return our entry, and what is wrong with it."""
+        """Return our entry and its findings."""
         file = servers_file(self.client, self.target)
         try:
             found = entry_of(self.client, file)
@@ -136,7 +136,7 @@ class _Look:
         return found, [self._finding("changed", file.path, detail)]
 
     def hooks(self) -> tuple[bool, list[Finding]]:
-        """Return whether hooks of ours are there, and what is wrong with them."""
+        """Return whether our hooks are there, and their findings."""
         file = hooks_file(self.client, self.target)
         if file is None:
             return False, []
@@ -167,7 +167,7 @@ class _Look:
         return any(fits(found, self.client.edits(way, address)[0]) for way in ways)
 
     def _stands_twice(self, file: ConfigFile) -> bool:
-        """Return whether our name is there twice; in TOML that cannot be read at all."""
+        """Return whether our name is there twice; TOML does not allow that."""
         if file.path.suffix == ".toml":
             return False
         holder = json_edit.find(files.look(file.path, file.base).text, self.client.path)
@@ -187,7 +187,7 @@ class _Look:
 
 
 def _hook_state(text: str, edit: ConfigEdit) -> Literal["lost", "changed", "doubled", "good"]:
-    """Return how one hook stands in a text.
+    """Return the state of one hook.
 
     Raises:
         NotJson: the text cannot be read, or holds something else where the hook should stand.

@@ -1,4 +1,4 @@
-"""Puts a table of ours into a TOML text and takes it out again; every other byte stays as it is.
+"""Edits a table of a TOML text in place and undoes the edit; every other byte stays as it is.
 
 The text is cut and joined by its lines, and what came out is read with the standard library: it must mean
 what the text meant before, with our table in it or without. Else the text is refused as it is.
@@ -20,11 +20,11 @@ _ASSIGNED: Final = re.compile(r"[ \t]*([A-Za-z0-9_-]+)[ \t]*=")
 
 
 class NotToml(ValueError):
-    """The text is no TOML, or our table stands in it in a form that is not changed by hand of ours."""
+    """The text is not TOML, or our table has a form that we do not edit."""
 
 
 def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit]]:
-    """Return the text with our table at its end, or mended where it stands, and its undo record.
+    """Return the text with our table added at the end or updated in place, and its undo record.
 
     Raises:
         NotToml: the text cannot be read, or no such table can be added to it.
@@ -115,7 +115,7 @@ def _header(path: tuple[str, ...], *, inner: bool) -> re.Pattern[str]:
 
 
 def _body(text: str, path: tuple[str, ...]) -> tuple[int, int]:
-    """Return where the lines of a table begin and end; blanks and comments before the next are the next's."""
+    """Return the span of a table's lines; comments before the next header belong to the next table."""
     lines = _without_long_texts(text)
     header = _header(path, inner=False).search(lines)
     if header is None:
@@ -124,7 +124,7 @@ def _body(text: str, path: tuple[str, ...]) -> tuple[int, int]:
 
 
 def _without_long_texts(text: str) -> str:
-    """Return a text of the same length in which what looks like a header at a line's begin is one."""
+    """Return a text of the same length without lines in long strings that look like headers."""
     text = text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text
     return _TOKEN.sub(
         lambda found: re.sub(r"[^\r\n]", "x", found[0]) if found[0][:3] in ('"""', "'''") else found[0], text
@@ -141,7 +141,7 @@ def _end(text: str, start: int) -> int:
 
 
 def _theirs(body: str, edit: ConfigEdit) -> str:
-    """Return the lines of a table that say what ours do not."""
+    """Return the lines of a table with keys that are not ours."""
     assert isinstance(edit.value, Mapping)  # noqa: S101 - our own table of clients
     ours = edit.foreign | edit.value.keys()
     return "".join(
@@ -173,7 +173,7 @@ def _require_same(after: str, before: str, path: tuple[str, ...]) -> None:
 
 
 def _apart_from(document: dict[str, object], path: tuple[str, ...]) -> object:
-    """Return a document without what is at a path, and without tables that are empty then."""
+    """Return a document without the value at a path and without tables that are then empty."""
     found = {key: value for key, value in document.items() if key != path[0]}
     inner = document.get(path[0])
     if len(path) > 1 and isinstance(inner, dict) and (left := _apart_from(inner, path[1:])):

@@ -1,4 +1,4 @@
-"""Tries what stands in a client's file: reads it as the client would, and makes a real MCP call by it."""
+"""Tests a client's configuration: reads it as the client would and makes a real MCP call."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ PATIENCE: Final = timedelta(seconds=20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a trial saw."""
+    """The result of a trial."""
 
     state: Literal["answered", "not tried", "failed"]
     detail: str
@@ -109,7 +109,7 @@ def _command(entry: Mapping[str, object], environment: Mapping[str, str]) -> Std
 
 
 def _told(error: BaseException) -> str:
-    """Return what failed in one line, without what a token looks like."""
+    """Return the failure in one line, with tokens redacted."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     return redact(re.sub(r"\s+", " ", f"{type(error).__name__}: {error}"))[:300]
