@@ -235,7 +235,7 @@ async def test_a_session_is_not_restored_where_that_is_not_wanted_or_not_possibl
 async def test_processes_that_cannot_be_ended_are_named(tmp_path: Path) -> None:
     room = AcpRoom(tmp_path, agent("say('x')"))
 
-    class Powerless(type(room.acp.workshop.machine)):  # type: ignore[misc]
+    class Powerless(type(room.acp.process_runner.machine)):  # type: ignore[misc]
         def find(self, wanted: Any) -> Any:
             return (*super().find(wanted), replace(self.look(1), pid=999_999))
 
@@ -243,7 +243,7 @@ async def test_processes_that_cannot_be_ended_are_named(tmp_path: Path) -> None:
             return None if process.pid == 999_999 else super().send(process, wish)
 
     room.acp._with = replace(
-        room.acp.workshop, machine=Powerless(), limits=replace(QUICK, kill_wait=QUICK.grace)
+        room.acp.process_runner, machine=Powerless(), limits=replace(QUICK, kill_wait=QUICK.grace)
     )
     with pytest.raises(CommandNotEnded, match="999999"):
         await room.run()

@@ -1,4 +1,4 @@
-"""How a client's set-up stands: whether what should be in its files is there, and what differs."""
+"""The status of a client's set-up: whether its files hold what they should, and what differs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Literal
 
 from postroom.app.clients import files, json_edit, toml_edit
+from postroom.app.clients.config_edits import HTTP_KEYS, NAME, ConfigEdit, fits
+from postroom.app.clients.config_paths import ConfigFile, SetupScope, hooks_file, is_installed, servers_file
 from postroom.app.clients.jsonc import NotJson, nodes, read
 from postroom.app.clients.records import Records
-from postroom.app.clients.spots import Place, Scene, hooks_place, is_installed, servers_place
 from postroom.app.clients.table import Client, Way
 from postroom.app.clients.toml_edit import NotToml
-from postroom.app.clients.wants import HTTP_KEYS, NAME, Want, fits
 from postroom.contracts.errors import ClientFileRefused
 
 Drift = Literal[
@@ -22,7 +22,7 @@ State = Literal["not installed", "not set up", "set up", "drifted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is not as it should be."""
+    """One difference."""
 
     drift: Drift
     file: Path
@@ -31,8 +31,8 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """How one client stands."""
+class ClientStatus:
+    """The status of one client."""
 
     client: str
     state: State
@@ -41,58 +41,60 @@ class Standing:
     findings: tuple[Finding, ...] = ()
 
 
-def standing(client: Client, scene: Scene, address: str, records: Records) -> Standing:
-    """Return how a client stands; looks only, and fails at no file.
+def status_of(client: Client, target: SetupScope, address: str, records: Records) -> ClientStatus:
+    """Return the status of a client; changes nothing, and an unreadable file is a finding.
 
     Raises:
         InvalidArgument: the client has no configuration for the scope.
     """
-    look = _Look(client, scene, records)
+    look = _Look(client, target, records)
     found, findings = look.entry(address)
     hooks, more = look.hooks()
     findings += more
-    state: State = "not set up" if is_installed(client, scene) else "not installed"
-    if findings and (found is not None or hooks or is_recorded(client, scene, records)):
+    state: State = "not set up" if is_installed(client, target) else "not installed"
+    if findings and (found is not None or hooks or is_recorded(client, target, records)):
         state = "drifted"
     elif found is not None:
         state = "set up"
-    return Standing(client=client.name, state=state, way=_way(found), hooks=hooks, findings=tuple(findings))
+    return ClientStatus(
+        client=client.name, state=state, way=_way(found), hooks=hooks, findings=tuple(findings)
+    )
 
 
-def is_recorded(client: Client, scene: Scene, records: Records) -> bool:
-    """Return whether setup was at work in a file of the client; else what stands there is somebody else's.
+def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
+    """Return whether setup has written to a file of the client; otherwise the content is not ours.
 
     Raises:
         InvalidArgument: the client has no configuration for the scope.
     """
-    found = (servers_place(client, scene), hooks_place(client, scene))
-    paths = [place.path.resolve() for place in found if place is not None]
+    found = (servers_file(client, target), hooks_file(client, target))
+    paths = [file.path.resolve() for file in found if file is not None]
     return any(client.name in records.get(path).clients for path in paths)
 
 
-def entry_of(client: Client, place: Place) -> Mapping[str, object] | None:
-    """Return our entry as it stands in a client's file; None when there is none.
+def entry_of(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
+    """Return our entry in a client's file; None when there is none.
 
     Raises:
         ClientFileRefused: the file cannot be read, or its entry is no table.
     """
     path = (*client.path, NAME)
-    text = files.look(place.path, place.base).text
+    text = files.look(file.path, file.base).text
     try:
-        if place.path.suffix == ".toml":
+        if file.path.suffix == ".toml":
             found = toml_edit.find(text, path)
         else:
             node = json_edit.find(text, path)
             found = None if node is None else node.value()
     except (NotJson, NotToml) as error:
-        raise files.refused(place.path, str(error)) from error
+        raise files.refused(file.path, str(error)) from error
     if found is None or isinstance(found, Mapping):
         return found
-    raise files.refused(place.path, f"`{'.'.join(path)}` is no entry of a server")
+    raise files.refused(file.path, f"`{'.'.join(path)}` is no entry of a server")
 
 
 def address_of(entry: Mapping[str, object]) -> str:
-    """Return the address that an entry leads to; empty for one that starts a command."""
+    """Return the URL of an entry; empty for one that starts a command."""
     return next((str(entry[key]) for key in ("url", "httpUrl", "serverUrl") if key in entry), "")
 
 
@@ -104,49 +106,49 @@ def _way(found: Mapping[str, object] | None) -> Way | None:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A look at one client's files."""
+    """Looks at one client's files."""
 
     client: Client
-    scene: Scene
+    target: SetupScope
     records: Records
 
     def entry(self, address: str) -> tuple[Mapping[str, object] | None, list[Finding]]:
-        """Return our entry, and what is wrong with it."""
-        place = servers_place(self.client, self.scene)
+        """Return our entry and its findings."""
+        file = servers_file(self.client, self.target)
         try:
-            found = entry_of(self.client, place)
+            found = entry_of(self.client, file)
         except ClientFileRefused as error:
-            return None, [self._unreadable(place.path, error)]
+            return None, [self._unreadable(file.path, error)]
         if found is None:
-            recorded = self.client.name in self.records.get(place.path.resolve()).clients
+            recorded = self.client.name in self.records.get(file.path.resolve()).clients
             detail = f"there is no entry {NAME} any more"
-            return None, [self._finding("missing", place.path, detail)] if recorded else []
-        if self._stands_twice(place):
+            return None, [self._finding("missing", file.path, detail)] if recorded else []
+        if self._stands_twice(file):
             detail = f"the entry {NAME} stands there twice, and the last one counts"
-            return found, [self._finding("duplicate", place.path, detail)]
+            return found, [self._finding("duplicate", file.path, detail)]
         if self._fits(found, address):
             return found, []
         named = address_of(found)
         if named and self._fits(found, named):
             detail = f"the entry {NAME} leads to {named}, and the server is at {address}"
-            return found, [self._finding("old_address", place.path, detail, " --http")]
+            return found, [self._finding("old_address", file.path, detail, " --http")]
         detail = f"the entry {NAME} was changed: it does what none of setup's forms does"
-        return found, [self._finding("changed", place.path, detail)]
+        return found, [self._finding("changed", file.path, detail)]
 
     def hooks(self) -> tuple[bool, list[Finding]]:
-        """Return whether hooks of ours are there, and what is wrong with them."""
-        place = hooks_place(self.client, self.scene)
-        if place is None:
+        """Return whether our hooks are there, and their findings."""
+        file = hooks_file(self.client, self.target)
+        if file is None:
             return False, []
-        marks = self.records.get(place.path.resolve()).of(self.client.name)
-        expected = any(mark.path[:1] == ("hooks",) for mark in marks)
-        wanted = [want for want in self.client.hook_wants() if want.sign]
+        applied_edits = self.records.get(file.path.resolve()).of(self.client.name)
+        expected = any(applied.path[:1] == ("hooks",) for applied in applied_edits)
+        wanted = [edit for edit in self.client.hook_edits() if edit.sign]
         try:
-            text = files.look(place.path, place.base).text
-            present = {want.path[-1]: _standing_of(text, want) for want in wanted}
+            text = files.look(file.path, file.base).text
+            present = {edit.path[-1]: _hook_state(text, edit) for edit in wanted}
         except (ClientFileRefused, NotJson) as error:
-            same = place == servers_place(self.client, self.scene)  # then it is told already
-            return False, [self._unreadable(place.path, error)] if expected and not same else []
+            same = file == servers_file(self.client, self.target)  # then it is told already
+            return False, [self._unreadable(file.path, error)] if expected and not same else []
         if set(present.values()) == {"lost"} and not expected:
             return False, []
         told: dict[Drift, tuple[str, str]] = {
@@ -155,24 +157,24 @@ class _Look:
             "duplicate": ("doubled", "our hook stands more than once at"),
         }
         return set(present.values()) != {"lost"}, [
-            self._finding(drift, place.path, f"{words} {', '.join(events)}")
+            self._finding(drift, file.path, f"{words} {', '.join(events)}")
             for drift, (how, words) in told.items()
             if (events := [event for event, found in present.items() if found == how])
         ]
 
     def _fits(self, found: Mapping[str, object], address: str) -> bool:
         ways: list[Way] = ["stdio"] if self.client.http is None else ["stdio", "http"]
-        return any(fits(found, self.client.wants(way, address)[0]) for way in ways)
+        return any(fits(found, self.client.edits(way, address)[0]) for way in ways)
 
-    def _stands_twice(self, place: Place) -> bool:
-        """Return whether our name is there twice; in TOML that cannot be read at all."""
-        if place.path.suffix == ".toml":
+    def _stands_twice(self, file: ConfigFile) -> bool:
+        """Return whether our name is there twice; TOML does not allow that."""
+        if file.path.suffix == ".toml":
             return False
-        holder = json_edit.find(files.look(place.path, place.base).text, self.client.path)
+        holder = json_edit.find(files.look(file.path, file.base).text, self.client.path)
         return holder is not None and [child.key for child in holder.children].count(NAME) > 1
 
     def _finding(self, drift: Drift, file: Path, detail: str, words: str = "") -> Finding:
-        scope = " --scope project" if self.scene.scope == "project" else ""
+        scope = " --scope project" if self.target.scope == "project" else ""
         named = f"{self.client.name}{scope}"
         remedy = f"postroom setup {named}{words}"
         if drift == "duplicate":
@@ -184,17 +186,17 @@ class _Look:
         return Finding(drift="unreadable", file=file, detail=str(error), remedy=remedy)
 
 
-def _standing_of(text: str, want: Want) -> Literal["lost", "changed", "doubled", "good"]:
-    """Return how one hook stands in a text.
+def _hook_state(text: str, edit: ConfigEdit) -> Literal["lost", "changed", "doubled", "good"]:
+    """Return the state of one hook.
 
     Raises:
         NotJson: the text cannot be read, or holds something else where the hook should stand.
     """
-    found = json_edit.items(text, want.path, want.sign)
+    found = json_edit.items(text, edit.path, edit.sign)
     document = read(text)
     if not found or document is None:
         return "lost"
     words = [node.plain for node in nodes(document) if isinstance(node.plain, str)]
-    if sum(want.sign in word for word in words) > 1:
+    if sum(edit.sign in word for word in words) > 1:
         return "doubled"
-    return "good" if fits(found[0].value(), want) else "changed"
+    return "good" if fits(found[0].value(), edit) else "changed"

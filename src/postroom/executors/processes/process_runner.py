@@ -1,4 +1,4 @@
-"""What every program of a house is started and watched with, and the start of one with its note beside it."""
+"""Starts programs for runs, each with a note on disk, and watches them."""
 
 import asyncio
 import subprocess
@@ -23,21 +23,21 @@ from postroom.contracts.errors import (
 from postroom.contracts.executor import RunControl
 from postroom.contracts.runners import Runner
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
+from postroom.executors.processes.child_environment import HOUSE, INSTANCE, child_environment, marks
 from postroom.executors.processes.limits import CommandLimits
-from postroom.executors.processes.machine import Machine, this_machine
+from postroom.executors.processes.machine import Machine
 from postroom.executors.processes.orphans import Orphans
 from postroom.executors.processes.output import Tail
 from postroom.executors.processes.records import Records
 from postroom.executors.processes.starting import NO_ROOM, Launch, started
 from postroom.executors.processes.supervision import Ended, Supervision, Talk, Watch
-from postroom.executors.processes.surroundings import HOUSE, INSTANCE, environment, marks
 
 _LOG = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workshop:
-    """What every program is started and watched with."""
+class ProcessRunner:
+    """Starts and watches the programs of one house; shared by its executors."""
 
     clock: Clock
     timer: Timer
@@ -47,7 +47,7 @@ class Workshop:
     house: str
     server: Mapping[str, str] = field(repr=False)
     running: list[ActiveRuns] = field(default_factory=list)
-    """The runs of each executor that works here: what they have started is no orphan."""
+    """The runs of each executor of this server: their programs are no orphans."""
 
     @classmethod
     def at(
@@ -59,8 +59,8 @@ class Workshop:
         clock: Clock | None = None,
         timer: Timer | None = None,
         limits: CommandLimits | None = None,
-    ) -> "Workshop":
-        """Return a house's workshop; nothing is started or written.
+    ) -> "ProcessRunner":
+        """Return the runner of a house; nothing is started or written.
 
         Raises:
             ConfigError: the house has no name, the folder is not absolute, or the system has no sessions of
@@ -70,7 +70,7 @@ class Workshop:
             raise ConfigError("programs as agents need process groups", remedy="run it on Linux or macOS")
         if not house.strip() or "\0" in house or not folder.is_absolute():
             raise ConfigError("programs as agents need a house's name and an absolute folder", value=house)
-        machine = this_machine()
+        machine = Machine()
         return cls(
             clock=clock or SystemClock(),
             timer=timer or SystemTimer(),
@@ -82,17 +82,17 @@ class Workshop:
         )
 
     def instances(self) -> frozenset[str]:
-        """Return what marks the processes of all runs that execute here."""
+        """Return the markers of all runs that execute here."""
         return frozenset().union(*(runs.instances() for runs in self.running))
 
     def orphans(self) -> Orphans:
-        """Return what finds and ends those that others have left behind."""
+        """Return the finder of programs that other servers left behind."""
         return Orphans(self.records, self.machine, self.house, limits=self.limits, timer=self.timer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A run that a program is to execute; `told` is put into its environment."""
+    """A run for a program to execute; `told` goes into its environment."""
 
     activation: RunActivation
     control: RunControl
@@ -105,11 +105,11 @@ class Work:
 class Program:
     """Starts a run's program, once or again, and keeps a note beside it while any process of it is left."""
 
-    def __init__(self, workshop: Workshop, work: Work) -> None:
-        self._with = workshop
+    def __init__(self, process_runner: ProcessRunner, work: Work) -> None:
+        self._with = process_runner
         self._work = work
-        self._marks = marks(work.activation, house=workshop.house, instance=work.active.instance)
-        self.environment = environment(work.runner, workshop.server, work.told, self._marks)
+        self._marks = marks(work.activation, house=process_runner.house, instance=work.active.instance)
+        self.environment = child_environment(work.runner, process_runner.server, work.told, self._marks)
 
     async def run(self, launch: Launch, talk: Talk, errors: Tail) -> Ended | None:
         """Run the program to its end; None when it was asked to end before it was started.
@@ -170,7 +170,7 @@ class Program:
 
 @contextmanager
 def notes_kept() -> Iterator[None]:
-    """Name what keeps a note of a program from being written; without one nothing is started."""
+    """Translate a failure to write a note; without a note nothing is started."""
     try:
         yield
     except OSError as error:

@@ -9,7 +9,7 @@ MOST_UNREAD: Final = 1 << 20
 """Bytes beside the longest thing it was told that a program may leave unread."""
 
 
-class Pen(asyncio.BaseProtocol):
+class StdinWriter(asyncio.BaseProtocol):
     """The end of a pipe that is written to; `on_full` is called when the program does not read."""
 
     def __init__(self, on_full: Callable[[], None]) -> None:
@@ -19,19 +19,19 @@ class Pen(asyncio.BaseProtocol):
         self._transport: asyncio.WriteTransport | None = None
 
     @classmethod
-    async def on(cls, process: "subprocess.Popen[bytes]", on_full: Callable[[], None]) -> "Pen":
-        """Return what writes to a program that was started with a pipe."""
+    async def on(cls, process: "subprocess.Popen[bytes]", on_full: Callable[[], None]) -> "StdinWriter":
+        """Return the writer to a program that was started with a pipe."""
         loop = asyncio.get_running_loop()
-        _, pen = await loop.connect_write_pipe(lambda: cls(on_full), process.stdin)
-        return pen
+        _, writer = await loop.connect_write_pipe(lambda: cls(on_full), process.stdin)
+        return writer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note by what is written."""
+        """Keep the transport."""
         if isinstance(transport, asyncio.WriteTransport):
             self._transport = transport
 
     def write(self, line: bytes) -> None:
-        """Say a line; one that cannot be said any more is dropped."""
+        """Write a line; it is dropped when the pipe is closed."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -41,12 +41,12 @@ class Pen(asyncio.BaseProtocol):
             self._on_full()
 
     def finish(self) -> None:
-        """Close it when what was said has been read."""
+        """Close the pipe when everything that was written has been read."""
         if self._transport is not None:
             self._transport.close()
 
     async def drop(self) -> None:
-        """Close it whatever was read, and return when it is closed."""
+        """Close the pipe at once, and return when it is closed."""
         if self._transport is not None and not self._let_go.is_set():
             self._transport.abort()
             await self._let_go.wait()

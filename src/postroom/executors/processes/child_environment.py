@@ -1,4 +1,4 @@
-"""What a program is told by its environment, and which of it may be shown when it fails."""
+"""The environment of a program, and which parts of it may be shown when the program fails."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from postroom.contracts.messages import storable
 from postroom.contracts.runners import Runner
 
 PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SHELL"})
-"""Taken from the server's environment in any case, and every `LC_...`; nothing else is."""
+"""Copied from the server's environment, with every `LC_...`; nothing else is."""
 MASK: Final = "[masked]"
 AGENT: Final = "POSTROOM_AGENT"
 HOUSE: Final = "POSTROOM_HOUSE"
@@ -21,7 +21,7 @@ _SHORTEST_LINE: Final = 8
 _SHORTEST_BEGIN: Final = 4
 
 
-def environment(
+def child_environment(
     runner: Runner, server: Mapping[str, str], told: Mapping[str, str], marks: Mapping[str, str]
 ) -> dict[str, str]:
     """Return a program's whole environment; what comes later in the arguments wins.
@@ -38,7 +38,7 @@ def environment(
 
 
 def marks(activation: RunActivation, *, house: str, instance: str) -> dict[str, str]:
-    """Return by what the house finds a program again, and what tells it what it runs for."""
+    """Return the variables by which a program is found again and knows what it runs for."""
     return {
         "POSTROOM_THREAD": activation.thread_id,
         RUN: activation.run_id or "",
@@ -79,6 +79,6 @@ def masked(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
 
 
 def _overlap(left: str, right: str) -> int:
-    """Return how many characters the one ends with that the other begins with."""
+    """Return the length of the longest end of `left` that `right` begins with."""
     most = min(len(left), len(right))
     return next((length for length in range(most, 0, -1) if right.startswith(left[-length:])), 0)

@@ -9,17 +9,17 @@ from typing import Final
 
 from postroom.app import places
 from postroom.app.clients import json_edit
+from postroom.app.clients.config_edits import NAME
 from postroom.app.clients.files import look
 from postroom.app.clients.jsonc import NotJson
-from postroom.app.clients.table import CLIENTS, Client, Scope, Spot
-from postroom.app.clients.wants import NAME
+from postroom.app.clients.table import CLIENTS, Client, ConfigPath, Scope
 from postroom.contracts.errors import ClientFileRefused, InvalidArgument
 
 PROJECT_CLIENTS: Final = tuple(one.name for one in CLIENTS if one.project is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class SetupScope:
     """For whom clients are set up: this user, or the project in a folder."""
 
     environment: Mapping[str, str]
@@ -29,56 +29,57 @@ class Scene:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ConfigFile:
     """A file, and the folder that it must not lead out of."""
 
     path: Path
     base: Path
 
 
-def servers_place(client: Client, scene: Scene) -> Place:
-    """Return the file in which a client's servers stand.
+def servers_file(client: Client, target: SetupScope) -> ConfigFile:
+    """Return the file with a client's MCP servers.
 
     Raises:
         InvalidArgument: the client has none for the scope.
     """
-    if scene.scope == "user":
-        return place(client.user, scene)
+    if target.scope == "user":
+        return config_file(client.user, target)
     if client.project is None:
         raise InvalidArgument(
             f"{client.title} has no configuration of a project",
             value=client.name,
             remedy=f"leave --scope project away; it is known of {', '.join(PROJECT_CLIENTS)}",
         )
-    return place(client.project, scene)
+    return config_file(client.project, target)
 
 
-def hooks_place(client: Client, scene: Scene) -> Place | None:
-    """Return the file in which a client's hooks stand; None for a client without."""
+def hooks_file(client: Client, target: SetupScope) -> ConfigFile | None:
+    """Return the file with a client's hooks; None for a client without hooks."""
     if client.hooks is None:
         return None
-    return place(client.hooks.user if scene.scope == "user" else client.hooks.project, scene)
+    return config_file(client.hooks.user if target.scope == "user" else client.hooks.project, target)
 
 
-def place(spot: Spot, scene: Scene) -> Place:
-    """Return where a spot of the table is on this machine."""
-    named = scene.environment.get(spot.variable, "") if spot.variable else ""
-    base = places.absolute(named, scene.environment) if named else _base(spot, scene)
-    folder = base if named else base / spot.folder
-    candidates = [folder / name for name in spot.names]
-    return Place(next((one for one in candidates if one.exists()), candidates[0]), base)
+def config_file(config_path: ConfigPath, target: SetupScope) -> ConfigFile:
+    """Return the file that a path of the table leads to on this machine."""
+    named = target.environment.get(config_path.variable, "") if config_path.variable else ""
+    base = places.absolute(named, target.environment) if named else _base(config_path, target)
+    folder = base if named else base / config_path.folder
+    candidates = [folder / name for name in config_path.names]
+    return ConfigFile(next((one for one in candidates if one.exists()), candidates[0]), base)
 
 
-def _base(spot: Spot, scene: Scene) -> Path:
-    home = places.home(scene.environment)
-    if spot.base == "project":
-        return scene.project
-    if spot.base == "xdg" or (spot.base == "settings" and scene.platform not in ("darwin", "win32")):
-        return _named(scene.environment, "XDG_CONFIG_HOME", home / ".config")
-    if spot.base == "settings" and scene.platform == "darwin":
+def _base(config_path: ConfigPath, target: SetupScope) -> Path:
+    home = places.home(target.environment)
+    if config_path.base == "project":
+        return target.project
+    has_xdg = target.platform not in ("darwin", "win32")
+    if config_path.base == "xdg" or (config_path.base == "settings" and has_xdg):
+        return _named(target.environment, "XDG_CONFIG_HOME", home / ".config")
+    if config_path.base == "settings" and target.platform == "darwin":
         return home / "Library" / "Application Support"
-    if spot.base == "settings":
-        return _named(scene.environment, "APPDATA", home / "AppData" / "Roaming")
+    if config_path.base == "settings":
+        return _named(target.environment, "APPDATA", home / "AppData" / "Roaming")
     return home
 
 
@@ -87,26 +88,26 @@ def _named(environment: Mapping[str, str], name: str, default: Path) -> Path:
     return chosen if chosen.is_absolute() else default
 
 
-def is_installed(client: Client, scene: Scene) -> bool:
+def is_installed(client: Client, target: SetupScope) -> bool:
     """Return whether the client's folder or program is on this machine."""
     if client.known_by:
-        return _stands_in(client, scene)
-    path = scene.environment.get("PATH")
-    if any(place(spot, scene).path.exists() for spot in client.folders):
+        return _stands_in(client, target)
+    path = target.environment.get("PATH")
+    if any(config_file(config_path, target).path.exists() for config_path in client.folders):
         return True
     return any(shutil.which(program, path=path) for program in client.programs)
 
 
-def _stands_in(client: Client, scene: Scene) -> bool:
-    found = servers_place(client, scene)
+def _stands_in(client: Client, target: SetupScope) -> bool:
+    found = servers_file(client, target)
     try:
         return json_edit.find(look(found.path, found.base).text, client.known_by) is not None
     except (ClientFileRefused, NotJson):
         return False
 
 
-def chosen(names: list[str], scene: Scene) -> list[Client]:
-    """Return the clients that are named, or without names those that are installed.
+def chosen(names: list[str], target: SetupScope) -> list[Client]:
+    """Return the named clients, or without names the installed ones.
 
     Raises:
         InvalidArgument: a name is of no client.
@@ -119,8 +120,8 @@ def chosen(names: list[str], scene: Scene) -> list[Client]:
             )
     if names:
         return [known[name] for name in dict.fromkeys(names)]
-    fits = [one for one in CLIENTS if scene.scope == "user" or one.project is not None]
-    found = [one for one in fits if is_installed(one, scene)]
+    fits = [one for one in CLIENTS if target.scope == "user" or one.project is not None]
+    found = [one for one in fits if is_installed(one, target)]
     special = {one.user for one in found if one.known_by}
     return [one for one in found if one.known_by or one.user not in special]
 

@@ -1,4 +1,4 @@
-"""What setup wants to stand in a file, and what it remembers of what it wrote there. Values, no I/O."""
+"""The edits of setup: what should stand in a file, and the undo record of it. Values, no I/O."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,54 +13,54 @@ HTTP_KEYS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Want:
+class ConfigEdit:
     """One thing that should stand in a file: a member of an object, or an item of an array."""
 
     path: tuple[str, ...]
-    """The keys that lead to the object or array it stands in."""
+    """The keys that lead to its object or array."""
     key: str = ""
     """Its name in an object; without one it is an item of an array."""
     value: object
     sign: str = ""
-    """The words by which our item of an array is known, whoever changed the rest of it."""
+    """Words that identify our item of an array, even after other parts of it were changed."""
     only_new: bool = False
-    """Whether it is written only where nothing stands yet, and what stands there is right as it is."""
+    """Whether it is written only where there is no value yet; any value that is there is accepted."""
     goes_with: tuple[str, ...] = ()
-    """The path of what it is there for: it is taken out only when that is gone too."""
+    """The path of what needs it; it is removed only when that is gone too."""
 
     @property
     def foreign(self) -> frozenset[str]:
-        """The keys that would make our entry one of the other kind."""
+        """The keys of the other transport, which our entry must not have."""
         if self.sign or not isinstance(self.value, Mapping):
             return frozenset()
         return STDIO_KEYS if HTTP_KEYS & self.value.keys() else HTTP_KEYS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mark:
-    """One thing that setup wrote into a file: enough to take it out, whatever else changed there since."""
+class AppliedEdit:
+    """The undo record of one thing that setup wrote: enough to remove it, whatever else changed since."""
 
     client: str
     kind: Literal["root", "container", "entry", "item", "replaced", "table"]
     path: tuple[str, ...]
     """The keys that lead to it; for an item of an array, to the array."""
     before: str = ""
-    """The blanks that were written before it."""
+    """The whitespace that was written before it."""
     after: str = ""
-    """The blanks that were written behind it."""
+    """The whitespace that was written after it."""
     was: str = ""
-    """What stood there, for what was replaced."""
+    """The text that it replaced."""
     sign: str = ""
     goes_with: tuple[str, ...] = ()
 
 
-def fits(found: object, want: Want) -> bool:
-    """Return whether what was found does what is wanted; what people added to it is theirs."""
-    if want.only_new:
+def fits(found: object, edit: ConfigEdit) -> bool:
+    """Return whether a value does what the edit wants; additions by people are accepted."""
+    if edit.only_new:
         return True
-    if isinstance(found, Mapping) and want.foreign & found.keys():
+    if isinstance(found, Mapping) and edit.foreign & found.keys():
         return False
-    return _covers(found, want.value)
+    return _covers(found, edit.value)
 
 
 def _covers(found: object, wanted: object) -> bool:
@@ -73,21 +73,21 @@ def _covers(found: object, wanted: object) -> bool:
     return found == wanted and type(found) is type(wanted)
 
 
-def mended(found: object, want: Want) -> object:
-    """Return what should stand where `found` does: ours, and what people added to it."""
-    if not isinstance(found, Mapping) or not isinstance(want.value, Mapping):
-        return want.value
-    kept = {key: value for key, value in found.items() if key not in want.foreign}
-    result = {**kept, **want.value}
-    for key, value in want.value.items():
+def mended(found: object, edit: ConfigEdit) -> object:
+    """Return the value to put in place of `found`: ours, with the additions of people."""
+    if not isinstance(found, Mapping) or not isinstance(edit.value, Mapping):
+        return edit.value
+    kept = {key: value for key, value in found.items() if key not in edit.foreign}
+    result = {**kept, **edit.value}
+    for key, value in edit.value.items():
         theirs = found.get(key)
-        if want.sign and isinstance(value, list) and isinstance(theirs, list):
-            result[key] = value + [one for one in theirs if not bears(one, want.sign)]
+        if edit.sign and isinstance(value, list) and isinstance(theirs, list):
+            result[key] = value + [one for one in theirs if not bears(one, edit.sign)]
     return result
 
 
 def bears(found: object, sign: str) -> bool:
-    """Return whether the words stand anywhere in a value."""
+    """Return whether a text anywhere in the value contains the words."""
     if isinstance(found, Mapping):
         return any(bears(value, sign) for value in found.values())
     if isinstance(found, list):
