@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import postroom.runtime.openai_endpoint  # noqa: F401 - loaded before a test's time runs
 from postroom.contracts.activation import InferenceOverride
 from postroom.contracts.errors import (
     ConfigError,
