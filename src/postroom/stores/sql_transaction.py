@@ -50,3 +50,7 @@ class SqlTransaction(Protocol):
         change at a time and does nothing here.
         """
         ...
+
+    def wait_for_locks(self) -> None:
+        """Return when the locks that were asked for are held; a look waits for them too."""
+        ...

@@ -17,6 +17,7 @@ class SqliteTransaction(SqlTransaction):
     """Runs named statements over one connection. It begins and ends nothing itself."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
         self._execute = connection.execute
         self._execute_many = connection.executemany
         self._statements = statements("sqlite")
@@ -54,6 +55,10 @@ class SqliteTransaction(SqlTransaction):
     @override
     def lock(self, *names: str) -> None:
         """Nothing is to be locked: one thread writes."""
+
+    @override
+    def wait_for_locks(self) -> None:
+        """Nothing is to be waited for."""
 
 
 def _bound(statement: Statement, values: Values) -> Values:

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -22,16 +23,17 @@ import structlog
 
 from postroom.contracts.errors import StoreError, StoreUnavailable
 from postroom.stores.sqlite.connection import store_error, translated
-from postroom.stores.sqlite.settling import settle_some
+from postroom.stores.sqlite.index_maintenance import update_indexes
 
 T = TypeVar("T")
 
 _LOG = structlog.get_logger(__name__)
 
-GROUP_LIMIT = 256
+GROUP_LIMIT = 64
+"""Most changes of one commit: more would gain little and keep the first of them waiting."""
 CHECKPOINT_AFTER = 1_500
 """Row changes after which the log is folded into the database while nobody waits."""
-SETTLE_AFTER = 500
+UPDATE_AFTER = 500
 """Row changes after which the search index and the threads are moved on while nobody waits."""
 LATEST = 10
 """How many times as many changes make a chore due even under load, so that its work stays bounded."""
@@ -55,6 +57,7 @@ class _Change:
     run: Callable[[sqlite3.Connection], Any]
     loop: asyncio.AbstractEventLoop
     future: "asyncio.Future[Any]"
+    committed: Callable[[], None] | None
     value: Any = None
     error: BaseException | None = None
 
@@ -62,28 +65,36 @@ class _Change:
 class Writer:
     """Runs changes one after another in transactions that are durable before anybody is answered."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
+    _connection: sqlite3.Connection
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        """Begin to write over the connection that `connect` gives; it is called on the thread."""
+        self._connect = connect
         self._queue: SimpleQueue[_Change | None] = SimpleQueue()
         self._gate = threading.Lock()
         self._closed = False
-        self._chores = [
-            _Chore("settle", SETTLE_AFTER, _settle_step, connection.total_changes - SETTLE_AFTER),
-            _Chore("checkpoint", CHECKPOINT_AFTER, _fold, connection.total_changes),
-        ]
+        self._chores: list[_Chore] = []
         self.groups = 0
         self.changes = 0
-        self._thread = threading.Thread(target=self._serve, name="postroom-writer", daemon=True)
+        # The thread knows the writer weakly, so that one that nobody uses any more ends without being closed.
+        weakref.finalize(self, self._queue.put, None)
+        self._thread = threading.Thread(
+            target=_serve, args=(weakref.ref(self), self._queue), name="postroom-writer", daemon=True
+        )
         self._thread.start()
 
-    async def submit(self, run: Callable[[sqlite3.Connection], T]) -> T:
+    async def submit(
+        self, run: Callable[[sqlite3.Connection], T], committed: Callable[[], None] | None = None
+    ) -> T:
         """Run `run` in a transaction; return once the fsync that covers it is done.
+
+        `committed` is called on the caller's event loop then, also when the caller was cancelled.
 
         Raises:
             StoreError: the change was undone; nothing was written.
         """
         loop = asyncio.get_running_loop()
-        change = _Change(run=run, loop=loop, future=loop.create_future())
+        change = _Change(run=run, loop=loop, future=loop.create_future(), committed=committed)
         with self._gate:
             if self._closed:
                 raise StoreUnavailable("the database is closed", remedy="start the server again")
@@ -91,28 +102,30 @@ class Writer:
         result: T = await change.future
         return result
 
-    def close(self) -> None:
-        """Finish what was handed in, fold the log into the database and stop; harmless when done twice."""
+    def stop(self) -> None:
+        """Take no more work; the thread finishes what was handed in, closes the connection and ends."""
         with self._gate:
-            if self._closed:
-                return
-            self._closed = True
-            self._queue.put(None)
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+
+    def close(self) -> None:
+        """Stop, and wait for the end of it; harmless when done twice."""
+        self.stop()
         self._thread.join()
-        self._connection.close()
 
-    def _serve(self) -> None:
-        self._do_chores()  # what a former process left undone
-        while (group := self._next_group()) is not None:
-            self._commit(group)
-            _answer(group)
-            self._do_chores()
+    def open_connection(self) -> sqlite3.Connection:
+        """Open the connection and do what a former process left undone; on the thread."""
+        self._connection = connection = self._connect()
+        self._chores = [
+            _Chore("update_indexes", UPDATE_AFTER, _update_step, connection.total_changes - UPDATE_AFTER),
+            _Chore("checkpoint", CHECKPOINT_AFTER, _fold, connection.total_changes),
+        ]
+        self._do_chores()
+        return connection
 
-    def _next_group(self) -> list[_Change] | None:
-        """Wait for a change and take all that are there; None after the last one."""
-        first = self._queue.get()
-        if first is None:
-            return None
+    def perform(self, first: _Change) -> None:
+        """Commit a change together with those that wait, answer them and do chores; on the thread."""
         group = [first]
         while len(group) < GROUP_LIMIT:
             try:
@@ -123,7 +136,9 @@ class Writer:
                 self._queue.put(None)
                 break
             group.append(change)
-        return group
+        self._commit(group)
+        _answer(group)
+        self._do_chores()
 
     def _commit(self, group: list[_Change]) -> None:
         try:
@@ -195,9 +210,23 @@ class Writer:
             return False
 
 
-def _settle_step(connection: sqlite3.Connection) -> bool:
+def _serve(known: "weakref.ref[Writer]", queue: "SimpleQueue[_Change | None]") -> None:
+    writer = known()
+    connection = writer.open_connection() if writer is not None else None
+    del writer
+    while (change := queue.get()) is not None:
+        writer = known()
+        if writer is None:
+            break
+        writer.perform(change)
+        del writer, change
+    if connection is not None:
+        connection.close()
+
+
+def _update_step(connection: sqlite3.Connection) -> bool:
     connection.execute("BEGIN IMMEDIATE")
-    left = settle_some(connection)
+    left = update_indexes(connection)
     connection.execute("COMMIT")
     return left
 
@@ -237,6 +266,8 @@ def _answer(group: list[_Change]) -> None:
 
 def _settle(changes: list[_Change]) -> None:
     for change in changes:
+        if change.error is None and change.committed is not None:
+            change.committed()
         if change.future.done():
             continue  # the caller was cancelled
         if change.error is None:

@@ -15,7 +15,7 @@ import structlog
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StaleClaim, StoreCorrupt
 from postroom.contracts.run_stores import MAX_PAGE
-from postroom.stores.sqlite.readers import Readers
+from postroom.stores.sqlite.readers import Readers, SharedReader
 from postroom.stores.sqlite.runs.queue import SQL
 from postroom.stores.sqlite.writer import Writer
 
@@ -27,7 +27,7 @@ _LOG = structlog.get_logger(__name__)
 class Desk:
     """Hands steps to the threads of one file."""
 
-    def __init__(self, writer: Writer, readers: Readers, clock: Clock, identity: str) -> None:
+    def __init__(self, writer: Writer, readers: Readers | SharedReader, clock: Clock, identity: str) -> None:
         self.clock = clock
         self.identity = identity
         self.bell = asyncio.Event()

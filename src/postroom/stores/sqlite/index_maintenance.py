@@ -5,13 +5,13 @@ import sqlite3
 from postroom.stores.sqlite.statements import STATEMENTS as SQL
 
 STEP = 1_500
-"""Most messages settled in one transaction, within which no caller is answered: some 40 ms when a former
-process left many, a few otherwise. More than are written between two steps under load, so that the gap
-stays bounded."""
+"""Most messages of one transaction, within which no caller is answered: some 40 ms when a former process
+left many, a few otherwise. More than are written between two steps under load, so that the gap stays
+bounded."""
 
 
-def settle_some(connection: sqlite3.Connection) -> bool:
-    """Settle the next messages within the open transaction; return whether some are left."""
+def update_indexes(connection: sqlite3.Connection) -> bool:
+    """Take the next messages in, within the open transaction; return whether some are left."""
     newest = connection.execute(SQL["settling_step"], (STEP,)).fetchone()[0]
     if newest is None:
         return False
@@ -22,5 +22,5 @@ def settle_some(connection: sqlite3.Connection) -> bool:
 
 
 def is_behind(connection: sqlite3.Connection) -> bool:
-    """Return whether some message is not settled yet."""
+    """Return whether some message is not taken in yet."""
     return bool(connection.execute(SQL["unsettled"]).fetchone()[0])
