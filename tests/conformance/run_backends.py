@@ -55,7 +55,7 @@ def refuse_missing(backend: str) -> None:
 def postgres_dsn() -> Iterator[str]:
     """A server for all tests of this process."""
     with importlib.import_module("postgres_server").running_postgres() as dsn:
-        quick = f"{dsn}{'&' if '?' in dsn else '?'}synchronous_commit=off"
+        quick = f"{dsn}{'&' if '?' in dsn else '?'}options=-c%20synchronous_commit%3Doff"
         yield quick  # what a power cut would lose is no promise of this suite, and a sync takes most of its time
         asyncio.run(_forget(dsn))
 

@@ -41,6 +41,7 @@ BROAD_EXCEPTS = {
     "postroom/mcp_server/server.py:PostroomMcpServer.read_resource": "the edge around one reading of a resource",
     "postroom/mcp_server/subscriptions.py:Subscriptions.publish": "the edge around one listener",
     "postroom/stores/sqlite/writer.py:Writer._run": "hands whatever a caller's function raised to that caller",
+    "postroom/stores/postgres/writer.py:Writer._run": "hands whatever a caller's function raised to that caller",
     "postroom/testing/conformance/mail_changes.py:_failure": "a promise about whatever a change raises",
 }
 """Where an `except` catches everything and does not raise it again, and what it does instead."""

@@ -7,12 +7,22 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable
 from datetime import timedelta
+from hashlib import blake2b
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from typing_extensions import override
 
 from postroom.contracts.transactions import Changes, Listener
+
+_LONGEST: Final = 100
+
+
+def short_topic(topic: str) -> str:
+    """Return a topic as it goes by everywhere: one that is long or strange by its digest."""
+    if len(topic) <= _LONGEST and topic.isascii() and topic.isprintable():
+        return topic
+    return f"#{blake2b(topic.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
 
 
 class TopicListener(Listener):
@@ -74,9 +84,10 @@ class ChangeNotifier(Changes):
 
     @override
     def listen(self, topic: str) -> TopicListener:
-        listener = TopicListener(lambda one: self._forget(topic, one))
+        short = short_topic(topic)
+        listener = TopicListener(lambda one: self._forget(short, one))
         with self._lock:
-            self._listeners.setdefault(topic, set()).add(listener)
+            self._listeners.setdefault(short, set()).add(listener)
         return listener
 
     @override
@@ -84,7 +95,7 @@ class ChangeNotifier(Changes):
         if not self._listeners:
             return
         with self._lock:
-            told = [listener for topic in topics for listener in self._listeners.get(topic, ())]
+            told = [one for topic in topics for one in self._listeners.get(short_topic(topic), ())]
         for listener in told:
             listener.come()
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, TypeVar
 
-from postroom.contracts.errors import StoreError, StoreUnavailable
+from postroom.contracts.errors import PostroomError, StoreUnavailable
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class PendingChanges(Generic[S]):
         return group
 
 
-def fail(group: Iterable[PendingChange[Any]], error: StoreError) -> None:
+def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
     """Let every change that did not raise by itself end with this error."""
     for change in group:
         if change.error is None:
