@@ -133,7 +133,7 @@ async def opened(dsn: str, schema: str, clock: ManualClock | None, **more: bool)
 async def store(
     postgres_dsn: str, a_schema: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[SqlStore]:
-    monkeypatch.setitem(SESSION, "lock_timeout", "1s")
+    monkeypatch.setitem(SESSION, "lock_timeout", "1500ms")
     async with opened(postgres_dsn, a_schema, clock) as opened_store:
         yield opened_store
 
@@ -401,31 +401,36 @@ async def test_a_lost_connection_for_hints_is_opened_again(store: SqlStore, othe
 # Transactions that wait for each other
 
 
-async def test_who_gave_way_in_a_deadlock_simply_does_it_again(store: SqlStore, other: Connection) -> None:
+async def test_who_gave_way_in_a_deadlock_simply_does_it_again(
+    store: SqlStore, other: Connection, postgres_dsn: str, a_schema: str
+) -> None:
     tries: list[int] = []
-    holding, released = threading.Event(), threading.Event()
+    holding, other_waits = threading.Event(), threading.Event()
 
     def both(sql: SqlTransaction) -> int:
         tries.append(1)
-        if len(tries) > 1:
-            assert released.wait(PATIENCE)
         sql.lock("first")
         sql.wait_for_locks()
         holding.set()
+        assert other_waits.wait(PATIENCE)
         sql.lock("second")
         sql.wait_for_locks()
         return len(tries)
 
-    asked(other, "SET deadlock_timeout = '1h'")  # so that the store is the one to give way
-    asked(other, "SET lock_timeout = 0")
+    asked(other, "SELECT set_config('deadlock_timeout', '1h', false), set_config('lock_timeout', '0', false)")
     other.begin()
     asked(other, "SELECT pg_advisory_xact_lock($1)", _key("second"))
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
         done = tasks.create_task(store.engine.write(both))
         assert await asyncio.to_thread(holding.wait, PATIENCE)
-        await asyncio.to_thread(asked, other, "SELECT pg_advisory_xact_lock($1)", _key("first"))
+        waiting = tasks.create_task(
+            asyncio.to_thread(asked, other, "SELECT pg_advisory_xact_lock($1)", _key("first"))
+        )
+        with connected(postgres_dsn, a_schema) as third:
+            await until_one_waits(third)
+        other_waits.set()
+        await waiting
         other.undo()
-        released.set()
     assert done.result() == 2
 
 
