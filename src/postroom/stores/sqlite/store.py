@@ -8,9 +8,9 @@ from typing import Any, TypeVar
 from postroom.contracts.clock import Clock, SystemClock
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.contracts.transactions import Outline
+from postroom.stores.chats import SqlChatTables, StoredChats
 from postroom.stores.mail import MailTables
 from postroom.stores.sql_transaction import SqlTransaction
-from postroom.stores.sqlite.chat.stores import SqliteChatStores
 from postroom.stores.sqlite.engine import SqliteEngine
 from postroom.stores.sqlite.runs.desk import Desk
 from postroom.stores.sqlite.runs.stores import SqliteRunStores, SqliteRunWrites
@@ -33,7 +33,7 @@ class SqliteStore:
             Tables(
                 mail=lambda tx: MailTables(tx.sql),
                 runs=lambda tx: SqliteRunWrites(_connection(tx.sql), tx.now()),
-                chats=_none_yet,
+                chats=lambda tx: SqlChatTables(tx.sql),
                 events=_none_yet,
                 outbox=_none_yet,
             ),
@@ -41,7 +41,7 @@ class SqliteStore:
         """The same tables behind the port of all stores."""
         self._desk = Desk(self._writer, self._readers, engine.clock, identity=engine.identity)
         self._runs = SqliteRunStores(self._desk)
-        self._chat = SqliteChatStores(self._desk)
+        self._chat = StoredChats(self.store, is_shared=False)
 
     @classmethod
     def open(
@@ -90,7 +90,7 @@ class SqliteStore:
         return self._runs
 
     @property
-    def chat(self) -> SqliteChatStores:
+    def chat(self) -> StoredChats:
         """What the chat gateway keeps, in the same file and through the same writer."""
         return self._chat
 
