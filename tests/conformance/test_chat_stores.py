@@ -36,7 +36,7 @@ from postroom.stores.postgres.driver import Connection
 from postroom.stores.postgres.statements import load_statements as postgres_statements
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
-from postroom.stores.sqlite.statements import load_statements
+from postroom.stores.statements import statements
 from postroom.testing import ManualClock
 from postroom.testing.conformance import (
     chat_journal,
@@ -268,7 +268,11 @@ async def test_a_person_that_does_not_read_back_stops_no_other(place: Opened) ->
 # What the schema of SQLite and its statements promise
 
 
-STATEMENTS = load_statements("chat")
+STATEMENTS = {
+    name.removeprefix("chats."): one
+    for name, one in statements("sqlite").items()
+    if name.startswith("chats.")
+}
 ON_POSTGRES = postgres_statements("chat")
 MAY_BE_SCANNED = {"json_each", "run_quarantine", "chat_requests"}
 SMALL = {"chat_lines_open", "chat_lines_ended"}
@@ -300,9 +304,8 @@ def empty() -> Iterator[sqlite3.Connection]:
 
 
 def plan(connection: sqlite3.Connection, name: str) -> list[str]:
-    named = re.findall(r":([a-z_]+)", STATEMENTS[name])
-    values: Any = dict.fromkeys(named) if named else [None] * STATEMENTS[name].count("?")
-    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {STATEMENTS[name]}", values)]
+    values = dict.fromkeys(STATEMENTS[name].parameters)
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {STATEMENTS[name].text}", values)]
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
@@ -318,15 +321,17 @@ def test_a_page_is_read_in_its_order(empty: sqlite3.Connection, name: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("folder", "names"), [("sqlite/chat", STATEMENTS), ("postgres", ON_POSTGRES)], ids=["sqlite", "postgres"]
+    ("folder", "area", "names"),
+    [("chats", "chats.", STATEMENTS), ("postgres", "", ON_POSTGRES)],
+    ids=["chats", "postgres"],
 )
-def test_every_statement_is_used(folder: str, names: dict[str, str]) -> None:
+def test_every_statement_is_used(folder: str, area: str, names: dict[str, Any]) -> None:
     entries = resources.files("postroom.stores").joinpath(folder).iterdir()
     chat = [
         one for one in entries if one.name.endswith(".py") and (folder != "postgres" or "chat" in one.name)
     ]
     source = "".join(one.read_text("utf-8") for one in chat)
-    assert [name for name in names if f'"{name}"' not in source] == []
+    assert [name for name in names if f'"{area}{name}"' not in source] == []
 
 
 @pytest.mark.parametrize("table", RECORDS)

@@ -1,27 +1,46 @@
 """Every promise of the mail store's port, on every store."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
+from conformance.run_backends import postgres_dsn, refuse_missing
+from postgres_transactions import PlainPostgres, drop_schema, empty_schema, make_schema
 from postroom.contracts.store import MailStore
+from postroom.stores.mail import MailTables
 from postroom.stores.memory import MemoryStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
+from postroom.testing.conformance.given import agent, an_office, letter, never_made
 from postroom.testing.conformance.mail_store import PROMISES, Promise
 
-Closable = MemoryStore | SqliteStore
+__all__ = ["postgres_dsn"]
 
-BACKENDS: dict[str, Callable[[Path, ManualClock], Closable]] = {
-    "memory": lambda path, clock: MemoryStore(),
-    "sqlite": lambda path, clock: SqliteStore.open(path / "postroom.db", clock=clock, purpose="test"),
-}
+SCHEMA = f"mail_{uuid4().hex}"
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(scope="module")
+def mail_schema(postgres_dsn: str) -> Iterator[str]:
+    """A schema with the tables of mail."""
+    make_schema(postgres_dsn, SCHEMA, "0004_mail.sql")
+    yield postgres_dsn
+    drop_schema(postgres_dsn, SCHEMA)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def mail_store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[MailStore]:
-    store = BACKENDS[request.param](tmp_path, clock)
+    store: MemoryStore | SqliteStore | PlainPostgres
+    if request.param == "memory":
+        store = MemoryStore()
+    elif request.param == "sqlite":
+        store = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
+    else:
+        refuse_missing("postgres")
+        dsn = request.getfixturevalue("mail_schema")
+        empty_schema(dsn, SCHEMA)
+        store = PlainPostgres(dsn, SCHEMA, MailTables)
     yield store
     store.close()
 
@@ -36,3 +55,13 @@ async def test_a_mail_store_keeps_its_promise(
 def test_no_promise_is_made_twice() -> None:
     names = [promise.__name__ for promise in PROMISES]
     assert len(names) == len(set(names))
+
+
+async def test_on_sqlite_a_change_that_was_undone_leaves_its_ids_to_the_next(
+    sqlite_store: SqliteStore,
+) -> None:
+    here = await an_office(sqlite_store)
+    await never_made(sqlite_store, lambda tx: letter(tx, here.ada, [here.ben]))
+    await never_made(sqlite_store, lambda tx: agent(tx, here.project.id, "Dot"))
+    assert (await sqlite_store.write(lambda tx: letter(tx, here.ada, [here.ben]))).id == 1
+    assert (await sqlite_store.write(lambda tx: agent(tx, here.project.id, "Eve"))).id == here.cyd.id + 1

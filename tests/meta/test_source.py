@@ -23,7 +23,6 @@ LONG_FILES = {
     "postroom/dispatch/mailbox.py": "the public face: one method for each verb, with its promise and its errors",
     "postroom/mail/commands.py": "every command that there is, side by side: the tools' arguments",
     "postroom/mail/sending.py": "all ways of writing a letter, so that one policy and one size check see them",
-    "postroom/stores/sqlite/transaction.py": "the port's methods, one statement each",
 }
 BROAD_EXCEPTS = {
     "postroom/cli/hook.py:run": "the edge around one event of a client: a hook that fails must not stop it",

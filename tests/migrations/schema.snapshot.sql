@@ -298,8 +298,8 @@ CREATE VIRTUAL TABLE messages_fts USING fts5 (
   content = 'messages', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2'
 );
 
-CREATE TABLE outbox (
-  id         INTEGER PRIMARY KEY,
+CREATE TABLE "outbox" (
+  id         INTEGER PRIMARY KEY AUTOINCREMENT,
   topic      TEXT NOT NULL,
   key        TEXT NOT NULL,
   project_id INTEGER NOT NULL,

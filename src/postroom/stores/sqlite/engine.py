@@ -23,7 +23,6 @@ from postroom.stores.sqlite.migrate import migrate
 from postroom.stores.sqlite.outline import outline_of
 from postroom.stores.sqlite.readers import Readers, SharedReader
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
-from postroom.stores.sqlite.statements import STATEMENTS
 from postroom.stores.sqlite.writer import Writer
 
 T = TypeVar("T")
@@ -166,9 +165,8 @@ def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
             # A file that cannot be written is refused now, not at the first message. It takes a statement
             # that writes: on such a file SQLite lets BEGIN IMMEDIATE pass and begins to read.
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute(STATEMENTS["probe"], (now,)).fetchall()
+            SqliteTransaction(connection).one("store.probe", {"now": now})
             connection.execute("ROLLBACK")
-            connection.execute(STATEMENTS["newest_outbox"]).fetchone()
         except BaseException:
             connection.close()
             raise

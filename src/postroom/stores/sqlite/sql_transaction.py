@@ -8,7 +8,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from postroom.stores.sql_transaction import Row, SqlTransaction, Values
-from postroom.stores.statements import Statement, statements
+from postroom.stores.statements import Dialect, Statement, statements
 
 _NONE: Final[Values] = {}
 
@@ -21,6 +21,11 @@ class SqliteTransaction(SqlTransaction):
         self._execute = connection.execute
         self._execute_many = connection.executemany
         self._statements = statements("sqlite")
+
+    @property
+    @override
+    def dialect(self) -> Dialect:
+        return "sqlite"
 
     @override
     def one(self, statement: str, values: Values = _NONE) -> Row | None:

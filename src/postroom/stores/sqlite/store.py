@@ -2,21 +2,19 @@
 
 import sqlite3
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
 from postroom.contracts.clock import Clock, SystemClock
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.contracts.transactions import Outline
+from postroom.stores.chats import SqlChatTables, StoredChats
+from postroom.stores.mail import MailTables
 from postroom.stores.sql_transaction import SqlTransaction
-from postroom.stores.sqlite.chat.stores import SqliteChatStores
 from postroom.stores.sqlite.engine import SqliteEngine
 from postroom.stores.sqlite.runs.desk import Desk
 from postroom.stores.sqlite.runs.stores import SqliteRunStores, SqliteRunWrites
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
-from postroom.stores.sqlite.statements import STATEMENTS
-from postroom.stores.sqlite.transaction import SqliteReads, SqliteWrites
 from postroom.stores.store import OpenTransaction, SqlStore, Tables
 
 T = TypeVar("T")
@@ -28,15 +26,14 @@ class SqliteStore:
     def __init__(self, engine: SqliteEngine) -> None:
         self.engine = engine
         self.path = engine.path
-        self._outbox_ids: count[int] | None = None
         self._writer = engine.writer
         self._readers = engine.readers
         self.store = SqlStore(
             engine,
             Tables(
-                mail=lambda tx: self._mail(_connection(tx.sql)),
+                mail=lambda tx: MailTables(tx.sql),
                 runs=lambda tx: SqliteRunWrites(_connection(tx.sql), tx.now()),
-                chats=_none_yet,
+                chats=lambda tx: SqlChatTables(tx.sql),
                 events=_none_yet,
                 outbox=_none_yet,
             ),
@@ -44,7 +41,7 @@ class SqliteStore:
         """The same tables behind the port of all stores."""
         self._desk = Desk(self._writer, self._readers, engine.clock, identity=engine.identity)
         self._runs = SqliteRunStores(self._desk)
-        self._chat = SqliteChatStores(self._desk)
+        self._chat = StoredChats(self.store, is_shared=False)
 
     @classmethod
     def open(
@@ -81,11 +78,11 @@ class SqliteStore:
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
         """Run `look` on a reader thread in one consistent view."""
-        return await self._readers.submit(lambda connection: look(SqliteReads(connection)))
+        return await self._readers.submit(lambda connection: look(_mail(connection)))
 
     async def write(self, change: Callable[[MailWrites], T]) -> T:
         """Run `change` on the writer thread; answer after the fsync that covers it."""
-        return await self._writer.submit(lambda connection: change(self._mail(connection)))
+        return await self._writer.submit(lambda connection: change(_mail(connection)))
 
     @property
     def runs(self) -> SqliteRunStores:
@@ -93,7 +90,7 @@ class SqliteStore:
         return self._runs
 
     @property
-    def chat(self) -> SqliteChatStores:
+    def chat(self) -> StoredChats:
         """What the chat gateway keeps, in the same file and through the same writer."""
         return self._chat
 
@@ -107,7 +104,7 @@ class SqliteStore:
 
         def both(connection: sqlite3.Connection) -> T:
             runs = SqliteRunWrites(connection, now)
-            done = change(self._mail(connection), runs)
+            done = change(_mail(connection), runs)
             scopes.update(runs.scopes)
             return done
 
@@ -151,12 +148,9 @@ class SqliteStore:
         """Finish what was handed in, close and give the file back; harmless when done twice."""
         self.engine.close()
 
-    def _mail(self, connection: sqlite3.Connection) -> SqliteWrites:
-        if self._outbox_ids is None:
-            newest = connection.execute(STATEMENTS["newest_outbox"]).fetchone()[0]
-            # Beyond every id of this process and, unless the clock was set back, of those before it.
-            self._outbox_ids = count(max(newest + 1, self.engine.clock.now() * 1000))
-        return SqliteWrites(connection, self._outbox_ids)
+
+def _mail(connection: sqlite3.Connection) -> MailTables:
+    return MailTables(SqliteTransaction(connection))
 
 
 def _connection(sql: SqlTransaction) -> sqlite3.Connection:

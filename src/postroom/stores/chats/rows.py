@@ -14,10 +14,32 @@ from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import Json
 from postroom.stores.codec import decode_json, encode
-from postroom.stores.sqlite.runs.rows import Row, unreadable
+from postroom.stores.sql_transaction import Row
 
-NEWEST = 2**63 - 1
-"""The last id that a row can have."""
+_ESCAPE = "\x1a"
+
+
+def kept(text: str | None) -> str | None:
+    """Return free text as a database can keep it, which takes every character but U+0000."""
+    if text is None or ("\0" not in text and _ESCAPE not in text):
+        return text
+    return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
+
+
+def told(text: str | None) -> str | None:
+    """Return free text as it was before `kept`."""
+    if text is None or _ESCAPE not in text:
+        return text
+    return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
+
+
+def unreadable(kind: str, row_id: str, reason: object) -> StoreCorrupt:
+    """Return the failure of a row that does not read back; the facts name it for whoever sets it aside."""
+    return StoreCorrupt(
+        f"{kind} {row_id!r} does not read back: {reason}",
+        value=row_id,
+        details={"kind": kind, "id": row_id, "reason": str(reason)},
+    )
 
 
 def page(limit: int) -> int:
@@ -43,7 +65,7 @@ def line(row: Row) -> InboundLine:
             updated_at=row[10],
             revision=row[11],
             thread_id=row[12],
-            reason=row[13],
+            reason=told(row[13]),
         )
     except (ValueError, StoreCorrupt) as error:
         raise unreadable("line", str(row[0]), error) from error
@@ -60,7 +82,7 @@ def session(row: Row) -> ChatSession:
             session_key=row[0],
             thread_id=row[1],
             source=_fields(row[2], "source"),
-            title=row[3],
+            title=told(row[3]),
             settings=_fields(row[4], "settings"),
             created_at=row[5],
             updated_at=row[6],
@@ -75,7 +97,11 @@ def conversation(row: Row) -> Conversation:
     """Map a row of `chat_conversations`."""
     thread_id, session_key, title, created_at, active_at = row
     return Conversation(
-        thread_id=thread_id, session_key=session_key, title=title, created_at=created_at, active_at=active_at
+        thread_id=thread_id,
+        session_key=session_key,
+        title=told(title),
+        created_at=created_at,
+        active_at=active_at,
     )
 
 
@@ -87,9 +113,10 @@ def person(row: Row) -> Person:
     """
     platform, user_id, role, name, added_at = row
     try:
-        return Person(platform=platform, user_id=user_id, role=PersonRole(role), name=name, added_at=added_at)
+        known = PersonRole(role)
     except ValueError as error:
         raise unreadable("person", f"{platform} {user_id}", error) from error
+    return Person(platform=platform, user_id=user_id, role=known, name=told(name), added_at=added_at)
 
 
 def request(row: Row) -> PairingRequest:
@@ -99,14 +126,29 @@ def request(row: Row) -> PairingRequest:
         platform=platform,
         user_id=user_id,
         code_hash=code_hash,
-        name=name,
+        name=told(name),
         asked_at=asked_at,
         expires_at=expires_at,
     )
 
 
-def written(fields: dict[str, Json]) -> str:
-    """Return fields as the text that is stored: what the caller does to them afterwards changes nothing.
+def of_session(session: ChatSession) -> dict[str, object]:
+    """Return the parameters with which a session is stored."""
+    return {
+        "session_key": session.session_key,
+        "thread_id": session.thread_id,
+        "source": json_text(session.source),
+        "title": kept(session.title),
+        "settings": json_text(session.settings),
+        "created_at": session.created_at,
+        "updated_at": session.updated_at,
+        "active_at": session.active_at,
+        "revision": session.revision,
+    }
+
+
+def json_text(fields: dict[str, Json]) -> str:
+    """Return fields as the text that is stored.
 
     Raises:
         InvalidRecord: they hold half a character, which no text may.
@@ -114,7 +156,16 @@ def written(fields: dict[str, Json]) -> str:
     try:
         return encode(fields)
     except UnicodeEncodeError as error:
-        raise InvalidRecord(f"SQLite cannot hold a text: {error}") from error
+        raise InvalidRecord(f"no database can hold a text: {error}") from error
+
+
+def plain(fields: dict[str, Json]) -> dict[str, Json]:
+    """Return fields as they read back: what the caller does to them afterwards changes nothing.
+
+    Raises:
+        InvalidRecord: they hold half a character, which no text may.
+    """
+    return _fields(json_text(fields), "body")
 
 
 def refuse_unfit(*optional: str | None, **needed: str) -> None:
@@ -129,7 +180,7 @@ def refuse_unfit(*optional: str | None, **needed: str) -> None:
     try:
         "".join(text for text in (*optional, *needed.values()) if text).encode()
     except UnicodeEncodeError as error:
-        raise InvalidRecord(f"SQLite cannot hold a text: {error}") from error
+        raise InvalidRecord(f"no database can hold a text: {error}") from error
 
 
 def _fields(text: str, where: str) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """One mapper a record: a row's columns in the order in which every statement of `sql/mail.sql` names them."""
 
-from typing import Any
+from collections.abc import Mapping
 
+from postroom.contracts.announcing import Arrival
+from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.mail import (
     Agent,
     Attachment,
@@ -15,9 +17,21 @@ from postroom.contracts.mail import (
     SearchHit,
     ThreadHead,
 )
+from postroom.contracts.waking import KeptRunner
+from postroom.stores.sql_transaction import Row
 
-Row = tuple[Any, ...]
 MESSAGE_COLUMNS = 14
+
+
+def written(row: Row | None) -> Row:
+    """Return the row of a statement that always gives one.
+
+    Raises:
+        StoreCorrupt: it gave none.
+    """
+    if row is None:
+        raise StoreCorrupt("a statement that always answers gave no row")
+    return row
 
 
 def project(row: Row) -> Project:
@@ -70,6 +84,25 @@ def message(row: Row) -> Message:
         reply_to=row[12],
         recalled_at=row[13],
     )
+
+
+def of_message(message: Message) -> Mapping[str, object]:
+    """Return the parameters with which a message is stored."""
+    return {
+        "id": message.id,
+        "project_id": message.project_id,
+        "sender_id": message.sender_id,
+        "sender_name": message.sender_name,
+        "thread_id": message.thread_id,
+        "subject": message.subject,
+        "body_md": message.body_md,
+        "importance": message.importance,
+        "ack_required": message.ack_required,
+        "now": message.created_at,
+        "topic": message.topic,
+        "broadcast": message.broadcast,
+        "reply_to": message.reply_to,
+    }
 
 
 def inbox_entry(row: Row) -> InboxEntry:
@@ -155,3 +188,22 @@ def outbox_row(row: Row) -> OutboxRow:
         attempts=row[5],
         last_error=row[6],
     )
+
+
+def arrival(row: Row) -> Arrival:
+    """Map what a notice may say of a message in an inbox."""
+    return Arrival(
+        message_id=row[0],
+        seq=row[1],
+        kind=row[2],
+        sender_id=row[3],
+        sender_name=row[4],
+        importance=row[5],
+        broadcast=bool(row[6]),
+        created_at=row[7],
+    )
+
+
+def runner(row: Row) -> KeptRunner:
+    """Map a row of `runners`."""
+    return KeptRunner(agent_id=row[0], runner=row[1], declared_by=row[2], updated_at=row[3])
