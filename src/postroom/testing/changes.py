@@ -1,8 +1,9 @@
 """An engine around an engine that finds changes which break the rules for changes.
 
 A change is quick, does nothing but ask and write through its transaction, and gives the same when it is run
-again. Every change is run twice here, the first time rolled back. A change that reads or writes a file, speaks
-to a socket, waits, opens a database of its own, uses a transaction that has ended, or takes long, is refused.
+again. Every change is run twice here, the first time rolled back. A change that reads or writes a file,
+speaks to a socket, waits, opens a database of its own, uses a transaction that has ended, or takes long, is
+refused.
 """
 
 import os
