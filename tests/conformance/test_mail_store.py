@@ -2,47 +2,26 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 from conformance.run_backends import postgres_dsn, refuse_missing
-from postgres_transactions import PlainPostgres, drop_schema, empty_schema, make_schema
 from postroom.contracts.store import MailStore
-from postroom.stores.mail import MailTables
-from postroom.stores.memory import MemoryStore
+from postroom.stores.mail.stores import StoredMail
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.conformance.given import agent, an_office, letter, never_made
 from postroom.testing.conformance.mail_store import PROMISES, Promise
+from store_kinds import KINDS, opened
 
 __all__ = ["postgres_dsn"]
 
-SCHEMA = f"mail_{uuid4().hex}"
 
-
-@pytest.fixture(scope="module")
-def mail_schema(postgres_dsn: str) -> Iterator[str]:
-    """A schema with the tables of mail."""
-    make_schema(postgres_dsn, SCHEMA, "0004_mail.sql")
-    yield postgres_dsn
-    drop_schema(postgres_dsn, SCHEMA)
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=KINDS)
 def mail_store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[MailStore]:
-    store: MemoryStore | SqliteStore | PlainPostgres
-    if request.param == "memory":
-        store = MemoryStore()
-    elif request.param == "sqlite":
-        store = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
-    else:
-        refuse_missing("postgres")
-        dsn = request.getfixturevalue("mail_schema")
-        empty_schema(dsn, SCHEMA)
-        store = PlainPostgres(dsn, SCHEMA, MailTables)
-    yield store
-    store.close()
+    refuse_missing(request.param)
+    with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
+        yield StoredMail(store)
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
