@@ -15,8 +15,9 @@ from typing_extensions import override
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StaleClaim, StoreCorrupt
+from postroom.contracts.run_tables import EventTables, OutboxTables, RunTables
 from postroom.contracts.store import MailWrites
-from postroom.contracts.tables import ChatTables, EventTables, OutboxTables, RunTables
+from postroom.contracts.tables import ChatTables
 from postroom.contracts.transactions import Outline, Store, Transaction
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.engine import Engine

@@ -10,10 +10,12 @@ from postroom.contracts.store import MailReads, MailWrites
 from postroom.contracts.transactions import Outline
 from postroom.stores.chats import SqlChatTables, StoredChats
 from postroom.stores.mail import MailTables
+from postroom.stores.runs.events import EventTables
+from postroom.stores.runs.outbox import OutboxTables
+from postroom.stores.runs.ports import SqlRunStores
+from postroom.stores.runs.tables import RunTables
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite.engine import SqliteEngine
-from postroom.stores.sqlite.runs.desk import Desk
-from postroom.stores.sqlite.runs.stores import SqliteRunStores, SqliteRunWrites
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.store import OpenTransaction, SqlStore, Tables
 
@@ -32,15 +34,14 @@ class SqliteStore:
             engine,
             Tables(
                 mail=lambda tx: MailTables(tx.sql),
-                runs=lambda tx: SqliteRunWrites(_connection(tx.sql), tx.now()),
+                runs=lambda tx: RunTables(tx.sql, tx.now, tx.tell),
                 chats=lambda tx: SqlChatTables(tx.sql),
-                events=_none_yet,
-                outbox=_none_yet,
+                events=lambda tx: EventTables(tx.sql, tx.now, tx.tell),
+                outbox=lambda tx: OutboxTables(tx.sql, tx.now),
             ),
         )
         """The same tables behind the port of all stores."""
-        self._desk = Desk(self._writer, self._readers, engine.clock, identity=engine.identity)
-        self._runs = SqliteRunStores(self._desk)
+        self._runs = SqlRunStores(self.store)
         self._chat = StoredChats(self.store, is_shared=False)
 
     @classmethod
@@ -85,7 +86,7 @@ class SqliteStore:
         return await self._writer.submit(lambda connection: change(_mail(connection)))
 
     @property
-    def runs(self) -> SqliteRunStores:
+    def runs(self) -> SqlRunStores:
         """Runs, in the same file and through the same writer."""
         return self._runs
 
@@ -93,25 +94,6 @@ class SqliteStore:
     def chat(self) -> StoredChats:
         """What the chat gateway keeps, in the same file and through the same writer."""
         return self._chat
-
-    async def write_together(self, change: Callable[[MailWrites, SqliteRunWrites], T]) -> T:
-        """Run `change` over mail and runs on the writer thread: both are written, or neither is.
-
-        Raises:
-            StoreError: nothing was written.
-        """
-        now, scopes = self.engine.clock.now(), set[str]()
-
-        def both(connection: sqlite3.Connection) -> T:
-            runs = SqliteRunWrites(connection, now)
-            done = change(_mail(connection), runs)
-            scopes.update(runs.scopes)
-            return done
-
-        done = await self._desk.write(both)
-        self._desk.ring()
-        self._desk.tell(scopes)
-        return done
 
     async def settle(self) -> None:
         """Bring search and threads up to what was written so far; most times nothing is left to do."""

@@ -1,8 +1,7 @@
-"""One mapper a record: a row's columns in the order of its table; what does not read back is named."""
+"""One mapper a record: a row's columns in the order in which every statement names them."""
 
 from dataclasses import fields
 from functools import lru_cache
-from typing import Any
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
@@ -11,9 +10,7 @@ from postroom.contracts.messages import DeliveryMode, Message, MessageRecord, Pe
 from postroom.contracts.outbox import OutboxMessage, OutboxStatus
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason, Thread
 from postroom.stores.codec import decode, decode_json, encode
-
-Row = tuple[Any, ...]
-Values = dict[str, Any]
+from postroom.stores.sql_transaction import Row, Values
 
 _DISPATCH_STATUS = {status.value: status for status in RunDispatchStatus}
 _RUN_STATUS: dict[str | None, RunStatus | None] = {
@@ -27,6 +24,22 @@ _FIELDS = [getattr(RunDispatch, name).__set__ for name in _NAMES]
 _STATUS, _RESULT, _TERMINATION, _RECONCILED = map(
     _NAMES.index, ("status", "run_status", "termination", "reconciled")
 )
+_FREE = tuple(map(_NAMES.index, ("last_error", "run_response", "run_error")))
+_ESCAPE = "\x1a"
+
+
+def kept(text: str | None) -> str | None:
+    """Return free text as every engine can keep it: PostgreSQL takes each character but U+0000."""
+    if text is None or ("\0" not in text and _ESCAPE not in text):
+        return text
+    return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
+
+
+def told(text: str | None) -> str | None:
+    """Return free text as it was before `kept`."""
+    if text is None or _ESCAPE not in text:
+        return text
+    return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
 
 
 def unreadable(kind: str, row_id: str, reason: object) -> StoreCorrupt:
@@ -51,6 +64,8 @@ def dispatch(row: Row) -> RunDispatch:
         values[_RECONCILED] = row[_RECONCILED] == 1
         if row[_TERMINATION] is not None:
             values[_TERMINATION] = _termination(row[_TERMINATION])
+        for place in _FREE:
+            values[place] = told(row[place])
         record = _new(RunDispatch)
         for set_field, value in zip(_FIELDS, values, strict=False):
             set_field(record, value)
@@ -66,30 +81,8 @@ def _termination(text: str) -> TerminationReason:
     return decode(TerminationReason, text, where="termination")
 
 
-def first_values(record: RunDispatch, epoch: int) -> Row:
-    """Return what is stored of a queued dispatch, in the order of its columns."""
-    return (
-        record.dispatch_id,
-        record.thread_id,
-        record.run_id,
-        record.created_at,
-        record.available_at,
-        record.updated_at,
-        record.priority,
-        record.dedupe_key,
-        epoch,
-        record.attempt_count,
-        record.max_attempts,
-        record.deadline_at,
-        record.tenant,
-        record.last_error,
-        record.claimed_at,
-        record.reconciled,
-    )
-
-
 def dispatch_values(record: RunDispatch) -> Values:
-    """Return the columns of a dispatch by name, but for those that only one statement writes."""
+    """Return the columns of a dispatch by name."""
     return {
         "dispatch_id": record.dispatch_id,
         "thread_id": record.thread_id,
@@ -100,11 +93,12 @@ def dispatch_values(record: RunDispatch) -> Values:
         "status": record.status.value,
         "priority": record.priority,
         "dedupe_key": record.dedupe_key,
+        "dispatch_epoch": record.dispatch_epoch,
         "attempt_count": record.attempt_count,
         "max_attempts": record.max_attempts,
         "deadline_at": record.deadline_at,
         "tenant": record.tenant,
-        "last_error": record.last_error,
+        "last_error": kept(record.last_error),
         "claim_token": record.claim_token,
         "claimed_by": record.claimed_by,
         "claimed_at": record.claimed_at,
@@ -112,8 +106,8 @@ def dispatch_values(record: RunDispatch) -> Values:
         "dispatch_instance_id": record.dispatch_instance_id,
         "run_status": record.run_status and record.run_status.value,
         "termination": termination_text(record.termination),
-        "run_response": record.run_response,
-        "run_error": record.run_error,
+        "run_response": kept(record.run_response),
+        "run_error": kept(record.run_error),
         "completed_at": record.completed_at,
         "reconciled": record.reconciled,
         "is_open": not record.status.is_terminal,
@@ -125,6 +119,24 @@ def termination_text(reason: TerminationReason | None) -> str | None:
     return None if reason is None else encode(reason)
 
 
+def thread_values(record: Thread) -> Values:
+    """Return the columns of a thread by name."""
+    return {
+        "thread_id": record.id,
+        "title": kept(record.title),
+        "resource_id": record.resource_id,
+        "parent_thread_id": record.parent_thread_id,
+        "custom": encode(record.custom),
+        "active_run_id": record.active_run_id,
+        "open_run_id": record.open_run_id,
+        "latest_run_id": record.latest_run_id,
+        "latest_run_updated_at": record.latest_run_updated_at,
+        "message_count": record.message_count,
+        "created_at": record.created_at,
+        "updated_at": record.updated_at,
+    }
+
+
 def thread(row: Row) -> Thread:
     """Map a row of `run_threads`.
 
@@ -134,7 +146,7 @@ def thread(row: Row) -> Thread:
     try:
         return Thread(
             id=row[0],
-            title=row[1],
+            title=told(row[1]),
             resource_id=row[2],
             parent_thread_id=row[3],
             custom=decode_json(row[4], where="custom"),
@@ -222,7 +234,7 @@ def event(row: Row) -> CanonicalEvent:
 
 
 def effect(row: Row) -> OutboxMessage:
-    """Map the columns of `run_outbox` behind `place`.
+    """Map a row of `run_outbox`.
 
     Raises:
         StoreCorrupt: the row is no such record.
@@ -241,7 +253,7 @@ def effect(row: Row) -> OutboxMessage:
             max_attempts=row[9],
             claim_token=row[10],
             lease_until=row[11],
-            last_error=row[12],
+            last_error=told(row[12]),
             order_key=row[13],
         )
     except (ValueError, StoreCorrupt) as error:

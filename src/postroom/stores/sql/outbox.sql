@@ -10,26 +10,30 @@ VALUES (:outbox_id, :lane, :target, :payload, 'pending', :available_at, :created
 -- first_of_key
 SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
        claim_token, lease_until, last_error, order_key
-  FROM run_outbox WHERE lane = ? AND target = ? AND dedupe_key = ? AND dedupe_key IS NOT NULL;
+  FROM run_outbox
+ WHERE lane = :lane AND target = :target AND dedupe_key = :dedupe_key AND dedupe_key IS NOT NULL;
+
+-- effect
+SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
+       claim_token, lease_until, last_error, order_key
+  FROM run_outbox WHERE outbox_id = :outbox_id;
+
+-- line_of
+SELECT lane, target FROM run_outbox WHERE outbox_id = :outbox_id;
 
 -- due
 SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
        claim_token, lease_until, last_error, order_key
-  FROM run_outbox o
+  FROM run_outbox
  WHERE lane = :lane AND target = :target AND status IN ('pending', 'claimed')
    AND coalesce(lease_until, available_at) <= :now
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
    AND (order_key IS NULL OR NOT EXISTS (
        SELECT 1 FROM run_outbox e
-        WHERE e.lane = :lane AND e.target = :target AND e.order_key = o.order_key AND e.place < o.place
-          AND e.status IN ('pending', 'claimed')
+        WHERE e.lane = :lane AND e.target = :target AND e.order_key = run_outbox.order_key
+          AND e.place < run_outbox.place AND e.status IN ('pending', 'claimed')
           AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = e.outbox_id)))
- ORDER BY place;
-
--- owned
-SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
-       claim_token, lease_until, last_error, order_key
-  FROM run_outbox WHERE outbox_id = ? AND status = 'claimed' AND claim_token = ?;
+ ORDER BY place LIMIT :limit;
 
 -- move
 UPDATE run_outbox
@@ -41,14 +45,9 @@ UPDATE run_outbox
 SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
        claim_token, lease_until, last_error, order_key
   FROM run_outbox
- WHERE status = 'dead_letter' AND outbox_id > :after AND (:lane IS NULL OR lane = :lane)
+ WHERE status = 'dead_letter' AND outbox_id > :after AND (CAST(:lane AS text) IS NULL OR lane = :lane)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
  ORDER BY outbox_id LIMIT :limit;
-
--- dead_letter
-SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
-       claim_token, lease_until, last_error, order_key
-  FROM run_outbox WHERE outbox_id = ? AND status = 'dead_letter';
 
 -- purge
 DELETE FROM run_outbox
