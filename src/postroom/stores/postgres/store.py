@@ -1,14 +1,16 @@
 """The store on one schema of a PostgreSQL database."""
 
 from importlib.util import find_spec
-from typing import Any
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import MissingExtra
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.chats import SqlChatTables
 from postroom.stores.mail import MailTables
-from postroom.stores.store import OpenTransaction, SqlStore, Tables
+from postroom.stores.runs.events import EventTables
+from postroom.stores.runs.outbox import OutboxTables
+from postroom.stores.runs.tables import RunTables
+from postroom.stores.store import SqlStore, Tables
 
 
 class PostgresStore:
@@ -52,14 +54,10 @@ class PostgresStore:
         return SqlStore(engine, _TABLES, changes)
 
 
-def _none_yet(tx: OpenTransaction) -> Any:
-    raise NotImplementedError
-
-
 _TABLES = Tables(
     mail=lambda tx: MailTables(tx.sql),
-    runs=_none_yet,
+    runs=lambda tx: RunTables(tx.sql, tx.now, tx.tell),
     chats=lambda tx: SqlChatTables(tx.sql),
-    events=_none_yet,
-    outbox=_none_yet,
+    events=lambda tx: EventTables(tx.sql, tx.now, tx.tell),
+    outbox=lambda tx: OutboxTables(tx.sql, tx.now),
 )
