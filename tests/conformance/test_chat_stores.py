@@ -10,7 +10,9 @@ from datetime import timedelta
 from functools import partial
 from importlib import resources
 from typing import Any
+from uuid import uuid4
 
+import psycopg
 import pytest
 import pytest_asyncio
 import structlog
@@ -36,7 +38,7 @@ from postroom.stores.postgres.driver import Connection
 from postroom.stores.postgres.statements import load_statements as postgres_statements
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
-from postroom.stores.sqlite.statements import load_statements
+from postroom.stores.statements import statements
 from postroom.testing import ManualClock
 from postroom.testing.conformance import (
     chat_journal,
@@ -58,6 +60,7 @@ from postroom.testing.conformance.chat_stores import PROMISES
 
 __all__ = ["postgres_dsn", "run_place"]
 
+SCHEMA = f"chats_{uuid4().hex}"
 DONE = LineStatus.DONE
 on_disk = pytest.mark.parametrize("run_place", ["sqlite", "postgres"], indirect=True)
 """For what memory has no part in: it always reads back, and has no schema."""
@@ -79,8 +82,6 @@ async def opened(prepared: Prepared, store: SqliteStore | None) -> AsyncIterator
     async with prepared.opened() as runs:
         if store is not None:
             yield Opened(runs, store.chat, partial(on_the_writer, store))
-        elif isinstance(runs, PostgresRunStores):
-            yield Opened(runs, runs.chat, runs.place.database.write)
         else:
             assert isinstance(runs, MemoryRunStores)
             yield Opened(runs, runs.chat, nowhere)
@@ -110,13 +111,24 @@ def prepared_place(run_place: Place, clock: ManualClock) -> Iterator[tuple[Prepa
         yield Prepared(stores=store.runs), store
         store.close()
     else:
-        yield run_place.prepared(clock), None
+        yield Prepared(stores=MemoryRunStores(clock)), None
 
 
 @pytest_asyncio.fixture
-async def place(prepared_place: tuple[Prepared, SqliteStore | None]) -> AsyncIterator[Opened]:
-    async with opened(*prepared_place) as found:
-        yield found
+async def place(
+    run_place: Place, prepared_place: tuple[Prepared, SqliteStore | None], clock: ManualClock
+) -> AsyncIterator[Opened]:
+    if run_place.backend != "postgres":
+        async with opened(*prepared_place) as found:
+            yield found
+        return
+    with psycopg.connect(run_place.dsn, autocommit=True) as session:
+        session.execute(f'DROP SCHEMA IF EXISTS "{SCHEMA}" CASCADE')
+    runs = await PostgresRunStores.open(run_place.dsn, schema=SCHEMA, clock=clock)
+    try:
+        yield Opened(runs, runs.chat, runs.place.database.write)
+    finally:
+        await runs.close()
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
@@ -268,7 +280,11 @@ async def test_a_person_that_does_not_read_back_stops_no_other(place: Opened) ->
 # What the schema of SQLite and its statements promise
 
 
-STATEMENTS = load_statements("chat")
+STATEMENTS = {
+    name.removeprefix("chats."): one
+    for name, one in statements("sqlite").items()
+    if name.startswith("chats.")
+}
 ON_POSTGRES = postgres_statements("chat")
 MAY_BE_SCANNED = {"json_each", "run_quarantine", "chat_requests"}
 SMALL = {"chat_lines_open", "chat_lines_ended"}
@@ -300,9 +316,8 @@ def empty() -> Iterator[sqlite3.Connection]:
 
 
 def plan(connection: sqlite3.Connection, name: str) -> list[str]:
-    named = re.findall(r":([a-z_]+)", STATEMENTS[name])
-    values: Any = dict.fromkeys(named) if named else [None] * STATEMENTS[name].count("?")
-    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {STATEMENTS[name]}", values)]
+    values = dict.fromkeys(STATEMENTS[name].parameters)
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {STATEMENTS[name].text}", values)]
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
@@ -318,15 +333,17 @@ def test_a_page_is_read_in_its_order(empty: sqlite3.Connection, name: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("folder", "names"), [("sqlite/chat", STATEMENTS), ("postgres", ON_POSTGRES)], ids=["sqlite", "postgres"]
+    ("folder", "area", "names"),
+    [("chats", "chats.", STATEMENTS), ("postgres", "", ON_POSTGRES)],
+    ids=["chats", "postgres"],
 )
-def test_every_statement_is_used(folder: str, names: dict[str, str]) -> None:
+def test_every_statement_is_used(folder: str, area: str, names: dict[str, Any]) -> None:
     entries = resources.files("postroom.stores").joinpath(folder).iterdir()
     chat = [
         one for one in entries if one.name.endswith(".py") and (folder != "postgres" or "chat" in one.name)
     ]
     source = "".join(one.read_text("utf-8") for one in chat)
-    assert [name for name in names if f'"{name}"' not in source] == []
+    assert [name for name in names if f'"{area}{name}"' not in source] == []
 
 
 @pytest.mark.parametrize("table", RECORDS)

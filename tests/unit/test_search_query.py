@@ -12,7 +12,7 @@ from mail_room import Room, room_over_each_store
 from postroom.contracts.errors import InvalidArgument, UnknownProject
 from postroom.contracts.mail import All, AnyOf, Not, Phrase, Query, Term
 from postroom.mail.query import parse_query
-from postroom.stores.sqlite.match import fts5
+from postroom.stores.mail.fts5 import fts5
 
 room = room_over_each_store
 
