@@ -195,6 +195,4 @@ def test_a_table_is_found_behind_a_text_that_looks_like_it() -> None:
 def test_a_change_of_more_than_our_table_is_never_accepted(subtests: pytest.Subtests) -> None:
     for after in ["a = 2\n", "", "a = 1\nb = 1\n", "a = 1\n[mcp_servers.other]\n", "a = "]:
         with subtests.test(after=after), pytest.raises(NotToml):
-            toml_edit._require_same(
-                after, "a = 1\n[mcp_servers.postroom]\nx = 1\n", (*TABLE.path, TABLE.key)
-            )
+            toml_edit._require_same(after, "a = 1\n[mcp_servers.postroom]\nx = 1\n", (*TABLE.path, TABLE.key))

@@ -52,7 +52,7 @@ class EventRecorder:
     def sent(self, message: Message) -> None:
         """Tell of a message in the log of its project."""
         happening = Happening(
-            kind="letter.sent",
+            kind="message.sent",
             at=message.created_at,
             agent_id=message.sender_id,
             message_id=message.id,
@@ -71,7 +71,7 @@ class EventRecorder:
     def recalled(self, message: Message, now: int) -> None:
         """Tell that a message was taken back, in the logs that told of it."""
         happening = Happening(
-            kind="letter.recalled", at=now, agent_id=message.sender_id, message_id=message.id
+            kind="message.recalled", at=now, agent_id=message.sender_id, message_id=message.id
         )
         reached = self._tx.all("project_log.projects_reached", {"message_id": message.id})
         self.lock([message.project_id, *(row[0] for row in reached)])

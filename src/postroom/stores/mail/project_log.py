@@ -33,7 +33,7 @@ class ProjectLog(Part, ProjectLogWrites):
         return LogBounds(oldest=row[0], newest=row[1])
 
     @override
-    def letters_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
+    def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
         values = {"agent_id": agent_id, "ids": message_ids}
         written, received = self._tx.ask(
             ("project_log.messages_written", values), ("project_log.messages_received", values)
