@@ -10,7 +10,7 @@ from postroom.contracts.store import MailStore
 from postroom.stores.mail.stores import StoredMail
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from postroom.testing.conformance.given import agent, an_office, letter, never_made
+from postroom.testing.conformance.given import agent, an_office, put_message, never_made
 from postroom.testing.conformance.mail_store import PROMISES, Promise
 from store_kinds import KINDS, opened
 
@@ -40,7 +40,7 @@ async def test_on_sqlite_a_change_that_was_undone_leaves_its_ids_to_the_next(
     sqlite_store: SqliteStore,
 ) -> None:
     here = await an_office(sqlite_store)
-    await never_made(sqlite_store, lambda tx: letter(tx, here.ada, [here.ben]))
+    await never_made(sqlite_store, lambda tx: put_message(tx, here.ada, [here.ben]))
     await never_made(sqlite_store, lambda tx: agent(tx, here.project.id, "Dot"))
-    assert (await sqlite_store.write(lambda tx: letter(tx, here.ada, [here.ben]))).id == 1
+    assert (await sqlite_store.write(lambda tx: put_message(tx, here.ada, [here.ben]))).id == 1
     assert (await sqlite_store.write(lambda tx: agent(tx, here.project.id, "Eve"))).id == here.cyd.id + 1

@@ -39,7 +39,7 @@ from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.statements import statements
 from postroom.testing import ManualClock
-from postroom.testing.conformance.given import an_office, letter
+from postroom.testing.conformance.given import an_office, put_message
 from postroom.testing.conformance.run_given import (
     LANE,
     LEASE,
@@ -512,14 +512,14 @@ def submission(stores: RunStores, dispatch_id: str = "d1", **details: Any) -> Th
     )
 
 
-async def test_a_letter_and_the_run_it_causes_are_written_together(
+async def test_a_message_and_the_run_it_causes_are_written_together(
     stores: RunStores, sqlite_store: SqliteStore
 ) -> None:
     here = await an_office(sqlite_store)
     scope = EventScope.thread("t")
 
     def change(tx: Transaction) -> str:
-        letter(tx.mail, here.ada, [here.ben], subject="plums")
+        put_message(tx.mail, here.ada, [here.ben], subject="plums")
         assert tx.runs.threads.submission_facts("t", None).thread is None
         done = tx.runs.commit(submission(stores, claim=ClaimRequest(consumer="w", lease_ms=LEASE)))
         assert tx.runs.threads.load("t") is not None
@@ -533,8 +533,8 @@ async def test_a_letter_and_the_run_it_causes_are_written_together(
         await asyncio.sleep(0)
         assert await sqlite_store.store.write(change) == "d1"
         await hears
-    letters = await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9))
-    assert [one.subject for one in letters] == ["plums"]
+    messages = await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9))
+    assert [one.subject for one in messages] == ["plums"]
     assert (await loaded(stores)).status is RunDispatchStatus.CLAIMED
     assert len(await stores.outbox.claim(LANE, TARGET, lease_ms=1)) == 1
 
@@ -548,7 +548,7 @@ async def test_neither_is_written_when_one_is_refused(
     before = await snapshot(stores, "t")
 
     def change(tx: Transaction) -> None:
-        letter(tx.mail, here.ada, [here.ben], subject="plums")
+        put_message(tx.mail, here.ada, [here.ben], subject="plums")
         tx.runs.commit(submission(stores, interrupt=fault == "runs"))
         if fault == "mail":
             tx.mail.put_contact(here.ada.id, 99, status="pending", reason="", now=1)
@@ -596,7 +596,7 @@ async def test_a_change_may_use_each_part_by_itself(stores: RunStores, sqlite_st
     assert await stores.dispatches.current_dispatch_epoch("t") == 1
 
 
-async def test_a_lost_claim_that_is_raised_undoes_the_letter(
+async def test_a_lost_claim_that_is_raised_undoes_the_message(
     stores: RunStores, sqlite_store: SqliteStore
 ) -> None:
     here = await an_office(sqlite_store)
@@ -604,7 +604,7 @@ async def test_a_lost_claim_that_is_raised_undoes_the_letter(
     await stores.dispatches.interrupt("t")
 
     def change(tx: Transaction) -> None:
-        letter(tx.mail, here.ada, [here.ben], subject="plums")
+        put_message(tx.mail, here.ada, [here.ben], subject="plums")
         done = tx.runs.commit(ThreadCommit(thread_id="t", claim=owned.claim_proof))
         assert isinstance(done, StaleClaim)
         raise done
@@ -618,7 +618,7 @@ async def test_a_thread_of_mail_and_a_thread_of_runs_are_two_things(
     stores: RunStores, sqlite_store: SqliteStore
 ) -> None:
     here = await an_office(sqlite_store)
-    sent = await sqlite_store.write(lambda tx: letter(tx, here.ada, [here.ben], subject="plums"))
+    sent = await sqlite_store.write(lambda tx: put_message(tx, here.ada, [here.ben], subject="plums"))
     await sqlite_store.settle()
     await stores.threads.save_thread(Thread(id=sent.thread_id, title="another"))
     await stores.threads.delete_thread(sent.thread_id)
