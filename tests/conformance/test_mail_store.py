@@ -2,47 +2,33 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
-from conformance.run_backends import postgres_dsn, refuse_missing
-from postgres_transactions import PlainPostgres, drop_schema, empty_schema, make_schema
+from conformance.postgres_backend import an_empty_schema, postgres_schema
+from conformance.run_backends import postgres_dsn
 from postroom.contracts.store import MailStore
-from postroom.stores.mail import MailTables
+from postroom.stores.mail import StoredMail
 from postroom.stores.memory import MemoryStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.conformance.given import agent, an_office, letter, never_made
 from postroom.testing.conformance.mail_store import PROMISES, Promise
 
-__all__ = ["postgres_dsn"]
-
-SCHEMA = f"mail_{uuid4().hex}"
-
-
-@pytest.fixture(scope="module")
-def mail_schema(postgres_dsn: str) -> Iterator[str]:
-    """A schema with the tables of mail."""
-    make_schema(postgres_dsn, SCHEMA, "0004_mail.sql")
-    yield postgres_dsn
-    drop_schema(postgres_dsn, SCHEMA)
+__all__ = ["postgres_dsn", "postgres_schema"]
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def mail_store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[MailStore]:
-    store: MemoryStore | SqliteStore | PlainPostgres
     if request.param == "memory":
-        store = MemoryStore()
+        yield MemoryStore()
     elif request.param == "sqlite":
         store = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
+        yield store
+        store.close()
     else:
-        refuse_missing("postgres")
-        dsn = request.getfixturevalue("mail_schema")
-        empty_schema(dsn, SCHEMA)
-        store = PlainPostgres(dsn, SCHEMA, MailTables)
-    yield store
-    store.close()
+        with an_empty_schema(request, clock) as shared:
+            yield StoredMail(shared)
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)

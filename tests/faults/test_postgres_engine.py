@@ -175,7 +175,7 @@ async def test_a_statement_that_is_refused_within_a_group_redoes_the_others(stor
         store, noting("a"), noting("b", "bad"), looked("c"), noting("a"), noting("d")
     )
     assert learned[0] == "a"
-    assert isinstance(learned[1], InvalidRecord)
+    assert isinstance(learned[1], StoreError)
     assert learned[2] == "c"
     assert isinstance(learned[3], StoreError)
     assert learned[3].value == "notes_pkey"
@@ -214,10 +214,10 @@ async def test_a_change_that_hides_a_refusal_is_not_acknowledged(store: SqlStore
             return "all is well"
         raise AssertionError
 
-    assert isinstance(await outcome(store, hiding), InvalidRecord)
+    assert isinstance(await outcome(store, hiding), StoreError)
     learned = await as_one_group(store, noting("a"), hiding)
     assert learned[0] == "a"
-    assert isinstance(learned[1], InvalidRecord)
+    assert isinstance(learned[1], StoreError)
 
 
 async def test_a_value_that_no_database_holds_is_refused_before_it_is_sent(store: SqlStore) -> None:
@@ -235,7 +235,7 @@ async def test_a_statement_that_was_refused_at_its_first_use_is_prepared_again(s
         on(sql).send("SELECT 1/0")
         sql.run("store.set_aside", row)
 
-    assert isinstance(await outcome(store, behind_a_mistake), InvalidRecord)
+    assert isinstance(await outcome(store, behind_a_mistake), StoreError)
     assert await outcome(store, lambda sql: sql.one("store.set_aside", row)) == ("run",)
 
 
@@ -267,7 +267,7 @@ async def test_without_prepared_statements_everything_works_as_well(
 ) -> None:
     async with opened(postgres_dsn, a_schema, clock, prepare=False) as store:
         learned = await as_one_group(store, noting("a"), noting("b", "bad"), looked("c"))
-        assert (learned[0], type(learned[1]), learned[2]) == ("a", InvalidRecord, "c")
+        assert (learned[0], type(learned[1]), learned[2]) == ("a", StoreError, "c")
         assert await notes(store) == ["a", "c"]
         count = "SELECT count(*) FROM pg_prepared_statements WHERE name <> ''"
         assert await store.engine.read(lambda sql: rows(sql, count)) == [0]

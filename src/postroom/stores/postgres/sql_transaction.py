@@ -12,7 +12,7 @@ from postroom.stores.postgres.connection import Answer, Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended
 from postroom.stores.postgres.values import encoded
 from postroom.stores.sql_transaction import Row, SqlTransaction, Values
-from postroom.stores.statements import statements
+from postroom.stores.statements import Dialect, statements
 
 _NONE: Final[Values] = {}
 _LOCK: Final = "SELECT pg_advisory_xact_lock($1::bigint)"
@@ -29,6 +29,11 @@ class PostgresTransaction(SqlTransaction):
         self.failure: Exception | None = None
         self._statements = statements("postgres")
         self._locks_are_asked = False
+
+    @property
+    @override
+    def dialect(self) -> Dialect:
+        return "postgres"
 
     @override
     def one(self, statement: str, values: Values = _NONE) -> Row | None:

@@ -6,6 +6,8 @@ from typing import Any
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import MissingExtra
 from postroom.stores.changes import ChangeNotifier
+from postroom.stores.chats import SqlChatTables
+from postroom.stores.mail import MailTables
 from postroom.stores.store import OpenTransaction, SqlStore, Tables
 
 
@@ -54,4 +56,10 @@ def _none_yet(tx: OpenTransaction) -> Any:
     raise NotImplementedError
 
 
-_TABLES = Tables(mail=_none_yet, runs=_none_yet, chats=_none_yet, events=_none_yet, outbox=_none_yet)
+_TABLES = Tables(
+    mail=lambda tx: MailTables(tx.sql),
+    runs=_none_yet,
+    chats=lambda tx: SqlChatTables(tx.sql),
+    events=_none_yet,
+    outbox=_none_yet,
+)
