@@ -53,8 +53,8 @@ async def test_messages_across_projects_leave_no_gap_and_no_order_undone(servers
     async with asyncio.TaskGroup() as group:
         for number in range(ROUNDS):
             for mail in servers:
-                group.create_task(send(mail, *HOMES, number))
-                group.create_task(send(mail, *reversed(HOMES), number))
+                group.create_task(send(mail, HOMES[0], HOMES[1], number))
+                group.create_task(send(mail, HOMES[1], HOMES[0], number))
     for project_id in (1, 2):
         told = await servers[0].store.read(
             lambda tx, home=project_id: tx.project_events(home, after=0, limit=999)  # type: ignore[misc]
