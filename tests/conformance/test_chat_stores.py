@@ -30,7 +30,6 @@ from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
 from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.run_stores import RunStores
 from postroom.stores.memory import MemoryRunStores
-from postroom.stores.memory.chat import MemoryChatStores
 from postroom.stores.postgres import PostgresRunStores
 from postroom.stores.postgres.driver import Connection
 from postroom.stores.postgres.statements import load_statements as postgres_statements
@@ -148,7 +147,7 @@ async def test_chats_are_kept_in_one_place_with_the_runs(place: Opened) -> None:
 
 
 def test_memory_stores_may_stand_alone(clock: ManualClock) -> None:
-    one, other = MemoryChatStores(clock), MemoryChatStores(clock)
+    one, other = MemoryRunStores(clock).chat, MemoryRunStores(clock).chat
     assert one.journal.storage_identity == one.people.storage_identity
     assert one.journal.storage_identity != other.journal.storage_identity
 

@@ -2,8 +2,8 @@
 
 A change is quick, does nothing but ask and write through its transaction, and gives the same when it is run
 again. On SQLite every change is run twice here, the first time rolled back. A change that reads or writes a
-file, speaks to a socket, waits, opens a database of its own, uses a transaction that has ended, or takes long,
-is refused.
+file, speaks to a socket, waits, opens a database of its own, uses a transaction that has ended, or takes
+long, is refused.
 """
 
 import os
