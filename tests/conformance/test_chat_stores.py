@@ -10,7 +10,9 @@ from datetime import timedelta
 from functools import partial
 from importlib import resources
 from typing import Any
+from uuid import uuid4
 
+import psycopg
 import pytest
 import pytest_asyncio
 import structlog
@@ -57,6 +59,7 @@ from postroom.testing.conformance.chat_stores import PROMISES
 
 __all__ = ["postgres_dsn", "run_place"]
 
+SCHEMA = f"chats_{uuid4().hex}"
 DONE = LineStatus.DONE
 on_disk = pytest.mark.parametrize("run_place", ["sqlite", "postgres"], indirect=True)
 """For what memory has no part in: it always reads back, and has no schema."""
@@ -78,8 +81,6 @@ async def opened(prepared: Prepared, store: SqliteStore | None) -> AsyncIterator
     async with prepared.opened() as runs:
         if store is not None:
             yield Opened(runs, store.chat, partial(on_the_writer, store))
-        elif isinstance(runs, PostgresRunStores):
-            yield Opened(runs, runs.chat, runs.place.database.write)
         else:
             assert isinstance(runs, MemoryRunStores)
             yield Opened(runs, runs.chat, nowhere)
@@ -109,13 +110,24 @@ def prepared_place(run_place: Place, clock: ManualClock) -> Iterator[tuple[Prepa
         yield Prepared(stores=store.runs), store
         store.close()
     else:
-        yield run_place.prepared(clock), None
+        yield Prepared(stores=MemoryRunStores(clock)), None
 
 
 @pytest_asyncio.fixture
-async def place(prepared_place: tuple[Prepared, SqliteStore | None]) -> AsyncIterator[Opened]:
-    async with opened(*prepared_place) as found:
-        yield found
+async def place(
+    run_place: Place, prepared_place: tuple[Prepared, SqliteStore | None], clock: ManualClock
+) -> AsyncIterator[Opened]:
+    if run_place.backend != "postgres":
+        async with opened(*prepared_place) as found:
+            yield found
+        return
+    with psycopg.connect(run_place.dsn, autocommit=True) as session:
+        session.execute(f'DROP SCHEMA IF EXISTS "{SCHEMA}" CASCADE')
+    runs = await PostgresRunStores.open(run_place.dsn, schema=SCHEMA, clock=clock)
+    try:
+        yield Opened(runs, runs.chat, runs.place.database.write)
+    finally:
+        await runs.close()
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
