@@ -4,7 +4,7 @@ from pathlib import Path
 
 from postroom.contracts.transactions import Outline
 from postroom.stores.chats import StoredChats
-from postroom.stores.mail.stores import StoredMail
+from postroom.stores.mail import StoredMail
 from postroom.stores.runs.ports import SqlRunStores
 from postroom.stores.store import SqlStore
 
@@ -12,10 +12,9 @@ from postroom.stores.store import SqlStore
 class Stores(StoredMail):
     """The ports over one store; by itself it is the port of mail."""
 
-    store: SqlStore
-
     def __init__(self, store: SqlStore, *, is_shared: bool) -> None:
         super().__init__(store)
+        self.store = store
         self._runs = SqlRunStores(store)
         self._chat = StoredChats(store, is_shared=is_shared)
 
@@ -40,3 +39,7 @@ class Stores(StoredMail):
     async def outline(self) -> Outline:
         """Return the shape of the database without what is in it."""
         return await self.store.outline()
+
+    def close(self) -> None:
+        """Finish what was handed in and close; harmless when done twice. Blocks."""
+        self.store.close()
