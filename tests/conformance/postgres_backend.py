@@ -29,7 +29,7 @@ def an_empty_schema(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Sq
     """Open a store without any row, counting from 1; skip the test where there is no server."""
     refuse_missing("postgres")
     dsn, schema = request.getfixturevalue("postgres_dsn"), request.getfixturevalue("postgres_schema")
-    store = PostgresStore.open(dsn, schema=schema, clock=clock)
+    store = PostgresStore.open(dsn, schema=schema, clock=clock).store
     try:
         empty(dsn, schema)
         yield store

@@ -33,7 +33,7 @@ from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
 from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.transactions import Store, Transaction
 from postroom.stores.chats import StoredChats
-from postroom.stores.memory.chat import MemoryChatStores
+from postroom.stores.memory import MemoryRunStores
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
@@ -57,12 +57,11 @@ from postroom.testing.conformance.chat_given import (
     session,
 )
 from postroom.testing.conformance.chat_stores import PROMISES
+from store_kinds import checked
 
 __all__ = ["postgres_dsn", "postgres_schema"]
 
 DONE = LineStatus.DONE
-on_disk = pytest.mark.parametrize("place", ["sqlite", "postgres"], indirect=True)
-"""For what memory has no part in: it always reads back, and has no schema."""
 on_postgres = pytest.mark.parametrize("place", ["postgres"], indirect=True)
 """For what many processes share."""
 Spoil = Callable[..., Awaitable[list[Any]]]
@@ -84,26 +83,20 @@ class Opened:
 
     def opened_again(self, clock: ManualClock | None) -> SqlStore:
         """Return the place as another process sees it."""
-        return PostgresStore.open(self.dsn, schema=self.schema, clock=clock)
+        return PostgresStore.open(self.dsn, schema=self.schema, clock=clock).store
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Opened]:
-    if request.param == "memory":
-        yield Opened(MemoryChatStores(clock), nowhere)
-    elif request.param == "sqlite":
+    if request.param == "sqlite":
         store = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
-        yield Opened(store.chat, partial(on_the_writer, store), store.store)
+        yield Opened(store.chat, partial(on_the_writer, store), checked(store.store))
         store.close()
     else:
         with an_empty_schema(request, clock) as shared:
             dsn, schema = request.getfixturevalue("postgres_dsn"), request.getfixturevalue("postgres_schema")
             spoil = partial(asyncio.to_thread, on_the_server, dsn, schema)
             yield Opened(StoredChats(shared, is_shared=True), spoil, shared, dsn, schema)
-
-
-async def nowhere(change: str, *values: object) -> list[Any]:
-    raise AssertionError("memory has no rows to spoil")
 
 
 async def on_the_writer(store: SqliteStore, change: str, *values: object) -> list[Any]:
@@ -158,7 +151,7 @@ async def test_chats_are_kept_in_one_place_with_the_runs(place: Opened) -> None:
 
 
 def test_memory_stores_may_stand_alone(clock: ManualClock) -> None:
-    one, other = MemoryChatStores(clock), MemoryChatStores(clock)
+    one, other = MemoryRunStores(clock).chat, MemoryRunStores(clock).chat
     assert one.journal.storage_identity == one.people.storage_identity
     assert one.journal.storage_identity != other.journal.storage_identity
 
@@ -170,7 +163,6 @@ def said(logs: list[Any]) -> list[tuple[str, str]]:
     return [(one["kind"], one["id"]) for one in logs if one["event"] == "store.row_quarantined"]
 
 
-@on_disk
 @pytest.mark.parametrize("body", ["{", "[1]", "null", '"text"'])
 async def test_a_line_that_does_not_read_back_stops_no_other(
     place: Opened, clock: ManualClock, body: str
@@ -189,7 +181,6 @@ async def test_a_line_that_does_not_read_back_stops_no_other(
     assert said(logs) == [("line", str(bad.line_id))]
 
 
-@on_disk
 async def test_a_page_is_whole_whatever_does_not_read_back(place: Opened) -> None:
     stores = place.chat
     lines = [await received(stores, f"m{number}") for number in range(6)]
@@ -198,7 +189,6 @@ async def test_a_page_is_whole_whatever_does_not_read_back(place: Opened) -> Non
     assert line_ids(await stores.journal.open_lines(limit=2)) == line_ids(lines[4:])
 
 
-@on_disk
 async def test_who_asks_for_a_line_that_does_not_read_back_learns_it(
     place: Opened, clock: ManualClock
 ) -> None:
@@ -217,7 +207,6 @@ async def test_who_asks_for_a_line_that_does_not_read_back_learns_it(
     assert await stores.journal.counts() == {LineStatus.WAITING: 2}
 
 
-@on_disk
 async def test_what_was_said_of_a_line_goes_with_it(place: Opened, clock: ManualClock) -> None:
     stores = place.chat
     bad = await brought_to(stores, "m1", DONE)
@@ -229,7 +218,6 @@ async def test_what_was_said_of_a_line_goes_with_it(place: Opened, clock: Manual
     assert await place.spoil("SELECT id FROM run_quarantine") == []
 
 
-@on_disk
 @pytest.mark.parametrize("column", ["source", "settings"])
 async def test_a_session_that_does_not_read_back_stops_no_other(place: Opened, column: str) -> None:
     stores = place.chat
@@ -250,7 +238,6 @@ async def test_a_session_that_does_not_read_back_stops_no_other(place: Opened, c
     assert await stores.sessions.conversation("chat/s1") is not None
 
 
-@on_disk
 async def test_a_person_that_does_not_read_back_stops_no_other(place: Opened) -> None:
     stores = place.chat
     for number in range(3):
@@ -425,7 +412,6 @@ async def written(place: Opened, table: str, changes: dict[str, Any]) -> None:
     await place.store.engine.writer.submit(lambda db: db.execute(text, values))  # type: ignore[attr-defined]
 
 
-@on_disk
 async def test_the_schema_refuses_what_no_record_can_be(place: Opened) -> None:
     for table, changes in WRONG:
         with pytest.raises(Exception, match=r"(?i)check constraint"):
@@ -434,7 +420,6 @@ async def test_the_schema_refuses_what_no_record_can_be(place: Opened) -> None:
         await written(place, table, {})
 
 
-@on_disk
 async def test_the_schema_refuses_what_must_never_be_twice(place: Opened) -> None:
     for table in ROWS:
         await written(place, table, {})

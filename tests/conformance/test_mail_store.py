@@ -5,30 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from conformance.postgres_backend import an_empty_schema, postgres_schema
-from conformance.run_backends import postgres_dsn
+from conformance.run_backends import postgres_dsn, refuse_missing
 from postroom.contracts.store import MailStore
 from postroom.stores.mail import StoredMail
-from postroom.stores.memory import MemoryStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.conformance.given import agent, an_office, letter, never_made
 from postroom.testing.conformance.mail_store import PROMISES, Promise
+from store_kinds import KINDS, opened
 
-__all__ = ["postgres_dsn", "postgres_schema"]
+__all__ = ["postgres_dsn"]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=KINDS)
 def mail_store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[MailStore]:
-    if request.param == "memory":
-        yield MemoryStore()
-    elif request.param == "sqlite":
-        store = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
-        yield store
-        store.close()
-    else:
-        with an_empty_schema(request, clock) as shared:
-            yield StoredMail(shared)
+    refuse_missing(request.param)
+    with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
+        yield StoredMail(store)
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)

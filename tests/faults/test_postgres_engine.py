@@ -121,7 +121,9 @@ async def as_one_group(store: SqlStore, *changes: Change) -> list[object]:
 
 @asynccontextmanager
 async def opened(dsn: str, schema: str, clock: ManualClock | None, **more: bool) -> AsyncIterator[SqlStore]:
-    store = await asyncio.to_thread(PostgresStore.open, dsn, schema=schema, clock=clock, readers=2, **more)
+    store = (
+        await asyncio.to_thread(PostgresStore.open, dsn, schema=schema, clock=clock, readers=2, **more)
+    ).store
     try:
         await store.engine.write(lambda sql: rows(sql, NOTES))
         yield store

@@ -22,6 +22,7 @@ LONG_FILES = {
     "postroom/contracts/errors.py": "every failure that there is, in the one tree that its docstring draws",
     "postroom/dispatch/mailbox.py": "the public face: one method for each verb, with its promise and its errors",
     "postroom/mail/commands.py": "every command that there is, side by side: the tools' arguments",
+    "postroom/stores/runs/ports.py": "the ports of runs side by side: one look or change each, until their callers make their own",
     "postroom/mail/sending.py": "all ways of writing a letter, so that one policy and one size check see them",
 }
 BROAD_EXCEPTS = {

@@ -1,7 +1,4 @@
-"""The parts of a transaction besides mail: runs, chats, events and effects, each a short list of statements.
-
-Each is decided on by changes and decides nothing itself.
-"""
+"""The part of a transaction that chats stand on, a short list of statements; it decides nothing itself."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -16,10 +13,6 @@ from postroom.contracts.chat import (
     LineStatus,
 )
 from postroom.contracts.chat_people import PairingRequest, Person
-
-
-class RunTables(Protocol):
-    """Threads, runs, their messages, dispatches and input that waits."""
 
 
 class ChatTables(Protocol):
@@ -141,11 +134,3 @@ class ChatTables(Protocol):
     def put_guesses(self, platform: str, *, wrong: int, locked_until: int) -> None:
         """Store the wrong guesses on a platform, and until when it is locked."""
         ...
-
-
-class EventTables(Protocol):
-    """The event log, with scopes and sequences without gaps."""
-
-
-class OutboxTables(Protocol):
-    """Effects outside the database, stored with the change that asks for them."""

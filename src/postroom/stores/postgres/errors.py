@@ -21,7 +21,7 @@ _LOST = ("08", "57P01", "57P02", "57P03", "57P05", "25P03")
 _CONTENDED = ("40001", "40P01")
 _HELD_UP = "55P03"
 _MISTAKEN = ("28", "3D000")
-_UNFIT = "22"
+_UNFIT = ("22",)
 _KINDS: tuple[tuple[tuple[str, ...], type[StoreError], str], ...] = (
     (("53100",), StoreFull, "the disk is full"),
     (("25006", "42501"), StoreReadOnly, "the database cannot be written"),

@@ -1,28 +1,30 @@
 """The store on one schema of a PostgreSQL database."""
 
 from importlib.util import find_spec
-from typing import Any
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import MissingExtra
 from postroom.stores.changes import ChangeNotifier
-from postroom.stores.chats import SqlChatTables
-from postroom.stores.mail import MailTables
-from postroom.stores.store import OpenTransaction, SqlStore, Tables
+from postroom.stores.store import SqlStore
+from postroom.stores.stores import Stores
 
 
-class PostgresStore:
-    """Opens stores for many processes and machines."""
+class PostgresStore(Stores):
+    """Everything in one schema of a database, for many processes and machines."""
 
-    @staticmethod
+    def __init__(self, store: SqlStore) -> None:
+        super().__init__(store, is_shared=True)
+
+    @classmethod
     def open(
+        cls,
         dsn: str,
         *,
         schema: str = "postroom",
         clock: Clock | None = None,
         readers: int = 4,
         prepare: bool = True,
-    ) -> SqlStore:
+    ) -> "PostgresStore":
         """Connect, bring the schema to the newest state and begin to hear other processes. Blocks.
 
         The store goes by the database's clock, unless `clock` is given. `prepare` is off for a pooler that
@@ -49,17 +51,4 @@ class PostgresStore:
         changes = ChangeNotifier()
         address = Address(dsn=dsn, schema=schema, prepare=prepare)
         engine = PostgresEngine.open(address, clock=clock, readers=readers, changes=changes)
-        return SqlStore(engine, _TABLES, changes)
-
-
-def _none_yet(tx: OpenTransaction) -> Any:
-    raise NotImplementedError
-
-
-_TABLES = Tables(
-    mail=lambda tx: MailTables(tx.sql),
-    runs=_none_yet,
-    chats=lambda tx: SqlChatTables(tx.sql),
-    events=_none_yet,
-    outbox=_none_yet,
-)
+        return cls(SqlStore(engine, changes))

@@ -1,6 +1,6 @@
 """Values on their way to PostgreSQL and back, as text: what its types are in the house."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from postroom.contracts.errors import InvalidRecord
@@ -25,7 +25,7 @@ def encoded(value: object) -> bytes | None:
         return repr(value).encode()
     if isinstance(value, bytes):
         return b"\\x" + value.hex().encode()
-    if isinstance(value, Collection):
+    if isinstance(value, Iterable):
         return b"{%s}" % b",".join(_element(one) for one in value)
     raise TypeError(f"no value for a database: {type(value).__name__}")
 
