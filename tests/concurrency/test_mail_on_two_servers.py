@@ -25,7 +25,7 @@ def servers(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tupl
     with an_empty_schema(request, clock) as first:
         dsn, schema = request.getfixturevalue("postgres_dsn"), request.getfixturevalue("postgres_schema")
         second = PostgresStore.open(dsn, schema=schema, clock=clock)
-        yield Mail(StoredMail(first), clock), Mail(StoredMail(second), clock)
+        yield Mail(StoredMail(first), clock), Mail(second, clock)
         second.close()
 
 
