@@ -5,7 +5,6 @@ from datetime import timedelta
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import ConfigError
-from postroom.stores.postgres.chat import PostgresChatStores
 from postroom.stores.postgres.clock import DatabaseClock
 from postroom.stores.postgres.commits import PostgresCommitCoordinator
 from postroom.stores.postgres.database import Database
@@ -48,7 +47,6 @@ class PostgresRunStores:
         self._outbox = PostgresOutboxStore(place)
         self._coordinator = PostgresCommitCoordinator(place, self._events)
         self._wakeups = PostgresWakeups(place.hints.hear(WORK))
-        self._chat = PostgresChatStores(place)
 
     @classmethod
     async def open(
@@ -121,11 +119,6 @@ class PostgresRunStores:
     def wakeups(self) -> PostgresWakeups:
         """Hints that there may be work."""
         return self._wakeups
-
-    @property
-    def chat(self) -> PostgresChatStores:
-        """What the chat gateway keeps, in the same schema and through the same sessions."""
-        return self._chat
 
     async def measure_clock(self) -> int:
         """Compare this process's clock with the database's again; return what it is off, in milliseconds."""
