@@ -10,7 +10,7 @@ from postroom.contracts.store import MailStore
 from postroom.stores.mail import StoredMail
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from postroom.testing.conformance.given import agent, an_office, put_message, never_made
+from postroom.testing.conformance.given import agent, an_office, never_made, put_message
 from postroom.testing.conformance.mail_store import PROMISES, Promise
 from store_kinds import KINDS, opened
 
