@@ -65,12 +65,14 @@ class _Round:
 
     async def end(self, tasks: Tasks, alarm: "asyncio.Task[None]") -> tuple[Seen, ...]:
         """Return the processes that are left."""
+        is_signalled = False  # a look may take longer than the patience: the signal is sent all the same
         while True:
             left = await self._look()
-            if left == () or alarm.done():
+            if left == () or (is_signalled and alarm.done()):
                 return self._known() if left is None else left
             with ExitStack() as opened:
                 told = await asyncio.to_thread(self._sent, left, opened)
+                is_signalled = True
                 wait = self._timer.sleep(POLL_MS) if told is None else _all_ended(told, opened)
                 ended = tasks.start(wait, name="their end")
                 await asyncio.wait((alarm, ended), return_when=asyncio.FIRST_COMPLETED)
