@@ -18,8 +18,8 @@ from benchmarks.figures import Table, median, ms, p95, size
 
 REVISIONS = ("2025-11-25", "2026-07-28")
 CONNECTIONS = (1, 10, 50)
-CALLS = size(3_000, 60)
-WARM = size(300, 10)
+CALLS = size(1_000, 60)
+WARM = size(100, 10)
 ROUNDS = size(3, 1)
 _TICKS = os.sysconf("SC_CLK_TCK")
 
