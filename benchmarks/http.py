@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from benchmarks.figures import Table, median, ms, p95, size
 
 REVISIONS = ("2025-11-25", "2026-07-28")
-CONNECTIONS = (1, 10, 50)
+CONNECTIONS = (1, 10, 50)[: size(3, 1)]
 CALLS = size(1_000, 60)
 WARM = size(100, 10)
 ROUNDS = size(3, 1)
