@@ -16,7 +16,7 @@ ALL = (
     "shape",
     "starting",
     "layers",
-    "http",
+    "calls",
     "sending",
     "reading",
     "globs",

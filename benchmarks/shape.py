@@ -10,6 +10,7 @@ import io
 import resource
 import sqlite3
 import sys
+import tempfile
 import threading
 import tokenize
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -249,15 +250,28 @@ def one_run() -> tuple[Trace, float]:
 
 def one_message() -> Trace:
     """Trace one `send_message` from one agent to another, below the protocols."""
-    from benchmarks.house import fresh_house, letter, two_agents
+    from postroom.app import wiring
+    from postroom.app.config import load_settings
 
-    async def send(trace: Trace) -> None:
-        async with fresh_house() as house:
-            arguments = letter(*await two_agents(house))
-            await _looked_at(trace, lambda: house.mail.call("send_message", dict(arguments)))
+    # The first build calls it a house.
+    application = wiring.Application if hasattr(wiring, "Application") else wiring.House
+    names = {"project_key": "/shape"}
+    message = {**names, "sender_name": "Ada", "to": ["Ben"], "subject": "The build", "body_md": "It failed."}
 
-    with traced() as trace:
-        asyncio.run(send(trace))
+    async def send(trace: Trace, folder: str) -> None:
+        given = {"data_dir": folder, "archive_enabled": False}
+        opened = application.open(load_settings(environment={}, overrides=given))
+        try:
+            await opened.mail.call("ensure_project", {"human_key": "/shape"})
+            for name in ("Ada", "Ben"):
+                agent = {**names, "program": "bench", "model": "none", "name": name}
+                await opened.mail.call("register_agent", agent)
+            await _looked_at(trace, lambda: opened.mail.call("send_message", dict(message)))
+        finally:
+            opened.close()
+
+    with traced() as trace, tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
+        asyncio.run(send(trace, folder))
     return trace
 
 

@@ -10,8 +10,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from benchmarks.calls import cpu_of
 from benchmarks.figures import Table, median, ms, size
-from benchmarks.http import cpu_of
 
 ROUNDS = size(5, 1)
 LIBRARY = """

@@ -1,7 +1,7 @@
 """What a light call costs over HTTP: `tools/call` of `health_check` at one, ten and fifty connections.
 
 The caller is a process of its own that sends requests made beforehand over kept connections; the processor
-time is the server's alone. `PYTHONPATH=<other checkout>/src python -m benchmarks http` measures another tree.
+time is the server's alone. `PYTHONPATH=<checkout>/src python -m benchmarks calls` measures another tree.
 """
 
 import asyncio
@@ -82,7 +82,7 @@ def cpu_of(pid: int) -> float:
 
 def measured(url: str, request: bytes, connections: int, calls: int) -> tuple[float, float]:
     """Return calls a second and their 95th percentile, as a process of its own sees them."""
-    words = [sys.executable, "-m", "benchmarks.http", url, str(connections), str(calls)]
+    words = [sys.executable, "-m", "benchmarks.calls", url, str(connections), str(calls)]
     root = Path(__file__).resolve().parents[1]
     done = subprocess.run(words, input=request, capture_output=True, check=False, cwd=root)
     if done.returncode:
