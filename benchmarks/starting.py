@@ -69,10 +69,10 @@ def main() -> None:
     starts = [_start_once() for _ in range(ROUNDS)]
     took = median([seconds for seconds, _ in starts])
     table.add(
-        "server start to ready", ms(took), f"python itself {ms(python)}", took / python, "under 1,500 ms"
+        "server start to ready", ms(took), f"python itself {ms(python)}", took / python, "under 1,200 ms"
     )
     resident = median([memory for _, memory in starts]) / 2**20
-    table.add("memory at rest", f"{resident:.0f} MB", "", None, "under 150 MB")
+    table.add("memory at rest", f"{resident:.0f} MB", "", None, "under 90 MB")
     help_text = median([_run_once(*_postroom("--help")) for _ in range(ROUNDS)])
     table.add(
         "postroom --help", ms(help_text), f"python itself {ms(python)}", help_text / python, "under 300 ms"
