@@ -168,4 +168,5 @@ if __name__ == "__main__":
     if len(sys.argv) == 1:
         main()
     else:  # one load, in its own process
-        asyncio.run(_clients(*sys.argv[1:4], *map(int, sys.argv[4:])))
+        _, at, shown, spoken, how_many, how_often = sys.argv
+        asyncio.run(_clients(at, shown, spoken, int(how_many), int(how_often)))
