@@ -190,16 +190,17 @@ async def on_postgres() -> None:
     """Print the table of the mailbox on PostgreSQL."""
     sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
     from postgres_server import running_postgres
-    from postroom.stores.postgres import PostgresRunStores
+    from postroom.stores.postgres import PostgresStore
 
     with running_postgres() as dsn:
         table = Table(f"Runs through the mailbox on PostgreSQL, {THREADS} threads")
-        stores = await PostgresRunStores.open(dsn, pool_size=16)
+        kept = await asyncio.to_thread(PostgresStore.open, dsn)
+        stores = kept.runs
         try:
             await runs_a_second(stores, runs=300)
             rate = median([await runs_a_second(stores) for _ in range(3)])
         finally:
-            await stores.close()
+            await asyncio.to_thread(kept.close)
         await beside_those_on_postgres(table, dsn, "runs accepted and ended", rate, "runs", ("", ""))
 
 
