@@ -134,13 +134,17 @@ async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port
 
 
 async def on_postgres(dsn: str, *given: Any) -> None:
-    from postroom.stores.postgres import PostgresStore
+    from postroom.stores.chats import StoredChats
+    from postroom.stores.postgres import PostgresRunStores
+    from postroom.stores.postgres.store import PostgresStore
 
-    kept = await asyncio.to_thread(PostgresStore.open, dsn)
+    stores = await PostgresRunStores.open(dsn)
+    store = await asyncio.to_thread(PostgresStore.open, dsn)
     try:
-        await serve(kept.runs, kept.chat, *given)
+        await serve(stores, StoredChats(store, is_shared=True), *given)
     finally:
-        await asyncio.to_thread(kept.close)
+        await stores.close()
+        await asyncio.to_thread(store.close)
 
 
 def main() -> None:
