@@ -19,12 +19,12 @@ from conformance.run_backends import PURPOSE, Place, Prepared, postgres_dsn, run
 from postroom.contracts.chat import (
     ChatSession,
     ChatStores,
-    Conversation,
-    LineDraft,
-    LineKey,
-    LineMove,
-    LineStatus,
+    InboundDraft,
+    InboundKey,
+    InboundMove,
+    InboundStatus,
     Received,
+    SessionThread,
 )
 from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
 from postroom.contracts.errors import StoreCorrupt
@@ -39,8 +39,8 @@ from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
 from postroom.stores.sqlite.statements import load_statements
 from postroom.testing import ManualClock
 from postroom.testing.conformance import (
-    chat_journal,
-    chat_journal_listings,
+    chat_intake,
+    chat_intake_listings,
     chat_pairing,
     chat_people,
     chat_sessions,
@@ -48,8 +48,8 @@ from postroom.testing.conformance import (
 from postroom.testing.conformance.chat_given import (
     ChatPromise,
     brought_to,
+    inbound_ids,
     key,
-    line_ids,
     person,
     received,
     session,
@@ -58,7 +58,7 @@ from postroom.testing.conformance.chat_stores import PROMISES
 
 __all__ = ["postgres_dsn", "run_place"]
 
-DONE = LineStatus.DONE
+DONE = InboundStatus.DONE
 on_disk = pytest.mark.parametrize("run_place", ["sqlite", "postgres"], indirect=True)
 """For what memory has no part in: it always reads back, and has no schema."""
 on_postgres = pytest.mark.parametrize("run_place", ["postgres"], indirect=True)
@@ -135,7 +135,7 @@ def test_no_promise_is_made_twice() -> None:
 def test_every_promise_is_listed() -> None:
     made = {
         name
-        for module in (chat_journal, chat_journal_listings, chat_pairing, chat_people, chat_sessions)
+        for module in (chat_intake, chat_intake_listings, chat_pairing, chat_people, chat_sessions)
         for name, one in vars(module).items()
         if asyncio.iscoroutinefunction(one) and one.__module__ == module.__name__ and not name.startswith("_")
     }
@@ -143,14 +143,14 @@ def test_every_promise_is_listed() -> None:
 
 
 async def test_chats_are_kept_in_one_place_with_the_runs(place: Opened) -> None:
-    assert place.chat.journal.storage_identity == place.runs.dispatches.storage_identity
+    assert place.chat.intake_log.storage_identity == place.runs.dispatches.storage_identity
     assert place.chat.sessions.storage_identity == place.runs.threads.storage_identity
 
 
 def test_memory_stores_may_stand_alone(clock: ManualClock) -> None:
     one, other = MemoryChatStores(clock), MemoryChatStores(clock)
-    assert one.journal.storage_identity == one.people.storage_identity
-    assert one.journal.storage_identity != other.journal.storage_identity
+    assert one.intake_log.storage_identity == one.people.storage_identity
+    assert one.intake_log.storage_identity != other.intake_log.storage_identity
 
 
 # Rows that do not read back
@@ -168,15 +168,18 @@ async def test_a_line_that_does_not_read_back_stops_no_other(
     stores = place.chat
     lines = [await received(stores, f"m{number}") for number in range(4)]
     bad = lines[1]
-    await place.spoil("UPDATE chat_lines SET body = $1 WHERE line_id = $2", body, bad.line_id)
-    others = line_ids([lines[0], *lines[2:]])
+    await place.spoil("UPDATE chat_lines SET body = $1 WHERE inbound_id = $2", body, bad.inbound_id)
+    others = inbound_ids([lines[0], *lines[2:]])
     with structlog.testing.capture_logs() as logs:
         for _ in range(2):
-            assert line_ids(await stores.journal.open_lines()) == others
-            assert line_ids(await stores.journal.open_lines(limit=2)) == others[:2]
-            assert line_ids(await stores.journal.open_lines(session_key="s", after=others[0])) == others[1:]
-            assert line_ids(await stores.journal.lines(line_ids(lines))) == others
-    assert said(logs) == [("line", str(bad.line_id))]
+            assert inbound_ids(await stores.intake_log.open_messages()) == others
+            assert inbound_ids(await stores.intake_log.open_messages(limit=2)) == others[:2]
+            assert (
+                inbound_ids(await stores.intake_log.open_messages(session_key="s", after=others[0]))
+                == others[1:]
+            )
+            assert inbound_ids(await stores.intake_log.messages(inbound_ids(lines))) == others
+    assert said(logs) == [("line", str(bad.inbound_id))]
 
 
 @on_disk
@@ -184,8 +187,8 @@ async def test_a_page_is_whole_whatever_does_not_read_back(place: Opened) -> Non
     stores = place.chat
     lines = [await received(stores, f"m{number}") for number in range(6)]
     for line in lines[:4]:
-        await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", line.line_id)
-    assert line_ids(await stores.journal.open_lines(limit=2)) == line_ids(lines[4:])
+        await place.spoil("UPDATE chat_lines SET body = '{' WHERE inbound_id = $1", line.inbound_id)
+    assert inbound_ids(await stores.intake_log.open_messages(limit=2)) == inbound_ids(lines[4:])
 
 
 @on_disk
@@ -194,28 +197,28 @@ async def test_who_asks_for_a_line_that_does_not_read_back_learns_it(
 ) -> None:
     stores = place.chat
     first, bad = await received(stores, "m1"), await received(stores, "m2")
-    await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", bad.line_id)
+    await place.spoil("UPDATE chat_lines SET body = '{' WHERE inbound_id = $1", bad.inbound_id)
     for call in (
-        lambda: stores.journal.find(bad.key),
-        lambda: stores.journal.edit(bad.key, {"n": 1}),
-        lambda: stores.journal.move(line_ids([first, bad]), LineMove(status=DONE)),
+        lambda: stores.intake_log.find(bad.key),
+        lambda: stores.intake_log.edit(bad.key, {"n": 1}),
+        lambda: stores.intake_log.move(inbound_ids([first, bad]), InboundMove(status=DONE)),
     ):
         for _ in range(2):
-            with pytest.raises(StoreCorrupt, match=str(bad.line_id)):
+            with pytest.raises(StoreCorrupt, match=str(bad.inbound_id)):
                 await call()
-    assert await stores.journal.open_lines() == (first,)
-    assert await stores.journal.counts() == {LineStatus.WAITING: 2}
+    assert await stores.intake_log.open_messages() == (first,)
+    assert await stores.intake_log.counts() == {InboundStatus.WAITING: 2}
 
 
 @on_disk
 async def test_what_was_said_of_a_line_goes_with_it(place: Opened, clock: ManualClock) -> None:
     stores = place.chat
     bad = await brought_to(stores, "m1", DONE)
-    await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", bad.line_id)
-    assert await stores.journal.lines([bad.line_id]) == ()
+    await place.spoil("UPDATE chat_lines SET body = '{' WHERE inbound_id = $1", bad.inbound_id)
+    assert await stores.intake_log.messages([bad.inbound_id]) == ()
     assert len(await place.spoil("SELECT id FROM run_quarantine WHERE kind = 'line'")) == 1
     clock.advance(timedelta(seconds=1))
-    assert await stores.journal.purge(older_than=clock.now()) == 1
+    assert await stores.intake_log.purge(older_than=clock.now()) == 1
     assert await place.spoil("SELECT id FROM run_quarantine") == []
 
 
@@ -237,7 +240,7 @@ async def test_a_session_that_does_not_read_back_stops_no_other(place: Opened, c
     ):
         with pytest.raises(StoreCorrupt, match="s1"):
             await call
-    assert await stores.sessions.conversation("chat/s1") is not None
+    assert await stores.sessions.thread("chat/s1") is not None
 
 
 @on_disk
@@ -275,7 +278,7 @@ SMALL = {"chat_lines_open", "chat_lines_ended"}
 """What is open; and what has ended, which a count at long intervals and a purge read without the lines."""
 IN_ORDER = (
     "lines",
-    "open_lines",
+    "open_messages",
     "open_lines_of_session",
     "sessions",
     "conversations",
@@ -284,7 +287,7 @@ IN_ORDER = (
 )
 RECORDS = {
     "chat_sessions": ChatSession,
-    "chat_conversations": Conversation,
+    "chat_conversations": SessionThread,
     "chat_people": Person,
     "chat_requests": PairingRequest,
 }
@@ -436,7 +439,7 @@ async def test_the_schema_refuses_what_must_never_be_twice(place: Opened) -> Non
 
 READ_WHOLE = {"requests": "a few, of all platforms where none is named"}
 FOUND_BY = {
-    "open_lines": "chat_lines_open ",
+    "open_messages": "chat_lines_open ",
     "open_lines_of_session": "chat_lines_open_of_session ",
     "purge": "chat_lines_ended ",
     "receive": "chat_lines_key ",
@@ -466,7 +469,7 @@ async def test_history_is_not_looked_at_even_when_planned_on_empty_tables(place:
     found = await place.runs.place.database.with_session(plans)
     assert {name for name, text in found.items() if "Seq Scan" in text} <= READ_WHOLE.keys()
     assert {name: found[name] for name, index in FOUND_BY.items() if index not in found[name]} == {}
-    for name in ("open_lines", "open_lines_of_session"):
+    for name in ("open_messages", "open_lines_of_session"):
         assert set(re.findall(r"chat_lines_\w+", found[name])) == {FOUND_BY[name].strip()}
 
 
@@ -478,15 +481,15 @@ async def test_two_processes_receive_a_line_once(
     here = place.runs
     there = await PostgresRunStores.open(postgres_dsn, schema=here.place.database.schema, clock=clock)
     try:
-        assert there.chat.journal.storage_identity == here.chat.journal.storage_identity
+        assert there.chat.intake_log.storage_identity == here.chat.intake_log.storage_identity
         for number in range(8):
             async with asyncio.TaskGroup() as group:
                 tries = [
-                    group.create_task(stores.chat.journal.receive(draft_of(number)))
+                    group.create_task(stores.chat.intake_log.receive(draft_of(number)))
                     for stores in (here, there) * 8
                 ]
             assert sum(one.result().is_new for one in tries) == 1
-            assert len({one.result().line.line_id for one in tries}) == 1
+            assert len({one.result().message.inbound_id for one in tries}) == 1
     finally:
         await there.close()
 
@@ -495,8 +498,8 @@ async def test_two_processes_receive_a_line_once(
 async def test_a_line_that_another_is_writing_at_this_moment_is_waited_for(place: Opened) -> None:
     assert isinstance(place.runs, PostgresRunStores)
     database, row = place.runs.place.database, {**LINE, "message_id": "both 1"}
-    draft = LineDraft(
-        key=LineKey(platform="p", account="a", chat_id="c", message_id="both 1"), session_key="s"
+    draft = InboundDraft(
+        key=InboundKey(platform="p", account="a", chat_id="c", message_id="both 1"), session_key="s"
     )
     marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
 
@@ -504,7 +507,7 @@ async def test_a_line_that_another_is_writing_at_this_moment_is_waited_for(place
         await session.run("BEGIN")
         await session.rows(f"INSERT INTO chat_lines ({', '.join(row)}) VALUES ({marks})", *row.values())
         async with asyncio.timeout(5), asyncio.TaskGroup() as group:
-            received_too = group.create_task(place.chat.journal.receive(draft))
+            received_too = group.create_task(place.chat.intake_log.receive(draft))
             while not await database.read("SELECT pid FROM pg_locks WHERE NOT granted"):
                 pass  # it is another process that begins to wait: nobody tells of it
             await session.run("COMMIT")
@@ -512,7 +515,7 @@ async def test_a_line_that_another_is_writing_at_this_moment_is_waited_for(place
 
     found = await database.with_session(hold)
     assert not found.is_new
-    assert found.line == await place.chat.journal.find(draft.key)
+    assert found.message == await place.chat.intake_log.find(draft.key)
 
 
 @on_postgres
@@ -520,9 +523,11 @@ async def test_without_an_instant_the_databases_clock_is_asked(place: Opened, po
     assert isinstance(place.runs, PostgresRunStores)
     async with own_clock(postgres_dsn, place.runs.place.database.schema) as stores:
         [[before]] = await stores.place.database.read(CLOCK)
-        line = (await stores.chat.journal.receive(draft_of(1))).line
-        (moved,) = await stores.chat.journal.move([line.line_id], LineMove(status=LineStatus.HANDED_OVER))
-        edited = await stores.chat.journal.edit(line.key, {"n": 1})
+        line = (await stores.chat.intake_log.receive(draft_of(1))).message
+        (moved,) = await stores.chat.intake_log.move(
+            [line.inbound_id], InboundMove(status=InboundStatus.HANDED_OVER)
+        )
+        edited = await stores.chat.intake_log.edit(line.key, {"n": 1})
         opened_now = await stores.chat.sessions.open(session())
         changed = await stores.chat.sessions.put(opened_now)
         let_in = await stores.chat.people.let_in(person())
@@ -553,5 +558,5 @@ async def own_clock(dsn: str, schema: str) -> AsyncIterator[PostgresRunStores]:
         await stores.close()
 
 
-def draft_of(number: int) -> LineDraft:
-    return LineDraft(key=key(f"both {number}"), session_key="s")
+def draft_of(number: int) -> InboundDraft:
+    return InboundDraft(key=key(f"both {number}"), session_key="s")

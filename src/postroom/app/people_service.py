@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from postroom.contracts.people import ChatPlace
+from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads
 from postroom.mail.desk import Caller
 from postroom.mail.people import place_of
@@ -16,13 +16,13 @@ _MOST = 10_000
 class PeopleService:
     """Answers the operator's routes to people. `reaches` says whether there is a channel to a chat."""
 
-    def __init__(self, mail: Mail, reaches: Callable[[ChatPlace], bool]) -> None:
+    def __init__(self, mail: Mail, reaches: Callable[[ChatAddress], bool]) -> None:
         self._mail = mail
         self._reaches = reaches
 
     async def add(self, name: str, chat: str | None) -> Mapping[str, object]:
         """Name a person, or give one who is named another chat, or none."""
-        place = None if chat is None else ChatPlace.named(chat)
+        place = None if chat is None else ChatAddress.parse(chat)
         await self._mail.call("ensure_project", {"human_key": PEOPLE_KEY}, caller=_HOUSE)
         who = {"project_key": PEOPLE_SLUG}
         if await self._mail.store.read(lambda tx: _is_retired(tx, name)):
@@ -48,7 +48,7 @@ class PeopleService:
         found = await self._mail.store.read(_everybody)
         return [{**self._shown(name, place), "unread": unread} for name, place, unread in found]
 
-    def _shown(self, name: str, place: ChatPlace | None) -> dict[str, object]:
+    def _shown(self, name: str, place: ChatAddress | None) -> dict[str, object]:
         return {
             "name": name,
             "address": f"{HUMAN}{name}",
@@ -57,7 +57,7 @@ class PeopleService:
         }
 
 
-def _everybody(tx: MailReads) -> list[tuple[str, ChatPlace | None, int]]:
+def _everybody(tx: MailReads) -> list[tuple[str, ChatAddress | None, int]]:
     project = tx.project(PEOPLE_KEY)
     if project is None:
         return []

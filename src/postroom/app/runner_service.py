@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.messages import Json
-from postroom.contracts.people import ChatPlace
+from postroom.contracts.people import ChatAddress
 from postroom.contracts.runners import AnyRunner, Runner, runner_of
 from postroom.contracts.store import MailReads
 from postroom.mail.projects import find_project
@@ -48,7 +48,7 @@ def _declared(tx: MailReads, project: str | None) -> list[dict[str, object]]:
         after = page[-1].agent_id
         agents = tx.agents_by_id([one.agent_id for one in page])
         for one in page:
-            if ChatPlace.read(one.runner) is not None:
+            if ChatAddress.read(one.runner) is not None:
                 continue  # a person, reached in a chat: `postroom people list` shows them
             agent = agents[one.agent_id]
             home = tx.project_by_id(agent.project_id)

@@ -9,7 +9,7 @@ from typing import Final
 
 from postroom.contracts.errors import NotPermitted, UnknownAgent
 from postroom.contracts.mail import Agent, Project
-from postroom.contracts.people import ChatPlace
+from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads
 from postroom.mail.desk import Reading, Writing
 from postroom.mail.names import nearest, shown
@@ -64,7 +64,7 @@ def _is_reached_at(tx: MailReads, person: Agent, place: str) -> bool:
     return found is not None and found.name == place
 
 
-def place_of(tx: MailReads, person: Agent) -> ChatPlace | None:
+def place_of(tx: MailReads, person: Agent) -> ChatAddress | None:
     """Return the chat in which somebody is reached; None for nobody's."""
     kept = tx.runner(person.id)
-    return None if kept is None else ChatPlace.read(kept.runner)
+    return None if kept is None else ChatAddress.read(kept.runner)

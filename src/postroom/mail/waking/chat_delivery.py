@@ -2,7 +2,7 @@
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import UnknownMessage
-from postroom.contracts.people import ChatPlace
+from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.desk import Caller
 from postroom.mail.outgoing import woken_by
@@ -62,7 +62,7 @@ class StoredChatDelivery:
         await self._mail.store.write(change)
         self._mail.tell_of_change()
 
-    async def reply(self, place: ChatPlace, message: int, text: str, *, key: str) -> str:
+    async def reply(self, place: ChatAddress, message: int, text: str, *, key: str) -> str:
         """Answer a message for the person of this chat, and return whom; repeated under its key, once.
 
         Raises:
@@ -83,7 +83,7 @@ class StoredChatDelivery:
         return ", ".join(sent["deliveries"][0]["payload"]["to"])
 
 
-def _reader_at(tx: MailReads, place: ChatPlace, message: int) -> str | None:
+def _reader_at(tx: MailReads, place: ChatAddress, message: int) -> str | None:
     """Return the person who was written a message and is reached in this chat."""
     readers = [one for one in tx.recipients([message])[message] if one.project_slug == PEOPLE_SLUG]
     people = tx.agents_by_id([one.agent_id for one in readers])

@@ -16,7 +16,7 @@ from postroom.concurrency import Rounds
 from postroom.contracts.clock import Clock
 from postroom.contracts.mail import OutboxRow
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
-from postroom.contracts.people import Carrier, ChatDelivery, ChatPlace
+from postroom.contracts.people import ChatAddress, ChatDelivery, ChatOutbox
 from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.mail.outgoing import WAKE, woken_by
@@ -42,7 +42,7 @@ class Wake:
 class Carried:
     """A message that a person is to have in a chat."""
 
-    place: ChatPlace
+    place: ChatAddress
     text: str
 
 
@@ -58,7 +58,7 @@ class Waker:
         verified: bool,
         boxes: ChatDelivery,
     ) -> None:
-        self.carrier: Carrier | None = None
+        self.carrier: ChatOutbox | None = None
         """Says messages in chats, where there are any."""
         self._boxes = boxes
         self._store = store
@@ -96,7 +96,7 @@ class Waker:
     async def _carried(self, row: OutboxRow, message: Carried) -> None:
         """Have a message said in a chat; who wrote it is told where there is no way to that chat."""
         if self.carrier is not None and self.carrier.reaches(message.place):
-            await self.carrier.carry(row.key, message.place, message.text)
+            await self.carrier.enqueue(row.key, message.place, message.text)
         else:
             await self._boxes.lost(row.key, f"there is no channel to {message.place.name} here")
 
@@ -132,7 +132,7 @@ class Waker:
             verified=self._verified,
             is_answer=tx.answering_run(message_id) is not None,
         )
-        place = ChatPlace.read(kept.runner)
+        place = ChatAddress.read(kept.runner)
         if place is not None:
             return Carried(place=place, text=as_said(message, origin))
         text = as_prompt(message, origin, reader=agent.name, nonce=token_hex(8))

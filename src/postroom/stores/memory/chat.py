@@ -7,15 +7,15 @@ from dataclasses import replace
 from itertools import islice, takewhile
 
 from postroom.contracts.chat import (
-    MAX_LINES,
+    MAX_INBOUND,
     ChatSession,
-    Conversation,
-    InboundLine,
-    LineDraft,
-    LineKey,
-    LineMove,
-    LineStatus,
+    InboundDraft,
+    InboundKey,
+    InboundMessage,
+    InboundMove,
+    InboundStatus,
     Received,
+    SessionThread,
 )
 from postroom.contracts.clock import Clock, SystemClock
 from postroom.contracts.errors import (
@@ -33,14 +33,14 @@ from postroom.stores.memory.run_tables import Key, Ordered, Place
 Fields = dict[str, Json]
 
 
-class MemoryInboundJournal:
+class MemoryIntakeLog:
     """The lines of all chats in this process's memory."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
         self._newest = 0
-        self._rows: dict[int, InboundLine] = {}
-        self._ids: dict[LineKey, int] = {}
+        self._rows: dict[int, InboundMessage] = {}
+        self._ids: dict[InboundKey, int] = {}
         self._open: Ordered[int] = Ordered()
         self._open_of: dict[str, Ordered[int]] = {}
         self._closed: Ordered[Key] = Ordered()
@@ -50,7 +50,7 @@ class MemoryInboundJournal:
         """Names the place where it writes."""
         return self._place.identity
 
-    async def receive(self, draft: LineDraft, *, now: int | None = None) -> Received:
+    async def receive(self, draft: InboundDraft, *, now: int | None = None) -> Received:
         """Keep a line as waiting; one that is known by its key is returned as it stands, and stays so."""
         key, body = draft.key, _own(draft.body)
         refuse_unfit(
@@ -63,35 +63,35 @@ class MemoryInboundJournal:
         )
         at = await self._place.turn(now)
         if key in self._ids:
-            return Received(line=_told(self._rows[self._ids[key]]), is_new=False)
+            return Received(message=_told(self._rows[self._ids[key]]), is_new=False)
         self._newest += 1
-        line = InboundLine(
-            line_id=self._newest,
+        line = InboundMessage(
+            inbound_id=self._newest,
             key=key,
             session_key=draft.session_key,
             sender_id=draft.sender_id,
             body=body,
-            status=LineStatus.WAITING,
+            status=InboundStatus.WAITING,
             received_at=at,
             updated_at=at,
         )
-        self._ids[key] = line.line_id
-        return Received(line=_told(self._put(line)), is_new=True)
+        self._ids[key] = line.inbound_id
+        return Received(message=_told(self._put(line)), is_new=True)
 
     async def move(
-        self, line_ids: Collection[int], move: LineMove, *, now: int | None = None
-    ) -> tuple[InboundLine, ...]:
+        self, inbound_ids: Collection[int], move: InboundMove, *, now: int | None = None
+    ) -> tuple[InboundMessage, ...]:
         """Move all of these lines, or none, and return them by id."""
         refuse_unfit(move.thread_id, move.reason)
-        asked = sorted(set(line_ids))
+        asked = sorted(set(inbound_ids))
         at = await self._place.turn(now)
-        for line_id in asked:
-            if line_id not in self._rows:
-                raise UnknownMessage(f"no line {line_id}", value=line_id)
-        moved = [self._rows[line_id].moved(move, now=at) for line_id in asked]
+        for inbound_id in asked:
+            if inbound_id not in self._rows:
+                raise UnknownMessage(f"no line {inbound_id}", value=inbound_id)
+        moved = [self._rows[inbound_id].moved(move, now=at) for inbound_id in asked]
         return tuple(_told(self._put(line)) for line in moved)
 
-    async def edit(self, key: LineKey, body: Fields, *, now: int | None = None) -> InboundLine:
+    async def edit(self, key: InboundKey, body: Fields, *, now: int | None = None) -> InboundMessage:
         """Replace the body of an open line and raise its revision; the same body again changes nothing."""
         own = _own(body)
         at = await self._place.turn(now)
@@ -102,43 +102,43 @@ class MemoryInboundJournal:
         line = self._rows[self._ids[key]]
         return _told(self._put(line.edited(own, now=at)))
 
-    async def find(self, key: LineKey) -> InboundLine | None:
+    async def find(self, key: InboundKey) -> InboundMessage | None:
         """Return the line with this key."""
         await self._place.turn()
         return _told(self._rows[self._ids[key]]) if key in self._ids else None
 
-    async def lines(self, line_ids: Collection[int]) -> tuple[InboundLine, ...]:
-        """Return those of these lines that exist, by id; at most `MAX_LINES` ids."""
-        asked = sorted(set(line_ids))
-        if len(asked) > MAX_LINES:
+    async def messages(self, inbound_ids: Collection[int]) -> tuple[InboundMessage, ...]:
+        """Return those of these lines that exist, by id; at most `MAX_INBOUND` ids."""
+        asked = sorted(set(inbound_ids))
+        if len(asked) > MAX_INBOUND:
             raise InvalidRecord(
-                f"{len(asked)} lines were asked for, {MAX_LINES} are the most", value=len(asked)
+                f"{len(asked)} lines were asked for, {MAX_INBOUND} are the most", value=len(asked)
             )
         await self._place.turn()
-        return tuple(_told(self._rows[line_id]) for line_id in asked if line_id in self._rows)
+        return tuple(_told(self._rows[inbound_id]) for inbound_id in asked if inbound_id in self._rows)
 
-    async def open_lines(
+    async def open_messages(
         self,
         *,
-        status: LineStatus | None = None,
+        status: InboundStatus | None = None,
         session_key: str | None = None,
         after: int = 0,
-        limit: int = MAX_LINES,
-    ) -> tuple[InboundLine, ...]:
+        limit: int = MAX_INBOUND,
+    ) -> tuple[InboundMessage, ...]:
         """Return open lines by id, of one of the open states and one session where that is asked."""
         await self._place.turn()
         among = self._open if session_key is None else self._open_of.get(session_key, Ordered[int]())
-        found = (self._rows[line_id] for line_id in among.behind(after))
+        found = (self._rows[inbound_id] for inbound_id in among.behind(after))
         wanted = (line for line in found if status is None or line.status is status)
         return tuple(map(_told, islice(wanted, page(limit))))
 
-    async def newest(self, platform: str, *, limit: int = MAX_LINES) -> tuple[InboundLine, ...]:
+    async def newest(self, platform: str, *, limit: int = MAX_INBOUND) -> tuple[InboundMessage, ...]:
         """Return the lines of a platform that were received last, the newest first, however they ended."""
         await self._place.turn()
         found = (line for line in reversed(self._rows.values()) if line.key.platform == platform)
         return tuple(map(_told, islice(found, page(limit))))
 
-    async def counts(self) -> dict[LineStatus, int]:
+    async def counts(self) -> dict[InboundStatus, int]:
         """Count all lines by status, states without lines left out."""
         await self._place.turn()
         return dict(Counter(line.status for line in self._rows.values()))
@@ -152,17 +152,17 @@ class MemoryInboundJournal:
             del self._ids[self._rows.pop(key[1]).key]
         return len(gone)
 
-    def _put(self, line: InboundLine) -> InboundLine:
+    def _put(self, line: InboundMessage) -> InboundMessage:
         """Store or replace a line, and return it. One that is not open never changes again."""
-        self._rows[line.line_id] = line
+        self._rows[line.inbound_id] = line
         of_session = self._open_of.setdefault(line.session_key, Ordered())
         if line.status.is_open:
-            self._open.add(line.line_id)
-            of_session.add(line.line_id)
+            self._open.add(line.inbound_id)
+            of_session.add(line.inbound_id)
         else:
-            self._closed.add((line.updated_at, line.line_id))
-            self._open.discard(line.line_id)
-            of_session.discard(line.line_id)
+            self._closed.add((line.updated_at, line.inbound_id))
+            self._open.discard(line.inbound_id)
+            of_session.discard(line.inbound_id)
         if not of_session:
             del self._open_of[line.session_key]
         return line
@@ -175,7 +175,7 @@ class MemoryChatSessions:
         self._place = place
         self._rows: dict[str, ChatSession] = {}
         self._keys: Ordered[str] = Ordered()
-        self._conversations: dict[str, Conversation] = {}
+        self._conversations: dict[str, SessionThread] = {}
         self._of_session: dict[str, set[str]] = {}
 
     @property
@@ -221,25 +221,25 @@ class MemoryChatSessions:
         self._rows[own.session_key] = own
         return deepcopy(own)
 
-    async def conversations(
-        self, session_key: str, *, title: str | None = None, limit: int = MAX_LINES
-    ) -> tuple[Conversation, ...]:
+    async def threads(
+        self, session_key: str, *, title: str | None = None, limit: int = MAX_INBOUND
+    ) -> tuple[SessionThread, ...]:
         """Return a session's conversations, the last active first; those of one title when it is given."""
         await self._place.turn()
         found = [one for one in self._all_of(session_key) if title is None or one.title == title]
         return tuple(sorted(found, key=lambda one: (-one.active_at, one.thread_id))[: page(limit)])
 
-    async def conversation(self, thread_id: str) -> Conversation | None:
+    async def thread(self, thread_id: str) -> SessionThread | None:
         """Return the conversation on this thread, whether a session is bound to it at present or not."""
         await self._place.turn()
         return self._conversations.get(thread_id)
 
-    async def sessions(self, *, after: str = "", limit: int = MAX_LINES) -> tuple[ChatSession, ...]:
+    async def sessions(self, *, after: str = "", limit: int = MAX_INBOUND) -> tuple[ChatSession, ...]:
         """Return sessions by key."""
         await self._place.turn()
         return tuple(deepcopy(self._rows[key]) for key in islice(self._keys.behind(after), page(limit)))
 
-    def _all_of(self, session_key: str) -> Iterator[Conversation]:
+    def _all_of(self, session_key: str) -> Iterator[SessionThread]:
         return (self._conversations[thread] for thread in self._of_session.get(session_key, ()))
 
     def _bind(self, session: ChatSession, now: int) -> None:
@@ -255,7 +255,7 @@ class MemoryChatSessions:
                 raise DuplicateRecord(
                     f"another conversation has the title {session.title!r}", value=session.title
                 )
-        self._conversations[session.thread_id] = Conversation(
+        self._conversations[session.thread_id] = SessionThread(
             thread_id=session.thread_id,
             session_key=session.session_key,
             title=session.title,
@@ -273,7 +273,7 @@ class MemoryChatStores:
 
     def __init__(self, clock: Clock | None = None, *, place: Place | None = None) -> None:
         place = place or Place(clock or SystemClock())
-        self._journal = MemoryInboundJournal(place)
+        self._intake_log = MemoryIntakeLog(place)
         self._sessions = MemoryChatSessions(place)
         self._people = MemoryChatPeople(place)
 
@@ -283,9 +283,9 @@ class MemoryChatStores:
         return False
 
     @property
-    def journal(self) -> MemoryInboundJournal:
+    def intake_log(self) -> MemoryIntakeLog:
         """The lines of all chats."""
-        return self._journal
+        return self._intake_log
 
     @property
     def sessions(self) -> MemoryChatSessions:
@@ -312,5 +312,5 @@ def _owned(session: ChatSession) -> ChatSession:
     return replace(session, source=_own(session.source), settings=_own(session.settings))
 
 
-def _told(line: InboundLine) -> InboundLine:
+def _told(line: InboundMessage) -> InboundMessage:
     return replace(line, body=deepcopy(line.body))

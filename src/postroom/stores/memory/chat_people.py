@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from postroom.contracts.chat import MAX_LINES
+from postroom.contracts.chat import MAX_INBOUND
 from postroom.contracts.chat_people import PairingRequest, PairingRules, Person, PersonRole
 from postroom.contracts.errors import InvalidRecord, QueueFull
 from postroom.stores.memory.run_tables import Key, Ordered, Place
@@ -47,7 +47,7 @@ class MemoryChatPeople:
         return self._people.get((platform, user_id))
 
     async def people(
-        self, *, platform: str | None = None, after: tuple[str, str] = ("", ""), limit: int = MAX_LINES
+        self, *, platform: str | None = None, after: tuple[str, str] = ("", ""), limit: int = MAX_INBOUND
     ) -> tuple[Person, ...]:
         """Return those who were let in, by platform and id."""
         await self._place.turn()
@@ -118,7 +118,7 @@ class MemoryChatPeople:
         at = await self._place.turn(now)
         asked = [one for one in self._requests.values() if platform in (None, one.platform)]
         still = [one for one in asked if at < one.expires_at]
-        return tuple(sorted(still, key=lambda one: (one.asked_at, one.platform, one.user_id))[:MAX_LINES])
+        return tuple(sorted(still, key=lambda one: (one.asked_at, one.platform, one.user_id))[:MAX_INBOUND])
 
     async def forget_requests(self, platform: str) -> int:
         """Remove all requests of a platform, wrong guesses and its lock; return how many requests."""
@@ -139,7 +139,7 @@ class MemoryChatPeople:
 
 def page(limit: int) -> int:
     """Return how much a listing holds that was asked for so much."""
-    return max(0, min(limit, MAX_LINES))
+    return max(0, min(limit, MAX_INBOUND))
 
 
 def refuse_unfit(*optional: str | None, **needed: str) -> None:

@@ -4,15 +4,15 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from postroom.contracts.chat import (
-    MAX_LINES,
+    MAX_INBOUND,
     ChatSession,
-    Conversation,
-    InboundLine,
-    LineDraft,
-    LineKey,
-    LineMove,
-    LineStatus,
+    InboundDraft,
+    InboundKey,
+    InboundMessage,
+    InboundMove,
+    InboundStatus,
     Received,
+    SessionThread,
 )
 from postroom.contracts.errors import (
     DuplicateRecord,
@@ -39,7 +39,7 @@ _SQL = load_statements("chat")
 _NEWEST = 2**63 - 1
 
 
-class PostgresInboundJournal:
+class PostgresIntakeLog:
     """The lines of all chats in one schema, for many processes."""
 
     def __init__(self, place: Place) -> None:
@@ -51,28 +51,28 @@ class PostgresInboundJournal:
         """Names the place where it writes."""
         return self._place.identity
 
-    async def receive(self, draft: LineDraft, *, now: int | None = None) -> Received:
+    async def receive(self, draft: InboundDraft, *, now: int | None = None) -> Received:
         """Keep a line as waiting; one that is known by its key is returned as it stands, and stays so."""
-        names = {name: getattr(draft.key, name) for name in LineKey.__slots__}
+        names = {name: getattr(draft.key, name) for name in InboundKey.__slots__}
         refuse_blank(**names, session_key=draft.session_key)
         values = *names.values(), draft.session_key, draft.sender_id, written(draft.body), self._place.at(now)
         for _ in range(TRIES):
             # Nothing comes back when another received it at this moment: the next look sees what it wrote.
             if found := await self._database.write(_SQL["receive"], *values):
                 [[is_new, *row]] = found
-                return Received(line=_line(row), is_new=is_new)
+                return Received(message=_line(row), is_new=is_new)
         raise StoreUnavailable("the line is received and removed by others again and again", value=names)
 
     async def move(
-        self, line_ids: Collection[int], move: LineMove, *, now: int | None = None
-    ) -> tuple[InboundLine, ...]:
+        self, inbound_ids: Collection[int], move: InboundMove, *, now: int | None = None
+    ) -> tuple[InboundMessage, ...]:
         """Move all of these lines, or none, and return them by id."""
-        asked, at = sorted(set(line_ids)), self._place.at(now)
+        asked, at = sorted(set(inbound_ids)), self._place.at(now)
 
-        async def step(session: Connection) -> tuple[InboundLine, ...]:
+        async def step(session: Connection) -> tuple[InboundMessage, ...]:
             found = await session.rows(_SQL["lock_lines"], _possible(asked), at)
             lines = [_line(row[1:]) for row in found]
-            unknown = set(asked) - {line.line_id for line in lines}
+            unknown = set(asked) - {line.inbound_id for line in lines}
             if unknown:
                 raise UnknownMessage(f"no line {min(unknown)}", value=min(unknown))
             moved = tuple(line.moved(move, now=found[-1][0]) for line in lines)
@@ -83,12 +83,12 @@ class PostgresInboundJournal:
 
         return await self._database.transact(step)
 
-    async def edit(self, key: LineKey, body: dict[str, Json], *, now: int | None = None) -> InboundLine:
+    async def edit(self, key: InboundKey, body: dict[str, Json], *, now: int | None = None) -> InboundMessage:
         """Replace the body of an open line and raise its revision; the same body again changes nothing."""
         text, at = written(body), self._place.at(now)
         fields = decode_json(text, where="body")
 
-        async def step(session: Connection) -> InboundLine:
+        async def step(session: Connection) -> InboundMessage:
             found = await session.rows(_SQL["lock_line"], *_named(key), at)
             if not found:
                 raise UnknownMessage(
@@ -99,53 +99,53 @@ class PostgresInboundJournal:
             edited = line.edited(fields, now=edited_at)
             if edited is line:
                 return line
-            await session.rows(_SQL["edit"], line.line_id, text, edited.revision, edited_at)
+            await session.rows(_SQL["edit"], line.inbound_id, text, edited.revision, edited_at)
             return edited
 
         return await self._database.transact(step)
 
-    async def find(self, key: LineKey) -> InboundLine | None:
+    async def find(self, key: InboundKey) -> InboundMessage | None:
         """Return the line with this key."""
         found = await self._database.first(_SQL["line"], *_named(key))
         return None if found is None else _line(found)
 
-    async def lines(self, line_ids: Collection[int]) -> tuple[InboundLine, ...]:
-        """Return those of these lines that exist, by id; at most `MAX_LINES` ids."""
-        asked = set(line_ids)
-        if len(asked) > MAX_LINES:
+    async def messages(self, inbound_ids: Collection[int]) -> tuple[InboundMessage, ...]:
+        """Return those of these lines that exist, by id; at most `MAX_INBOUND` ids."""
+        asked = set(inbound_ids)
+        if len(asked) > MAX_INBOUND:
             raise InvalidRecord(
-                f"{len(asked)} lines were asked for, {MAX_LINES} are the most", value=len(asked)
+                f"{len(asked)} lines were asked for, {MAX_INBOUND} are the most", value=len(asked)
             )
         return await _listed(self._place, "line", "lines", (_possible(asked),), lambda row: _line(row[1:]))
 
-    async def open_lines(
+    async def open_messages(
         self,
         *,
-        status: LineStatus | None = None,
+        status: InboundStatus | None = None,
         session_key: str | None = None,
         after: int = 0,
-        limit: int = MAX_LINES,
-    ) -> tuple[InboundLine, ...]:
+        limit: int = MAX_INBOUND,
+    ) -> tuple[InboundMessage, ...]:
         """Return open lines by id, of one of the open states and one session where that is asked.
 
         Of lines that several callers receive at once, one with a lower id may come to light after one with a
         higher. Who pages by `after` sees it when he begins again from 0.
         """
         values: tuple[object, ...] = max(0, min(after, _NEWEST)), status and status.value, page(limit)
-        statement = "open_lines"
+        statement = "open_messages"
         if session_key is not None:
             statement, values = "open_lines_of_session", (*values, session_key)
         return await _listed(self._place, "line", statement, values, lambda row: _line(row[1:]))
 
-    async def newest(self, platform: str, *, limit: int = MAX_LINES) -> tuple[InboundLine, ...]:
+    async def newest(self, platform: str, *, limit: int = MAX_INBOUND) -> tuple[InboundMessage, ...]:
         """Return the lines of a platform that were received last, the newest first, however they ended."""
         return await _listed(
             self._place, "line", "newest", (platform, page(limit)), lambda row: _line(row[1:])
         )
 
-    async def counts(self) -> dict[LineStatus, int]:
+    async def counts(self) -> dict[InboundStatus, int]:
         """Count all lines by status, states without lines left out."""
-        return {LineStatus(row[0]): row[1] for row in await self._database.read(_SQL["counts"])}
+        return {InboundStatus(row[0]): row[1] for row in await self._database.read(_SQL["counts"])}
 
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
         """Remove up to `limit` lines that are not open and were last changed before `older_than`."""
@@ -216,9 +216,9 @@ class PostgresChatSessions:
 
         return await self._database.transact(step)
 
-    async def conversations(
-        self, session_key: str, *, title: str | None = None, limit: int = MAX_LINES
-    ) -> tuple[Conversation, ...]:
+    async def threads(
+        self, session_key: str, *, title: str | None = None, limit: int = MAX_INBOUND
+    ) -> tuple[SessionThread, ...]:
         """Return a session's conversations, the last active first; those of one title when it is given."""
         values = session_key, page(limit)
         if title is None:
@@ -227,12 +227,12 @@ class PostgresChatSessions:
             found = await self._database.read(_SQL["conversations_titled"], *values, kept(title))
         return tuple(map(_conversation, found))
 
-    async def conversation(self, thread_id: str) -> Conversation | None:
+    async def thread(self, thread_id: str) -> SessionThread | None:
         """Return the conversation on this thread, whether a session is bound to it at present or not."""
         found = await self._database.first(_SQL["conversation"], thread_id)
         return None if found is None else _conversation(found)
 
-    async def sessions(self, *, after: str = "", limit: int = MAX_LINES) -> tuple[ChatSession, ...]:
+    async def sessions(self, *, after: str = "", limit: int = MAX_INBOUND) -> tuple[ChatSession, ...]:
         """Return sessions by key."""
         return await _listed(self._place, "session", "sessions", (after, page(limit)), _session)
 
@@ -241,7 +241,7 @@ class PostgresChatStores:
     """What the gateway keeps, in the schema of the runs and through the same sessions of the database."""
 
     def __init__(self, place: Place) -> None:
-        self._journal = PostgresInboundJournal(place)
+        self._intake_log = PostgresIntakeLog(place)
         self._sessions = PostgresChatSessions(place)
         self._people = PostgresChatPeople(place)
 
@@ -251,9 +251,9 @@ class PostgresChatStores:
         return True
 
     @property
-    def journal(self) -> PostgresInboundJournal:
+    def intake_log(self) -> PostgresIntakeLog:
         """The lines of all chats."""
-        return self._journal
+        return self._intake_log
 
     @property
     def sessions(self) -> PostgresChatSessions:
@@ -297,12 +297,12 @@ def _anothers(thread_id: str) -> DuplicateRecord:
     return DuplicateRecord(f"thread {thread_id!r} is another session's", value=thread_id)
 
 
-def _possible(line_ids: Collection[int]) -> list[int]:
+def _possible(inbound_ids: Collection[int]) -> list[int]:
     """Return those ids that a line can have."""
-    return [one for one in line_ids if 0 < one <= _NEWEST]
+    return [one for one in inbound_ids if 0 < one <= _NEWEST]
 
 
-def _named(key: LineKey) -> tuple[str, ...]:
+def _named(key: InboundKey) -> tuple[str, ...]:
     return key.platform, key.account, key.chat_id, key.message_id
 
 
@@ -313,15 +313,15 @@ def _columns(session: ChatSession) -> tuple[Any, ...]:
     return session.session_key, session.thread_id, source, kept(session.title), settings, session.active_at
 
 
-def _line(row: Row) -> InboundLine:
+def _line(row: Row) -> InboundMessage:
     where = f"line {row[0]}"
     try:
-        status = LineStatus(row[8])
+        status = InboundStatus(row[8])
     except ValueError as error:
         raise StoreCorrupt(f"{where} does not read back: {error}", value=row[0]) from error
-    return InboundLine(
-        line_id=row[0],
-        key=LineKey(platform=row[1], account=row[2], chat_id=row[3], message_id=row[4]),
+    return InboundMessage(
+        inbound_id=row[0],
+        key=InboundKey(platform=row[1], account=row[2], chat_id=row[3], message_id=row[4]),
         session_key=row[5],
         sender_id=row[6],
         body=_fields(row[7], where),
@@ -349,9 +349,9 @@ def _session(row: Row) -> ChatSession:
     )
 
 
-def _conversation(row: Row) -> Conversation:
+def _conversation(row: Row) -> SessionThread:
     thread_id, session_key, title, created_at, active_at = row
-    return Conversation(
+    return SessionThread(
         thread_id=thread_id,
         session_key=session_key,
         title=told(title),

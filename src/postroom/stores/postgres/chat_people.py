@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from postroom.contracts.chat import MAX_LINES
+from postroom.contracts.chat import MAX_INBOUND
 from postroom.contracts.chat_people import PairingRequest, PairingRules, Person, PersonRole
 from postroom.contracts.errors import InvalidRecord, QueueFull, StoreCorrupt
 from postroom.stores.postgres.driver import Connection, Row
@@ -31,7 +31,7 @@ class PostgresChatPeople:
         return None if found is None else _person(found)
 
     async def people(
-        self, *, platform: str | None = None, after: tuple[str, str] = ("", ""), limit: int = MAX_LINES
+        self, *, platform: str | None = None, after: tuple[str, str] = ("", ""), limit: int = MAX_INBOUND
     ) -> tuple[Person, ...]:
         """Return those who were let in, by platform and id."""
         values = *after, page(limit)
@@ -105,7 +105,7 @@ class PostgresChatPeople:
         self, *, platform: str | None = None, now: int | None = None
     ) -> tuple[PairingRequest, ...]:
         """Return the open requests, the oldest first."""
-        found = await self._database.read(_SQL["requests"], platform, self._place.at(now), MAX_LINES)
+        found = await self._database.read(_SQL["requests"], platform, self._place.at(now), MAX_INBOUND)
         return tuple(map(_request, found))
 
     async def forget_requests(self, platform: str) -> int:
@@ -151,7 +151,7 @@ def _refuse_too_many(
 
 def page(limit: int) -> int:
     """Return how much a listing holds that was asked for so much."""
-    return max(0, min(limit, MAX_LINES))
+    return max(0, min(limit, MAX_INBOUND))
 
 
 def refuse_blank(**texts: str) -> None:

@@ -41,13 +41,13 @@ SELECT l.line_id::text AS name, l.* FROM chat_lines l
    AND NOT EXISTS (SELECT FROM run_quarantine q WHERE q.kind = 'line' AND q.id = l.line_id::text)
  ORDER BY l.line_id
 
--- open_lines
+-- open_messages
 SELECT l.line_id::text AS name, l.* FROM chat_lines l
  WHERE l.open_id > $1::bigint AND ($2::text IS NULL OR l.status = $2::text)
    AND NOT EXISTS (SELECT FROM run_quarantine q WHERE q.kind = 'line' AND q.id = l.line_id::text)
  ORDER BY l.open_id LIMIT $3::bigint
 
--- open_lines_of_session
+-- open_messages_of_session
 SELECT l.line_id::text AS name, l.* FROM chat_lines l
  WHERE l.session_key = $4::text AND l.open_id > $1::bigint AND ($2::text IS NULL OR l.status = $2::text)
    AND NOT EXISTS (SELECT FROM run_quarantine q WHERE q.kind = 'line' AND q.id = l.line_id::text)

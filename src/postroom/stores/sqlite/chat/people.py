@@ -3,7 +3,7 @@
 import sqlite3
 from dataclasses import asdict, replace
 
-from postroom.contracts.chat import MAX_LINES
+from postroom.contracts.chat import MAX_INBOUND
 from postroom.contracts.chat_people import PairingRequest, PairingRules, Person, PersonRole
 from postroom.contracts.errors import QueueFull
 from postroom.stores.sqlite.chat import rows
@@ -125,7 +125,7 @@ class SqliteChatPeople:
         return await self._desk.look(lambda db: find(db, platform, user_id))
 
     async def people(
-        self, *, platform: str | None = None, after: tuple[str, str] = ("", ""), limit: int = MAX_LINES
+        self, *, platform: str | None = None, after: tuple[str, str] = ("", ""), limit: int = MAX_INBOUND
     ) -> tuple[Person, ...]:
         """Return those who were let in, by platform and id."""
         statement = SQL["people" if platform is None else "people_of_platform"]
@@ -179,7 +179,7 @@ class SqliteChatPeople:
         self, *, platform: str | None = None, now: int | None = None
     ) -> tuple[PairingRequest, ...]:
         """Return the open requests, the oldest first."""
-        values = {"platform": platform, "now": self._desk.at(now), "limit": MAX_LINES}
+        values = {"platform": platform, "now": self._desk.at(now), "limit": MAX_INBOUND}
         found = await self._desk.look(lambda db: db.execute(SQL["requests"], values).fetchall())
         return tuple(map(rows.request, found))
 

@@ -3,7 +3,7 @@
 import sqlite3
 from dataclasses import fields
 
-from postroom.contracts.chat import MAX_LINES, ChatSession, Conversation
+from postroom.contracts.chat import MAX_INBOUND, ChatSession, SessionThread
 from postroom.contracts.errors import DuplicateRecord, UnknownThread, VersionConflict
 from postroom.stores.sqlite.chat import rows
 from postroom.stores.sqlite.runs.desk import Desk
@@ -53,7 +53,7 @@ def put(db: sqlite3.Connection, values: Values, now: int) -> ChatSession:
     return _stored(db, changed, now)
 
 
-def conversation(db: sqlite3.Connection, thread_id: str) -> Conversation | None:
+def conversation(db: sqlite3.Connection, thread_id: str) -> SessionThread | None:
     """Return the conversation on this thread."""
     row = db.execute(SQL["conversation"], (thread_id,)).fetchone()
     return rows.conversation(row) if row else None
@@ -102,20 +102,20 @@ class SqliteChatSessions:
         values, at = _values(session), self._desk.at(now)
         return await self._desk.write(lambda db: put(db, values, at))
 
-    async def conversations(
-        self, session_key: str, *, title: str | None = None, limit: int = MAX_LINES
-    ) -> tuple[Conversation, ...]:
+    async def threads(
+        self, session_key: str, *, title: str | None = None, limit: int = MAX_INBOUND
+    ) -> tuple[SessionThread, ...]:
         """Return a session's conversations, the last active first; those of one title when it is given."""
         statement = SQL["conversations" if title is None else "conversations_titled"]
         values = {"session_key": session_key, "title": title, "limit": rows.page(limit)}
         found = await self._desk.look(lambda db: db.execute(statement, values).fetchall())
         return tuple(map(rows.conversation, found))
 
-    async def conversation(self, thread_id: str) -> Conversation | None:
+    async def thread(self, thread_id: str) -> SessionThread | None:
         """Return the conversation on this thread, whether a session is bound to it at present or not."""
         return await self._desk.look(lambda db: conversation(db, thread_id))
 
-    async def sessions(self, *, after: str = "", limit: int = MAX_LINES) -> tuple[ChatSession, ...]:
+    async def sessions(self, *, after: str = "", limit: int = MAX_INBOUND) -> tuple[ChatSession, ...]:
         """Return sessions by key."""
         values = {"after": after, "limit": rows.page(limit)}
         return await self._desk.look(

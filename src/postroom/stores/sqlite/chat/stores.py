@@ -1,6 +1,6 @@
 """What the chat gateway keeps in the file."""
 
-from postroom.stores.sqlite.chat.journal import SqliteInboundJournal
+from postroom.stores.sqlite.chat.intake_log import SqliteIntakeLog
 from postroom.stores.sqlite.chat.people import SqliteChatPeople
 from postroom.stores.sqlite.chat.sessions import SqliteChatSessions
 from postroom.stores.sqlite.runs.desk import Desk
@@ -10,7 +10,7 @@ class SqliteChatStores:
     """What the gateway keeps, in the file that holds mail and runs. For one event loop."""
 
     def __init__(self, desk: Desk) -> None:
-        self._journal = SqliteInboundJournal(desk)
+        self._intake_log = SqliteIntakeLog(desk)
         self._sessions = SqliteChatSessions(desk)
         self._people = SqliteChatPeople(desk)
 
@@ -20,9 +20,9 @@ class SqliteChatStores:
         return False
 
     @property
-    def journal(self) -> SqliteInboundJournal:
+    def intake_log(self) -> SqliteIntakeLog:
         """The lines of all chats."""
-        return self._journal
+        return self._intake_log
 
     @property
     def sessions(self) -> SqliteChatSessions:

@@ -22,18 +22,18 @@ SELECT * FROM chat_lines
 UPDATE chat_lines
    SET status = :status, is_open = :is_open, thread_id = coalesce(:thread_id, thread_id),
        reason = coalesce(:reason, reason), updated_at = :now
- WHERE line_id IN (SELECT value FROM json_each(:line_ids)) AND status <> :status;
+ WHERE line_id IN (SELECT value FROM json_each(:inbound_ids)) AND status <> :status;
 
 -- edit
 UPDATE chat_lines SET body = :body, revision = :revision, updated_at = :now WHERE line_id = :line_id;
 
--- open_lines
+-- open_messages
 SELECT * FROM chat_lines INDEXED BY chat_lines_open
  WHERE is_open = 1 AND line_id > :after AND (:status IS NULL OR status = :status)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'line' AND id = CAST(line_id AS TEXT))
  ORDER BY line_id LIMIT :limit;
 
--- open_lines_of_session
+-- open_messages_of_session
 SELECT * FROM chat_lines INDEXED BY chat_lines_open_of_session
  WHERE is_open = 1 AND session_key = :session_key AND line_id > :after AND (:status IS NULL OR status = :status)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'line' AND id = CAST(line_id AS TEXT))

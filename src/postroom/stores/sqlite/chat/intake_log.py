@@ -4,12 +4,12 @@ import sqlite3
 from collections.abc import Collection
 
 from postroom.contracts.chat import (
-    MAX_LINES,
-    InboundLine,
-    LineDraft,
-    LineKey,
-    LineMove,
-    LineStatus,
+    MAX_INBOUND,
+    InboundDraft,
+    InboundKey,
+    InboundMessage,
+    InboundMove,
+    InboundStatus,
     Received,
 )
 from postroom.contracts.errors import InvalidRecord, UnknownMessage
@@ -25,35 +25,35 @@ SQL = load_statements("chat")
 
 def receive(db: sqlite3.Connection, values: Values) -> Received:
     """Keep a line as waiting; one that is known by its key is returned as it stands."""
-    key = LineKey(**{name: values[name] for name in LineKey.__slots__})
+    key = InboundKey(**{name: values[name] for name in InboundKey.__slots__})
     known = find(db, key)
     if known is not None:
-        return Received(line=known, is_new=False)
-    return Received(line=rows.line(db.execute(SQL["receive"], values).fetchone()), is_new=True)
+        return Received(message=known, is_new=False)
+    return Received(message=rows.line(db.execute(SQL["receive"], values).fetchone()), is_new=True)
 
 
-def find(db: sqlite3.Connection, key: LineKey) -> InboundLine | None:
+def find(db: sqlite3.Connection, key: InboundKey) -> InboundMessage | None:
     """Return the line with this key."""
     row = db.execute(SQL["line"], (key.platform, key.account, key.chat_id, key.message_id)).fetchone()
     return rows.line(row) if row else None
 
 
 def move_lines(
-    db: sqlite3.Connection, line_ids: Collection[int], move: LineMove, now: int
-) -> tuple[InboundLine, ...]:
+    db: sqlite3.Connection, inbound_ids: Collection[int], move: InboundMove, now: int
+) -> tuple[InboundMessage, ...]:
     """Move all of these lines, or none, and return them by id.
 
     Raises:
         UnknownMessage, IllegalTransition: as the port says.
     """
-    named = _named(line_ids)
+    named = _named(inbound_ids)
     found = [rows.line(row) for row in db.execute(SQL["lines"], (named,)).fetchall()]
-    unknown = set(line_ids) - {line.line_id for line in found}
+    unknown = set(inbound_ids) - {line.inbound_id for line in found}
     if unknown:
         raise UnknownMessage(f"no line {min(unknown)}", value=min(unknown))
     moved = tuple(line.moved(move, now=now) for line in found)
     values = {
-        "line_ids": named,
+        "inbound_ids": named,
         "status": move.status.value,
         "is_open": move.status.is_open,
         "thread_id": move.thread_id,
@@ -64,7 +64,7 @@ def move_lines(
     return moved
 
 
-def edit(db: sqlite3.Connection, key: LineKey, body: str, now: int) -> InboundLine:
+def edit(db: sqlite3.Connection, key: InboundKey, body: str, now: int) -> InboundMessage:
     """Replace the body of an open line and raise its revision; the same body again changes nothing.
 
     Raises:
@@ -76,7 +76,9 @@ def edit(db: sqlite3.Connection, key: LineKey, body: str, now: int) -> InboundLi
     edited = line.edited(decode_json(body, where="body"), now=now)
     if edited is line:
         return line
-    db.execute(SQL["edit"], {"line_id": line.line_id, "body": body, "revision": edited.revision, "now": now})
+    db.execute(
+        SQL["edit"], {"inbound_id": line.inbound_id, "body": body, "revision": edited.revision, "now": now}
+    )
     return edited
 
 
@@ -87,12 +89,12 @@ def purge(db: sqlite3.Connection, older_than: int, limit: int) -> int:
     return gone
 
 
-def _named(line_ids: Collection[int]) -> str:
+def _named(inbound_ids: Collection[int]) -> str:
     """Return those ids that a line can have, as a list in JSON."""
-    return encode([one for one in line_ids if 0 < one <= rows.NEWEST])
+    return encode([one for one in inbound_ids if 0 < one <= rows.NEWEST])
 
 
-class SqliteInboundJournal:
+class SqliteIntakeLog:
     """The lines of all chats in the file; every promise is that of the port."""
 
     def __init__(self, desk: Desk) -> None:
@@ -103,9 +105,9 @@ class SqliteInboundJournal:
         """Names the place where it writes."""
         return self._desk.identity
 
-    async def receive(self, draft: LineDraft, *, now: int | None = None) -> Received:
+    async def receive(self, draft: InboundDraft, *, now: int | None = None) -> Received:
         """Keep a line as waiting; one that is known by its key is returned as it stands, and stays so."""
-        names = {name: getattr(draft.key, name) for name in LineKey.__slots__}
+        names = {name: getattr(draft.key, name) for name in InboundKey.__slots__}
         rows.refuse_unfit(draft.sender_id, **names, session_key=draft.session_key)
         values = {
             **names,
@@ -117,39 +119,39 @@ class SqliteInboundJournal:
         return await self._desk.write(lambda db: receive(db, values))
 
     async def move(
-        self, line_ids: Collection[int], move: LineMove, *, now: int | None = None
-    ) -> tuple[InboundLine, ...]:
+        self, inbound_ids: Collection[int], move: InboundMove, *, now: int | None = None
+    ) -> tuple[InboundMessage, ...]:
         """Move all of these lines, or none, and return them by id."""
         rows.refuse_unfit(move.thread_id, move.reason)
-        asked, at = frozenset(line_ids), self._desk.at(now)
+        asked, at = frozenset(inbound_ids), self._desk.at(now)
         return await self._desk.write(lambda db: move_lines(db, asked, move, at))
 
-    async def edit(self, key: LineKey, body: dict[str, Json], *, now: int | None = None) -> InboundLine:
+    async def edit(self, key: InboundKey, body: dict[str, Json], *, now: int | None = None) -> InboundMessage:
         """Replace the body of an open line and raise its revision; the same body again changes nothing."""
         text, at = rows.written(body), self._desk.at(now)
         return await self._desk.write(lambda db: edit(db, key, text, at))
 
-    async def find(self, key: LineKey) -> InboundLine | None:
+    async def find(self, key: InboundKey) -> InboundMessage | None:
         """Return the line with this key."""
         return await self._desk.look(lambda db: find(db, key))
 
-    async def lines(self, line_ids: Collection[int]) -> tuple[InboundLine, ...]:
-        """Return those of these lines that exist, by id; at most `MAX_LINES` ids."""
-        asked = frozenset(line_ids)
-        if len(asked) > MAX_LINES:
+    async def messages(self, inbound_ids: Collection[int]) -> tuple[InboundMessage, ...]:
+        """Return those of these lines that exist, by id; at most `MAX_INBOUND` ids."""
+        asked = frozenset(inbound_ids)
+        if len(asked) > MAX_INBOUND:
             raise InvalidRecord(
-                f"{len(asked)} lines were asked for, {MAX_LINES} are the most", value=len(asked)
+                f"{len(asked)} lines were asked for, {MAX_INBOUND} are the most", value=len(asked)
             )
         return await self._listed("readable_lines", (_named(asked),))
 
-    async def open_lines(
+    async def open_messages(
         self,
         *,
-        status: LineStatus | None = None,
+        status: InboundStatus | None = None,
         session_key: str | None = None,
         after: int = 0,
-        limit: int = MAX_LINES,
-    ) -> tuple[InboundLine, ...]:
+        limit: int = MAX_INBOUND,
+    ) -> tuple[InboundMessage, ...]:
         """Return open lines by id, of one of the open states and one session where that is asked."""
         values = {
             "status": status and status.value,
@@ -157,23 +159,25 @@ class SqliteInboundJournal:
             "after": max(0, min(after, rows.NEWEST)),
             "limit": rows.page(limit),
         }
-        statement = "open_lines" if session_key is None else "open_lines_of_session"
+        statement = "open_messages" if session_key is None else "open_lines_of_session"
         return await self._listed(statement, values)
 
-    async def newest(self, platform: str, *, limit: int = MAX_LINES) -> tuple[InboundLine, ...]:
+    async def newest(self, platform: str, *, limit: int = MAX_INBOUND) -> tuple[InboundMessage, ...]:
         """Return the lines of a platform that were received last, the newest first, however they ended."""
         return await self._listed("newest", (platform, rows.page(limit)))
 
-    async def counts(self) -> dict[LineStatus, int]:
+    async def counts(self) -> dict[InboundStatus, int]:
         """Count all lines by status, states without lines left out."""
         found = await self._desk.look(lambda db: db.execute(SQL["counts"]).fetchall())
-        return {LineStatus(status): number for status, number in found}
+        return {InboundStatus(status): number for status, number in found}
 
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
         """Remove up to `limit` lines that are not open and were last changed before `older_than`."""
         return await self._desk.write(lambda db: purge(db, older_than, limit))
 
-    async def _listed(self, statement: str, values: Values | tuple[object, ...]) -> tuple[InboundLine, ...]:
+    async def _listed(
+        self, statement: str, values: Values | tuple[object, ...]
+    ) -> tuple[InboundMessage, ...]:
         return await self._desk.look(
             lambda db: tuple(map(rows.line, db.execute(SQL[statement], values).fetchall()))
         )
