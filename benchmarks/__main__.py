@@ -1,15 +1,22 @@
-"""Runs the benchmarks named on the command line, or all of them: `python -m benchmarks sending reading`."""
+"""Runs the benchmarks named on the command line, or all of them: `python -m benchmarks sending reading`.
+
+`--tiny` has each do as little as shows that it still runs.
+"""
 
 import asyncio
 import inspect
+import os
 import platform
 import sys
 from importlib import import_module
+
+from benchmarks.figures import TINY
 
 ALL = (
     "shape",
     "starting",
     "layers",
+    "http",
     "sending",
     "reading",
     "globs",
@@ -26,7 +33,10 @@ ALL = (
 
 def main() -> None:
     """Print a table for each benchmark."""
-    chosen = sys.argv[1:] or ALL
+    words = sys.argv[1:]
+    if "--tiny" in words:
+        os.environ[TINY] = "yes"  # also for the processes that a benchmark starts
+    chosen = [word for word in words if word != "--tiny"] or ALL
     unknown = set(chosen) - {*ALL, "soak"}
     if unknown:
         raise SystemExit(

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from mcp.types import CallToolResult, TextContent, Tool
+from mcp.types import CallToolResult, ListToolsResult, PaginatedRequestParams, TextContent
 
 from postroom.app.config import load_settings
 from postroom.app.wiring import Application
@@ -19,10 +19,10 @@ BODY = "The build of module seven failed in the linker; see the log below and te
 class WithEmptyTool(PostroomMcpServer):
     """The server with one tool more, which does nothing: what any call costs."""
 
-    async def list_tools(self) -> list[Tool]:
-        """Return the tools, and the empty one."""
-        tools = await super().list_tools()
-        return [*tools, tools[0].model_copy(update={"name": "empty"})]
+    async def _list_tools(self, context: Any, asked: PaginatedRequestParams) -> ListToolsResult:
+        """Return the tools, and the empty one: a client asks anew at each call of one that is not listed."""
+        tools = (await super()._list_tools(context, asked)).tools
+        return ListToolsResult(tools=[*tools, tools[0].model_copy(update={"name": "empty"})])
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> CallToolResult:
         """Answer the empty tool at once."""
@@ -78,6 +78,11 @@ def with_empty_tool(house: Application) -> PostroomMcpServer:
     """Make an MCP server over a house, with the empty tool."""
     server = house.mcp_server()
     server.__class__ = WithEmptyTool
+    server._lowlevel_server.add_request_handler(  # noqa: SLF001 - it took the method that is replaced
+        "tools/list",
+        PaginatedRequestParams,
+        server._list_tools,  # noqa: SLF001 - as above
+    )
     return server
 
 

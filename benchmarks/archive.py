@@ -17,16 +17,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.figures import size
 from postroom.mail.archive.commit import commit_stream, file_changes
 from postroom.mail.archive.repository import ArchiveRepository
 
-HELD = 10_000
+HELD = size(10_000, 1000)
 NOW = 1_760_000_000_000
-SECONDS_EACH = 5.0
+SECONDS_EACH = size(5.0, 0.2)
 """How long each way is measured."""
 TIDY_EVERY = 50
 """Batches between two looks at the packs; the time it takes counts."""
-IMPORTED = 2_000
+IMPORTED = size(2_000, 50)
 MESSAGE_BYTES = 1_200
 ENVIRONMENT = {
     "PATH": os.environ["PATH"],

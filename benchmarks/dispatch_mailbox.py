@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from benchmarks.figures import Table, median, ms
+from benchmarks.figures import Table, median, ms, size
 from benchmarks.peers import beside_dbos_on_sqlite, beside_those_on_postgres
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
@@ -25,9 +25,9 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.stores.sqlite import SqliteStore
 
 THREADS = 64
-RUNS = 3_000
-SAMPLES = 300
-QUEUED = 10_000
+RUNS = size(3_000, 60)
+SAMPLES = size(300, 5)
+QUEUED = size(10_000, 50)
 
 
 class Nothing(RunDispatchExecutor):

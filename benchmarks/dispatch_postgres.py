@@ -9,7 +9,7 @@ from pathlib import Path
 
 import asyncpg  # type: ignore[import-untyped]
 
-from benchmarks.figures import Table
+from benchmarks.figures import Table, size
 from benchmarks.peers import beside_those_on_postgres
 from postroom.contracts.dispatch import RunDispatch, RunDispatchResult
 from postroom.contracts.runs import RunStatus, TerminationReason
@@ -17,11 +17,11 @@ from postroom.stores.postgres import PostgresRunStores
 
 TASKS = 64
 SESSIONS = 16
-SECONDS = 4.0
+SECONDS = size(4.0, 0.2)
 LEASE = 30_000
 
 
-async def main(ended: int = 100_000) -> None:
+async def main(ended: int = size(100_000, 1_000)) -> None:
     """Print the table; measured on an empty schema and again with `ended` dispatches that have ended."""
     sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
     from postgres_server import running_postgres
@@ -97,7 +97,7 @@ async def _cycle(stores: PostgresRunStores, task: int, name: str) -> None:
 
 async def _alone(stores: PostgresRunStores) -> float:
     taken = []
-    for number in range(300):
+    for number in range(size(300, 5)):
         began = time.perf_counter()
         await _cycle(stores, 0, f"alone {number}")
         taken.append(time.perf_counter() - began)

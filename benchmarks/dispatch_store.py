@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import Table, median, ms, timed
+from benchmarks.figures import Table, median, ms, size, timed
 from benchmarks.peers import beside_dbos_on_sqlite
 from postroom.contracts.dispatch import RunDispatch, RunDispatchResult, RunDispatchStatus
 from postroom.contracts.run_stores import RunQuery
@@ -21,11 +21,11 @@ from postroom.stores.sqlite import SqliteStore
 TASKS = 64
 STEPS = 5
 """Calls in one life of a dispatch: enqueue, claim, start, result, ack."""
-TURN = 0.5
-TURNS = 10
-BARE_ROWS = 10_000
+TURN = size(0.5, 0.05)
+TURNS = size(10, 2)
+BARE_ROWS = size(10_000, 200)
 WIDTH = 250
-ROUNDS = 200
+ROUNDS = size(200, 10)
 LEASE = 30_000
 
 _NUMBERS = count(time.time_ns())
@@ -173,7 +173,7 @@ async def whether_it_stays_flat(few: SqliteStore, many: SqliteStore, number: int
         table.add(what, ms(median(long)), ms(median(short)), median(long) / median(short), "under 1.5")
 
 
-async def main(large: int = 1_000_000) -> None:
+async def main(large: int = size(1_000_000, 2_000)) -> None:
     """Print the tables."""
     async with _store() as few, _store() as many:
         await fill(few, 500)

@@ -5,14 +5,14 @@ import sys
 from typing import Any
 
 from benchmarks.application import PROJECT, fill, fresh_application, message_arguments
-from benchmarks.figures import Table, median, ms, timed
+from benchmarks.figures import Table, median, ms, size, timed
 from postroom.app.wiring import Application
 
-SMALL = 1_000
-ROUNDS = 300
+SMALL = size(1_000, 100)
+ROUNDS = size(300, 10)
 
 
-async def main(large: int = 1_000_000) -> None:
+async def main(large: int = size(1_000_000, 1_000)) -> None:
     """Print the table."""
     async with fresh_application() as small, fresh_application() as big:
         await fill(small, SMALL)

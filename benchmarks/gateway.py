@@ -23,7 +23,7 @@ from starlette.applications import Starlette
 from starlette.types import Message, Scope
 
 from benchmarks.dispatch_mailbox import Nothing, worst_stall
-from benchmarks.figures import Table, median, ms
+from benchmarks.figures import Table, median, ms, size
 from postroom.app.wiring import LOG_RESERVE
 from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation
@@ -46,15 +46,15 @@ from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.stores.sqlite import SqliteStore
 
-RATE = 200
+RATE = size(200, 50)
 """Lines a second that are offered, whatever becomes of them."""
-SESSIONS = 200
-SECONDS = 40
+SESSIONS = size(200, 10)
+SECONDS = size(40, 1)
 """Longer than the half minute after which a session's activity is written down again."""
-IDLE_SESSIONS = 5_000
+IDLE_SESSIONS = size(5_000, 50)
 ABREAST = 64
-LINES = 3_000
-ROUNDS = 3
+LINES = size(3_000, 50)
+ROUNDS = size(3, 1)
 PATIENCE = 600.0
 ROUTE = "bench"
 SECRET = "a secret of the benchmark"

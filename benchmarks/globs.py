@@ -9,10 +9,11 @@ from collections.abc import Callable
 from functools import partial
 from time import perf_counter
 
+from benchmarks.figures import size
 from postroom.mail.globs import Pattern, overlap, overlapping, parse_pattern
 
-LIVE = 5_000
-CHECKS = 200
+LIVE = size(5_000, 200)
+CHECKS = size(200, 5)
 FOLDERS = ("src", "tests", "docs", "web", "packages/core", "packages/ui")
 PARTS = ("alpha", "beta", "gamma", "delta", "eps", "zeta")
 

@@ -9,11 +9,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.figures import Table, median, ms, p95
+from benchmarks.figures import Table, median, ms, p95, size
 from benchmarks.starting import _postroom, _ready
 
-ROUNDS = 60
-WARM = 5
+ROUNDS = size(60, 2)
+WARM = size(5, 1)
 SCRIPT = Path(sys.executable).with_name("postroom")
 EDIT = {
     "session_id": "s",

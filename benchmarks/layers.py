@@ -15,9 +15,9 @@ from typing import Any
 from fastmcp import Client, FastMCP
 
 from benchmarks.application import fresh_application, with_empty_tool
-from benchmarks.figures import Table
+from benchmarks.figures import Table, size
 
-CALLS = 1_500
+CALLS = size(1_500, 20)
 CLIENTS = 1
 
 

@@ -5,11 +5,11 @@ import asyncio
 from fastmcp import Client
 
 from benchmarks.application import PROJECT, fill, fresh_application, with_empty_tool
-from benchmarks.figures import Table, median, ms, p95, timed
+from benchmarks.figures import Table, median, ms, p95, size, timed
 
-MESSAGES = 100_000
-LIVE = 5_000
-ROUNDS = 200
+MESSAGES = size(100_000, 500)
+LIVE = size(5_000, 500)
+ROUNDS = size(200, 6)
 SEARCHES = (
     "word42",
     "common",

@@ -14,14 +14,14 @@ from benchmarks.application import (
     two_agents,
     with_empty_tool,
 )
-from benchmarks.figures import Table, median, ms, timed
+from benchmarks.figures import Table, median, ms, size, timed
 from postroom.app.wiring import Application
 from postroom.stores.sqlite.connection import connect
 
-ROUNDS = 1_000
+ROUNDS = size(1_000, 20)
 TURN = 20
-AGENTS = 100
-MESSAGES = 20
+AGENTS = size(100, 5)
+MESSAGES = size(20, 2)
 
 
 def _bare(house: Application) -> sqlite3.Connection:

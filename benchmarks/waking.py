@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.figures import Table, ms
+from benchmarks.figures import Table, ms, size
 
-ROUNDS = 200
+ROUNDS = size(200, 2)
 PATIENCE = 20.0
 NOTE = 'cat > /dev/null; printf "%s\\n" "$(date +%s%N)" >> "$JOURNAL"; echo done'
 

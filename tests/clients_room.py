@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from postroom.app.clients.config_paths import SetupScope
 from postroom.app.clients.records import Records
 from postroom.app.clients.setting_up import Change, parts, plan, plan_removal, steadily
-from postroom.app.clients.spots import Scene
-from postroom.app.clients.standing import Standing, standing
+from postroom.app.clients.status import ClientStatus, status_of
 from postroom.app.clients.table import CLIENTS, Client, Way
 
 ADDRESS = "http://127.0.0.1:8765/mcp"
@@ -31,8 +31,8 @@ class Room:
         return {"HOME": str(self.home), "XDG_DATA_HOME": str(data), "PATH": "/nowhere", **self.more}
 
     @property
-    def scene(self) -> Scene:
-        return Scene(
+    def target(self) -> SetupScope:
+        return SetupScope(
             environment=self.environment,
             scope="user" if self.scope == "user" else "project",
             project=self.home / "harbour",
@@ -51,7 +51,7 @@ class Room:
         records = self.records
         self.now += 1000
         with records.kept():
-            wanted = parts(client, self.scene, way or client.way, address, hooks=hooks)
+            wanted = parts(client, self.target, way or client.way, address, hooks=hooks)
             return steadily(lambda: plan(client, wanted, records), records, self.now)
 
     def take_out(self, name: str) -> list[Change]:
@@ -59,16 +59,16 @@ class Room:
         client = BY_NAME[name]
         records = self.records
         with records.kept():
-            wanted = parts(client, self.scene, "http" if client.http else "stdio", "", hooks=True)
+            wanted = parts(client, self.target, "http" if client.http else "stdio", "", hooks=True)
             return steadily(lambda: plan_removal(client, wanted, records), records, self.now)
 
-    def standing(self, name: str, *, address: str = ADDRESS) -> Standing:
+    def status_of(self, name: str, *, address: str = ADDRESS) -> ClientStatus:
         """Say how a client stands."""
-        return standing(BY_NAME[name], self.scene, address, self.records)
+        return status_of(BY_NAME[name], self.target, address, self.records)
 
     def drifts(self, name: str, *, address: str = ADDRESS) -> list[str]:
         """Return what is wrong with a client, each in a word."""
-        return [one.drift for one in self.standing(name, address=address).findings]
+        return [one.drift for one in self.status_of(name, address=address).findings]
 
     def client(self, name: str) -> Client:
         return BY_NAME[name]

@@ -7,12 +7,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from benchmarks.figures import Table
+from benchmarks.figures import Table, size
 
 HERE = Path(__file__).resolve().parent
 PYTHON = HERE.parents[1] / ".venv-peers" / "bin" / "python"
 MISSING = "not installed: make peers"
-JOBS = 1_000
+JOBS = size(1_000, 20)
 KEYS = 64
 """Threads that the jobs of a peer belong to; of one only one is executed at a time."""
 

@@ -1,4 +1,4 @@
-"""Server-sent events as they travel, for every room that streams. Knows nothing of what they tell."""
+"""Writes server-sent events for every room that streams; ADR 33 says why no library does."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -10,29 +10,29 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 SLOWEST: Final = 30.0
-"""Seconds in which a reader must take one piece; one that does not is cut off, and may come again."""
+"""Seconds in which a reader must take one piece; a slower one is cut off, and may come back."""
 
 
 def entry(kind: str, data: str, *, number: int | str | None = None) -> str:
-    """Return one event; `data` is one line. Who is cut off behind it says `number` when it comes again."""
+    """Return one event; `data` is one line. A reader that was cut off sends `number` when it comes back."""
     named = "" if number is None else f"id: {number}\n"
     return f"{named}event: {kind}\ndata: {data}\n\n"
 
 
 def retry(milliseconds: int) -> str:
-    """Return what tells a reader after how long to come again."""
+    """Return what tells a reader how long to wait before it comes back."""
     return f"retry: {milliseconds}\n\n"
 
 
 def beat(number: int | str | None = None) -> str:
-    """Return a sign of life, which no reader is told of; with a number it moves the reader's place on."""
+    """Return a keep-alive comment, which no reader sees; with a number it moves the reader's place on."""
     return ": still here\n\n" if number is None else f": still here\nid: {number}\n\n"
 
 
 class SseResponse(StreamingResponse):
-    """A stream of events; the source is closed as soon as nobody reads any more.
+    """A stream of events; its source is closed as soon as nobody reads it any more.
 
-    What waits for a slow reader is one piece, and what the connection buffers.
+    At most one piece, and what the connection buffers, waits for a slow reader.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class SseResponse(StreamingResponse):
         *,
         left: Callable[[], None],
     ) -> None:
-        """`left` is called when it is over, also when nobody began to read."""
+        """`left` is called when the stream is over, even if nobody began to read."""
         # A proxy that buffers would keep the events to itself.
         unbuffered = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(source, headers={**unbuffered, **(headers or {})}, media_type="text/event-stream")

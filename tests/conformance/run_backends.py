@@ -3,24 +3,25 @@
 A backend that is not there is a skip with its reason, and a failure where `CI` is set.
 """
 
-import asyncio
 import importlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
+import psycopg
 import pytest
 import pytest_asyncio
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.run_stores import RunStores
 from postroom.stores.memory import MemoryRunStores
+from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.runs.ports import SqlRunStores
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
@@ -37,10 +38,8 @@ def missing(backend: str) -> str | None:
         return "SqliteStore has no runs"
     if backend != "postgres":
         return None
-    if find_spec("asyncpg") is None:
-        return "asyncpg is not installed"
-    if not hasattr(importlib.import_module("postroom.stores.postgres"), "PostgresRunStores"):
-        return "postroom.stores.postgres has no PostgresRunStores"
+    if find_spec("psycopg") is None:
+        return "psycopg is not installed"
     reason: str | None = importlib.import_module("postgres_server").missing_postgres()
     return reason
 
@@ -55,39 +54,33 @@ def refuse_missing(backend: str) -> None:
 def postgres_dsn() -> Iterator[str]:
     """A server for all tests of this process."""
     with importlib.import_module("postgres_server").running_postgres() as dsn:
-        quick = f"{dsn}{'&' if '?' in dsn else '?'}synchronous_commit=off"
+        quick = f"{dsn}{'&' if '?' in dsn else '?'}options=-c%20synchronous_commit%3Doff"
         yield quick  # what a power cut would lose is no promise of this suite, and a sync takes most of its time
-        asyncio.run(_forget(dsn))
+        _forget(dsn)
 
 
-async def _emptied(dsn: str) -> None:
+def _emptied(dsn: str) -> None:
     """Leave no row in the schema, which costs less than a new one."""
-    session = await importlib.import_module("asyncpg").connect(dsn)
-    try:
-        tables = await session.fetch(
-            "SELECT format('%I.%I', schemaname, tablename) FROM pg_tables WHERE schemaname = $1 AND tablename <> $2",
-            SCHEMA,
-            LEDGER,
-        )
-        await session.execute(";".join(f"DELETE FROM {name}" for [name] in tables))
-    finally:
-        await session.close()
+    with psycopg.connect(dsn, autocommit=True) as session:
+        tables = session.execute(
+            "SELECT format('%%I.%%I', schemaname, tablename) FROM pg_tables"
+            " WHERE schemaname = %s AND tablename <> %s",
+            (SCHEMA, LEDGER),
+        ).fetchall()
+        session.execute(f"TRUNCATE {', '.join(name for [name] in tables)} CASCADE")
 
 
-async def _forget(dsn: str) -> None:
+def _forget(dsn: str) -> None:
     """Remove the schema; the server may be one that stays."""
-    session = await importlib.import_module("asyncpg").connect(dsn)
-    try:
-        await session.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
-    finally:
-        await session.close()
+    with psycopg.connect(dsn, autocommit=True) as session:
+        session.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
 
 
 @dataclass(frozen=True)
 class Place:
     """Where stores of one kind can be opened again and again, empty each time.
 
-    What is on disk is opened and closed outside of the event loop, what is behind a connection inside.
+    They are opened and closed outside of the event loop.
     """
 
     backend: str
@@ -102,36 +95,22 @@ class Place:
             path = self.folder / f"postroom-{next(_FILES)}.db"
             held = SqliteStore.open(path, clock=clock, purpose=PURPOSE)
             return Prepared(stores=held.runs, close=held.close)
-        kind: Any = importlib.import_module("postroom.stores.postgres").PostgresRunStores
-
-        async def connect() -> Any:
-            stores = await kind.open(self.dsn, schema=SCHEMA, clock=clock)
-            await _emptied(self.dsn)
-            return stores
-
-        return Prepared(connect=connect)
+        stored = PostgresStore.open(self.dsn, schema=SCHEMA, clock=clock)
+        _emptied(self.dsn)
+        return Prepared(stores=SqlRunStores(stored), close=stored.close)
 
 
 @dataclass(frozen=True)
 class Prepared:
     """Stores that are open, or can be once a loop runs."""
 
-    stores: RunStores | None = None
+    stores: RunStores
     close: Callable[[], None] = lambda: None
-    connect: Callable[[], Awaitable[Any]] | None = None
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[RunStores]:
         """Give the stores, for as long as the block lasts."""
-        if self.connect is None:
-            assert self.stores is not None
-            yield self.stores
-            return
-        stores = await self.connect()
-        try:
-            yield stores
-        finally:
-            await stores.close()
+        yield self.stores
 
 
 @pytest.fixture(params=BACKENDS)

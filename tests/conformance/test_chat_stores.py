@@ -10,7 +10,9 @@ from datetime import timedelta
 from functools import partial
 from importlib import resources
 from typing import Any
+from uuid import uuid4
 
+import psycopg
 import pytest
 import pytest_asyncio
 import structlog
@@ -36,7 +38,7 @@ from postroom.stores.postgres.driver import Connection
 from postroom.stores.postgres.statements import load_statements as postgres_statements
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
-from postroom.stores.sqlite.statements import load_statements
+from postroom.stores.statements import statements
 from postroom.testing import ManualClock
 from postroom.testing.conformance import (
     chat_intake,
@@ -58,6 +60,7 @@ from postroom.testing.conformance.chat_stores import PROMISES
 
 __all__ = ["postgres_dsn", "run_place"]
 
+SCHEMA = f"chats_{uuid4().hex}"
 DONE = InboundStatus.DONE
 on_disk = pytest.mark.parametrize("run_place", ["sqlite", "postgres"], indirect=True)
 """For what memory has no part in: it always reads back, and has no schema."""
@@ -79,8 +82,6 @@ async def opened(prepared: Prepared, store: SqliteStore | None) -> AsyncIterator
     async with prepared.opened() as runs:
         if store is not None:
             yield Opened(runs, store.chat, partial(on_the_writer, store))
-        elif isinstance(runs, PostgresRunStores):
-            yield Opened(runs, runs.chat, runs.place.database.write)
         else:
             assert isinstance(runs, MemoryRunStores)
             yield Opened(runs, runs.chat, nowhere)
@@ -110,13 +111,24 @@ def prepared_place(run_place: Place, clock: ManualClock) -> Iterator[tuple[Prepa
         yield Prepared(stores=store.runs), store
         store.close()
     else:
-        yield run_place.prepared(clock), None
+        yield Prepared(stores=MemoryRunStores(clock)), None
 
 
 @pytest_asyncio.fixture
-async def place(prepared_place: tuple[Prepared, SqliteStore | None]) -> AsyncIterator[Opened]:
-    async with opened(*prepared_place) as found:
-        yield found
+async def place(
+    run_place: Place, prepared_place: tuple[Prepared, SqliteStore | None], clock: ManualClock
+) -> AsyncIterator[Opened]:
+    if run_place.backend != "postgres":
+        async with opened(*prepared_place) as found:
+            yield found
+        return
+    with psycopg.connect(run_place.dsn, autocommit=True) as session:
+        session.execute(f'DROP SCHEMA IF EXISTS "{SCHEMA}" CASCADE')
+    runs = await PostgresRunStores.open(run_place.dsn, schema=SCHEMA, clock=clock)
+    try:
+        yield Opened(runs, runs.chat, runs.place.database.write)
+    finally:
+        await runs.close()
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
@@ -168,7 +180,7 @@ async def test_a_line_that_does_not_read_back_stops_no_other(
     stores = place.chat
     lines = [await received(stores, f"m{number}") for number in range(4)]
     bad = lines[1]
-    await place.spoil("UPDATE chat_lines SET body = $1 WHERE inbound_id = $2", body, bad.inbound_id)
+    await place.spoil("UPDATE chat_lines SET body = $1 WHERE line_id = $2", body, bad.inbound_id)
     others = inbound_ids([lines[0], *lines[2:]])
     with structlog.testing.capture_logs() as logs:
         for _ in range(2):
@@ -187,7 +199,7 @@ async def test_a_page_is_whole_whatever_does_not_read_back(place: Opened) -> Non
     stores = place.chat
     lines = [await received(stores, f"m{number}") for number in range(6)]
     for line in lines[:4]:
-        await place.spoil("UPDATE chat_lines SET body = '{' WHERE inbound_id = $1", line.inbound_id)
+        await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", line.inbound_id)
     assert inbound_ids(await stores.intake_log.open_messages(limit=2)) == inbound_ids(lines[4:])
 
 
@@ -197,7 +209,7 @@ async def test_who_asks_for_a_line_that_does_not_read_back_learns_it(
 ) -> None:
     stores = place.chat
     first, bad = await received(stores, "m1"), await received(stores, "m2")
-    await place.spoil("UPDATE chat_lines SET body = '{' WHERE inbound_id = $1", bad.inbound_id)
+    await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", bad.inbound_id)
     for call in (
         lambda: stores.intake_log.find(bad.key),
         lambda: stores.intake_log.edit(bad.key, {"n": 1}),
@@ -214,7 +226,7 @@ async def test_who_asks_for_a_line_that_does_not_read_back_learns_it(
 async def test_what_was_said_of_a_line_goes_with_it(place: Opened, clock: ManualClock) -> None:
     stores = place.chat
     bad = await brought_to(stores, "m1", DONE)
-    await place.spoil("UPDATE chat_lines SET body = '{' WHERE inbound_id = $1", bad.inbound_id)
+    await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", bad.inbound_id)
     assert await stores.intake_log.messages([bad.inbound_id]) == ()
     assert len(await place.spoil("SELECT id FROM run_quarantine WHERE kind = 'line'")) == 1
     clock.advance(timedelta(seconds=1))
@@ -271,15 +283,19 @@ async def test_a_person_that_does_not_read_back_stops_no_other(place: Opened) ->
 # What the schema of SQLite and its statements promise
 
 
-STATEMENTS = load_statements("chat")
+STATEMENTS = {
+    name.removeprefix("chats."): one
+    for name, one in statements("sqlite").items()
+    if name.startswith("chats.")
+}
 ON_POSTGRES = postgres_statements("chat")
 MAY_BE_SCANNED = {"json_each", "run_quarantine", "chat_requests"}
 SMALL = {"chat_lines_open", "chat_lines_ended"}
 """What is open; and what has ended, which a count at long intervals and a purge read without the lines."""
 IN_ORDER = (
     "lines",
-    "open_messages",
-    "open_lines_of_session",
+    "open_lines",
+    "open_inbound_of_session",
     "sessions",
     "conversations",
     "people",
@@ -303,9 +319,8 @@ def empty() -> Iterator[sqlite3.Connection]:
 
 
 def plan(connection: sqlite3.Connection, name: str) -> list[str]:
-    named = re.findall(r":([a-z_]+)", STATEMENTS[name])
-    values: Any = dict.fromkeys(named) if named else [None] * STATEMENTS[name].count("?")
-    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {STATEMENTS[name]}", values)]
+    values = dict.fromkeys(STATEMENTS[name].parameters)
+    return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {STATEMENTS[name].text}", values)]
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
@@ -321,15 +336,17 @@ def test_a_page_is_read_in_its_order(empty: sqlite3.Connection, name: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("folder", "names"), [("sqlite/chat", STATEMENTS), ("postgres", ON_POSTGRES)], ids=["sqlite", "postgres"]
+    ("folder", "area", "names"),
+    [("chats", "chats.", STATEMENTS), ("postgres", "", ON_POSTGRES)],
+    ids=["chats", "postgres"],
 )
-def test_every_statement_is_used(folder: str, names: dict[str, str]) -> None:
+def test_every_statement_is_used(folder: str, area: str, names: dict[str, Any]) -> None:
     entries = resources.files("postroom.stores").joinpath(folder).iterdir()
     chat = [
         one for one in entries if one.name.endswith(".py") and (folder != "postgres" or "chat" in one.name)
     ]
     source = "".join(one.read_text("utf-8") for one in chat)
-    assert [name for name in names if f'"{name}"' not in source] == []
+    assert [name for name in names if f'"{area}{name}"' not in source] == []
 
 
 @pytest.mark.parametrize("table", RECORDS)
@@ -439,13 +456,13 @@ async def test_the_schema_refuses_what_must_never_be_twice(place: Opened) -> Non
 
 READ_WHOLE = {"requests": "a few, of all platforms where none is named"}
 FOUND_BY = {
-    "open_messages": "chat_lines_open ",
-    "open_lines_of_session": "chat_lines_open_of_session ",
+    "open_lines": "chat_lines_open ",
+    "open_inbound_of_session": "chat_lines_open_of_session ",
     "purge": "chat_lines_ended ",
     "receive": "chat_lines_key ",
     "lock_lines": "chat_lines_pkey ",
     "conversations": "chat_conversations_active ",
-    "conversations_titled": "chat_conversations_title ",
+    "threads_titled": "chat_conversations_title ",
 }
 """What finds the rows of a statement, of `chat_lines` nothing else."""
 
@@ -469,7 +486,7 @@ async def test_history_is_not_looked_at_even_when_planned_on_empty_tables(place:
     found = await place.runs.place.database.with_session(plans)
     assert {name for name, text in found.items() if "Seq Scan" in text} <= READ_WHOLE.keys()
     assert {name: found[name] for name, index in FOUND_BY.items() if index not in found[name]} == {}
-    for name in ("open_messages", "open_lines_of_session"):
+    for name in ("open_lines", "open_inbound_of_session"):
         assert set(re.findall(r"chat_lines_\w+", found[name])) == {FOUND_BY[name].strip()}
 
 

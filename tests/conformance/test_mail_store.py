@@ -1,29 +1,27 @@
 """Every promise of the mail store's port, on every store."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from conformance.run_backends import postgres_dsn, refuse_missing
 from postroom.contracts.store import MailStore
-from postroom.stores.memory import MemoryStore
+from postroom.stores.mail.stores import StoredMail
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
+from postroom.testing.conformance.given import agent, an_office, never_made, put_message
 from postroom.testing.conformance.mail_store import PROMISES, Promise
+from store_kinds import KINDS, opened
 
-Closable = MemoryStore | SqliteStore
-
-BACKENDS: dict[str, Callable[[Path, ManualClock], Closable]] = {
-    "memory": lambda path, clock: MemoryStore(),
-    "sqlite": lambda path, clock: SqliteStore.open(path / "postroom.db", clock=clock, purpose="test"),
-}
+__all__ = ["postgres_dsn"]
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=KINDS)
 def mail_store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[MailStore]:
-    store = BACKENDS[request.param](tmp_path, clock)
-    yield store
-    store.close()
+    refuse_missing(request.param)
+    with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
+        yield StoredMail(store)
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
@@ -36,3 +34,13 @@ async def test_a_mail_store_keeps_its_promise(
 def test_no_promise_is_made_twice() -> None:
     names = [promise.__name__ for promise in PROMISES]
     assert len(names) == len(set(names))
+
+
+async def test_on_sqlite_a_change_that_was_undone_leaves_its_ids_to_the_next(
+    sqlite_store: SqliteStore,
+) -> None:
+    here = await an_office(sqlite_store)
+    await never_made(sqlite_store, lambda tx: put_message(tx, here.ada, [here.ben]))
+    await never_made(sqlite_store, lambda tx: agent(tx, here.project.id, "Dot"))
+    assert (await sqlite_store.write(lambda tx: put_message(tx, here.ada, [here.ben]))).id == 1
+    assert (await sqlite_store.write(lambda tx: agent(tx, here.project.id, "Eve"))).id == here.cyd.id + 1

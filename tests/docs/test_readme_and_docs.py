@@ -248,27 +248,31 @@ def anchors(path: Path) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_link_leads_somewhere(path: Path) -> None:
-    lost = []
-    for link in LINK.findall(FENCED.sub("", path.read_text(encoding="utf-8"))):
-        if link.startswith(("https://", "http://")):
-            continue
-        target, _, anchor = link.partition("#")
-        page = (path.parent / target).resolve() if target else path
-        if not page.exists() or (anchor and anchor not in anchors(page)):
-            lost.append(link)
-    assert lost == []
+def test_every_link_leads_somewhere(subtests: pytest.Subtests) -> None:
+    for path in TEXTS:
+        with subtests.test(path=path):
+            lost = []
+            for link in LINK.findall(FENCED.sub("", path.read_text(encoding="utf-8"))):
+                if link.startswith(("https://", "http://")):
+                    continue
+                target, _, anchor = link.partition("#")
+                page = (path.parent / target).resolve() if target else path
+                if not page.exists() or (anchor and anchor not in anchors(page)):
+                    lost.append(link)
+            assert lost == []
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_file_that_is_named_is_there(path: Path) -> None:
-    lost = []
-    for name, function in SOURCE_PATH.findall(path.read_text(encoding="utf-8")):
-        file = ROOT / name
-        if not file.exists() or (function and f"def {function}(" not in file.read_text(encoding="utf-8")):
-            lost.append(f"{name}::{function}" if function else name)
-    assert lost == []
+def test_every_file_that_is_named_is_there(subtests: pytest.Subtests) -> None:
+    for path in TEXTS:
+        with subtests.test(path=path):
+            lost = []
+            for name, function in SOURCE_PATH.findall(path.read_text(encoding="utf-8")):
+                file = ROOT / name
+                if not file.exists() or (
+                    function and f"def {function}(" not in file.read_text(encoding="utf-8")
+                ):
+                    lost.append(f"{name}::{function}" if function else name)
+            assert lost == []
 
 
 def test_every_page_is_reached_from_the_first() -> None:
@@ -277,26 +281,28 @@ def test_every_page_is_reached_from_the_first() -> None:
     assert [path.name for path in DOCS if path != first and path not in linked] == []
 
 
-@pytest.mark.parametrize("path", ADRS, ids=lambda path: path.stem)
-def test_a_decision_says_why_what_follows_and_what_holds_it(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    heads = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    assert heads == ["Context", "Decision", "Consequences", "Checked by"]
-    assert text.startswith(f"# {int(path.stem[:4])}. ")
-    assert len(text.splitlines()) <= 60
+def test_a_decision_says_why_what_follows_and_what_holds_it(subtests: pytest.Subtests) -> None:
+    for path in ADRS:
+        with subtests.test(path=path):
+            text = path.read_text(encoding="utf-8")
+            heads = re.findall(r"^## (.*)$", text, re.MULTILINE)
+            assert heads == ["Context", "Decision", "Consequences", "Checked by"]
+            assert text.startswith(f"# {int(path.stem[:4])}. ")
+            assert len(text.splitlines()) <= 60
 
 
 def test_decisions_are_numbered_without_gaps() -> None:
     assert [int(path.stem[:4]) for path in ADRS] == list(range(1, len(ADRS) + 1))
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_configuration_that_is_shown_reads(path: Path) -> None:
-    for language, text in FENCED.findall(path.read_text(encoding="utf-8")):
-        if language == "json":
-            json.loads(text)
-        elif language == "toml":
-            tomllib.loads(text)
+def test_every_configuration_that_is_shown_reads(subtests: pytest.Subtests) -> None:
+    for path in TEXTS:
+        with subtests.test(path=path):
+            for language, text in FENCED.findall(path.read_text(encoding="utf-8")):
+                if language == "json":
+                    json.loads(text)
+                elif language == "toml":
+                    tomllib.loads(text)
 
 
 def test_clients_are_shown_the_address_of_a_server_with_no_settings() -> None:
@@ -307,12 +313,13 @@ def test_clients_are_shown_the_address_of_a_server_with_no_settings() -> None:
     assert set(shown) == {address}
 
 
-@pytest.mark.parametrize("name", ["app", "config", "db", "storage"])
-def test_every_import_name_is_told(name: str) -> None:
-    told = (ROOT / "docs/import-names.md").read_text(encoding="utf-8")
-    row = next(line for line in told.splitlines() if line.startswith(f"| `mcp_agent_mail.{name}` |"))
-    exported = importlib.import_module(f"mcp_agent_mail.{name}").__all__
-    assert [one for one in exported if not re.search(rf"`{one}[`(]", row)] == []
+def test_every_import_name_is_told(subtests: pytest.Subtests) -> None:
+    for name in ["app", "config", "db", "storage"]:
+        with subtests.test(name=name):
+            told = (ROOT / "docs/import-names.md").read_text(encoding="utf-8")
+            row = next(line for line in told.splitlines() if line.startswith(f"| `mcp_agent_mail.{name}` |"))
+            exported = importlib.import_module(f"mcp_agent_mail.{name}").__all__
+            assert [one for one in exported if not re.search(rf"`{one}[`(]", row)] == []
 
 
 def test_the_place_for_the_figures_is_marked() -> None:

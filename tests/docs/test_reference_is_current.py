@@ -59,9 +59,10 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("name", LINES)
-def test_a_page_leaves_nothing_out(name: str) -> None:
-    assert [line for line in LINES[name] if f"\n{line}" not in page(name)] == []
+def test_a_page_leaves_nothing_out(subtests: pytest.Subtests) -> None:
+    for name in LINES:
+        with subtests.test(name=name):
+            assert [line for line in LINES[name] if f"\n{line}" not in page(name)] == []
 
 
 class NoWriter:

@@ -43,7 +43,7 @@ class AcpRoom(Room):
     def __init__(self, folder: Path, runner: Runner, **fields: Any) -> None:
         super().__init__(folder, runner, **{"limits": QUICK, **fields})
         self.commands = self.executor
-        self.acp = AcpExecutor(self.runners, self.commands.workshop)
+        self.acp = AcpExecutor(self.runners, self.commands.process_runner)
 
     async def ends(self, text: str = "go", *decisions: tuple[str, ToolCallResume], **names: str) -> Any:
         """Run it and return its result."""

@@ -235,7 +235,7 @@ async def test_a_session_is_not_restored_where_that_is_not_wanted_or_not_possibl
 async def test_processes_that_cannot_be_ended_are_named(tmp_path: Path) -> None:
     room = AcpRoom(tmp_path, agent("say('x')"))
 
-    class Powerless(type(room.acp.workshop.machine)):  # type: ignore[misc]
+    class Powerless(type(room.acp.process_runner.machine)):  # type: ignore[misc]
         def find(self, wanted: Any) -> Any:
             return (*super().find(wanted), replace(self.look(1), pid=999_999))
 
@@ -243,7 +243,7 @@ async def test_processes_that_cannot_be_ended_are_named(tmp_path: Path) -> None:
             return None if process.pid == 999_999 else super().send(process, wish)
 
     room.acp._with = replace(
-        room.acp.workshop, machine=Powerless(), limits=replace(QUICK, kill_wait=QUICK.grace)
+        room.acp.process_runner, machine=Powerless(), limits=replace(QUICK, kill_wait=QUICK.grace)
     )
     with pytest.raises(CommandNotEnded, match="999999"):
         await room.run()
@@ -261,19 +261,29 @@ def test_recipes_are_commands(tmp_path: Path, recipe: str) -> None:
     assert room.acp.words_of(Runner(kind="acp", recipe=recipe, cwd="/", resume=True))
 
 
-@pytest.mark.parametrize(
-    ("fields", "why", "remedy"),
-    [
-        ({"prompt": "argument"}, "the runner's prompt is refused: .* told its prompt by the protocol", "leave it"),
+def test_an_acp_runner_has_its_words_by_the_protocol(subtests: pytest.Subtests) -> None:
+    for fields, why, remedy in [
+        (
+            {"prompt": "argument"},
+            "the runner's prompt is refused: .* told its prompt by the protocol",
+            "leave it",
+        ),
         ({"prompt": "file"}, "the runner's prompt is refused", "leave it out"),
         ({"argv": ("x", "{prompt}")}, "the runner's argv is refused: .* by the protocol", "take {prompt}"),
-        ({"argv": ("x", "--in={prompt_file}")}, "the runner's argv is refused: .* by the protocol", "take {prompt}"),
-        ({"argv": ()}, "no command is named", "or a recipe that has a command: claude, codex, gemini, opencode"),
+        (
+            {"argv": ("x", "--in={prompt_file}")},
+            "the runner's argv is refused: .* by the protocol",
+            "take {prompt}",
+        ),
+        (
+            {"argv": ()},
+            "no command is named",
+            "or a recipe that has a command: claude, codex, gemini, opencode",
+        ),
         ({"argv": (" ",)}, "its first word is the program", ""),
         ({"recipe": "cursor"}, "'cursor' is not known", "one of: shell, claude"),
-    ],
-)  # fmt: skip
-def test_an_acp_runner_has_its_words_by_the_protocol(fields: dict[str, Any], why: str, remedy: str) -> None:
-    with pytest.raises(InvalidRunner, match=why) as raised:
-        Runner(**{"kind": "acp", "argv": ("x",), "cwd": "/", **fields})
-    assert remedy in (raised.value.remedy or "")
+    ]:
+        with subtests.test(fields=fields, why=why, remedy=remedy):
+            with pytest.raises(InvalidRunner, match=why) as raised:
+                Runner(**{"kind": "acp", "argv": ("x",), "cwd": "/", **fields})
+            assert remedy in (raised.value.remedy or "")

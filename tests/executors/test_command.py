@@ -25,7 +25,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.command import CommandLimits
-from postroom.executors.processes.surroundings import masked, secrets_in
+from postroom.executors.processes.child_environment import masked, secrets_in
 
 ODD = 'it\'s "quoted" $(id) `id` \\ ; & | * \n second line\t– größer 日本語 🙂 {prompt} {prompt_file}'
 ECHO = "sys.stdout.write(%s)"
@@ -368,9 +368,8 @@ async def test_it_takes_nothing_while_it_runs_and_begins_again_after_a_crash(tmp
     assert CommandLimits().grace == timedelta(seconds=5)
 
 
-@pytest.mark.parametrize(
-    ("text", "is_cut", "shown"),
-    [
+def test_a_part_of_a_secret_is_masked_as_well(subtests: pytest.Subtests) -> None:
+    for text, is_cut, shown in [
         ("a SECRET-VALUE b SECRET-VALUE", False, "a [masked] b [masked]"),
         ("T-VALUE b", True, "[masked] b"),
         ("T-VALUE b", False, "T-VALUE b"),
@@ -379,11 +378,12 @@ async def test_it_takes_nothing_while_it_runs_and_begins_again_after_a_crash(tmp
         ("a SEC", False, "a SEC"),
         ("the second line here", False, "the [masked] here"),
         ("", True, "[masked]"),
-    ],
-)
-def test_a_part_of_a_secret_is_masked_as_well(text: str, is_cut: bool, shown: str) -> None:
-    secrets = secrets_in({"A_KEY": "SECRET-VALUE", "CERT_SECRET": "x\nsecond line\n", "OTHER": "here"})
-    assert masked(text, secrets, is_cut=is_cut) == shown
+    ]:
+        with subtests.test(text=text, is_cut=is_cut, shown=shown):
+            secrets = secrets_in(
+                {"A_KEY": "SECRET-VALUE", "CERT_SECRET": "x\nsecond line\n", "OTHER": "here"}
+            )
+            assert masked(text, secrets, is_cut=is_cut) == shown
 
 
 def test_a_secret_of_great_length_costs_little() -> None:

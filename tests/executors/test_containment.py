@@ -18,8 +18,7 @@ from postroom.contracts.errors import CommandNotEnded, CommandTimedOut, ThreadAl
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.command import CommandLimits
-from postroom.executors.processes import machine as seen_processes
-from postroom.executors.processes.machine import GroupOnly, Proc, Seen, Wanted
+from postroom.executors.processes.machine import Machine, Seen, Wanted
 from postroom.testing import ManualClock
 
 QUICK = CommandLimits(grace=timedelta(milliseconds=100))
@@ -138,7 +137,7 @@ async def test_a_program_that_forks_while_it_is_killed_is_ended(tmp_path: Path) 
         assert room.executor.cancel("t")
     assert run.result().termination == TerminationReason.cancelled()
     house = room.executor._with.house
-    assert await asyncio.to_thread(Proc().find, Wanted(variables=(("POSTROOM_HOUSE", house),))) == ()
+    assert await asyncio.to_thread(Machine().find, Wanted(variables=(("POSTROOM_HOUSE", house),))) == ()
 
 
 @pytest.mark.parametrize(
@@ -203,10 +202,10 @@ async def test_what_is_cancelled_while_it_starts_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """The cancel comes in the moment in which the process is there and nobody watches it yet."""
-    from postroom.executors.processes import workshop
+    from postroom.executors.processes import process_runner
 
     room = Room(tmp_path, script(DEAF + HANG), limits=QUICK)
-    loop, pids, plain = asyncio.get_running_loop(), [], workshop.started
+    loop, pids, plain = asyncio.get_running_loop(), [], process_runner.started
 
     def started(launch):  # type: ignore[no-untyped-def]
         process = plain(launch)
@@ -216,7 +215,7 @@ async def test_what_is_cancelled_while_it_starts_is_ended(
         loop.call_soon_threadsafe(act)
         return process
 
-    monkeypatch.setattr(workshop, "started", started)
+    monkeypatch.setattr(process_runner, "started", started)
     run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
     async with asyncio.timeout(PATIENCE):
         await asyncio.wait((run,))
@@ -282,7 +281,7 @@ async def test_a_thread_runs_once_and_one_that_is_being_ended_is_awaited(tmp_pat
 async def test_what_could_not_be_ended_is_named(tmp_path: Path) -> None:
     """A machine that signals nobody: as a process that waits for a disk that does not answer."""
 
-    class Powerless(Proc):
+    class Powerless(Machine):
         def send(self, process: Seen, wish: signal.Signals) -> int | None:
             return None
 
@@ -337,7 +336,7 @@ async def test_without_a_descriptor_left_a_program_is_ended_and_nobody_is_taken_
 async def test_a_leader_that_is_not_shown_is_ended_by_its_group(tmp_path: Path) -> None:
     """A system may hide processes of other users, as that of a program that changes its user."""
 
-    class Blind(Proc):
+    class Blind(Machine):
         def find(self, wanted: Wanted) -> tuple[Seen, ...]:
             return ()
 
@@ -364,17 +363,20 @@ async def test_the_first_process_of_a_container_reaps_what_it_inherits(tmp_path:
 
 
 @pytest.mark.parametrize("how", ["cancel", "exit"])
-async def test_without_proc_the_group_is_ended(
+async def test_where_the_system_has_no_descriptors_of_processes_all_are_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(seen_processes, "_SHOWS_PROCESSES", False)
     monkeypatch.delattr(os, "pidfd_open")
-    text = DEAF + FORKING + "tell('child', leave(lambda: None, setsid=False))\n" + READY
+    text = (
+        DEAF
+        + FORKING
+        + "tell('child', leave(lambda: None))\ntell('same', leave(lambda: None, setsid=False))\n"
+        + READY
+    )
     room = Room(tmp_path, script(text + (HANG if how == "cancel" else "")), limits=QUICK)
-    assert isinstance(room.executor._with.machine, GroupOnly)
     async with asyncio.TaskGroup() as group:
         run = group.create_task(room.executor.run(await room.activation(), room.sink))
-        pids = [await room.sink.number(name) for name in ("child", "pid")]
+        pids = [await room.sink.number(name) for name in ("child", "same", "pid")]
         assert how == "exit" or room.executor.cancel("t")
     assert not any(map(lives, pids))
     assert (run.result().response == "") is (how == "cancel")
@@ -382,7 +384,7 @@ async def test_without_proc_the_group_is_ended(
 
 
 def test_a_process_is_told_from_a_later_one_with_its_number() -> None:
-    machine = Proc()
+    machine = Machine()
     me = machine.look(os.getpid())
     assert me is not None
     later = Seen(pid=me.pid, started=me.started + 1)

@@ -128,15 +128,15 @@ async def test_what_runs_here_is_no_orphan(tmp_path: Path) -> None:
 
 def note_wrongly(room: Room, pid: int) -> None:
     """Note the process by a start that is not its own, by none, and by one after another start of the system."""
-    workshop = room.executor._with
-    known = workshop.machine.look(pid)
+    process_runner = room.executor._with
+    known = process_runner.machine.look(pid)
     assert known is not None
     for started, boot in [(known.started + 1, boot_id()), (known.started, "another"), (0, boot_id())]:
-        record = workshop.records.begin(
+        record = process_runner.records.begin(
             instance=f"{started} {boot}", house=HOUSE, run_id="r", dispatch_id="d"
         )
         changed = {"pid": pid, "started": started, "boot": boot, "owner_pid": 1 << 22}
-        path = workshop.records._path(record.instance, ".json")
+        path = process_runner.records._path(record.instance, ".json")
         path.write_text(json.dumps(json.loads(path.read_text()) | changed))
 
 

@@ -112,56 +112,73 @@ def read(recipe: Recipe, output: bytes, *, piece: int = 1 << 16, most: int = 1 <
     return reading, streamed + reading.end()
 
 
-@pytest.mark.parametrize("recipe", OUTPUTS)
-@pytest.mark.parametrize("piece", [1, 7, 1 << 16])
-def test_the_answer_the_session_and_the_use_are_read(recipe: Recipe, piece: int) -> None:
-    reading, streamed = read(recipe, OUTPUTS[recipe], piece=piece)
-    assert reading.answer() == "Done."
-    assert streamed == ("Done." if recipe is Recipe.GEMINI else "Looking. Done.")
-    assert reading.said.session in ("s-1", "th-1", "g-1", "ses_1")
-    assert (reading.said.usage.input_tokens, reading.said.usage.output_tokens) == (18, 7)
-    assert reading.said.usage.cost_micros == (12_345 if recipe in (Recipe.CLAUDE, Recipe.OPENCODE) else 0)
-    assert reading.said.error is None
+def test_the_answer_the_session_and_the_use_are_read(subtests: pytest.Subtests) -> None:
+    for recipe in OUTPUTS:
+        for piece in [1, 7, 1 << 16]:
+            with subtests.test(recipe=recipe, piece=piece):
+                reading, streamed = read(recipe, OUTPUTS[recipe], piece=piece)
+                assert reading.answer() == "Done."
+                assert streamed == ("Done." if recipe is Recipe.GEMINI else "Looking. Done.")
+                assert reading.said.session in ("s-1", "th-1", "g-1", "ses_1")
+                assert (reading.said.usage.input_tokens, reading.said.usage.output_tokens) == (18, 7)
+                assert reading.said.usage.cost_micros == (
+                    12_345 if recipe in (Recipe.CLAUDE, Recipe.OPENCODE) else 0
+                )
+                assert reading.said.error is None
 
 
-@pytest.mark.parametrize("recipe", OUTPUTS)
-def test_what_is_not_known_is_passed_over(recipe: Recipe) -> None:
+def test_what_is_not_known_is_passed_over(subtests: pytest.Subtests) -> None:
     """Between all lines: other text, other JSON, known types with contents of every wrong kind."""
-    kinds = ["assistant", "result_of_something", "thread.resumed", "text", "step_finish", "item.updated", "x"]
-    noise = b"not json\n{broken\n[1, 2]\nnull\n" + lines(
-        *(
-            {"type": kind, "message": wrong, "part": wrong, "item": wrong, "usage": wrong}
-            for kind in kinds
-            for wrong in (
-                None,
-                1,
-                "s",
-                [],
-                [1, None],
-                {"content": [1, {"type": "text", "text": 5}], "text": 7, "tokens": [], "cost": "free"},
+    for recipe in OUTPUTS:
+        with subtests.test(recipe=recipe):
+            kinds = [
+                "assistant",
+                "result_of_something",
+                "thread.resumed",
+                "text",
+                "step_finish",
+                "item.updated",
+                "x",
+            ]
+            noise = b"not json\n{broken\n[1, 2]\nnull\n" + lines(
+                *(
+                    {"type": kind, "message": wrong, "part": wrong, "item": wrong, "usage": wrong}
+                    for kind in kinds
+                    for wrong in (
+                        None,
+                        1,
+                        "s",
+                        [],
+                        [1, None],
+                        {
+                            "content": [1, {"type": "text", "text": 5}],
+                            "text": 7,
+                            "tokens": [],
+                            "cost": "free",
+                        },
+                    )
+                ),
+                {"type": None},
+                {"type": ["result"]},
+                {},
             )
-        ),
-        {"type": None},
-        {"type": ["result"]},
-        {},
-    )
-    if recipe is Recipe.GEMINI:
-        noise = b"warning {odd}\n"
-    pieces = OUTPUTS[recipe].split(b"\n") if recipe is not Recipe.GEMINI else [OUTPUTS[recipe]]
-    reading, _ = read(recipe, noise + (b"\n" + noise).join(pieces))
-    assert reading.answer() == "Done."
+            if recipe is Recipe.GEMINI:
+                noise = b"warning {odd}\n"
+            pieces = OUTPUTS[recipe].split(b"\n") if recipe is not Recipe.GEMINI else [OUTPUTS[recipe]]
+            reading, _ = read(recipe, noise + (b"\n" + noise).join(pieces))
+            assert reading.answer() == "Done."
 
 
-@pytest.mark.parametrize("recipe", OUTPUTS)
-@pytest.mark.parametrize("output", [b"plain words\n", b"{not json}\n", b'{"a": 1}\n'])
-def test_output_of_another_shape_is_the_answer_as_it_is(recipe: Recipe, output: bytes) -> None:
-    reading, _ = read(recipe, output)
-    assert reading.answer() == output.decode()
+def test_output_of_another_shape_is_the_answer_as_it_is(subtests: pytest.Subtests) -> None:
+    for recipe in OUTPUTS:
+        for output in [b"plain words\n", b"{not json}\n", b'{"a": 1}\n']:
+            with subtests.test(recipe=recipe, output=output):
+                reading, _ = read(recipe, output)
+                assert reading.answer() == output.decode()
 
 
-@pytest.mark.parametrize(
-    ("recipe", "output", "words"),
-    [
+def test_a_failure_is_read(subtests: pytest.Subtests) -> None:
+    for recipe, output, words in [
         (
             Recipe.CLAUDE,
             lines({"type": "result", "subtype": "error_max_turns", "is_error": False}),
@@ -180,11 +197,10 @@ def test_output_of_another_shape_is_the_answer_as_it_is(recipe: Recipe, output: 
             lines({"type": "error", "error": {"name": "APIError", "data": {"message": "down"}}}),
             "down",
         ),
-    ],
-)
-def test_a_failure_is_read(recipe: Recipe, output: bytes, words: str) -> None:
-    reading, _ = read(recipe, output)
-    assert reading.said.error == words
+    ]:
+        with subtests.test(recipe=recipe, output=output, words=words):
+            reading, _ = read(recipe, output)
+            assert reading.said.error == words
 
 
 def test_an_end_without_an_answer_is_no_answer() -> None:
@@ -212,9 +228,8 @@ def test_deep_nesting_and_large_numbers_break_nothing() -> None:
     assert (reading.answer(), reading.said.usage) == ("Done.", Usage(input_tokens=18, output_tokens=7))
 
 
-@pytest.mark.parametrize(
-    ("recipe", "way", "session", "words"),
-    [
+def test_the_command_of_a_recipe(subtests: pytest.Subtests) -> None:
+    for recipe, way, session, words in [
         (Recipe.CLAUDE, PromptWay.STDIN, None, "claude -p --output-format stream-json --verbose"),
         (
             Recipe.CLAUDE,
@@ -229,11 +244,12 @@ def test_deep_nesting_and_large_numbers_break_nothing() -> None:
         (Recipe.GEMINI, PromptWay.ARGUMENT, None, "gemini --output-format json --prompt hi"),
         (Recipe.OPENCODE, PromptWay.STDIN, "s", "opencode run --format json --session s"),
         (Recipe.OPENCODE, PromptWay.ARGUMENT, None, "opencode run --format json hi"),
-    ],
-)
-def test_the_command_of_a_recipe(recipe: Recipe, way: PromptWay, session: str | None, words: str) -> None:
-    runner = Runner(recipe=recipe, prompt=way, cwd="/")
-    assert words_of(runner, prompt="hi", prompt_file=Path("/p"), session=session) == tuple(words.split())
+    ]:
+        with subtests.test(recipe=recipe, way=way, session=session, words=words):
+            runner = Runner(recipe=recipe, prompt=way, cwd="/")
+            assert words_of(runner, prompt="hi", prompt_file=Path("/p"), session=session) == tuple(
+                words.split()
+            )
 
 
 def test_a_command_of_ones_own_takes_the_place_of_the_recipes() -> None:
@@ -249,9 +265,8 @@ def test_a_command_of_ones_own_takes_the_place_of_the_recipes() -> None:
     assert words_of(by_file, prompt="hi", prompt_file=Path("/p q"), session=None) == ("say", "--from=/p q")
 
 
-@pytest.mark.parametrize(
-    ("recipe", "words"),
-    [
+def test_a_session_that_is_refused_is_told_from_other_failures(subtests: pytest.Subtests) -> None:
+    for recipe, words in [
         (Recipe.CLAUDE, "No conversation found with session ID: s"),
         (
             Recipe.CODEX,
@@ -259,11 +274,12 @@ def test_a_command_of_ones_own_takes_the_place_of_the_recipes() -> None:
         ),
         (Recipe.GEMINI, 'Error resuming session: Invalid session identifier "s".'),
         (Recipe.OPENCODE, "Session not found"),
-    ],
-)
-def test_a_session_that_is_refused_is_told_from_other_failures(recipe: Recipe, words: str) -> None:
-    nothing, _ = read(recipe, b"")
-    whole, _ = read(recipe, OUTPUTS[recipe])
-    assert refuses_session(RECIPES[recipe], nothing, words)
-    assert not refuses_session(RECIPES[recipe], nothing, "out of credits")
-    assert not refuses_session(RECIPES[recipe], whole, words), "it had worked already: that is not done twice"
+    ]:
+        with subtests.test(recipe=recipe, words=words):
+            nothing, _ = read(recipe, b"")
+            whole, _ = read(recipe, OUTPUTS[recipe])
+            assert refuses_session(RECIPES[recipe], nothing, words)
+            assert not refuses_session(RECIPES[recipe], nothing, "out of credits")
+            assert not refuses_session(RECIPES[recipe], whole, words), (
+                "it had worked already: that is not done twice"
+            )

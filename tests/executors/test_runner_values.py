@@ -61,9 +61,8 @@ def test_a_recipe_that_knows_its_command_does_without() -> None:
     assert [Runner(recipe=one, cwd="/").argv for one in Recipe if one is not Recipe.SHELL] == [()] * 4
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+def test_what_cannot_be_run_is_refused_by_name(subtests: pytest.Subtests) -> None:
+    for changes, words in [
         ({"recipe": "emacs"}, "recipe is refused: 'emacs' is not known"),
         ({"recipe": None}, "recipe"),
         ({"kind": "http"}, "kind"),
@@ -109,17 +108,15 @@ def test_a_recipe_that_knows_its_command_does_without() -> None:
         ({"max_output_bytes": True}, "max_output_bytes"),
         ({"max_output_bytes": 1.5}, "max_output_bytes"),
         ({"colour": "red"}, "colour is refused: there is no such field"),
-    ],
-)
-def test_what_cannot_be_run_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(InvalidRunner, match=words):
-        Runner.from_dict({**GOOD, **changes})
+    ]:
+        with subtests.test(changes=changes, words=words), pytest.raises(InvalidRunner, match=words):
+            Runner.from_dict({**GOOD, **changes})
 
 
-@pytest.mark.parametrize("plain", [None, [], "x", {"argv": ["x"]}])
-def test_what_is_no_table_or_has_no_folder_is_refused(plain: Any) -> None:
-    with pytest.raises(InvalidRunner):
-        Runner.from_dict(plain)
+def test_what_is_no_table_or_has_no_folder_is_refused(subtests: pytest.Subtests) -> None:
+    for plain in [None, [], "x", {"argv": ["x"]}]:
+        with subtests.test(plain=plain), pytest.raises(InvalidRunner):
+            Runner.from_dict(plain)
 
 
 def test_a_refusal_never_shows_the_content_of_a_variable() -> None:

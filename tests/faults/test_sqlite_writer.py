@@ -130,10 +130,10 @@ async def test_a_group_of_changes_that_all_raise_writes_nothing(sqlite_store: Sq
 async def test_changes_handed_in_together_share_a_commit(sqlite_store: SqliteStore) -> None:
     here = await an_office(sqlite_store)
     groups, changes = sqlite_store.grouping
-    names = [str(number) for number in range(100)]
+    names = [str(number) for number in range(60)]
     learned = await as_one_group(sqlite_store, *(sqlite_store.write(sending(here, name)) for name in names))
     assert learned == names
-    assert (sqlite_store.grouping[0] - groups, sqlite_store.grouping[1] - changes) == (2, 101)
+    assert (sqlite_store.grouping[0] - groups, sqlite_store.grouping[1] - changes) == (2, 61)
     assert await subjects(sqlite_store, here) == names
 
 

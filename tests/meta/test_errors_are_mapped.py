@@ -23,22 +23,24 @@ def test_every_class_says_its_own_code() -> None:
     assert [kind.__name__ for kind in KINDS if "code" not in vars(kind)] == []
 
 
-@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
-def test_a_leaf_has_a_status_of_its_own_and_an_exit_code_of_its_branch(kind: type[PostroomError]) -> None:
-    assert kind in STATUSES
-    assert 400 <= status_of(kind("x")) < 600
-    nearest = next(one for one in kind.__mro__ if one in CODES)
-    assert kind.retryable or nearest is not PostroomError
-    assert exit_code(kind("x")) not in (0, 130, 141)
+def test_a_leaf_has_a_status_of_its_own_and_an_exit_code_of_its_branch(subtests: pytest.Subtests) -> None:
+    for kind in LEAVES:
+        with subtests.test(kind=kind):
+            assert kind in STATUSES
+            assert 400 <= status_of(kind("x")) < 600
+            nearest = next(one for one in kind.__mro__ if one in CODES)
+            assert kind.retryable or nearest is not PostroomError
+            assert exit_code(kind("x")) not in (0, 130, 141)
 
 
-@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
-def test_status_and_exit_code_agree_on_who_must_act(kind: type[PostroomError]) -> None:
+def test_status_and_exit_code_agree_on_who_must_act(subtests: pytest.Subtests) -> None:
     """What is refused is below 500; it exits with 2 when the caller must mend it, with 75 when he may wait."""
-    refused = issubclass(kind, errors.InputError | errors.StateError | errors.AccessError)
-    assert refused == (status_of(kind("x")) < 500)
-    assert (refused and not kind.retryable) == (exit_code(kind("x")) == 2)
-    assert kind.retryable == (exit_code(kind("x")) == 75)
+    for kind in LEAVES:
+        with subtests.test(kind=kind):
+            refused = issubclass(kind, errors.InputError | errors.StateError | errors.AccessError)
+            assert refused == (status_of(kind("x")) < 500)
+            assert (refused and not kind.retryable) == (exit_code(kind("x")) == 2)
+            assert kind.retryable == (exit_code(kind("x")) == 75)
 
 
 def test_the_tree_that_is_drawn_is_the_tree() -> None:

@@ -22,8 +22,8 @@ LONG_FILES = {
     "postroom/contracts/errors.py": "every failure that there is, in the one tree that its docstring draws",
     "postroom/dispatch/mailbox.py": "the public face: one method for each verb, with its promise and its errors",
     "postroom/mail/commands.py": "every command that there is, side by side: the tools' arguments",
+    "postroom/stores/runs/ports.py": "the ports of runs side by side: one look or change each, until their callers make their own",
     "postroom/mail/sending.py": "all ways of writing a message, so that one policy and one size check see them",
-    "postroom/stores/sqlite/transaction.py": "the port's methods, one statement each",
 }
 BROAD_EXCEPTS = {
     "postroom/cli/hook.py:run": "the edge around one event of a client: a hook that fails must not stop it",
@@ -41,6 +41,7 @@ BROAD_EXCEPTS = {
     "postroom/mcp_server/server.py:PostroomMcpServer.read_resource": "the edge around one reading of a resource",
     "postroom/mcp_server/subscriptions.py:Subscriptions.publish": "the edge around one listener",
     "postroom/stores/sqlite/writer.py:Writer._run": "hands whatever a caller's function raised to that caller",
+    "postroom/stores/postgres/writer.py:Writer._run": "hands whatever a caller's function raised to that caller",
     "postroom/testing/conformance/mail_changes.py:_failure": "a promise about whatever a change raises",
 }
 """Where an `except` catches everything and does not raise it again, and what it does instead."""

@@ -51,11 +51,10 @@ CREATE UNIQUE INDEX run_dispatches_dedupe ON run_dispatches (thread_id, dedupe_k
 
 CREATE INDEX run_dispatches_due ON run_dispatches (available_at, thread_id) WHERE status = 'Queued';
 
-CREATE INDEX run_dispatches_ended ON run_dispatches (status, updated_at, dispatch_id)
+CREATE INDEX run_dispatches_ended ON run_dispatches (status, updated_at, dispatch_id, is_open)
   WHERE is_open = 0;
 
-CREATE INDEX run_dispatches_history ON run_dispatches (thread_id, status, priority, created_at, dispatch_id)
-  WHERE is_open = 0;
+CREATE INDEX run_dispatches_of_thread ON run_dispatches (thread_id, priority, created_at, dispatch_id);
 
 CREATE INDEX run_dispatches_queue ON run_dispatches (thread_id, priority, created_at, dispatch_id)
   WHERE status = 'Queued';
@@ -298,8 +297,8 @@ CREATE VIRTUAL TABLE messages_fts USING fts5 (
   content = 'messages', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2'
 );
 
-CREATE TABLE outbox (
-  id         INTEGER PRIMARY KEY,
+CREATE TABLE "outbox" (
+  id         INTEGER PRIMARY KEY AUTOINCREMENT,
   topic      TEXT NOT NULL,
   key        TEXT NOT NULL,
   project_id INTEGER NOT NULL,
@@ -376,11 +375,6 @@ CREATE TABLE run_answers (
   run_id     TEXT NOT NULL
 );
 
-CREATE TABLE run_dispatch_counts (
-  status TEXT NOT NULL PRIMARY KEY,
-  number INTEGER NOT NULL CHECK (number >= 0)
-) STRICT, WITHOUT ROWID;
-
 CREATE TABLE run_dispatches (
   dispatch_id          TEXT NOT NULL PRIMARY KEY
                         CHECK (dispatch_id > '!' OR trim(dispatch_id, char(9, 10, 13, 32)) <> ''),
@@ -432,16 +426,15 @@ CREATE TABLE run_dispatches (
          END)
 ) STRICT;
 
-CREATE TABLE run_event_scopes (
-  scope TEXT NOT NULL,
-  seq   INTEGER NOT NULL CHECK (seq > 0),
-  event INTEGER NOT NULL REFERENCES run_events (event),
+CREATE TABLE "run_event_scopes" (
+  scope    TEXT NOT NULL,
+  seq      INTEGER NOT NULL CHECK (seq > 0),
+  event_id TEXT NOT NULL,
   PRIMARY KEY (scope, seq)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE run_events (
-  event          INTEGER PRIMARY KEY,
-  event_id       TEXT NOT NULL UNIQUE,
+CREATE TABLE "run_events" (
+  event_id       TEXT NOT NULL PRIMARY KEY,
   event_kind     TEXT NOT NULL,
   payload        TEXT NOT NULL,
   sequences      TEXT NOT NULL,
@@ -613,21 +606,5 @@ CREATE TRIGGER projects_instants AFTER INSERT ON projects WHEN typeof(NEW.create
 BEGIN
   UPDATE projects SET created_at = CAST(round((julianday(NEW.created_at) - 2440587.5) * 86400000) AS INTEGER)
    WHERE id = NEW.id;
-END;
-
-CREATE TRIGGER run_dispatches_ended_before AFTER INSERT ON run_dispatches WHEN NEW.is_open = 0
-BEGIN
-  UPDATE run_dispatch_counts SET number = number + 1 WHERE status = NEW.status;
-END;
-
-CREATE TRIGGER run_dispatches_ends AFTER UPDATE OF is_open ON run_dispatches
-  WHEN NEW.is_open = 0 AND OLD.is_open = 1
-BEGIN
-  UPDATE run_dispatch_counts SET number = number + 1 WHERE status = NEW.status;
-END;
-
-CREATE TRIGGER run_dispatches_goes AFTER DELETE ON run_dispatches WHEN OLD.is_open = 0
-BEGIN
-  UPDATE run_dispatch_counts SET number = number - 1 WHERE status = OLD.status;
 END;
 

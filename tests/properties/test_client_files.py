@@ -6,15 +6,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from postroom.app.clients import json_edit, toml_edit
+from postroom.app.clients.config_edits import AppliedEdit, ConfigEdit
 from postroom.app.clients.jsonc import read
-from postroom.app.clients.wants import Mark, Want
 
 ENTRY = {"command": "postroom", "args": ["mcp"]}
 HOOK = {"hooks": [{"type": "command", "command": "postroom hook claude Stop", "timeout": 10}]}
-WANTS = (
-    Want(path=("mcpServers",), key="postroom", value=ENTRY),
-    Want(path=("hooks", "Stop"), value=HOOK, sign="postroom hook claude Stop"),
-    Want(path=("hooks", "SessionEnd"), value=HOOK, sign="postroom hook claude Stop"),
+EDITS = (
+    ConfigEdit(path=("mcpServers",), key="postroom", value=ENTRY),
+    ConfigEdit(path=("hooks", "Stop"), value=HOOK, sign="postroom hook claude Stop"),
+    ConfigEdit(path=("hooks", "SessionEnd"), value=HOOK, sign="postroom hook claude Stop"),
 )
 KEYS = st.sampled_from(["a", "b\\u00e9", "mcpServers", "hooks", "Stop", "url", "ключ", 'q\\"q', "//", ""])
 PLAIN = st.sampled_from(
@@ -67,17 +67,17 @@ def files(draw: st.DrawFn) -> str:
     return text
 
 
-def put_all(text: str) -> tuple[str, list[Mark]]:
-    marks: list[Mark] = []
-    for want in WANTS:
-        text, made = json_edit.put(text, want, "claude")
-        marks += made
-    return text, marks
+def put_all(text: str) -> tuple[str, list[AppliedEdit]]:
+    applied_edits: list[AppliedEdit] = []
+    for edit in EDITS:
+        text, made = json_edit.put(text, edit, "claude")
+        applied_edits += made
+    return text, applied_edits
 
 
-def take_all(text: str, marks: list[Mark]) -> str:
-    for mark in reversed(marks):
-        text, _ = json_edit.take(text, mark)
+def take_all(text: str, applied_edits: list[AppliedEdit]) -> str:
+    for applied in reversed(applied_edits):
+        text, _ = json_edit.take(text, applied)
     return text
 
 
@@ -89,8 +89,8 @@ def value(text: str) -> object:
 @settings(max_examples=400, deadline=None)
 @given(files())
 def test_remove_after_setup_is_the_identity(text: str) -> None:
-    changed, marks = put_all(text)
-    assert take_all(changed, marks) == text
+    changed, applied_edits = put_all(text)
+    assert take_all(changed, applied_edits) == text
     again, more = put_all(changed)
     assert (again, more) == (changed, [])
 
@@ -120,9 +120,9 @@ def is_subsequence(short: str, long: str) -> bool:
 @given(files(), st.sampled_from(["first", "last"]), st.sampled_from(["mcpServers", ""]))
 def test_what_a_person_adds_in_between_stays(text: str, where: str, within: str) -> None:
     """The person's member is written by hand into the text, before or behind whatever is there."""
-    changed, marks = put_all(text)
+    changed, applied_edits = put_all(text)
     edited = with_member(changed, within, where)
-    left = take_all(edited, marks)
+    left = take_all(edited, applied_edits)
     wanted = value(text) or {}
     assert isinstance(wanted, dict)
     (wanted.setdefault(within, {}) if within else wanted)["theirs"] = [1]
@@ -141,7 +141,7 @@ def with_member(text: str, within: str, where: str) -> str:
     return f"{text[:at]}{comma} {member}{',' if last.comma is not None else ''}{text[at:]}"
 
 
-TABLE = Want(path=("mcp_servers",), key="postroom", value=ENTRY)
+TABLE = ConfigEdit(path=("mcp_servers",), key="postroom", value=ENTRY)
 PIECES = st.sampled_from(
     [
         "# [mcp_servers.postroom]\n",
@@ -173,10 +173,10 @@ def toml_files(draw: st.DrawFn) -> str:
 @settings(max_examples=300, deadline=None)
 @given(toml_files(), st.sampled_from(["", "\n[added]\nx = 1\n", "[added]\n", "# the end"]))
 def test_the_same_holds_for_toml(text: str, added: str) -> None:
-    changed, [mark] = toml_edit.put(text, TABLE, "codex")
+    changed, [applied] = toml_edit.put(text, TABLE, "codex")
     assert toml_edit.find(changed, ("mcp_servers", "postroom")) == ENTRY
     assert changed.startswith(text)
     assert toml_edit.put(changed, TABLE, "codex") == (changed, [])
-    left, stays = toml_edit.take(changed + added, mark)
+    left, stays = toml_edit.take(changed + added, applied)
     assert not stays
     assert left == text + added or (added and left.startswith(text) and left.endswith(added))

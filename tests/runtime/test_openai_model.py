@@ -4,12 +4,14 @@ import asyncio
 import builtins
 import importlib
 import json
+import logging
 import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+import postroom.runtime.openai_endpoint  # noqa: F401 - loaded before a test's time runs
 from postroom.contracts.activation import InferenceOverride
 from postroom.contracts.errors import (
     ConfigError,
@@ -41,7 +43,7 @@ from postroom.contracts.retrying import retry_after_ms
 from postroom.contracts.runs import Usage
 from postroom.contracts.tools import ToolDescriptor
 from postroom.runtime import OpenAICompatibleModel, function_tool
-from postroom.runtime.openai_wire import Assembly, request_body
+from postroom.runtime.openai_wire import request_body
 from postroom.testing import ManualClock
 from runtime.endpoint import CUT, END, HEAD, SILENCE, FakeEndpoint, chunk, fragment, refusal
 from runtime.room import Room, bounded
@@ -350,24 +352,45 @@ def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
     real = builtins.__import__
 
     def without(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == "httpx2":
+        if name == "openai":
             raise ImportError("no", name=name)
         return real(name, *args, **kwargs)
 
-    monkeypatch.delitem(sys.modules, "postroom.runtime.openai_http", raising=False)
+    monkeypatch.delitem(sys.modules, "postroom.runtime.openai_endpoint", raising=False)
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtra, match="httpx2") as caught:
+    with pytest.raises(MissingExtra, match="openai") as caught:
         OpenAICompatibleModel("http://127.0.0.1:1")
     assert caught.value.remedy == 'pip install "postroom[openai]"'
     monkeypatch.undo()
-    importlib.import_module("postroom.runtime.openai_http")
+    importlib.import_module("postroom.runtime.openai_endpoint")
 
 
-def test_an_answer_without_a_reason_to_stop_is_not_whole() -> None:
-    answer = Assembly()
-    assert (
-        answer.add({"choices": [{"index": 1, "delta": {"content": "other"}, "finish_reason": "stop"}]}) == []
-    )
-    assert not answer.finished
+async def test_what_another_choice_says_is_not_the_answer() -> None:
+    other = {"choices": [{"index": 1, "delta": {"content": "other"}, "finish_reason": "stop"}]}
     with pytest.raises(StreamInterrupted):
-        answer.result()
+        await bounded(answered([f"data: {json.dumps(other)}\n\n", END]))
+
+
+async def test_the_environment_of_the_process_adds_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "OPENAI_ORG_ID", "OPENAI_PROJECT_ID"):
+        monkeypatch.setenv(name, KEY)
+    async with FakeEndpoint().serving() as server:
+        server.answers = [[chunk("stop"), END]]
+        model = await asyncio.to_thread(OpenAICompatibleModel, server.url)
+        assert [piece async for piece in model.stream(ASKED)]
+        await model.close()
+    assert KEY not in server.heads[0]
+
+
+async def test_the_key_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(Unauthorized):
+        await bounded(answered(refusal(401, {"error": {"message": f"Incorrect API key: {KEY}"}})))
+    assert caplog.records
+    assert KEY not in caplog.text
+
+
+async def test_a_refusal_without_end_is_read_to_its_limit_only() -> None:
+    head = b"HTTP/1.1 500 X\r\nContent-Length: 900000000\r\n\r\n"
+    with pytest.raises(ProviderFailed, match="answered 500: aaa"):
+        await bounded(answered(head + b"a" * 200_000))

@@ -68,9 +68,8 @@ def test_an_empty_file_and_an_unknown_type_are_attached_too() -> None:
     assert (loaded.attachment.size, loaded.attachment.media_type) == (0, "application/octet-stream")
 
 
-@pytest.mark.parametrize(
-    ("name", "kept"),
-    [
+def test_a_name_is_kept_without_folders_and_invisible_characters(subtests: pytest.Subtests) -> None:
+    for name, kept in [
         ("a/b.txt", "b.txt"),
         ("..\\..\\b.txt", "b.txt"),
         ("/etc/passwd", "passwd"),
@@ -85,10 +84,9 @@ def test_an_empty_file_and_an_unknown_type_are_attached_too() -> None:
         (".gitignore", ".gitignore"),
         ("x" * 255, "x" * 255),
         ("ü.txt", "ü.txt"),
-    ],
-)
-def test_a_name_is_kept_without_folders_and_invisible_characters(name: str, kept: str) -> None:
-    assert _content(name, b"x").attachment.name == kept
+    ]:
+        with subtests.test(name=name, kept=kept):
+            assert _content(name, b"x").attachment.name == kept
 
 
 def test_a_file_is_read_from_inside_the_project(tmp_path: Path) -> None:
@@ -161,28 +159,23 @@ def test_a_project_without_a_folder_has_no_files(tmp_path: Path) -> None:
         _load(AttachmentIn(path="a"), root="C:\\work\\app")
 
 
-@pytest.mark.parametrize(
-    "one",
-    [
+def test_an_attachment_is_a_path_or_a_name_with_content(subtests: pytest.Subtests) -> None:
+    for one in [
         AttachmentIn(),
         AttachmentIn(name="a"),
         AttachmentIn(content_base64="QQ=="),
         AttachmentIn(name="", content_base64="QQ=="),
         AttachmentIn(path="a", content_base64="QQ=="),
         AttachmentIn(path="a", name="b", content_base64="QQ=="),
-    ],
-)
-def test_an_attachment_is_a_path_or_a_name_with_content(one: AttachmentIn) -> None:
-    with pytest.raises(InvalidArgument, match="path"):
-        _load(one)
+    ]:
+        with subtests.test(one=one), pytest.raises(InvalidArgument, match="path"):
+            _load(one)
 
 
-@pytest.mark.parametrize(
-    "text", ["Q", "QQ", "QQ=", "Q*==", "QQ==QQ", "Q Q=", "ÄÄ==", "data:text/plain;base64,QQ=="]
-)
-def test_content_that_is_not_base64_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="base64"):
-        _load(AttachmentIn(name="a", content_base64=text))
+def test_content_that_is_not_base64_is_refused(subtests: pytest.Subtests) -> None:
+    for text in ["Q", "QQ", "QQ=", "Q*==", "QQ==QQ", "Q Q=", "ÄÄ==", "data:text/plain;base64,QQ=="]:
+        with subtests.test(text=text), pytest.raises(InvalidArgument, match="base64"):
+            _load(AttachmentIn(name="a", content_base64=text))
 
 
 def test_each_limit_is_kept_to_the_byte(tmp_path: Path) -> None:
@@ -209,9 +202,8 @@ def test_the_total_and_the_number_are_limited() -> None:
         _load(*[small] * 5)
 
 
-@pytest.mark.parametrize(
-    ("form", "mode"),
-    [
+def test_a_large_picture_gets_a_small_webp_beside_the_original(subtests: pytest.Subtests) -> None:
+    for form, mode in [
         ("PNG", "RGB"),
         ("PNG", "P"),
         ("PNG", "LA"),
@@ -219,17 +211,16 @@ def test_the_total_and_the_number_are_limited() -> None:
         ("GIF", "P"),
         ("WEBP", "RGBA"),
         ("BMP", "RGB"),
-    ],
-)
-def test_a_large_picture_gets_a_small_webp_beside_the_original(form: str, mode: str) -> None:
-    content = _picture((700, 600), form, mode)
-    loaded = _content(f"shot.{form.lower()}", content, Rules())
-    assert loaded.content == content
-    assert loaded.preview is not None
-    assert loaded.attachment.preview_sha256 == hashlib.sha256(loaded.preview).hexdigest()
-    with Image.open(io.BytesIO(loaded.preview)) as shown:
-        assert shown.format == "WEBP"
-        assert max(shown.size) == 512
+    ]:
+        with subtests.test(form=form, mode=mode):
+            content = _picture((700, 600), form, mode)
+            loaded = _content(f"shot.{form.lower()}", content, Rules())
+            assert loaded.content == content
+            assert loaded.preview is not None
+            assert loaded.attachment.preview_sha256 == hashlib.sha256(loaded.preview).hexdigest()
+            with Image.open(io.BytesIO(loaded.preview)) as shown:
+                assert shown.format == "WEBP"
+                assert max(shown.size) == 512
 
 
 def test_a_picture_under_the_limit_gets_none() -> None:
@@ -248,16 +239,16 @@ def _png_of(width: int, height: int) -> bytes:
     )
 
 
-@pytest.mark.parametrize("size", [(7_000, 7_000), (12_000, 12_000), (60_000, 60_000), (2**31 - 1, 1), (0, 5)])
-def test_a_picture_that_would_unpack_to_too_much_is_kept_without_a_preview(size: tuple[int, int]) -> None:
-    content = _png_of(*size)
-    loaded = _content("bomb.png", content + b" " * 300, Rules(inline_image_max_bytes=10))
-    assert loaded.preview is None
+def test_a_picture_that_would_unpack_to_too_much_is_kept_without_a_preview(subtests: pytest.Subtests) -> None:
+    for size in [(7_000, 7_000), (12_000, 12_000), (60_000, 60_000), (2**31 - 1, 1), (0, 5)]:
+        with subtests.test(size=size):
+            content = _png_of(*size)
+            loaded = _content("bomb.png", content + b" " * 300, Rules(inline_image_max_bytes=10))
+            assert loaded.preview is None
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
+def test_what_is_no_picture_is_kept_without_a_preview(subtests: pytest.Subtests) -> None:
+    for content in [
         b"",
         b"not a picture",
         b"<svg xmlns='http://www.w3.org/2000/svg'><script/></svg>",
@@ -268,13 +259,11 @@ def test_a_picture_that_would_unpack_to_too_much_is_kept_without_a_preview(size:
         b"GIF89a" + b"\xff" * 400,
         b"RIFF\xff\xff\xff\xffWEBPVP8 " + b"\xff" * 400,
         b"\xff\xd8\xff\xe1\xff\xff" + b"\xff" * 400,
-    ],
-    ids=["empty", "text", "svg", "a program", "cut", "spoilt", "png", "gif", "webp", "jpeg"],
-)
-def test_what_is_no_picture_is_kept_without_a_preview(content: bytes) -> None:
-    loaded = _content("x.png", content, Rules(inline_image_max_bytes=0))
-    assert loaded.content == content
-    assert loaded.preview is None or loaded.preview.startswith(b"RIFF")
+    ]:
+        with subtests.test(content=content):
+            loaded = _content("x.png", content, Rules(inline_image_max_bytes=0))
+            assert loaded.content == content
+            assert loaded.preview is None or loaded.preview.startswith(b"RIFF")
 
 
 SAMPLES = [

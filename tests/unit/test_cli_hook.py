@@ -224,9 +224,8 @@ STARTED = {"project": {"name": "No"}, "agent": {"name": "GreenLake", "program": 
 REGISTERED = {"id": 1, "name": "GreenLake", "program": "x"}
 
 
-@pytest.mark.parametrize(
-    ("tool", "given", "response", "name"),
-    [
+def test_the_agent_of_a_call_is_seen(subtests: pytest.Subtests) -> None:
+    for tool, given, response, name in [
         ("mcp__postroom__send_message", {"sender_name": "Ben", "body_md": "SECRET"}, None, "Ben"),
         ("mcp__mail__fetch_inbox", {"agent_name": "Ben"}, None, "Ben"),
         ("mcp_postroom_reply_message", {"sender_name": "Ben"}, None, "Ben"),
@@ -247,13 +246,12 @@ REGISTERED = {"id": 1, "name": "GreenLake", "program": "x"}
         ("Bash", {"sender_name": "Ada"}, None, None),
         ("mcp__postroom__start_session", {}, {"error": "x"}, None),
         ("mcp__postroom__send_message", {"sender_name": 3}, None, None),
-    ],
-)
-def test_the_agent_of_a_call_is_seen(tool: str, given: object, response: object, name: str | None) -> None:
-    sent = {**SESSION, "tool_name": tool, "tool_input": given, "tool_response": response}
-    call = call_of("claude", "tool", sent)
-    expected = {} if name is None else {"acts_as": name, "acts_in": ""}
-    assert call == {"session_id": "s", "cwd": "/w", **expected}
+    ]:
+        with subtests.test(tool=tool, given=given, response=response, name=name):
+            sent = {**SESSION, "tool_name": tool, "tool_input": given, "tool_response": response}
+            call = call_of("claude", "tool", sent)
+            expected = {} if name is None else {"acts_as": name, "acts_in": ""}
+            assert call == {"session_id": "s", "cwd": "/w", **expected}
 
 
 def test_a_deep_answer_of_a_tool_is_not_followed_for_ever() -> None:
@@ -270,13 +268,14 @@ def test_a_subagent_is_a_session_of_its_own() -> None:
     assert call["session_id"] == "s/inner"
 
 
-@pytest.mark.parametrize("client", EDIT_TOOLS)
-def test_at_most_so_many_files_are_asked_about(client: str) -> None:
-    patch = "\n".join(f"*** Add File: {number}" for number in range(3_000))
-    tool = EDIT_TOOLS[client][0]
-    call = call_of(client, "edit", {**SESSION, "tool_name": tool, "tool_input": {"patch": patch}})
-    assert call is not None
-    assert len(call["paths"]) == 1_000  # type: ignore[arg-type]  # a list
+def test_at_most_so_many_files_are_asked_about(subtests: pytest.Subtests) -> None:
+    for client in EDIT_TOOLS:
+        with subtests.test(client=client):
+            patch = "\n".join(f"*** Add File: {number}" for number in range(3_000))
+            tool = EDIT_TOOLS[client][0]
+            call = call_of(client, "edit", {**SESSION, "tool_name": tool, "tool_input": {"patch": patch}})
+            assert call is not None
+            assert len(call["paths"]) == 1_000  # type: ignore[arg-type]  # a list
 
 
 EDIT = {**SESSION, "tool_name": "Write", "tool_input": {"file_path": "/w/a"}}
@@ -423,18 +422,21 @@ def test_a_server_that_misbehaves_costs_the_budget_at_most(
         assert time.monotonic() - began < hook_wire.BUDGET + 0.5
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["http://192.0.2.1:80", "https://127.0.0.1:1", "ftp://127.0.0.1", "127.0.0.1:80", "http://[::1", "x"],
-)
-def test_only_this_machine_is_asked_and_only_in_plain_http(url: str) -> None:
-    with suppress(ValueError):  # as good as none: `run` says nothing
-        assert hook_wire.endpoint_of({"POSTROOM_URL": url, "POSTROOM_TOKEN": "t", "HOME": "/h"}) is None
+def test_only_this_machine_is_asked_and_only_in_plain_http(subtests: pytest.Subtests) -> None:
+    for url in [
+        "http://192.0.2.1:80",
+        "https://127.0.0.1:1",
+        "ftp://127.0.0.1",
+        "127.0.0.1:80",
+        "http://[::1",
+        "x",
+    ]:
+        with subtests.test(url=url), suppress(ValueError):  # as good as none: `run` says nothing
+            assert hook_wire.endpoint_of({"POSTROOM_URL": url, "POSTROOM_TOKEN": "t", "HOME": "/h"}) is None
 
 
-@pytest.mark.parametrize(
-    ("url", "host", "port", "prefix"),
-    [
+def test_an_address_is_read(subtests: pytest.Subtests) -> None:
+    for url, host, port, prefix in [
         ("http://127.0.0.1:8765", "127.0.0.1", 8765, ""),
         ("http://127.0.0.1:8765/", "127.0.0.1", 8765, ""),
         ("http://localhost:8765/mcp", "127.0.0.1", 8765, ""),
@@ -442,12 +444,11 @@ def test_only_this_machine_is_asked_and_only_in_plain_http(url: str) -> None:
         ("http://[::1]:8765", "::1", 8765, ""),
         ("http://[::1]", "::1", 80, ""),
         ("http://0.0.0.0:1", "127.0.0.1", 1, ""),
-    ],
-)
-def test_an_address_is_read(url: str, host: str, port: int, prefix: str) -> None:
-    found = hook_wire.endpoint_of({"POSTROOM_URL": url, "POSTROOM_TOKEN": "t", "HOME": "/h"})
-    assert found is not None
-    assert (found.host, found.port, found.prefix) == (host, port, prefix)
+    ]:
+        with subtests.test(url=url, host=host, port=port, prefix=prefix):
+            found = hook_wire.endpoint_of({"POSTROOM_URL": url, "POSTROOM_TOKEN": "t", "HOME": "/h"})
+            assert found is not None
+            assert (found.host, found.port, found.prefix) == (host, port, prefix)
 
 
 @pytest.mark.parametrize(
@@ -675,13 +676,22 @@ def test_json_is_read_and_written_as_json(
             hook_json.written(document)
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [b"", b" ", b"{", b"[1,]", b"{} {}", b"nul", b'{"a" 1}', b"\xff", b"\xef\xbb\xbf{}", b"'a'", b"[" * 100],
-)
-def test_what_is_no_json_is_refused(raw: bytes) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - of any of its kinds
-        hook_json.read(raw)
+def test_what_is_no_json_is_refused(subtests: pytest.Subtests) -> None:
+    for raw in [
+        b"",
+        b" ",
+        b"{",
+        b"[1,]",
+        b"{} {}",
+        b"nul",
+        b'{"a" 1}',
+        b"\xff",
+        b"\xef\xbb\xbf{}",
+        b"'a'",
+        b"[" * 100,
+    ]:
+        with subtests.test(raw=raw), pytest.raises(ValueError):  # noqa: PT011 - of any of its kinds
+            hook_json.read(raw)
 
 
 def test_the_hook_has_a_help_page(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,19 +28,18 @@ def test_a_name_stands_in_a_header_as_the_sdk_writes_and_reads_it(name: str) -> 
     assert decode_header_value(header_value(name)) == name
 
 
-@pytest.mark.parametrize(
-    "method", ["server/discover", "tools/list", "subscriptions/listen", *NAME_BEARING_METHODS]
-)
-def test_the_sdk_s_server_accepts_the_headers_of_every_method(method: str) -> None:
-    body = {
-        "jsonrpc": "2.0",
-        "id": 1,
-        "method": method,
-        "params": {"_meta": META, "name": "ä b", "uri": "mail://x"},
-    }
-    message = read_line(json.dumps(body).encode())
-    headers = {name.lower(): value for name, value in message.headers.items()}
-    assert isinstance(classify_inbound_request(body, headers=headers), InboundModernRoute)
+def test_the_sdk_s_server_accepts_the_headers_of_every_method(subtests: pytest.Subtests) -> None:
+    for method in ["server/discover", "tools/list", "subscriptions/listen", *NAME_BEARING_METHODS]:
+        with subtests.test(method=method):
+            body = {
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": method,
+                "params": {"_meta": META, "name": "ä b", "uri": "mail://x"},
+            }
+            message = read_line(json.dumps(body).encode())
+            headers = {name.lower(): value for name, value in message.headers.items()}
+            assert isinstance(classify_inbound_request(body, headers=headers), InboundModernRoute)
 
 
 def test_a_line_of_the_older_revisions_brings_no_headers_of_its_own() -> None:
@@ -49,18 +48,16 @@ def test_a_line_of_the_older_revisions_brings_no_headers_of_its_own() -> None:
     assert message.body.endswith(b"}")
 
 
-@pytest.mark.parametrize(
-    ("line", "awaits"),
-    [
+def test_only_requests_want_an_answer(subtests: pytest.Subtests) -> None:
+    for line, awaits in [
         (b'{"method": "notifications/x"}', ()),
         (b'{"id": 4, "result": {}}', ()),
         (b'{"id": 4, "error": {}}', ()),
         (b'{"id": null, "method": "x"}', (None,)),
         (b'[{"id": 1, "method": "x"}, {"method": "y"}, {"id": 2, "result": {}}, 7]', (1,)),
-    ],
-)
-def test_only_requests_want_an_answer(line: bytes, awaits: tuple[object, ...]) -> None:
-    assert read_line(line).awaits == awaits
+    ]:
+        with subtests.test(line=line, awaits=awaits):
+            assert read_line(line).awaits == awaits
 
 
 @given(st.binary())

@@ -5,17 +5,17 @@ import json
 import pytest
 
 from postroom.app.clients import json_edit, toml_edit
+from postroom.app.clients.config_edits import AppliedEdit, ConfigEdit, bears, fits, mended
 from postroom.app.clients.jsonc import DEEPEST, NotJson, read
 from postroom.app.clients.toml_edit import NotToml
-from postroom.app.clients.wants import Mark, Want, bears, fits, mended
 
 ENTRY = {"command": "postroom", "args": ["mcp"]}
-SERVER = Want(path=("mcpServers",), key="postroom", value=ENTRY)
+SERVER = ConfigEdit(path=("mcpServers",), key="postroom", value=ENTRY)
 SIGN = "postroom hook claude Stop"
-HOOK = Want(
+HOOK = ConfigEdit(
     path=("hooks", "Stop"), value={"hooks": [{"type": "command", "command": SIGN, "timeout": 10}]}, sign=SIGN
 )
-TABLE = Want(path=("mcp_servers",), key="postroom", value=ENTRY)
+TABLE = ConfigEdit(path=("mcp_servers",), key="postroom", value=ENTRY)
 
 
 def value(text: str) -> object:
@@ -23,9 +23,8 @@ def value(text: str) -> object:
     return None if found is None else found.value()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_what_is_no_json_is_refused_with_its_line(subtests: pytest.Subtests) -> None:
+    for text in [
         "{",
         '{"a" 1}',
         '{"a": 1 "b": 2}',
@@ -40,46 +39,41 @@ def value(text: str) -> object:
         '{"a": "one\ntwo"}',
         '{"a": /* open }',
         "[" * (DEEPEST + 1) + "]" * (DEEPEST + 1),
-    ],
-)
-def test_what_is_no_json_is_refused_with_its_line(text: str) -> None:
-    with pytest.raises(NotJson, match=r"line [12]: "):
-        json_edit.put(text, SERVER, "claude")
+    ]:
+        with subtests.test(text=text), pytest.raises(NotJson, match=r"line [12]: "):
+            json_edit.put(text, SERVER, "claude")
 
 
-@pytest.mark.parametrize(
-    ("text", "where"),
-    [
+def test_something_else_where_servers_should_stand_is_refused(subtests: pytest.Subtests) -> None:
+    for text, where in [
         ("[]", "the document"),
         ('"x"', "the document"),
         ('{"mcpServers": null}', "mcpServers"),
         ('{"mcpServers": []}', "mcpServers"),
-    ],
-)
-def test_something_else_where_servers_should_stand_is_refused(text: str, where: str) -> None:
-    with pytest.raises(NotJson, match=where):
-        json_edit.put(text, SERVER, "claude")
+    ]:
+        with subtests.test(text=text, where=where), pytest.raises(NotJson, match=where):
+            json_edit.put(text, SERVER, "claude")
 
 
-@pytest.mark.parametrize("held", ["{}", "null", '"x"'])
-def test_something_else_where_hooks_should_stand_is_refused(held: str) -> None:
-    with pytest.raises(NotJson, match=r"hooks\.Stop"):
-        json_edit.put(f'{{"hooks": {{"Stop": {held}}}}}', HOOK, "claude")
+def test_something_else_where_hooks_should_stand_is_refused(subtests: pytest.Subtests) -> None:
+    for held in ["{}", "null", '"x"']:
+        with subtests.test(held=held), pytest.raises(NotJson, match=r"hooks\.Stop"):
+            json_edit.put(f'{{"hooks": {{"Stop": {held}}}}}', HOOK, "claude")
 
 
 def test_of_a_key_that_stands_twice_the_last_counts_as_for_clients() -> None:
     text = '{"mcpServers": {"a": {}}, "mcpServers": {"b": {}}}'
-    changed, marks = json_edit.put(text, SERVER, "claude")
+    changed, applied_edits = json_edit.put(text, SERVER, "claude")
     assert json.loads(changed)["mcpServers"] == {"b": {}, "postroom": ENTRY}
-    assert json_edit.take(changed, marks[0]) == (text, False)
+    assert json_edit.take(changed, applied_edits[0]) == (text, False)
 
 
 def test_an_entry_that_was_there_is_given_back_as_it_was_written() -> None:
     text = '{"mcpServers": {"postroom": {"url": "http://old",\n "headers": {} , "timeout": 5}}}'
-    changed, [mark] = json_edit.put(text, SERVER, "claude")
-    assert mark.kind == "replaced"
+    changed, [applied] = json_edit.put(text, SERVER, "claude")
+    assert applied.kind == "replaced"
     assert json.loads(changed)["mcpServers"]["postroom"] == {"timeout": 5, **ENTRY}
-    assert json_edit.take(changed, mark) == (text, False)
+    assert json_edit.take(changed, applied) == (text, False)
 
 
 def test_what_people_added_to_our_entry_is_theirs() -> None:
@@ -91,19 +85,19 @@ def test_what_people_added_to_our_entry_is_theirs() -> None:
 
 def test_half_a_character_in_somebody_s_entry_can_be_written_again() -> None:
     text = '{"mcpServers": {"postroom": {"command": "x", "note": "\\ud83d \\u00e9"}}}'
-    changed, [mark] = json_edit.put(text, SERVER, "claude")
+    changed, [applied] = json_edit.put(text, SERVER, "claude")
     assert changed.encode("utf-8")
     assert json.loads(changed)["mcpServers"]["postroom"] == {"note": "\ud83d \u00e9", **ENTRY}
-    assert json_edit.take(changed, mark) == (text, False)
+    assert json_edit.take(changed, applied) == (text, False)
 
 
 def test_of_a_group_with_a_hook_of_somebody_else_only_ours_is_cut() -> None:
-    changed, marks = json_edit.put("{}", HOOK, "claude")
+    changed, applied_edits = json_edit.put("{}", HOOK, "claude")
     document = json.loads(changed)
     document["hooks"]["Stop"][0]["hooks"].append({"type": "command", "command": "say done"})
     edited = json.dumps(document, indent=1)
-    for mark in reversed(marks):
-        edited, _ = json_edit.take(edited, mark)
+    for applied in reversed(applied_edits):
+        edited, _ = json_edit.take(edited, applied)
     assert json.loads(edited) == {
         "hooks": {"Stop": [{"hooks": [{"type": "command", "command": "say done"}]}]}
     }
@@ -112,23 +106,23 @@ def test_of_a_group_with_a_hook_of_somebody_else_only_ours_is_cut() -> None:
 def test_a_group_of_ours_that_was_changed_is_mended_and_others_in_it_stay() -> None:
     theirs = {"type": "command", "command": "say done"}
     changed = json.dumps({"hooks": {"Stop": [{"matcher": "x", "hooks": [theirs, {"command": SIGN}]}]}})
-    again, [mark] = json_edit.put(changed, HOOK, "claude")
+    again, [applied] = json_edit.put(changed, HOOK, "claude")
     [group] = json.loads(again)["hooks"]["Stop"]
     assert group["hooks"] == [*HOOK.value["hooks"], theirs]  # type: ignore[index]  # it is a group
-    assert json_edit.take(again, mark) == (changed, False)
+    assert json_edit.take(again, applied) == (changed, False)
 
 
 def test_a_hook_that_stands_twice_is_taken_out_twice() -> None:
-    changed, marks = json_edit.put('{"hooks": {"Stop": [1]}}', HOOK, "claude")
+    changed, applied_edits = json_edit.put('{"hooks": {"Stop": [1]}}', HOOK, "claude")
     [one] = json.loads(changed)["hooks"]["Stop"][1:]
     twice = json.dumps({"hooks": {"Stop": [one, 1, one]}})
-    assert json.loads(json_edit.take(twice, marks[0])[0]) == {"hooks": {"Stop": [1]}}
+    assert json.loads(json_edit.take(twice, applied_edits[0])[0]) == {"hooks": {"Stop": [1]}}
 
 
 def test_a_comment_that_ends_a_line_never_swallows_what_follows() -> None:
     text = '{"mcpServers": { // mine\n "postroom": {}, "b": 1 // theirs\n}}'
-    mark = Mark(client="claude", kind="entry", path=("mcpServers", "postroom"))
-    left, _ = json_edit.take(text, mark)
+    applied = AppliedEdit(client="claude", kind="entry", path=("mcpServers", "postroom"))
+    left, _ = json_edit.take(text, applied)
     assert value(left) == {"mcpServers": {"b": 1}}
     assert "// mine" in left
 
@@ -138,36 +132,39 @@ def test_words_are_found_anywhere_in_a_value() -> None:
     assert not bears({SIGN: 1}, SIGN)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_toml_that_cannot_hold_our_table_is_refused(subtests: pytest.Subtests) -> None:
+    for text in [
         "a = ",
         "[a",
         "a = 1\na = 2\n",
         'mcp_servers = {x = {command = "y"}}\n',
         'mcp_servers = "none"\n',
         "\x00",
-    ],
-)
-def test_toml_that_cannot_hold_our_table_is_refused(text: str) -> None:
-    with pytest.raises(NotToml):
-        toml_edit.put(text, TABLE, "codex")
+    ]:
+        with subtests.test(text=text), pytest.raises(NotToml):
+            toml_edit.put(text, TABLE, "codex")
 
 
-@pytest.mark.parametrize(
-    "head", ["[mcp_servers.postroom]", '[ mcp_servers . "postroom" ] # ours', "\t[mcp_servers.'postroom']"]
-)
-def test_a_table_that_was_there_is_mended_and_given_back(head: str) -> None:
-    text = f'a = 1\n{head}\nurl = "http://old"\nstartup_timeout_sec = 20\n\n# next\n[tui]\nx = 1\n'
-    changed, [mark] = toml_edit.put(text, TABLE, "codex")
-    assert toml_edit.find(changed, ("mcp_servers", "postroom")) == {**ENTRY, "startup_timeout_sec": 20}
-    assert toml_edit.take(changed, mark) == (text, False)
+def test_a_table_that_was_there_is_mended_and_given_back(subtests: pytest.Subtests) -> None:
+    for head in [
+        "[mcp_servers.postroom]",
+        '[ mcp_servers . "postroom" ] # ours',
+        "\t[mcp_servers.'postroom']",
+    ]:
+        with subtests.test(head=head):
+            text = f'a = 1\n{head}\nurl = "http://old"\nstartup_timeout_sec = 20\n\n# next\n[tui]\nx = 1\n'
+            changed, [applied] = toml_edit.put(text, TABLE, "codex")
+            assert toml_edit.find(changed, ("mcp_servers", "postroom")) == {
+                **ENTRY,
+                "startup_timeout_sec": 20,
+            }
+            assert toml_edit.take(changed, applied) == (text, False)
 
 
 def test_tables_that_a_client_added_below_ours_go_with_it() -> None:
-    changed, [mark] = toml_edit.put("a = 1\n", TABLE, "codex")
+    changed, [applied] = toml_edit.put("a = 1\n", TABLE, "codex")
     changed += '\n[mcp_servers.postroom.tools.health_check]\napproval_mode = "approve"\n\n[tui]\nx = 1\n'
-    left, _ = toml_edit.take(changed, mark)
+    left, _ = toml_edit.take(changed, applied)
     assert "postroom" not in left
     assert toml_edit.find(left, ("tui",)) == {"x": 1}
 
@@ -177,25 +174,25 @@ def test_our_entry_in_another_form_of_toml_is_not_touched() -> None:
     with pytest.raises(NotToml, match="another form"):
         toml_edit.put(text, TABLE, "codex")
     with pytest.raises(NotToml, match="another form"):
-        toml_edit.take(text, Mark(client="codex", kind="table", path=("mcp_servers", "postroom")))
+        toml_edit.take(text, AppliedEdit(client="codex", kind="table", path=("mcp_servers", "postroom")))
 
 
 def test_texts_of_many_lines_are_no_headers() -> None:
     text = "note = '''\n[mcp_servers.postroom]\n'''\n# \"\"\" [mcp_servers.postroom]\nb = \"#\"\n"
-    changed, [mark] = toml_edit.put(text, TABLE, "codex")
+    changed, [applied] = toml_edit.put(text, TABLE, "codex")
     assert changed.startswith(text)
-    assert toml_edit.take(changed, mark) == (text, False)
+    assert toml_edit.take(changed, applied) == (text, False)
 
 
 def test_a_table_is_found_behind_a_text_that_looks_like_it() -> None:
     text = 'note = """\n[mcp_servers.postroom]\nurl = 1\n"""\n[mcp_servers.postroom]\nurl = "http://old"\n'
-    changed, [mark] = toml_edit.put(text, TABLE, "codex")
+    changed, [applied] = toml_edit.put(text, TABLE, "codex")
     assert changed.startswith('note = """\n[mcp_servers.postroom]\nurl = 1\n"""\n')
     assert toml_edit.find(changed, ("mcp_servers", "postroom")) == ENTRY
-    assert toml_edit.take(changed, mark) == (text, False)
+    assert toml_edit.take(changed, applied) == (text, False)
 
 
-@pytest.mark.parametrize("after", ["a = 2\n", "", "a = 1\nb = 1\n", "a = 1\n[mcp_servers.other]\n", "a = "])
-def test_a_change_of_more_than_our_table_is_never_accepted(after: str) -> None:
-    with pytest.raises(NotToml):
-        toml_edit._require_same(after, "a = 1\n[mcp_servers.postroom]\nx = 1\n", (*TABLE.path, TABLE.key))
+def test_a_change_of_more_than_our_table_is_never_accepted(subtests: pytest.Subtests) -> None:
+    for after in ["a = 2\n", "", "a = 1\nb = 1\n", "a = 1\n[mcp_servers.other]\n", "a = "]:
+        with subtests.test(after=after), pytest.raises(NotToml):
+            toml_edit._require_same(after, "a = 1\n[mcp_servers.postroom]\nx = 1\n", (*TABLE.path, TABLE.key))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clients_room import ADDRESS, BY_NAME, Room
-from postroom.app.clients.spots import Scene, chosen, is_installed, servers_place
+from postroom.app.clients.config_paths import SetupScope, chosen, is_installed, servers_file
 from postroom.app.clients.table import CLIENTS
 from postroom.contracts.errors import ClientFileRefused, ConfigError, InvalidArgument
 
@@ -26,12 +26,12 @@ def room(tmp_path: Path) -> Room:
 def test_every_client_is_set_up_stands_well_and_is_taken_out(client: object, room: Room) -> None:
     name = client.name  # type: ignore[attr-defined]  # a row of the table
     room.set_up(name)
-    found = room.standing(name)
+    found = room.status_of(name)
     assert (found.state, found.way, found.findings) == ("set up", "stdio", ())
     assert found.hooks == (BY_NAME[name].hooks is not None)
     room.take_out(name)
     assert room.tree() == {}
-    assert room.standing(name).state in ("not installed", "not set up")
+    assert room.status_of(name).state in ("not installed", "not set up")
 
 
 @pytest.mark.parametrize("client", [one for one in CLIENTS if one.project], ids=lambda one: one.name)
@@ -61,7 +61,7 @@ def test_both_ways_after_one_another_leave_what_was_there(room: Room) -> None:
     room.write(SERVERS, '{"a": 1}')
     for way in ("http", "stdio", "http"):
         room.set_up("claude", way)  # type: ignore[arg-type]  # it is a way
-        assert room.standing("claude").way == way
+        assert room.status_of("claude").way == way
     room.take_out("claude")
     assert room.read(SERVERS) == '{"a": 1}'
 
@@ -70,7 +70,7 @@ def test_the_same_for_toml(room: Room) -> None:
     room.write(".codex/config.toml", "a = 1")
     for way in ("http", "stdio", "http"):
         room.set_up("codex", way)  # type: ignore[arg-type]  # it is a way
-        assert room.standing("codex").way == way
+        assert room.status_of("codex").way == way
     room.take_out("codex")
     assert room.read(".codex/config.toml") == "a = 1"
 
@@ -78,7 +78,7 @@ def test_the_same_for_toml(room: Room) -> None:
 def test_what_stood_there_before_setup_stays_when_it_is_taken_out(room: Room) -> None:
     by_hand = '{"mcpServers": {"postroom": {"type": "stdio", "command": "postroom", "args": ["mcp"]}}}'
     room.write(SERVERS, by_hand)
-    assert room.standing("claude").state == "set up"
+    assert room.status_of("claude").state == "set up"
     room.set_up("claude", hooks=False)
     assert room.tree() == {SERVERS: by_hand.encode()}
     room.take_out("claude")
@@ -127,23 +127,23 @@ def test_a_folder_in_which_a_client_wrote_stays(room: Room) -> None:
 def test_opencode_is_written_in_the_form_of_its_version(room: Room) -> None:
     path = ".config/opencode/opencode.jsonc"
     room.write(path, '{"mcp": {"servers": {}}}')
-    assert [one.name for one in chosen([], room.scene)] == ["opencode2"]
+    assert [one.name for one in chosen([], room.target)] == ["opencode2"]
     with pytest.raises(ClientFileRefused, match="another version of opencode"):
         room.set_up("opencode")
     room.write(path, '{"mcp": {}}')
-    assert [one.name for one in chosen([], room.scene)] == ["opencode"]
+    assert [one.name for one in chosen([], room.target)] == ["opencode"]
 
 
 def test_clients_are_found_by_their_folder_or_their_program(room: Room) -> None:
-    assert chosen([], room.scene) == []
+    assert chosen([], room.target) == []
     room.write(".cursor/other", "")
     program = room.write("bin/codex", "#!/bin/sh\n")
     program.chmod(0o755)
     room.more["PATH"] = str(program.parent)
-    assert [one.name for one in chosen([], room.scene)] == ["codex", "cursor"]
-    assert [one.name for one in chosen(["cline", "cline"], room.scene)] == ["cline"]
+    assert [one.name for one in chosen([], room.target)] == ["codex", "cursor"]
+    assert [one.name for one in chosen(["cline", "cline"], room.target)] == ["cline"]
     with pytest.raises(InvalidArgument, match="no client is called 'emacs'"):
-        chosen(["emacs"], room.scene)
+        chosen(["emacs"], room.target)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_clients_are_found_by_their_folder_or_their_program(room: Room) -> None:
     ],
 )
 def test_each_system_has_its_own_folders(name: str, platform: str, path: str, room: Room) -> None:
-    scene = Scene(environment=room.environment, platform=platform)
-    assert servers_place(BY_NAME[name], scene).path == room.home / path
-    assert not is_installed(BY_NAME[name], scene)
+    target = SetupScope(environment=room.environment, platform=platform)
+    assert servers_file(BY_NAME[name], target).path == room.home / path
+    assert not is_installed(BY_NAME[name], target)
 
 
 def test_a_variable_of_the_client_names_its_folder(room: Room, tmp_path: Path) -> None:
@@ -288,7 +288,7 @@ def test_drift_is_told_apart(room: Room) -> None:
     for drift, (name, change) in cases.items():
         room.write(name, change(good[name]))
         assert room.read(name) != good[name]
-        found = room.standing("claude")
+        found = room.status_of("claude")
         assert found.state == "drifted"
         assert [one.drift for one in found.findings] == [drift]
         assert all(one.remedy for one in found.findings)
@@ -357,6 +357,6 @@ def test_records_that_cannot_be_read_are_told_and_stay(room: Room) -> None:
 
 def test_a_file_that_cannot_be_read_is_no_drift_of_a_client_that_was_never_set_up(room: Room) -> None:
     room.write(SERVERS, "{broken")
-    found = room.standing("claude")
+    found = room.status_of("claude")
     assert found.state == "not installed"
     assert [one.drift for one in found.findings] == ["unreadable"]

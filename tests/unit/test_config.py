@@ -312,9 +312,8 @@ def test_the_largest_message_fits_into_the_largest_request(home: dict[str, str])
     assert settings.max_request_bytes > as_base64 + 6 * settings.max_body_bytes
 
 
-@pytest.mark.parametrize(
-    ("platform", "environment", "data", "config"),
-    [
+def test_every_system_has_its_usual_places(subtests: pytest.Subtests) -> None:
+    for platform, environment, data, config in [
         ("linux", {}, "/home/a/.local/share/postroom", "/home/a/.config/postroom/config.toml"),
         (
             "linux",
@@ -336,14 +335,11 @@ def test_the_largest_message_fits_into_the_largest_request(home: dict[str, str])
         ),
         ("win32", {"LOCALAPPDATA": "/l", "APPDATA": "/r"}, "/l/postroom", "/r/postroom/config.toml"),
         ("win32", {"POSTROOM_DATA_DIR": "~/post", "POSTROOM_CONFIG": "/c.toml"}, "/home/a/post", "/c.toml"),
-    ],
-)
-def test_every_system_has_its_usual_places(
-    platform: str, environment: dict[str, str], data: str, config: str
-) -> None:
-    given = {"HOME": "/home/a", **environment}
-    assert places.data_dir(given, platform=platform) == Path(data)
-    assert places.config_file(given, platform=platform) == Path(config)
+    ]:
+        with subtests.test(platform=platform, environment=environment, data=data, config=config):
+            given = {"HOME": "/home/a", **environment}
+            assert places.data_dir(given, platform=platform) == Path(data)
+            assert places.config_file(given, platform=platform) == Path(config)
 
 
 def test_the_note_of_a_server_is_private_and_goes_with_it(tmp_path: Path) -> None:

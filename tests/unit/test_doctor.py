@@ -184,13 +184,16 @@ async def test_a_runner_that_does_not_read_back_is_a_fault(here: Place) -> None:
     assert told["state"] == "failed"
 
 
-@pytest.mark.parametrize(
-    ("used", "most", "state"),
-    [(None, 100, "unknown"), (80, 100, "ok"), (81, 100, "failed"), (10_000, None, "ok")],
-)
-def test_descriptors_are_told_against_their_limit(used: int | None, most: int | None, state: str) -> None:
-    told = told_of_descriptors(used, most)
-    assert (told.state, bool(told.remedy)) == (state, state != "ok")
+def test_descriptors_are_told_against_their_limit(subtests: pytest.Subtests) -> None:
+    for used, most, state in [
+        (None, 100, "unknown"),
+        (80, 100, "ok"),
+        (81, 100, "failed"),
+        (10_000, None, "ok"),
+    ]:
+        with subtests.test(used=used, most=most, state=state):
+            told = told_of_descriptors(used, most)
+            assert (told.state, bool(told.remedy)) == (state, state != "ok")
 
 
 @pytest.mark.parametrize(
@@ -214,24 +217,28 @@ def test_a_disk_that_cannot_be_seen_is_unknown(tmp_path: Path) -> None:
     assert told_of_disk(tmp_path / "postroom.db").state == "unknown"
 
 
-@pytest.mark.parametrize(
-    ("state", "expected"),
-    [
+def test_a_channel_is_told_with_what_came_in_last(subtests: pytest.Subtests) -> None:
+    for state, expected in [
         ("connected", "ok"),
         ("connecting", "unknown"),
         ("reconnecting", "unknown"),
         ("failed", "failed"),
         ("stopped", "failed"),
-    ],
-)
-def test_a_channel_is_told_with_what_came_in_last(state: str, expected: str) -> None:
-    told = {"state": state, "inbound_at": None, "outbound_at": None, "error_code": None, "error": None}
-    silent = _channel("slack", told, 1_700_000_000_000)
-    assert (silent.state, "nothing has come in yet" in silent.detail) == (expected, True)
-    heard = {**told, "inbound_at": 1_699_999_700_000, "error_code": "e_code", "error": "no route"}
-    loud = _channel("slack", heard, 1_700_000_000_000)
-    assert "5 minutes ago" in loud.detail
-    assert "e_code: no route" in loud.detail
+    ]:
+        with subtests.test(state=state, expected=expected):
+            told = {
+                "state": state,
+                "inbound_at": None,
+                "outbound_at": None,
+                "error_code": None,
+                "error": None,
+            }
+            silent = _channel("slack", told, 1_700_000_000_000)
+            assert (silent.state, "nothing has come in yet" in silent.detail) == (expected, True)
+            heard = {**told, "inbound_at": 1_699_999_700_000, "error_code": "e_code", "error": "no route"}
+            loud = _channel("slack", heard, 1_700_000_000_000)
+            assert "5 minutes ago" in loud.detail
+            assert "e_code: no route" in loud.detail
 
 
 async def test_the_gauges_show_what_there_is_to_do(here: Place, tmp_path: Path) -> None:

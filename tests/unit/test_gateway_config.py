@@ -333,8 +333,8 @@ def test_a_model_without_its_client_names_what_to_install(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = read(home, AGENT + WEB)
-    monkeypatch.setitem(sys.modules, "httpx2", None)
-    monkeypatch.delitem(sys.modules, "postroom.runtime.openai_http", raising=False)
+    monkeypatch.setitem(sys.modules, "openai", None)
+    monkeypatch.delitem(sys.modules, "postroom.runtime.openai_endpoint", raising=False)
     with pytest.raises(MissingExtra) as caught:
         examine(told, Settings(data_dir=home))
     assert 'pip install "postroom[openai]"' in caught.value.remedy

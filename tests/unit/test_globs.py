@@ -7,9 +7,8 @@ from postroom.mail import glob_sets, globs
 from postroom.mail.globs import matches, overlap, overlapping, parse_pattern, prefixes_of
 
 
-@pytest.mark.parametrize(
-    ("raw", "text"),
-    [
+def test_a_pattern_is_kept_in_one_spelling_that_reads_back_as_itself(subtests: pytest.Subtests) -> None:
+    for raw, text in [
         ("src/app.py", "src/app.py"),
         ("./src/app.py", "src/app.py"),
         ("././src//app.py", "src/app.py"),
@@ -35,12 +34,11 @@ from postroom.mail.globs import matches, overlap, overlapping, parse_pattern, pr
         ("port:8080", "port:8080"),
         ("service:db//x*[", "service:db//x*["),
         ("Straße/ÄÖÜ.md", "Straße/ÄÖÜ.md"),
-    ],
-)
-def test_a_pattern_is_kept_in_one_spelling_that_reads_back_as_itself(raw: str, text: str) -> None:
-    pattern = parse_pattern(raw)
-    assert pattern.text == text
-    assert parse_pattern(pattern.text) == pattern
+    ]:
+        with subtests.test(raw=raw, text=text):
+            pattern = parse_pattern(raw)
+            assert pattern.text == text
+            assert parse_pattern(pattern.text) == pattern
 
 
 @pytest.mark.parametrize(
@@ -114,9 +112,8 @@ def test_what_leaves_the_root_or_cannot_be_read_is_refused_by_name(raw: str, pro
     assert len(refused.value.message.encode()) < 2000
 
 
-@pytest.mark.parametrize(
-    ("raw", "prefix", "is_literal"),
-    [
+def test_the_prefix_holds_the_leading_names_without_wildcards(subtests: pytest.Subtests) -> None:
+    for raw, prefix, is_literal in [
         ("src/app/**/*.py", "src/app", False),
         ("src/app.py", "src/app.py", True),
         ("**/*.py", "", False),
@@ -129,13 +126,10 @@ def test_what_leaves_the_root_or_cannot_be_read_is_refused_by_name(raw: str, pro
         ("[~]/x", "~/x", True),
         ("port:8080", "port:8080", True),
         ("./port:8080", "port:8080", True),
-    ],
-)
-def test_the_prefix_holds_the_leading_names_without_wildcards(
-    raw: str, prefix: str, is_literal: bool
-) -> None:
-    pattern = parse_pattern(raw)
-    assert (pattern.prefix, pattern.is_literal) == (prefix, is_literal)
+    ]:
+        with subtests.test(raw=raw, prefix=prefix, is_literal=is_literal):
+            pattern = parse_pattern(raw)
+            assert (pattern.prefix, pattern.is_literal) == (prefix, is_literal)
 
 
 def test_the_prefix_is_folded_where_case_is_ignored_and_the_text_is_not() -> None:
@@ -149,9 +143,8 @@ def test_prefixes_run_from_the_root_to_the_prefix_itself() -> None:
     assert prefixes_of("") == ("",)
 
 
-@pytest.mark.parametrize(
-    ("raw", "yes", "no"),
-    [
+def test_a_pattern_covers_what_it_says_and_nothing_else(subtests: pytest.Subtests) -> None:
+    for raw, yes, no in [
         ("src", ["src", "src/app.py", "src/a/b"], ["srcx", "x/src", "sr", "Src"]),
         ("src/", ["src/app.py", "src/a/b"], ["src", "srcx/a"]),
         ("a/**", ["a/b", "a/b/c", "a/.b"], ["a", "b", "ab/c"]),
@@ -185,24 +178,23 @@ def test_prefixes_run_from_the_root_to_the_prefix_itself() -> None:
         ("port:8080", ["port:8080"], ["port:80800", "port:8080/x", "port"]),
         ("service:*", ["service:*"], ["service:db"]),
         ("./port:8080", ["port:8080", "port:8080/x"], ["./port:8080"]),
-    ],
-)
-def test_a_pattern_covers_what_it_says_and_nothing_else(raw: str, yes: list[str], no: list[str]) -> None:
-    pattern = parse_pattern(raw)
-    assert [path for path in yes if not matches(pattern, path)] == []
-    assert [path for path in no if matches(pattern, path)] == []
+    ]:
+        with subtests.test(raw=raw, yes=yes, no=no):
+            pattern = parse_pattern(raw)
+            assert [path for path in yes if not matches(pattern, path)] == []
+            assert [path for path in no if matches(pattern, path)] == []
 
 
-@pytest.mark.parametrize("path", ["", "/", "/a", "a/", "a//b", "//"])
-def test_a_path_with_an_empty_name_is_covered_by_nothing(path: str) -> None:
-    assert not any(
-        matches(parse_pattern(raw), path) for raw in ["**", "*", "a", "a/**", "**/b", "*/*", "**/*"]
-    )
+def test_a_path_with_an_empty_name_is_covered_by_nothing(subtests: pytest.Subtests) -> None:
+    for path in ["", "/", "/a", "a/", "a//b", "//"]:
+        with subtests.test(path=path):
+            assert not any(
+                matches(parse_pattern(raw), path) for raw in ["**", "*", "a", "a/**", "**/b", "*/*", "**/*"]
+            )
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "expected"),
-    [
+def test_two_patterns_overlap_in_either_order_or_not_at_all(subtests: pytest.Subtests) -> None:
+    for a, b, expected in [
         ("src", "src", True),
         ("src", "src/app.py", True),
         ("src/app.py", "src/app.pyc", False),
@@ -262,18 +254,18 @@ def test_a_path_with_an_empty_name_is_covered_by_nothing(path: str) -> None:
         ("service:a*", "service:ab", False),
         ("port:8080", "por?:8080", False),
         ("port:8080", "./port:8080/*", False),
-    ],
-)
-def test_two_patterns_overlap_in_either_order_or_not_at_all(a: str, b: str, expected: bool) -> None:
-    one, other = parse_pattern(a), parse_pattern(b)
-    assert overlap(one, other) is expected
-    assert overlap(other, one) is expected
-    assert overlapping(one, [other, one, other]) == ([0, 1, 2] if expected else [1])
+    ]:
+        with subtests.test(a=a, b=b, expected=expected):
+            one, other = parse_pattern(a), parse_pattern(b)
+            assert overlap(one, other) is expected
+            assert overlap(other, one) is expected
+            assert overlapping(one, [other, one, other]) == ([0, 1, 2] if expected else [1])
 
 
-@pytest.mark.parametrize(
-    ("literal", "glob", "expected"),
-    [
+def test_a_literal_meets_a_glob_that_matches_it_or_is_anchored_at_or_below_it(
+    subtests: pytest.Subtests,
+) -> None:
+    for literal, glob, expected in [
         ("src/app.py", "**/*.js", False),
         ("src/app.py", "src/*/**", False),
         ("src/app.py", "src/app.py/**", True),
@@ -291,16 +283,13 @@ def test_two_patterns_overlap_in_either_order_or_not_at_all(a: str, b: str, expe
         ("app/[[]id]", "app/[[]id]/*.tsx", True),
         ("app/[i]d", "app/id/*.tsx", True),
         ("./port:8080", "./port:8080/*", True),
-    ],
-)
-def test_a_literal_meets_a_glob_that_matches_it_or_is_anchored_at_or_below_it(
-    literal: str, glob: str, expected: bool
-) -> None:
-    one, other = parse_pattern(literal), parse_pattern(glob)
-    assert (one.is_literal, other.is_literal) == (True, False)
-    assert overlap(one, other) is expected
-    assert overlap(other, one) is expected
-    assert overlapping(one, [other, one]) == ([0, 1] if expected else [1])
+    ]:
+        with subtests.test(literal=literal, glob=glob, expected=expected):
+            one, other = parse_pattern(literal), parse_pattern(glob)
+            assert (one.is_literal, other.is_literal) == (True, False)
+            assert overlap(one, other) is expected
+            assert overlap(other, one) is expected
+            assert overlapping(one, [other, one]) == ([0, 1] if expected else [1])
 
 
 def test_a_folder_written_with_a_slash_meets_every_glob_that_reaches_into_it() -> None:
@@ -309,9 +298,8 @@ def test_a_folder_written_with_a_slash_meets_every_glob_that_reaches_into_it() -
         assert overlapping(parse_pattern(folder), into) == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "expected"),
-    [
+def test_case_is_ignored_only_where_the_file_system_ignores_it(subtests: pytest.Subtests) -> None:
+    for a, b, expected in [
         ("SRC/App.py", "src/app.PY", True),
         ("SRC", "src/App/*.py", True),
         ("SRC", "src/app.py", True),
@@ -327,12 +315,11 @@ def test_a_folder_written_with_a_slash_meets_every_glob_that_reaches_into_it() -
         ("ΣΑΣ", "σας", True),
         ("Port", "port", True),
         ("port:X", "port:x", False),
-    ],
-)
-def test_case_is_ignored_only_where_the_file_system_ignores_it(a: str, b: str, expected: bool) -> None:
-    one, other = (parse_pattern(raw, case_sensitive=False) for raw in (a, b))
-    assert overlap(one, other) is expected
-    assert overlap(other, one) is expected
+    ]:
+        with subtests.test(a=a, b=b, expected=expected):
+            one, other = (parse_pattern(raw, case_sensitive=False) for raw in (a, b))
+            assert overlap(one, other) is expected
+            assert overlap(other, one) is expected
 
 
 def test_case_counts_unless_told_otherwise() -> None:
@@ -361,9 +348,8 @@ def test_folding_keeps_every_character_one_character_and_is_done_once() -> None:
     assert max(changed) <= chr(glob_sets._LAST_CASED)
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "expected"),
-    [
+def test_patterns_made_to_blow_up_are_decided_all_the_same(subtests: pytest.Subtests) -> None:
+    for a, b, expected in [
         ("*a" * 31 + "*", "a" * 1024, True),
         ("*a" * 15 + "*?cb", "a" * 1022 + "??", True),
         ("*a" * 15 + "*?cb", "a" * 1023 + "?", False),
@@ -376,12 +362,11 @@ def test_folding_keeps_every_character_one_character_and_is_done_once() -> None:
         ("**/" + "a/" * 200 + "b/**/x", "a/" * 490 + "?", False),
         ("**/" + "a/" * 200 + "?/**/x", "a/" * 490 + "?", True),
         ("x/" + "**/?a/" * 15 + "b", "x/" + "*/a/" * 30 + "a/" * 400 + "?", False),
-    ],
-)
-def test_patterns_made_to_blow_up_are_decided_all_the_same(a: str, b: str, expected: bool) -> None:
-    one, other = parse_pattern(a), parse_pattern(b)
-    assert overlap(one, other) is expected
-    assert overlap(other, one) is expected
+    ]:
+        with subtests.test(a=a, b=b, expected=expected):
+            one, other = parse_pattern(a), parse_pattern(b)
+            assert overlap(one, other) is expected
+            assert overlap(other, one) is expected
 
 
 def test_positions_come_in_the_order_of_the_live_patterns() -> None:

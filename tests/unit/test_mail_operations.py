@@ -11,7 +11,7 @@ from mail_room import HARBOR, SHORE, Room, a_room, room_over_each_store
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import NotHolder
 from postroom.mail.commands import Change, RotateAgentToken
-from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
+from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
@@ -43,14 +43,17 @@ def test_every_operation_is_called_by_name_in_some_test() -> None:
     assert called - set(OPERATIONS) == {"no_such_operation"}
 
 
-@pytest.mark.parametrize("operation", ALL_OPERATIONS, ids=lambda one: one.name)
-def test_every_operation_is_described_and_fits_its_command(operation: Operation) -> None:
-    assert operation.description.endswith((".", ")."))
-    assert OPERATIONS[operation.name] is operation
-    takes_key = "idempotency_key" in {field.name for field in msgspec.structs.fields(operation.command)}
-    assert takes_key is issubclass(operation.command, Change)
-    assert takes_key is operation.changes or operation.command is RotateAgentToken
-    assert operation.changes or not operation.destructive
+def test_every_operation_is_described_and_fits_its_command(subtests: pytest.Subtests) -> None:
+    for operation in ALL_OPERATIONS:
+        with subtests.test(operation=operation):
+            assert operation.description.endswith((".", ")."))
+            assert OPERATIONS[operation.name] is operation
+            takes_key = "idempotency_key" in {
+                field.name for field in msgspec.structs.fields(operation.command)
+            }
+            assert takes_key is issubclass(operation.command, Change)
+            assert takes_key is operation.changes or operation.command is RotateAgentToken
+            assert operation.changes or not operation.destructive
 
 
 def test_no_two_operations_have_one_name() -> None:

@@ -51,18 +51,18 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("path", "why"), REFUSED.items())
-def test_what_is_no_absolute_path_is_refused_with_the_reason(path: str, why: str) -> None:
-    with pytest.raises(InvalidPath, match=re.escape(why)) as caught:
-        checked_path(path)
-    assert caught.value.value == path
-    assert "absolute path" in caught.value.remedy
-    assert len(str(caught.value)) < 300
+def test_what_is_no_absolute_path_is_refused_with_the_reason(subtests: pytest.Subtests) -> None:
+    for path, why in REFUSED.items():
+        with subtests.test(path=path, why=why):
+            with pytest.raises(InvalidPath, match=re.escape(why)) as caught:
+                checked_path(path)
+            assert caught.value.value == path
+            assert "absolute path" in caught.value.remedy
+            assert len(str(caught.value)) < 300
 
 
-@pytest.mark.parametrize(
-    ("given_path", "kept"),
-    [
+def test_an_absolute_path_is_kept_without_doubled_or_trailing_separators(subtests: pytest.Subtests) -> None:
+    for given_path, kept in [
         ("/", "/"),
         ("/a", "/a"),
         ("/a/", "/a"),
@@ -78,16 +78,14 @@ def test_what_is_no_absolute_path_is_refused_with_the_reason(path: str, why: str
         ("c:\\\\.\\", "c:\\"),
         ("\\\\server\\share\\x\\", "\\\\server\\share\\x"),
         ("\\\\wsl.localhost\\Ubuntu\\home\\me", "\\\\wsl.localhost\\Ubuntu\\home\\me"),
-    ],
-)
-def test_an_absolute_path_is_kept_without_doubled_or_trailing_separators(given_path: str, kept: str) -> None:
-    assert checked_path(given_path) == kept
-    assert checked_path(kept) == kept
+    ]:
+        with subtests.test(given_path=given_path, kept=kept):
+            assert checked_path(given_path) == kept
+            assert checked_path(kept) == kept
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
+def test_spellings_of_one_folder_compare_equal(subtests: pytest.Subtests) -> None:
+    for one, other in [
         ("C:\\Work\\App", "c:\\work\\app"),
         ("C:\\Work\\App", "/mnt/c/Work/App"),
         ("C:\\Work\\App", "/mnt/C/work/app"),
@@ -96,18 +94,20 @@ def test_an_absolute_path_is_kept_without_doubled_or_trailing_separators(given_p
         ("\\\\wsl$\\Debian\\home\\me\\app", "/home/me/app"),
         ("\\\\wsl$\\Debian\\mnt\\d\\x", "D:\\x"),
         ("\\\\Server\\Share\\x", "\\\\server\\share\\X"),
-    ],
-)
-def test_spellings_of_one_folder_compare_equal(one: str, other: str) -> None:
-    assert spelling(checked_path(one)) == spelling(checked_path(other))
+    ]:
+        with subtests.test(one=one, other=other):
+            assert spelling(checked_path(one)) == spelling(checked_path(other))
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("/home/me/App", "/home/me/app"), ("/mnt/c/x", "/mnt/d/x"), ("/mnt/cc/x", "C:\\c\\x"), ("/a", "/a/b")],
-)
-def test_other_folders_stay_apart(one: str, other: str) -> None:
-    assert spelling(checked_path(one)) != spelling(checked_path(other))
+def test_other_folders_stay_apart(subtests: pytest.Subtests) -> None:
+    for one, other in [
+        ("/home/me/App", "/home/me/app"),
+        ("/mnt/c/x", "/mnt/d/x"),
+        ("/mnt/cc/x", "C:\\c\\x"),
+        ("/a", "/a/b"),
+    ]:
+        with subtests.test(one=one, other=other):
+            assert spelling(checked_path(one)) != spelling(checked_path(other))
 
 
 @given(st.text(min_size=1, max_size=200))

@@ -44,20 +44,21 @@ def assert_problem(reply: httpx2.Response, status: int, code: str) -> dict[str, 
     return problem
 
 
-@pytest.mark.parametrize("name", all_names())
-async def test_each_operation_answers_what_the_tool_answers(name: str) -> None:
-    over_rest, over_mcp = Edge(), Edge()
-    await over_rest.furnish()
-    await over_mcp.furnish()
-    reply = await over_rest.ask(name)
-    result = await over_mcp.mcp.call_tool(name, arguments_of(name))
-    assert reply.status_code == 200, reply.text
-    assert not result.is_error
-    assert reply.headers["content-type"] == "application/json"
-    assert reply.json() == json.loads(result.content[0].text)  # type: ignore[union-attr]  # a text
-    assert await everything(over_rest.store) == await everything(over_mcp.store)
-    over_rest.close()
-    over_mcp.close()
+async def test_each_operation_answers_what_the_tool_answers(subtests: pytest.Subtests) -> None:
+    for name in all_names():
+        with subtests.test(name=name):
+            over_rest, over_mcp = Edge(), Edge()
+            await over_rest.furnish()
+            await over_mcp.furnish()
+            reply = await over_rest.ask(name)
+            result = await over_mcp.mcp.call_tool(name, arguments_of(name))
+            assert reply.status_code == 200, reply.text
+            assert not result.is_error
+            assert reply.headers["content-type"] == "application/json"
+            assert reply.json() == json.loads(result.content[0].text)  # type: ignore[union-attr]  # a text
+            assert await everything(over_rest.store) == await everything(over_mcp.store)
+            over_rest.close()
+            over_mcp.close()
 
 
 @pytest.mark.parametrize("name", all_names())

@@ -88,29 +88,34 @@ def test_every_schema_is_one_of_json_schema_2020_12() -> None:
         Draft202012Validator.check_schema(schema)
 
 
-@pytest.mark.parametrize("operation", ALL_OPERATIONS, ids=lambda one: one.name)
-def test_an_operation_takes_what_its_tool_takes(operation: Operation) -> None:
-    tool = input_schema(operation.command)
-    if operation.changes:
-        body = described(operation)["requestBody"]["content"]["application/json"]["schema"]
-        schema = DOCUMENT["components"]["schemas"][body["$ref"].rpartition("/")[2]]
-        names, required = set(schema["properties"]), schema["required"]
-        assert schema["additionalProperties"] is False
-    else:
-        fields = described(operation)["parameters"]
-        names, required = {one["name"] for one in fields}, [one["name"] for one in fields if one["required"]]
-        assert '"null"' not in json.dumps(fields)
-    assert (names, required) == (set(tool["properties"]), tool.get("required", []))
+def test_an_operation_takes_what_its_tool_takes(subtests: pytest.Subtests) -> None:
+    for operation in ALL_OPERATIONS:
+        with subtests.test(operation=operation):
+            tool = input_schema(operation.command)
+            if operation.changes:
+                body = described(operation)["requestBody"]["content"]["application/json"]["schema"]
+                schema = DOCUMENT["components"]["schemas"][body["$ref"].rpartition("/")[2]]
+                names, required = set(schema["properties"]), schema["required"]
+                assert schema["additionalProperties"] is False
+            else:
+                fields = described(operation)["parameters"]
+                names, required = (
+                    {one["name"] for one in fields},
+                    [one["name"] for one in fields if one["required"]],
+                )
+                assert '"null"' not in json.dumps(fields)
+            assert (names, required) == (set(tool["properties"]), tool.get("required", []))
 
 
-@pytest.mark.parametrize("operation", ALL_OPERATIONS, ids=lambda one: one.name)
-def test_an_operation_tells_every_status_and_who_may(operation: Operation) -> None:
-    told = described(operation)
-    statuses = {int(status) for status in told["responses"]}
-    every = set(codes_by_status())
-    assert statuses == {200} | (every if operation.changes else every - ONLY_OF_CHANGES)
-    assert statuses > ALWAYS
-    assert ({"session": []} in told["security"]) is not operation.changes
+def test_an_operation_tells_every_status_and_who_may(subtests: pytest.Subtests) -> None:
+    for operation in ALL_OPERATIONS:
+        with subtests.test(operation=operation):
+            told = described(operation)
+            statuses = {int(status) for status in told["responses"]}
+            every = set(codes_by_status())
+            assert statuses == {200} | (every if operation.changes else every - ONLY_OF_CHANGES)
+            assert statuses > ALWAYS
+            assert ({"session": []} in told["security"]) is not operation.changes
 
 
 def test_a_key_is_told_of_where_it_may_be_given() -> None:
@@ -118,20 +123,27 @@ def test_a_key_is_told_of_where_it_may_be_given() -> None:
     assert with_key == {one.name for one in ALL_OPERATIONS if one.changes} - {"rotate_agent_token"}
 
 
-@pytest.mark.parametrize("operation", ALL_OPERATIONS, ids=lambda one: one.name)
-def test_an_example_is_a_call_that_can_be_read(operation: Operation) -> None:
-    example = example_of(operation.command)
-    read_command(operation.command, example)
-    _, parts = msgspec.json.schema_components([operation.command], ref_template="#/components/schemas/{name}")
-    Draft202012Validator({**parts[operation.command.__name__], "components": {"schemas": parts}}).validate(
-        example
-    )
-    if operation.changes:
-        assert described(operation)["requestBody"]["content"]["application/json"]["example"] == example
-    else:
-        assert {
-            one["name"]: one["example"] for one in described(operation)["parameters"] if "example" in one
-        } == example
+def test_an_example_is_a_call_that_can_be_read(subtests: pytest.Subtests) -> None:
+    for operation in ALL_OPERATIONS:
+        with subtests.test(operation=operation):
+            example = example_of(operation.command)
+            read_command(operation.command, example)
+            _, parts = msgspec.json.schema_components(
+                [operation.command], ref_template="#/components/schemas/{name}"
+            )
+            Draft202012Validator(
+                {**parts[operation.command.__name__], "components": {"schemas": parts}}
+            ).validate(example)
+            if operation.changes:
+                assert (
+                    described(operation)["requestBody"]["content"]["application/json"]["example"] == example
+                )
+            else:
+                assert {
+                    one["name"]: one["example"]
+                    for one in described(operation)["parameters"]
+                    if "example" in one
+                } == example
 
 
 def test_no_example_is_left_over() -> None:
@@ -139,15 +151,16 @@ def test_no_example_is_left_over() -> None:
     assert set(VALUES) == {name for command in commands for name in example_of(command)}
 
 
-@pytest.mark.parametrize("name", all_names())
-async def test_an_answer_is_what_the_document_says_and_no_more(name: str) -> None:
-    edge = Edge()
-    await edge.furnish()
-    reply = await edge.ask(name)
-    schema = described(OPERATIONS[name])["responses"]["200"]["content"]["application/json"]["schema"]
-    validator(schema, closed()).validate(reply.json())
-    assert reply.headers["x-request-id"]
-    edge.close()
+async def test_an_answer_is_what_the_document_says_and_no_more(subtests: pytest.Subtests) -> None:
+    for name in all_names():
+        with subtests.test(name=name):
+            edge = Edge()
+            await edge.furnish()
+            reply = await edge.ask(name)
+            schema = described(OPERATIONS[name])["responses"]["200"]["content"]["application/json"]["schema"]
+            validator(schema, closed()).validate(reply.json())
+            assert reply.headers["x-request-id"]
+            edge.close()
 
 
 def test_a_refusal_is_what_the_document_says_and_no_more() -> None:

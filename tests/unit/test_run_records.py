@@ -192,23 +192,19 @@ def test_a_result_of_another_run_is_refused() -> None:
         claimed().record_run_result(result(run_id="another"), now=NOW)
 
 
-@pytest.mark.parametrize(
-    ("attempts", "allowed", "status"),
-    [
+def test_attempts_are_used_up_by_nacks_and_by_lost_leases(subtests: pytest.Subtests) -> None:
+    for attempts, allowed, status in [
         (0, 2, RunDispatchStatus.QUEUED),
         (1, 2, RunDispatchStatus.DEAD_LETTER),
         (0, 1, RunDispatchStatus.DEAD_LETTER),
         (3, 5, RunDispatchStatus.QUEUED),
         (4, 5, RunDispatchStatus.DEAD_LETTER),
-    ],
-)
-def test_attempts_are_used_up_by_nacks_and_by_lost_leases(
-    attempts: int, allowed: int, status: RunDispatchStatus
-) -> None:
-    row = replace(claimed(max_attempts=allowed), attempt_count=attempts)
-    for after in (row.nacked(error="x", delay_ms=0, now=NOW), row.lease_ended(now=NOW)):
-        assert (after.status, after.attempt_count) == (status, attempts + 1)
-        assert after.reconciled == (status is RunDispatchStatus.QUEUED)
+    ]:
+        with subtests.test(attempts=attempts, allowed=allowed, status=status):
+            row = replace(claimed(max_attempts=allowed), attempt_count=attempts)
+            for after in (row.nacked(error="x", delay_ms=0, now=NOW), row.lease_ended(now=NOW)):
+                assert (after.status, after.attempt_count) == (status, attempts + 1)
+                assert after.reconciled == (status is RunDispatchStatus.QUEUED)
 
 
 def test_what_is_queued_again_carries_nothing_of_the_execution() -> None:
@@ -266,9 +262,8 @@ def test_a_remapped_dispatch_is_the_same_delivery_of_another_run() -> None:
     assert row == replace(queued(priority=3, dedupe_key="k"), dispatch_id="d2", thread_id="u", run_id="r2")
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
+def test_a_queued_dispatch_of_another_shape_is_refused(subtests: pytest.Subtests) -> None:
+    for changes, text in [
         ({"dispatch_id": " "}, "needs a dispatch id"),
         ({"thread_id": ""}, "needs a dispatch id"),
         ({"run_id": "\t"}, "needs a dispatch id"),
@@ -282,28 +277,28 @@ def test_a_remapped_dispatch_is_the_same_delivery_of_another_run() -> None:
         *(({name: "x"}, "must not carry claim fields") for name in ("claim_token", "claimed_by")),
         ({"lease_until": NOW}, "must not carry claim fields"),
         *(({name: "x"}, "must not carry runtime result fields") for name in PROJECTION),
-    ],
-)
-def test_a_queued_dispatch_of_another_shape_is_refused(changes: dict[str, Any], text: str) -> None:
-    with pytest.raises(InvalidRecord, match=text):
-        replace(queued(), **changes)
+    ]:
+        with subtests.test(changes=changes, text=text), pytest.raises(InvalidRecord, match=text):
+            replace(queued(), **changes)
 
 
-@pytest.mark.parametrize(
-    "changes", [{"claim_token": None}, {"claim_token": ""}, {"claimed_by": " "}, {"lease_until": None}]
-)
-def test_a_claimed_dispatch_without_its_claim_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRecord, match="must carry claim_token, claimed_by, and lease_until"):
-        replace(claimed(), **changes)
+def test_a_claimed_dispatch_without_its_claim_is_refused(subtests: pytest.Subtests) -> None:
+    for changes in [{"claim_token": None}, {"claim_token": ""}, {"claimed_by": " "}, {"lease_until": None}]:
+        with (
+            subtests.test(changes=changes),
+            pytest.raises(InvalidRecord, match="must carry claim_token, claimed_by, and lease_until"),
+        ):
+            replace(claimed(), **changes)
 
 
-@pytest.mark.parametrize("status", TERMINAL)
-def test_an_ended_dispatch_of_another_shape_is_refused(status: RunDispatchStatus) -> None:
-    for name in CLAIM_FIELDS:
-        with pytest.raises(InvalidRecord, match="must not carry active lease fields"):
-            replace(IN_STATUS[status], **{name: NOW if name == "lease_until" else "x"})
-    with pytest.raises(InvalidRecord, match="must carry completed_at"):
-        replace(IN_STATUS[status], completed_at=None)
+def test_an_ended_dispatch_of_another_shape_is_refused(subtests: pytest.Subtests) -> None:
+    for status in TERMINAL:
+        with subtests.test(status=status):
+            for name in CLAIM_FIELDS:
+                with pytest.raises(InvalidRecord, match="must not carry active lease fields"):
+                    replace(IN_STATUS[status], **{name: NOW if name == "lease_until" else "x"})
+            with pytest.raises(InvalidRecord, match="must carry completed_at"):
+                replace(IN_STATUS[status], completed_at=None)
 
 
 def test_a_priority_may_be_at_either_end() -> None:
@@ -343,9 +338,8 @@ def test_a_new_run_may_be_anything_and_none_changes_its_thread() -> None:
         run(thread_id="u").refuse_illegal_move(run())
 
 
-@pytest.mark.parametrize(
-    ("status", "changes"),
-    [
+def test_a_run_of_another_shape_is_refused(subtests: pytest.Subtests) -> None:
+    for status, changes in [
         (RunStatus.CREATED, {"finished_at": NOW}),
         (RunStatus.RUNNING, {"finished_at": NOW}),
         (RunStatus.RUNNING, {"waiting": RunWaitingState(reason=WaitingReason.USER_INPUT)}),
@@ -357,11 +351,9 @@ def test_a_new_run_may_be_anything_and_none_changes_its_thread() -> None:
         (RunStatus.RUNNING, {"run_id": " "}),
         (RunStatus.RUNNING, {"thread_id": ""}),
         (RunStatus.RUNNING, {"agent_id": " "}),
-    ],
-)
-def test_a_run_of_another_shape_is_refused(status: RunStatus, changes: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRecord):
-        replace(run(status), **changes)
+    ]:
+        with subtests.test(status=status, changes=changes), pytest.raises(InvalidRecord):
+            replace(run(status), **changes)
 
 
 def test_a_run_that_ended_says_why_and_when() -> None:
@@ -439,18 +431,16 @@ def selected(*waiting: PendingMessage, at: Boundary, run_id: str | None = "r1") 
 EACH = tuple(pending(one.value, boundary=one) for one in Boundary)
 
 
-@pytest.mark.parametrize(
-    ("boundary", "names"),
-    [
+def test_a_boundary_takes_what_an_earlier_one_would_have(subtests: pytest.Subtests) -> None:
+    for boundary, names in [
         (Boundary.INTERRUPT, ["interrupt"]),
         (Boundary.NEXT_STEP, ["interrupt", "next_step"]),
         (Boundary.ON_NATURAL_END, ["interrupt", "next_step", "on_natural_end"]),
         (Boundary.RESUME_INPUT, ["resume_input"]),
         (Boundary.NEW_RUN, ["interrupt", "next_step", "on_natural_end", "new_run"]),
-    ],
-)
-def test_a_boundary_takes_what_an_earlier_one_would_have(boundary: Boundary, names: list[str]) -> None:
-    assert selected(*EACH, at=boundary) == names
+    ]:
+        with subtests.test(boundary=boundary, names=names):
+            assert selected(*EACH, at=boundary) == names
 
 
 def test_what_is_for_a_run_is_read_by_it_or_by_a_new_one() -> None:
@@ -501,18 +491,15 @@ def test_a_pending_message_names_its_version() -> None:
     assert (entry.pending_id, entry.version) == ("m1", PendingVersion(pending_id="m1", revision=3))
 
 
-@pytest.mark.parametrize(
-    "delta",
-    [
+def test_messages_that_cannot_be_appended_are_refused(subtests: pytest.Subtests) -> None:
+    for delta in [
         [Message.user("no id")],
         [Message.user("x", id="m1"), Message.user("y", id="m1")],
         [Message(role=Role.TOOL, id="m1")],
         [Message.assistant("x", id="m1", tool_calls=[ToolCall(id="", name="n")])],
-    ],
-)
-def test_messages_that_cannot_be_appended_are_refused(delta: list[Message]) -> None:
-    with pytest.raises(InvalidRecord):
-        refuse_broken_delta([Message.user("good", id="m0"), *delta])
+    ]:
+        with subtests.test(delta=delta), pytest.raises(InvalidRecord):
+            refuse_broken_delta([Message.user("good", id="m0"), *delta])
 
 
 def test_messages_that_can_be_appended_are_not_refused() -> None:
@@ -535,19 +522,16 @@ def draft(**details: Any) -> CanonicalEventDraft:
     return CanonicalEventDraft(**{**given, **details})
 
 
-@pytest.mark.parametrize(
-    "details",
-    [
+def test_an_event_of_another_shape_is_refused(subtests: pytest.Subtests) -> None:
+    for details in [
         {"scopes": ()},
         {"scopes": (EventScope.thread("t"), EventScope.thread("u"))},
         {"event_kind": " "},
         {"options": AppendOptions(writer_id="w")},
         {"options": AppendOptions(idempotency_key="k")},
-    ],
-)
-def test_an_event_of_another_shape_is_refused(details: dict[str, Any]) -> None:
-    with pytest.raises(InvalidRecord):
-        draft(**details)
+    ]:
+        with subtests.test(details=details), pytest.raises(InvalidRecord):
+            draft(**details)
 
 
 def test_the_digest_of_an_event_leaves_out_who_wrote_it_and_how() -> None:
@@ -603,20 +587,24 @@ RECORDS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
-def test_a_record_reads_back_as_it_was_written(record: Any) -> None:
-    text = codec.encode(record)
-    read = codec.decode(type(record), text, where="row 'x'")
-    assert read == record
-    assert codec.decode(type(record), text.encode(), where="row 'x'") == record
-    assert {field.name for field in fields(record)} == codec.decode_json(text, where="x").keys()
+def test_a_record_reads_back_as_it_was_written(subtests: pytest.Subtests) -> None:
+    for record in RECORDS:
+        with subtests.test(record=record):
+            text = codec.encode(record)
+            read = codec.decode(type(record), text, where="row 'x'")
+            assert read == record
+            assert codec.decode(type(record), text.encode(), where="row 'x'") == record
+            assert {field.name for field in fields(record)} == codec.decode_json(text, where="x").keys()
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"priority": "high"}', "null", '{"role": "nobody"}'])
-@pytest.mark.parametrize("kind", [RunDispatch, RunRecord, Message, Thread])
-def test_what_is_no_record_is_named_as_corrupt(kind: type[Any], text: str) -> None:
-    with pytest.raises(StoreCorrupt, match="row 'x' does not read back"):
-        codec.decode(kind, text, where="row 'x'")
+def test_what_is_no_record_is_named_as_corrupt(subtests: pytest.Subtests) -> None:
+    for text in ["", "{", "[]", '{"priority": "high"}', "null", '{"role": "nobody"}']:
+        for kind in [RunDispatch, RunRecord, Message, Thread]:
+            with (
+                subtests.test(text=text, kind=kind),
+                pytest.raises(StoreCorrupt, match="row 'x' does not read back"),
+            ):
+                codec.decode(kind, text, where="row 'x'")
 
 
 def test_a_record_that_breaks_its_shape_is_named_as_corrupt() -> None:

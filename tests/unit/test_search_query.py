@@ -12,7 +12,7 @@ from mail_room import Room, room_over_each_store
 from postroom.contracts.errors import InvalidArgument, UnknownProject
 from postroom.contracts.mail import All, AnyOf, Not, Phrase, Query, Term
 from postroom.mail.query import parse_query
-from postroom.stores.sqlite.match import fts5
+from postroom.stores.mail.fts5 import fts5
 
 room = room_over_each_store
 
@@ -80,9 +80,10 @@ PARSED: dict[str, Query | None] = {
 }
 
 
-@pytest.mark.parametrize(("text", "query"), PARSED.items())
-def test_a_query_is_read_as_it_is_meant(text: str, query: Query | None) -> None:
-    assert parse_query(text) == query
+def test_a_query_is_read_as_it_is_meant(subtests: pytest.Subtests) -> None:
+    for text, query in PARSED.items():
+        with subtests.test(text=text, query=query):
+            assert parse_query(text) == query
 
 
 @pytest.fixture(scope="module")

@@ -176,13 +176,11 @@ def test_on_without_its_libraries_nothing_is_started_and_the_extra_is_named(
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "expected"),
-    [
+def test_traces_go_below_the_address_unless_it_has_a_path(subtests: pytest.Subtests) -> None:
+    for endpoint, expected in [
         ("http://127.0.0.1:4318", "http://127.0.0.1:4318/v1/traces"),
         ("https://collector.example/", "https://collector.example/v1/traces"),
         ("https://collector.example/team/v1/traces", "https://collector.example/team/v1/traces"),
-    ],
-)
-def test_traces_go_below_the_address_unless_it_has_a_path(endpoint: str, expected: str) -> None:
-    assert traces_of(endpoint) == expected
+    ]:
+        with subtests.test(endpoint=endpoint, expected=expected):
+            assert traces_of(endpoint) == expected

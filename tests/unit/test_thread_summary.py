@@ -14,9 +14,8 @@ from postroom.mail.threads import _questions
 room = room_over_each_store
 
 
-@pytest.mark.parametrize(
-    ("body", "questions"),
-    [
+def test_questions_are_found_in_prose_and_not_in_code(subtests: pytest.Subtests) -> None:
+    for body, questions in [
         ("", []),
         ("Nothing here.", []),
         ("Is it red?", ["Is it red?"]),
@@ -38,20 +37,36 @@ room = room_over_each_store
         ("Ist es blau?\r\nJa.", ["Ist es blau?"]),
         ("x" * 400 + "?", ["x" * 300]),
         ("First line\nsecond line?", ["second line?"]),
-    ],
-)
-def test_questions_are_found_in_prose_and_not_in_code(body: str, questions: list[str]) -> None:
-    assert _questions(body) == questions
+    ]:
+        with subtests.test(body=body, questions=questions):
+            assert _questions(body) == questions
 
 
-@pytest.mark.parametrize(
-    "unit", ["a", "a ", "?", "? ", ".", "`", "```", "'", '"', "\n", " ", "a? ", "`a", "!?", ")", "> ", "?)"]
-)
-def test_a_long_body_is_read_in_time_that_grows_with_its_length(unit: str) -> None:
-    body = (unit * (1 << 19))[: 1 << 19]
-    _questions(
-        body
-    )  # a search that starts anew at each character would take hours; the suite's limit ends it
+def test_a_long_body_is_read_in_time_that_grows_with_its_length(subtests: pytest.Subtests) -> None:
+    for unit in [
+        "a",
+        "a ",
+        "?",
+        "? ",
+        ".",
+        "`",
+        "```",
+        "'",
+        '"',
+        "\n",
+        " ",
+        "a? ",
+        "`a",
+        "!?",
+        ")",
+        "> ",
+        "?)",
+    ]:
+        with subtests.test(unit=unit):
+            body = (unit * (1 << 19))[: 1 << 19]
+            _questions(
+                body
+            )  # a search that starts anew at each character would take hours; the suite's limit ends it
 
 
 async def _write(room: Room, sender: str, body: str, **more: Any) -> int:

@@ -71,9 +71,10 @@ def assert_harmless(html):
     assert all(attributes.get("rel") == REL for tag, attributes in seen.elements if tag == "a")
 
 
-@pytest.mark.parametrize("body", HOSTILE)
-def test_nothing_that_acts_survives(body):
-    assert_harmless(to_html(body))
+def test_nothing_that_acts_survives(subtests: pytest.Subtests) -> None:
+    for body in HOSTILE:
+        with subtests.test(body=body):
+            assert_harmless(to_html(body))
 
 
 def test_all_of_it_at_once_is_harmless_too():
@@ -92,9 +93,8 @@ def test_no_text_at_all_yields_more_than_the_allow_list(body):
     assert_harmless(to_html(body))
 
 
-@pytest.mark.parametrize(
-    ("body", "html"),
-    [
+def test_markdown_is_rendered(subtests: pytest.Subtests) -> None:
+    for body, html in [
         ("*a* **b** ~~c~~ `d`", "<p><em>a</em> <strong>b</strong> <s>c</s> <code>d</code></p>\n"),
         ("# one\n### three", "<h3>one</h3>\n<h5>three</h5>\n"),
         ("```py\na < b\n```", '<pre tabindex="0"><code>a &lt; b\n</code></pre>\n'),
@@ -119,10 +119,9 @@ def test_no_text_at_all_yields_more_than_the_allow_list(body):
         ("3. c", '<ol start="3" dir="auto">\n<li>c</li>\n</ol>\n'),
         ("> q", '<blockquote dir="auto">\n<p>q</p>\n</blockquote>\n'),
         ("a <b>bold</b>", "<p>a &lt;b&gt;bold&lt;/b&gt;</p>\n"),
-    ],
-)
-def test_markdown_is_rendered(body, html):
-    assert to_html(body) == html
+    ]:
+        with subtests.test(body=body, html=html):
+            assert to_html(body) == html
 
 
 def test_a_table_is_wrapped_and_aligned_by_classes():

@@ -802,13 +802,14 @@ async def test_an_error_that_the_house_does_not_know_is_left_to_the_edge():
             await client.get("/")
 
 
-@pytest.mark.parametrize(("error", "status"), [(StoreUnavailable("busy"), 503), (InvalidName("no"), 400)])
-async def test_a_failure_of_the_house_becomes_a_page_with_its_remedy(error, status):
-    app = Starlette(routes=page_routes(Failing(error), clock=Noon(), parse_query=parse_query))
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as client:
-        seen = await page(client, "/p/a/search?q=b", status=status)
-    assert error.message in seen.text
-    assert error.remedy in seen.text
+async def test_a_failure_of_the_house_becomes_a_page_with_its_remedy(subtests: pytest.Subtests) -> None:
+    for error, status in [(StoreUnavailable("busy"), 503), (InvalidName("no"), 400)]:
+        with subtests.test(error=error, status=status):
+            app = Starlette(routes=page_routes(Failing(error), clock=Noon(), parse_query=parse_query))
+            async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as client:
+                seen = await page(client, "/p/a/search?q=b", status=status)
+            assert error.message in seen.text
+            assert error.remedy in seen.text
 
 
 async def test_pages_are_kept_by_nobody_and_assets_for_good(client, world):

@@ -32,9 +32,8 @@ DAY = 24 * HOUR
 STYLE = (resources.files("postroom.web") / "static" / "postroom.css").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("distance", "words"),
-    [
+def test_a_time_is_told_from_now(subtests: pytest.Subtests) -> None:
+    for distance, words in [
         (0, "just now"),
         (-44_999, "just now"),
         (-45_000, "45 seconds ago"),
@@ -54,10 +53,9 @@ STYLE = (resources.files("postroom.web") / "static" / "postroom.css").read_text(
         (-NOW, "1 Jan 1970"),
         (-NOW - 1, UNKNOWN_TIME),
         (10**18, UNKNOWN_TIME),
-    ],
-)
-def test_a_time_is_told_from_now(distance, words):
-    assert relative(NOW + distance, NOW) == words
+    ]:
+        with subtests.test(distance=distance, words=words):
+            assert relative(NOW + distance, NOW) == words
 
 
 def test_a_time_no_calendar_has_is_unknown_and_not_an_error():
@@ -67,24 +65,21 @@ def test_a_time_no_calendar_has_is_unknown_and_not_an_error():
     assert moment(NOW) == "2026-09-21T14:13:20.000Z"
 
 
-@pytest.mark.parametrize(
-    ("size", "words"),
-    [
+def test_a_size_is_told_in_the_unit_that_fits(subtests: pytest.Subtests) -> None:
+    for size, words in [
         (0, "0 B"),
         (1023, "1023 B"),
         (1024, "1.0 KiB"),
         (10_240, "10 KiB"),
         (5 << 20, "5.0 MiB"),
         (3 << 40, "3072 GiB"),
-    ],
-)
-def test_a_size_is_told_in_the_unit_that_fits(size, words):
-    assert size_text(size) == words
+    ]:
+        with subtests.test(size=size, words=words):
+            assert size_text(size) == words
 
 
-@pytest.mark.parametrize(
-    ("name", "messages"),
-    [
+def test_a_name_has_initials(subtests: pytest.Subtests) -> None:
+    for name, messages in [
         ("GreenLake", "GL"),
         ("deploy-bot", "DB"),
         ("release.bot_2", "RB"),
@@ -94,10 +89,9 @@ def test_a_size_is_told_in_the_unit_that_fits(size, words):
         ("", "?"),
         ("--", "-"),
         ("日本", "日"),
-    ],
-)
-def test_a_name_has_initials(name, messages):
-    assert initials(name) == messages
+    ]:
+        with subtests.test(name=name, messages=messages):
+            assert initials(name) == messages
 
 
 @given(st.text())
@@ -107,24 +101,21 @@ def test_a_name_has_one_of_the_colours_without_regard_to_case(name):
     assert len(initials(name)) in (1, 2, 3)
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
+def test_a_line_holds_nothing_that_breaks_or_reorders_it(subtests: pytest.Subtests) -> None:
+    for text, line in [
         ("a\nb\t c\r\n", "a b c"),
         ("\u202egpj.exe", "gpj.exe"),
         ("a\u2066b\u2069c\u200f", "abc"),
         ("nul\x00\x1b[31m", "nul [31m"),
         ("\ud83d\udc69 👩\u200d💻", "👩\u200d💻"),
         ("می\u200cخواهم", "می\u200cخواهم"),
-    ],
-)
-def test_a_line_holds_nothing_that_breaks_or_reorders_it(text, line):
-    assert one_line(text) == line
+    ]:
+        with subtests.test(text=text, line=line):
+            assert one_line(text) == line
 
 
-@pytest.mark.parametrize(
-    ("body", "line"),
-    [
+def test_the_gist_of_a_body_is_one_plain_line(subtests: pytest.Subtests) -> None:
+    for body, line in [
         ("# Title\n\nText *with* **marks** and ~~none~~.", "Title Text with marks and none."),
         ("See [the page](https://a.example/b) and ![chart](c.png).", "See the page and chart."),
         ("Take `src/**/*.py` and snake_case_names.", "Take src/**/*.py and snake_case_names."),
@@ -132,10 +123,9 @@ def test_a_line_holds_nothing_that_breaks_or_reorders_it(text, line):
         ("|a|b|\n|--|:-:|\n|1|2|", "a b 1 2"),
         ("", ""),
         ("word " * 60, "word " * 35 + "word…"),
-    ],
-)
-def test_the_gist_of_a_body_is_one_plain_line(body, line):
-    assert gist(body) == line
+    ]:
+        with subtests.test(body=body, line=line):
+            assert gist(body) == line
 
 
 @given(st.text(alphabet="*_~`|[]()!#>-+ \na", max_size=400))
@@ -143,32 +133,32 @@ def test_any_body_has_a_gist_of_one_line(body):
     assert "\n" not in gist(body)
 
 
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [("/home/ana/orchard", "orchard"), ("C:\\Users\\ana\\shed\\", "shed"), ("/", "/"), ("", "")],
-)
-def test_a_project_is_called_by_its_folder(path, name):
-    assert folder_name(path) == name
+def test_a_project_is_called_by_its_folder(subtests: pytest.Subtests) -> None:
+    for path, name in [
+        ("/home/ana/orchard", "orchard"),
+        ("C:\\Users\\ana\\shed\\", "shed"),
+        ("/", "/"),
+        ("", ""),
+    ]:
+        with subtests.test(path=path, name=name):
+            assert folder_name(path) == name
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
+def test_a_file_name_promises_a_kind(subtests: pytest.Subtests) -> None:
+    for name, kind in [
         ("a.PDF", "PDF"),
         ("a.tar.gz", "GZ"),
         ("a", "FILE"),
         ("a.", "FILE"),
         ("a.jsonl", "FILE"),
         ("a.é", "FILE"),
-    ],
-)
-def test_a_file_name_promises_a_kind(name, kind):
-    assert extension(name) == kind
+    ]:
+        with subtests.test(name=name, kind=kind):
+            assert extension(name) == kind
 
 
-@pytest.mark.parametrize(
-    ("query", "excerpt", "marked"),
-    [
+def test_what_was_looked_for_is_marked(subtests: pytest.Subtests) -> None:
+    for query, excerpt, marked in [
         (Term("epoch"), "The Epoch, the epochs", ["Epoch"]),
         (Term("migr", prefix=True), "migrate Migration immigrant", ["migrate", "Migration"]),
         (Term("cafe"), "Café cafés CAFE", ["Café", "CAFE"]),
@@ -177,12 +167,11 @@ def test_a_file_name_promises_a_kind(name, kind):
         (All((Term("a"), AnyOf((Term("b"), Term("c"))))), "a b c d", ["a", "b", "c"]),
         (Term("snake_case"), "snake case", ["snake", "case"]),
         (Term("script"), "<script>alert(1)</script>", ["script", "script"]),
-    ],
-)
-def test_what_was_looked_for_is_marked(query, excerpt, marked):
-    cut = pieces(excerpt, wanted(query))
-    assert [text for text, hit in cut if hit] == marked
-    assert "".join(text for text, _ in cut) == excerpt
+    ]:
+        with subtests.test(query=query, excerpt=excerpt, marked=marked):
+            cut = pieces(excerpt, wanted(query))
+            assert [text for text, hit in cut if hit] == marked
+            assert "".join(text for text, _ in cut) == excerpt
 
 
 def test_addresses_quote_what_they_hold():
@@ -212,9 +201,8 @@ def test_the_newest_rows_are_found_in_a_list_that_is_read_upwards(ids, limit):
     assert used <= 2 * 41 + 3
 
 
-@pytest.mark.parametrize(
-    ("path", "prefix"),
-    [
+def test_the_literal_part_of_a_path_ends_before_its_first_wildcard(subtests: pytest.Subtests) -> None:
+    for path, prefix in [
         ("src/app", "src/app"),
         ("./src//app/", "src/app"),
         ("src/*.py", "src"),
@@ -222,15 +210,13 @@ def test_the_newest_rows_are_found_in_a_list_that_is_read_upwards(ids, limit):
         ("**", ""),
         ("src/[ab]/c", "src"),
         ("port:80", "port:80"),
-    ],
-)
-def test_the_literal_part_of_a_path_ends_before_its_first_wildcard(path, prefix):
-    assert _literal_part(path) == prefix
+    ]:
+        with subtests.test(path=path, prefix=prefix):
+            assert _literal_part(path) == prefix
 
 
-@pytest.mark.parametrize(
-    ("content", "kind"),
-    [
+def test_the_type_of_a_picture_is_read_off_its_bytes(subtests: pytest.Subtests) -> None:
+    for content, kind in [
         (picture(kind="PNG"), "image/png"),
         (picture(kind="JPEG"), "image/jpeg"),
         (picture(kind="GIF"), "image/gif"),
@@ -241,10 +227,9 @@ def test_the_literal_part_of_a_path_ends_before_its_first_wildcard(path, prefix)
         (picture(kind="BMP"), None),
         (b"RIFF0000WAVE", None),
         (b"", None),
-    ],
-)
-def test_the_type_of_a_picture_is_read_off_its_bytes(content, kind):
-    assert picture_type(content) == kind
+    ]:
+        with subtests.test(content=content, kind=kind):
+            assert picture_type(content) == kind
 
 
 def _palette(text):
@@ -279,17 +264,18 @@ TEXT_ON = {
 }
 
 
-@pytest.mark.parametrize("palette", [LIGHT, DARK], ids=["light", "dark"])
-def test_text_stands_out_from_its_ground_as_wcag_aa_asks(palette):
-    assert LIGHT["paper"] != DARK["paper"]
-    weak = [
-        (text, ground)
-        for text, grounds in TEXT_ON.items()
-        for ground in grounds
-        if _contrast(palette[text], palette[ground]) < 4.5
-    ]
-    assert not weak
-    assert min(_contrast(palette["edge"], palette[ground]) for ground in ("paper", "sheet")) >= 3
+def test_text_stands_out_from_its_ground_as_wcag_aa_asks(subtests: pytest.Subtests) -> None:
+    for palette in [LIGHT, DARK]:
+        with subtests.test(palette=palette):
+            assert LIGHT["paper"] != DARK["paper"]
+            weak = [
+                (text, ground)
+                for text, grounds in TEXT_ON.items()
+                for ground in grounds
+                if _contrast(palette[text], palette[ground]) < 4.5
+            ]
+            assert not weak
+            assert min(_contrast(palette["edge"], palette[ground]) for ground in ("paper", "sheet")) >= 3
 
 
 def test_initials_stand_out_from_each_of_their_colours():

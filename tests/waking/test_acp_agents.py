@@ -15,7 +15,7 @@ from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.executors.acp import AcpExecutor
-from postroom.executors.processes.workshop import Workshop
+from postroom.executors.processes.process_runner import ProcessRunner
 from waking_room import PROJECT, Room
 
 Opened = Callable[..., Awaitable[Room]]
@@ -29,8 +29,10 @@ async def opened(room: Room, tmp_path: Path) -> AsyncIterator[Opened]:
     made: list[Room] = []
 
     async def open_room(words: str, **options: Any) -> Room:
-        workshop = Workshop.at(tmp_path / "private", house=uuid4().hex, server=SERVER, limits=QUICK)
-        executor = AcpExecutor(OneRunner(agent(words, options)), workshop)
+        process_runner = ProcessRunner.at(
+            tmp_path / "private", house=uuid4().hex, server=SERVER, limits=QUICK
+        )
+        executor = AcpExecutor(OneRunner(agent(words, options)), process_runner)
         made.append(Room(store=room.store, runs=room.runs, clock=room.clock, agents=executor))
         await made[-1].people("Ada", "Bo", runners=("Bo",))
         return made[-1]

@@ -46,7 +46,7 @@ class ExecutorRegistry:
             timer=timer,
             environment_of=self._place_of,
         )
-        self._acp = AcpExecutor(self, self._commands.workshop, environment_of=self._place_of)
+        self._acp = AcpExecutor(self, self._commands.process_runner, environment_of=self._place_of)
         self._models = ModelAgents(
             self, calls, mail.store, environment=self._environment, clock=clock, timer=timer
         )
@@ -76,8 +76,8 @@ class ExecutorRegistry:
         programs = self._commands.executing + self._acp.executing
         return programs + self._models.executing + self.results.executing
 
-    async def orphans(self) -> tuple[int, ...] | None:
-        """Return the processes that a former server has left running; None where they cannot be seen."""
+    async def orphans(self) -> tuple[int, ...]:
+        """Return the processes that a former server has left running."""
         return await self._commands.orphans()
 
     async def end_orphans(self) -> int:

@@ -20,10 +20,10 @@ from postroom.contracts.errors import InvalidRunner, all_errors
 from postroom.contracts.messages import Json
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runners import AnyRunner, Runner
+from postroom.contracts.transactions import Outline
 from postroom.mail.operations import OPERATIONS
 from postroom.mail.waking.runners import read_runner
 from postroom.stores.sqlite import sqlite_release
-from postroom.stores.sqlite.outline import Outline
 from postroom.version import __version__
 
 LOG_LINES: Final = 1_000

@@ -65,10 +65,13 @@ def _run(given: list[str]) -> int:
     from typer import TyperException
 
     from postroom.cli import show
-    from postroom.cli.commands import app
     from postroom.cli.exit_codes import DONE, exit_code
     from postroom.contracts.errors import InvalidArgument, PostroomError
 
+    if given[:1] == ["up"]:  # a start does not wait for the other commands to be read
+        from postroom.cli.server import app
+    else:
+        from postroom.cli.commands import app
     as_json = "--json" in (given[: given.index("--")] if "--" in given else given)
     show.accept_any_text()
     try:

@@ -13,10 +13,11 @@ from postroom.app.support import as_json, common_documents, outline_documents, t
 from postroom.app.tokens import load_or_make_token
 from postroom.cli.restoring import checked_schema
 from postroom.contracts.errors import InvalidPath, PostroomError, StateError, StoreError
+from postroom.contracts.transactions import Outline
 from postroom.stores.sqlite.connection import connect, file_error, translated
 from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
-from postroom.stores.sqlite.outline import Outline, outline_of_file
+from postroom.stores.sqlite.outline import outline_of_file
 
 
 def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:

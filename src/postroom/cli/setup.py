@@ -9,16 +9,16 @@ import typer
 from typer.core import TyperGroup
 
 from postroom.app import places
+from postroom.app.clients.config_paths import SetupScope, chosen, command_path, servers_file
 from postroom.app.clients.records import Records
 from postroom.app.clients.setting_up import Change, Part, parts, plan, plan_removal, steadily
-from postroom.app.clients.spots import Scene, chosen, command_path, servers_place
-from postroom.app.clients.standing import is_recorded, standing
+from postroom.app.clients.status import is_recorded, status_of
 from postroom.app.clients.table import CLIENTS, Client, Scope, Way
 from postroom.cli import show
 from postroom.cli.exit_codes import FAILED
 from postroom.cli.options import AsJson
 from postroom.cli.setup_server import Served, served
-from postroom.cli.setup_text import done_text, notes_of, standing_document, standings_text
+from postroom.cli.setup_text import done_text, notes_of, status_document, statuses_text
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
 
@@ -83,20 +83,20 @@ def add(  # noqa: PLR0913 - the options of the command
     as_json: AsJson = False,
 ) -> None:
     """Write the server, and hooks where there are any, into clients' files. Exit code 1 when one failed."""
-    scene = Scene(environment=places.environment(), scope=scope)
-    taken = chosen(clients or [], scene)
-    server = served(scene.environment)
+    target = SetupScope(environment=places.environment(), scope=scope)
+    taken = chosen(clients or [], target)
+    server = served(target.environment)
     if not dry_run and not (http and no_hooks):
-        _require_command(scene.environment)
+        _require_command(target.environment)
     way: Way | None = None if http is None else ("http" if http else "stdio")
-    records = Records(scene.environment)
+    records = Records(target.environment)
     results = []
     for client in taken:
-        result = _set_up(client, scene, way or client.way, server, records, (not no_hooks, dry_run))
+        result = _set_up(client, target, way or client.way, server, records, (not no_hooks, dry_run))
         if not dry_run and not no_verify and "error" not in result:
-            result["trial"] = server.trial(client, servers_place(client, scene), scene.environment)
+            result["trial"] = server.trial(client, servers_file(client, target), target.environment)
         results.append(result)
-    document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, scene, dry_run=dry_run)}
+    document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, target, dry_run=dry_run)}
     show.answer(document, as_json=as_json, text=lambda: done_text(document))
     if any("error" in one or one.get("trial", {}).get("state") == "failed" for one in results):
         raise typer.Exit(FAILED)
@@ -107,11 +107,11 @@ def remove(
     clients: Known = None, dry_run: DryRun = False, scope: ScopeOption = "user", as_json: AsJson = False
 ) -> None:
     """Take out of clients' files what setup wrote, and nothing else. Exit code 1 when one failed."""
-    scene = Scene(environment=places.environment(), scope=scope)
-    records = Records(scene.environment)
-    taken = chosen(clients, scene) if clients else _recorded(scene, records)
-    results = [_take_out(client, scene, records, dry_run=dry_run) for client in taken]
-    document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, scene, dry_run=dry_run)}
+    target = SetupScope(environment=places.environment(), scope=scope)
+    records = Records(target.environment)
+    taken = chosen(clients, target) if clients else _recorded(target, records)
+    results = [_take_out(client, target, records, dry_run=dry_run) for client in taken]
+    document = {"dry_run": dry_run, "clients": results, "notes": notes_of(results, target, dry_run=dry_run)}
     show.answer(document, as_json=as_json, text=lambda: done_text(document))
     if any("error" in one for one in results):
         raise typer.Exit(FAILED)
@@ -120,24 +120,24 @@ def remove(
 @app.command()
 def status(scope: ScopeOption = "user", as_json: AsJson = False) -> None:
     """Say how each client is set up, and what would mend it. Exit code 1 when one is not as it should be."""
-    scene = Scene(environment=places.environment(), scope=scope)
-    records = Records(scene.environment)
-    address = served(scene.environment).address
-    found = [standing(one, scene, address, records) for one in _fitting(scene)]
+    target = SetupScope(environment=places.environment(), scope=scope)
+    records = Records(target.environment)
+    address = served(target.environment).address
+    found = [status_of(one, target, address, records) for one in _fitting(target)]
     ok = all(one.state != "drifted" for one in found)
-    document = {"ok": ok, "clients": [standing_document(one) for one in found]}
-    show.answer(document, as_json=as_json, text=lambda: standings_text(found))
+    document = {"ok": ok, "clients": [status_document(one) for one in found]}
+    show.answer(document, as_json=as_json, text=lambda: statuses_text(found))
     if not ok:
         raise typer.Exit(FAILED)
 
 
-def _fitting(scene: Scene) -> list[Client]:
-    return [one for one in CLIENTS if scene.scope == "user" or one.project is not None]
+def _fitting(target: SetupScope) -> list[Client]:
+    return [one for one in CLIENTS if target.scope == "user" or one.project is not None]
 
 
-def _recorded(scene: Scene, records: Records) -> list[Client]:
+def _recorded(target: SetupScope, records: Records) -> list[Client]:
     """Return the clients that setup wrote to: what others wrote under our name is not taken out unasked."""
-    return [one for one in _fitting(scene) if is_recorded(one, scene, records)]
+    return [one for one in _fitting(target) if is_recorded(one, target, records)]
 
 
 def _require_command(environment: Mapping[str, str]) -> None:
@@ -151,11 +151,11 @@ def _require_command(environment: Mapping[str, str]) -> None:
 
 
 def _set_up(
-    client: Client, scene: Scene, way: Way, server: Served, records: Records, asked: tuple[bool, bool]
+    client: Client, target: SetupScope, way: Way, server: Served, records: Records, asked: tuple[bool, bool]
 ) -> dict[str, Any]:
     hooks, dry_run = asked
     try:
-        wanted = parts(client, scene, way, server.address, hooks=hooks)
+        wanted = parts(client, target, way, server.address, hooks=hooks)
         return {
             **_head(client),
             "way": way,
@@ -174,9 +174,9 @@ def _done(client: Client, wanted: list[Part], records: Records, dry_run: bool) -
     return [_file(one, dry_run=False) for one in changes]
 
 
-def _take_out(client: Client, scene: Scene, records: Records, *, dry_run: bool) -> dict[str, Any]:
+def _take_out(client: Client, target: SetupScope, records: Records, *, dry_run: bool) -> dict[str, Any]:
     try:
-        wanted = parts(client, scene, "http" if client.http else "stdio", "", hooks=True)
+        wanted = parts(client, target, "http" if client.http else "stdio", "", hooks=True)
         if dry_run:
             changes = plan_removal(client, wanted, records)
         else:

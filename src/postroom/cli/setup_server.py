@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from postroom.app.clients.spots import Place
+from postroom.app.clients.config_paths import ConfigFile
 from postroom.app.clients.table import Client
 from postroom.cli.client import Server, locate
 from postroom.contracts.errors import PostroomError, ServerUnavailable
@@ -21,7 +21,7 @@ class Served:
     """Of its MCP endpoint; where it will be, when it does not run."""
     runs: bool
 
-    def trial(self, client: Client, place: Place, environment: Mapping[str, str]) -> dict[str, Any]:
+    def trial(self, client: Client, file: ConfigFile, environment: Mapping[str, str]) -> dict[str, Any]:
         """Return what a real call through a client's file saw."""
         if not self.runs:
             return {
@@ -32,7 +32,7 @@ class Served:
         from postroom.app.clients.trial import try_out
 
         try:
-            return asdict(try_out(client, place, environment))
+            return asdict(try_out(client, file, environment))
         except PostroomError as error:
             return {"state": "failed", "detail": error.message, "remedy": error.remedy}
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from postroom.app import places
-from postroom.app.clients.spots import Scene
-from postroom.app.clients.standing import Standing
+from postroom.app.clients.config_paths import SetupScope
+from postroom.app.clients.status import ClientStatus
 from postroom.app.clients.table import TOKEN_NAME
 from postroom.cli import show
 
 
-def notes_of(results: Sequence[Mapping[str, Any]], scene: Scene, *, dry_run: bool) -> list[str]:
+def notes_of(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_run: bool) -> list[str]:
     """Return what a person should do or know after clients were set up or taken out."""
     if dry_run:
         return ["nothing was written"]
@@ -20,9 +20,9 @@ def notes_of(results: Sequence[Mapping[str, Any]], scene: Scene, *, dry_run: boo
     if any(one["change"] != "none" for result in results for one in result["files"]):
         notes.append("open a new session of each client: they read their files when a session begins")
     if any(result.get("way") == "http" and "error" not in result for result in results):
-        file = places.token_file(places.data_dir(scene.environment))
+        file = places.token_file(places.data_dir(target.environment))
         notes.append(f"clients over HTTP read the token: export {TOKEN_NAME}=\"$(cat '{file}')\"")
-    named = [name for name in (places.DATA_DIR_NAME, "POSTROOM_URL") if scene.environment.get(name)]
+    named = [name for name in (places.DATA_DIR_NAME, "POSTROOM_URL") if target.environment.get(name)]
     if named and any(result.get("way") == "stdio" for result in results):
         notes.append(f"{' and '.join(named)} must be set where the client is started, as here")
     return notes
@@ -63,7 +63,7 @@ def _file_lines(one: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def standing_document(found: Standing) -> dict[str, Any]:
+def status_document(found: ClientStatus) -> dict[str, Any]:
     """Return how a client stands as plain data."""
     return {
         "client": found.client,
@@ -77,7 +77,7 @@ def standing_document(found: Standing) -> dict[str, Any]:
     }
 
 
-def standings_text(found: Sequence[Standing]) -> str:
+def statuses_text(found: Sequence[ClientStatus]) -> str:
     """Return how clients stand: a row each, then what is wrong."""
     rows = [(one.client, one.state, one.way or "", "yes" if one.hooks else "") for one in found]
     lines = [show.table(("CLIENT", "STATE", "WAY", "HOOKS"), rows, none="no clients")]

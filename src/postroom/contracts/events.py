@@ -103,6 +103,17 @@ class CanonicalEventDraft:
         ]
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
+    @property
+    def locks(self) -> set[str]:
+        """What is locked before it is appended: its scopes, and the key that counts once."""
+        options = self.options
+        keys = (
+            {f"event:{options.writer_id}:{options.idempotency_key}"}
+            if options.writer_id is not None
+            else set()
+        )
+        return {scope.key for scope in self.scopes} | keys
+
     def scope_id(self, family: str) -> str | None:
         """Return the id of its scope in a family."""
         return next((scope.id for scope in self.scopes if scope.family == family), None)

@@ -37,6 +37,16 @@ class OutboxDraft:
     order_key: str | None = None
     """Of those with the same key, on one lane and target, none is claimed before an older one is done."""
 
+    @property
+    def locks(self) -> set[str]:
+        """What is locked before it is stored: the key that counts once."""
+        return set() if self.dedupe_key is None else {f"effect:{self.lane}:{self.target}:{self.dedupe_key}"}
+
+
+def line_lock(lane: str, target: str) -> str:
+    """Return the name by which the effects for one target of a lane are locked while they move."""
+    return f"line:{lane}:{target}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxMessage:

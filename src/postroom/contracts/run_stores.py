@@ -15,7 +15,7 @@ from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, UnknownThread, VersionConflict
-from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventStore
+from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventScope, EventStore
 from postroom.contracts.messages import (
     DeliveryMode,
     Json,
@@ -30,6 +30,14 @@ from postroom.contracts.runs import RunRecord, RunStatus, Thread
 
 MAX_PAGE = 200
 """No listing returns more than this at once."""
+
+FAMILIES = "threads"
+"""The lock of whoever changes which thread is whose parent."""
+
+
+def thread_lock(thread_id: str) -> str:
+    """Return the name by which a thread is locked: its queue, its messages and its log."""
+    return EventScope.thread(thread_id).key
 
 
 class DispatchStore(Protocol):
@@ -484,6 +492,13 @@ class ThreadCommit:
     ends: RunDispatchResult | None = None
     """How an execution ended: recorded on the dispatch that `claim` owns, which is acked with it."""
     delivery: Delivery | None = None
+
+    @property
+    def locks(self) -> set[str]:
+        """What is locked before it is written: the thread, its parent, and what events and effects name."""
+        threads = [self.thread_id, *([self.parent_thread_id] if self.parent_thread_id else [])]
+        drafts = [draft.locks for draft in self.events] + [draft.locks for draft in self.outbox]
+        return set(map(thread_lock, threads)).union(*drafts)
 
     @property
     def moves_owned(self) -> bool:

@@ -6,7 +6,7 @@ after a failure, so that it must not touch anything but the transaction. That ke
 mail room in one place and gives every store the same atomicity.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from postroom.contracts.announcing import AnnouncingReads, AnnouncingWrites
@@ -224,6 +224,10 @@ class MailWrites(
     Whatever happens to a project, its agents, messages, reservations, contacts and runs is told in its log by
     the change itself (`contracts.project_log`); what changes nothing is not told.
     """
+
+    def lock_projects(self, project_ids: Iterable[int]) -> None:
+        """Keep other changes of these projects out; first, and all at once."""
+        ...
 
     def insert_project(
         self, *, slug: str, human_key: str, spelling: str, git_identity: str, owner: str, now: int

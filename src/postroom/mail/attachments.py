@@ -13,8 +13,6 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from PIL import Image
-
 from postroom.contracts.errors import InputError, InvalidArgument, InvalidPath, TooLarge
 from postroom.contracts.mail import Attachment
 from postroom.mail.commands import AttachmentIn
@@ -145,6 +143,8 @@ def _loaded(name: str, content: bytes, rules: Rules) -> LoadedAttachment:
 
 def preview_of(content: bytes) -> bytes | None:
     """Return a WebP of at most 512 x 512 pixels, or None for what is no picture that can be shown."""
+    from PIL import Image  # a start, and whoever sends no pictures, does without it
+
     try:
         with Image.open(io.BytesIO(content), formats=PREVIEWED) as image:
             if image.width * image.height > MAX_IMAGE_PIXELS:

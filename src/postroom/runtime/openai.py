@@ -1,27 +1,22 @@
 """A model behind any endpoint that speaks the OpenAI chat protocol, streamed."""
 
-import json
 import ssl
 from collections.abc import AsyncIterator
 
 from postroom.contracts.clock import Clock, SystemClock
-from postroom.contracts.errors import InferenceTimeout, ProviderFailed, StreamInterrupted
+from postroom.contracts.errors import InferenceTimeout, StreamInterrupted
 from postroom.contracts.inference import InferencePiece, InferenceRequest, InferenceStop
-from postroom.contracts.messages import Json
-from postroom.runtime.openai_errors import failure_in_stream
 from postroom.runtime.openai_wire import Assembly, request_body
-
-END = "[DONE]"
 
 
 class OpenAICompatibleModel:
-    """Asks an endpoint; make it outside of the event loop, and close it when done.
+    """Asks an endpoint through the OpenAI SDK; make it outside of the event loop, and close it when done.
 
-    Nothing is repeated here: whoever asks decides about that by the kind of the failure. `silence_ms` is how
-    long the endpoint may say nothing. `token_limit_field` is what it calls the limit of an answer.
+    Nothing is retried here: the caller decides by the kind of the failure. `silence_ms` is how long the
+    endpoint may say nothing. `token_limit_field` is the endpoint's name for the limit of an answer.
 
     Raises:
-        MissingExtra: the HTTP client is not installed.
+        MissingExtra: the SDK is not installed.
         ConfigError: `base_url` is no address.
     """
 
@@ -37,7 +32,7 @@ class OpenAICompatibleModel:
         verify: ssl.SSLContext | bool = True,
         clock: Clock | None = None,
     ) -> None:
-        from postroom.runtime.openai_http import Endpoint  # an extra: asked for where it is needed
+        from postroom.runtime.openai_endpoint import Endpoint  # an extra, and slow to import
 
         self._name = name
         self._endpoint = Endpoint(base_url, api_key, silence_ms=silence_ms, proxy=proxy, verify=verify)
@@ -61,11 +56,9 @@ class OpenAICompatibleModel:
         body = request_body(request, token_limit_field=self._token_limit_field)
         answer = Assembly()
         try:
-            async with self._endpoint.events(body, now=self._clock.now()) as events:
-                async for text in events:
-                    if text.strip() == END:
-                        break
-                    for piece in answer.add(_chunk(text)):
+            async with self._endpoint.chunks(body, now=self._clock.now()) as chunks:
+                async for chunk in chunks:
+                    for piece in answer.add(chunk):
                         yield piece
         except (StreamInterrupted, InferenceTimeout):
             if not answer.finished:
@@ -75,15 +68,3 @@ class OpenAICompatibleModel:
     async def close(self) -> None:
         """Close the connections."""
         await self._endpoint.close()
-
-
-def _chunk(text: str) -> dict[str, Json]:
-    try:
-        chunk = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ProviderFailed("the model's endpoint sent what is no JSON") from error
-    if not isinstance(chunk, dict):
-        raise ProviderFailed("the model's endpoint sent what is no chunk of an answer")
-    if chunk.get("error"):
-        raise failure_in_stream(chunk["error"])
-    return chunk

@@ -1,6 +1,5 @@
-"""Why a model's endpoint refused, as one of the house's kinds: it decides whether to try again, and when."""
+"""Maps the refusal of a model's endpoint to our kinds of failure, which decide whether to try again."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,37 +49,33 @@ _BY_STATUS: dict[int, type[InferenceError]] = {
 }
 
 
-def failure_of(status: int, headers: Mapping[str, str], body: bytes, *, now: int) -> InferenceError:
-    """Return what a refusal means. A code in the body says more than the status, and goes before it."""
-    said = _error_in(body)
-    kind = _kind_by_code(said) or _BY_STATUS.get(status)
+def failure_of(status: int, headers: Mapping[str, str], said: object, *, now: int) -> InferenceError:
+    """Return what a refusal means. A code in the body says more than the status and wins over it."""
+    error = _error(said)
+    kind = _kind_by_code(error) or _BY_STATUS.get(status)
     if kind is None:
         kind = ProviderFailed if status >= 500 else RequestRefused
-    text = str(said.get("message") or "")[:LONGEST_EXCERPT] or "no reason given"
     return kind(
-        f"the model's endpoint answered {status}: {text}",
+        f"the model's endpoint answered {status}: {_text(error)}",
         value=status,
         retry_after_ms=retry_after_ms(headers, now=now),
     )
 
 
-def failure_in_stream(said: Any) -> InferenceError:
-    """Return what an error within an answer means; without a code that is known it may pass."""
-    error = said if isinstance(said, dict) else {"message": said}
+def failure_in_stream(said: object) -> InferenceError:
+    """Return what an error within an answer means; without a known code it may pass."""
+    error = _error(said)
     code = error.get("code")
     kind = _kind_by_code(error) or (_BY_STATUS.get(code) if isinstance(code, int) else None)
-    text = str(error.get("message") or "")[:LONGEST_EXCERPT] or "no reason given"
-    return (kind or ProviderFailed)(f"the model's endpoint broke off: {text}", value=code)
+    return (kind or ProviderFailed)(f"the model's endpoint broke off: {_text(error)}", value=code)
 
 
-def _error_in(body: bytes) -> dict[str, Any]:
-    text = body.decode(errors="replace")
-    try:
-        said = json.loads(text)
-    except (ValueError, RecursionError):
-        return {"message": text.strip()}
-    error = said.get("error", said) if isinstance(said, dict) else said
-    return error if isinstance(error, dict) else {"message": str(error)}
+def _error(said: object) -> dict[str, Any]:
+    return said if isinstance(said, dict) else {"message": said}
+
+
+def _text(error: dict[str, Any]) -> str:
+    return str(error.get("message") or "")[:LONGEST_EXCERPT] or "no reason given"
 
 
 def _kind_by_code(error: dict[str, Any]) -> type[InferenceError] | None:

@@ -1,8 +1,9 @@
 """The OpenAI chat protocol as values: what is sent, and how the pieces of an answer become one."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from postroom.contracts.errors import ContentFiltered, ProviderFailed, StreamInterrupted
 from postroom.contracts.inference import (
@@ -17,6 +18,10 @@ from postroom.contracts.inference import (
 )
 from postroom.contracts.messages import ContentBlock, Json, Message, Role, ToolCall
 from postroom.contracts.runs import Usage
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionChunk
+    from openai.types.chat.chat_completion_chunk import ChoiceDelta, ChoiceDeltaToolCall
 
 _STOPS = {
     "length": StopReason.MAX_TOKENS,
@@ -143,7 +148,11 @@ class _Call:
 
 
 class Assembly:
-    """Puts one answer together from the chunks of a stream."""
+    """Puts one answer together from the chunks of a stream.
+
+    The SDK's own accumulator expects that every fragment of a call has the call's number, which not every
+    compatible endpoint gives, and takes an answer without a reason to stop for whole.
+    """
 
     def __init__(self) -> None:
         self._text = _Text()
@@ -158,57 +167,53 @@ class Assembly:
         """Whether the model said why it stopped: only then is the answer whole."""
         return self._finish is not None
 
-    def add(self, chunk: Json) -> list[InferencePiece]:
-        """Take a chunk in and return what is new.
+    def add(self, chunk: "ChatCompletionChunk") -> list[InferencePiece]:
+        """Add a chunk and return what is new.
 
         Raises:
-            ProviderFailed: it is no chunk.
+            ProviderFailed: it is no chunk; the SDK checks no types.
         """
         try:
-            return self._add(chunk)
-        except (AttributeError, TypeError, KeyError, ValueError) as error:
+            return list(self._pieces(chunk))
+        except (AttributeError, TypeError, ValueError) as error:
             raise ProviderFailed("the model's endpoint sent what is no chunk of an answer") from error
 
-    def _add(self, chunk: dict[str, Any]) -> list[InferencePiece]:
-        if usage := chunk.get("usage"):
+    def _pieces(self, chunk: "ChatCompletionChunk") -> Iterator[InferencePiece]:
+        if usage := chunk.usage:
             self._usage = Usage(
-                input_tokens=int(usage.get("prompt_tokens") or 0),
-                output_tokens=int(usage.get("completion_tokens") or 0),
+                input_tokens=int(usage.prompt_tokens or 0), output_tokens=int(usage.completion_tokens or 0)
             )
-        pieces: list[InferencePiece] = []
-        for choice in chunk.get("choices") or ():
-            if choice.get("index") in (None, 0):
-                pieces += self._add_delta(choice.get("delta") or {})
-                self._finish = choice.get("finish_reason") or self._finish
-        return pieces
+        for choice in chunk.choices or ():
+            if choice.index in (None, 0):
+                if choice.delta:
+                    yield from self._delta(choice.delta)
+                self._finish = choice.finish_reason or self._finish
 
-    def _add_delta(self, delta: dict[str, Any]) -> list[InferencePiece]:
-        pieces: list[InferencePiece] = []
-        thought = delta.get("reasoning_content") or delta.get("reasoning")
+    def _delta(self, delta: "ChoiceDelta") -> Iterator[InferencePiece]:
+        more = delta.model_extra or {}
+        thought = more.get("reasoning_content") or more.get("reasoning")
         if isinstance(thought, str) and (shown := self._reasoning.add(thought)):
-            pieces.append(InferenceReasoningDelta(delta=shown))
-        said = delta.get("content") or delta.get("refusal")
+            yield InferenceReasoningDelta(delta=shown)
+        said = delta.content or delta.refusal
         if said and (shown := self._text.add(said)):
-            pieces.append(InferenceTextDelta(delta=shown))
-        for fragment in delta.get("tool_calls") or ():
-            pieces += self._add_fragment(fragment)
-        return pieces
+            yield InferenceTextDelta(delta=shown)
+        for fragment in delta.tool_calls or ():
+            yield from self._fragment(fragment)
 
-    def _add_fragment(self, fragment: dict[str, Any]) -> list[InferencePiece]:
-        pieces: list[InferencePiece] = []
-        function = fragment.get("function") or {}
-        call = self._call_of(fragment.get("index"), fragment.get("id") or "", function.get("name") or "")
+    def _fragment(self, fragment: "ChoiceDeltaToolCall") -> Iterator[InferencePiece]:
+        function = fragment.function
+        name = (function and function.name) or ""
+        call = self._call_of(fragment.index, fragment.id or "", name)
         if call is None:
-            call = _Call(id=fragment.get("id") or f"call_{len(self._calls)}", name=function.get("name") or "")
+            call = _Call(id=fragment.id or f"call_{len(self._calls)}", name=name)
             self._calls.append(call)
-            self._places[len(self._calls) - 1 if fragment.get("index") is None else fragment["index"]] = call
-            pieces.append(InferenceToolCallStart(id=call.id, name=call.name))
-        if shown := call.arguments.add(function.get("arguments") or ""):
-            pieces.append(InferenceToolCallDelta(id=call.id, args_delta=shown))
-        return pieces
+            self._places[len(self._calls) - 1 if fragment.index is None else fragment.index] = call
+            yield InferenceToolCallStart(id=call.id, name=call.name)
+        if shown := call.arguments.add((function and function.arguments) or ""):
+            yield InferenceToolCallDelta(id=call.id, args_delta=shown)
 
     def _call_of(self, index: int | None, id: str, name: str) -> _Call | None:
-        """Return the call that a fragment goes on with.
+        """Return the call that a fragment continues.
 
         Endpoints number fragments, or give each call's id, or neither and mean the last one; some number
         every call 0, so that another id begins another call.

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from postroom.stores.statements import Dialect
+
 Row = Sequence[Any]
 """Columns in the order of the statement: int, float, str, bytes or None."""
 Values = Mapping[str, Any]
@@ -18,6 +20,11 @@ class SqlTransaction(Protocol):
 
     Every method raises StoreError when the engine fails, and the transaction is of no use then.
     """
+
+    @property
+    def dialect(self) -> Dialect:
+        """The engine, for the few who must know it."""
+        ...
 
     def one(self, statement: str, values: Values = ...) -> Row | None:
         """Return the first row of a look, or of a write with RETURNING; None when there is none."""
@@ -49,4 +56,8 @@ class SqlTransaction(Protocol):
         A change locks before it looks at what it decides on, all its names in one call. SQLite runs one
         change at a time and does nothing here.
         """
+        ...
+
+    def wait_for_locks(self) -> None:
+        """Return when the locks that were asked for are held; a look waits for them too."""
         ...

@@ -26,7 +26,7 @@ from typing import Final, Literal
 
 Dialect = Literal["sqlite", "postgres"]
 
-_HEADING: Final = re.compile(r"^-- ([a-z_]+)(?: @(postgres))?$", re.MULTILINE)
+_HEADING: Final = re.compile(r"^-- ([a-z_]+)(?: @(sqlite|postgres))?$", re.MULTILINE)
 _TOKEN: Final = re.compile(r"(?:IN )?\{(ints|texts|index|cross|greatest|least)(?: :?(\w+))?\}")
 _PARAMETER: Final = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 _COMMENT: Final = re.compile(r"^--.*\n?", re.MULTILINE)

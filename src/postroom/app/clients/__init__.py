@@ -1,1 +1,1 @@
-"""The clients that agents run in: where each keeps its files, and how our part goes in and out."""
+"""Sets up the clients that agents run in: edits their configuration files, undoes that, checks it."""

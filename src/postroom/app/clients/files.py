@@ -1,4 +1,4 @@
-"""Reads and replaces a client's file so that a reader, and a crash, see the old one or the new one, whole.
+"""Reads and replaces a client's file atomically: readers and a crash see the old file or the new one.
 
 What is refused is refused before anything is touched: a file that leads elsewhere, is no plain file, is no
 text, or that its owner made read-only.
@@ -26,15 +26,15 @@ class Found:
     """A file as it was read."""
 
     path: Path
-    """Where it really is, links followed."""
+    """The real path, links followed."""
     content: bytes | None
-    """None when there is none."""
+    """None when the file does not exist."""
     mode: int = _PRIVATE
     owner: tuple[int, int] | None = None
 
     @property
     def text(self) -> str:
-        """The content; a file that is not there reads as an empty one."""
+        """The content; a missing file reads as empty."""
         return (self.content or b"").decode("utf-8")
 
 
@@ -75,18 +75,18 @@ def _looked_into(path: Path, real: Path, found: os.stat_result) -> Found:
 
 
 def refused(path: Path, why: str) -> ClientFileRefused:
-    """Return the failure that says why a file is left alone."""
+    """Return the error that says why a file is not changed."""
     return ClientFileRefused(f"{path} was left as it is: {why}", value=str(path))
 
 
 def backup_place(found: Found, now: int) -> Path:
-    """Return where a backup of a file is to be: beside it, named for the time in UTC."""
+    """Return the path for a backup: beside the file, named by the time in UTC."""
     moment = datetime.fromtimestamp(now / 1000, tz=UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     return found.path.with_name(f"{found.path.name}{_BACKUP}{moment}")
 
 
 def back_up(found: Found, target: Path) -> None:
-    """Write a copy of a file, for its owner alone, and see it onto the disk.
+    """Write a copy of a file that only its owner can read, and sync it to the disk.
 
     Raises:
         ClientFileRefused: it could not be written.
@@ -131,7 +131,7 @@ def replace(found: Found, text: str) -> None:
 
 
 def require_unchanged(found: Found) -> None:
-    """Refuse to go on when a file is not as it was read.
+    """Refuse to continue when a file has changed since it was read.
 
     Raises:
         VersionConflict: it is not.
@@ -149,7 +149,7 @@ def require_unchanged(found: Found) -> None:
 
 
 def remove(found: Found) -> None:
-    """Take a file away.
+    """Remove a file.
 
     Raises:
         VersionConflict: the file was changed by somebody else since it was read.
@@ -161,7 +161,7 @@ def remove(found: Found) -> None:
 
 
 def remove_folders(folders: list[Path]) -> list[Path]:
-    """Take away those folders that are empty, the innermost first; return those that are left."""
+    """Remove the empty folders, the innermost first; return the others."""
     for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
         with suppress(OSError):  # something else is in it, or it is gone
             folder.rmdir()
@@ -169,7 +169,7 @@ def remove_folders(folders: list[Path]) -> list[Path]:
 
 
 def remove_same(backups: list[Path], content: bytes | None) -> list[Path]:
-    """Take away the backups that hold what the file holds; return those that are left."""
+    """Remove the backups that equal the content; return the others."""
     left = []
     for backup in backups:
         try:
@@ -193,7 +193,7 @@ def _told(path: Path) -> Iterator[None]:
 
 
 def _write_new(target: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None) -> None:
-    """Write a file that must not be there yet, and see it onto the disk."""
+    """Write a file that must not exist yet, and sync it to the disk."""
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a Path cannot open a descriptor

@@ -1,7 +1,7 @@
-"""Puts our part into a JSON text and takes it out again; every other byte stays as it is.
+"""Edits JSON with comments in place and undoes the edits; every other byte stays as it is.
 
-Each step adds one thing and returns a mark of it. Marks taken out in the opposite order give the text that
-was there before; when people changed other parts in between, only our part goes.
+Each step adds one thing and returns an undo record of it. Undone in the opposite order, they give the text
+that was there before; when people changed other parts in between, only our part goes.
 """
 
 import json
@@ -9,8 +9,8 @@ import re
 from dataclasses import replace
 from typing import Final
 
+from postroom.app.clients.config_edits import AppliedEdit, ConfigEdit, bears, fits, mended
 from postroom.app.clients.jsonc import Child, Node, NotJson, read
-from postroom.app.clients.wants import Mark, Want, bears, fits, mended
 
 _INDENT: Final = "  "
 _BLANKS: Final = " \t\r\n"
@@ -18,45 +18,48 @@ _COMMENT: Final = re.compile(r"//[^\r\n]*|/\*.*?\*/", re.DOTALL)
 _OPENED: Final = re.compile(r"^([ \t]*)[^\r\n]*[{\[][ \t]*\r?\n([ \t]+)[^\s]", re.MULTILINE)
 
 
-def put(text: str, want: Want, client: str) -> tuple[str, list[Mark]]:
-    """Return the text with what is wanted in it, and a mark for each thing that was added.
+def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit]]:
+    """Return the text with the edit in it, and an undo record for each thing that was added.
 
     Raises:
         NotJson: the text cannot be read, or holds something else where ours should stand.
     """
-    text, marks = _with_root(text, client)
-    for depth in range(1, len(want.path) + 1):
-        path = want.path[:depth]
-        empty = "[]" if depth == len(want.path) and not want.key else "{}"
+    text, applied_edits = _with_root(text, client)
+    for depth in range(1, len(edit.path) + 1):
+        path = edit.path[:depth]
+        empty = "[]" if depth == len(edit.path) and not edit.key else "{}"
         if find(text, path) is None:
-            text, mark = _insert(text, path[:-1], f"{json.dumps(path[-1])}: {empty}")
-            marks.append(replace(mark, client=client, kind="container", path=path))
-    text, last = _put_last(text, want)
+            text, applied = _insert(text, path[:-1], f"{json.dumps(path[-1])}: {empty}")
+            applied_edits.append(replace(applied, client=client, kind="container", path=path))
+    text, last = _put_last(text, edit)
     if last is not None:
-        marks.append(replace(last, client=client, sign=want.sign, goes_with=want.goes_with))
-    return text, marks
+        applied_edits.append(replace(last, client=client, sign=edit.sign, goes_with=edit.goes_with))
+    return text, applied_edits
 
 
-def take(text: str, mark: Mark) -> tuple[str, bool]:
-    """Return the text without what a mark stands for, and whether anything of it is left.
+def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
+    """Return the text without what was applied, and whether anything of it is left.
 
     Raises:
         NotJson: the text cannot be read.
     """
-    if mark.goes_with and find(text, mark.goes_with) is not None:
+    if applied.goes_with and find(text, applied.goes_with) is not None:
         return text, True
-    if mark.kind == "root":
-        return _without_root(text, mark)
-    if mark.kind == "item":
-        return _without_items(text, mark), False
-    found = next(iter(items(text, mark.path, mark.sign)), None) if mark.sign else find(text, mark.path)
+    if applied.kind == "root":
+        return _without_root(text, applied)
+    if applied.kind == "item":
+        return _without_items(text, applied), False
+    if applied.sign:
+        found = next(iter(items(text, applied.path, applied.sign)), None)
+    else:
+        found = find(text, applied.path)
     if found is None:
         return text, False
-    if mark.kind == "replaced":
-        return text[: found.start] + mark.was + text[found.end :], False
-    if mark.kind == "container" and not found.is_bare:
+    if applied.kind == "replaced":
+        return text[: found.start] + applied.was + text[found.end :], False
+    if applied.kind == "container" and not found.is_bare:
         return text, True
-    return _cut(text, mark.path[:-1], mark.path[-1], mark), False
+    return _cut(text, applied.path[:-1], applied.path[-1], applied), False
 
 
 def find(text: str, path: tuple[str, ...]) -> Node | None:
@@ -76,7 +79,7 @@ def find(text: str, path: tuple[str, ...]) -> Node | None:
 
 
 def items(text: str, path: tuple[str, ...], sign: str) -> list[Node]:
-    """Return the items of an array in which some words stand.
+    """Return the items of an array that contain the words.
 
     Raises:
         NotJson: the text cannot be read, or there is no array at that place.
@@ -94,50 +97,50 @@ def _require(node: Node, kind: str, path: tuple[str, ...]) -> None:
         raise NotJson(f"{what} is no {kind}")
 
 
-def _with_root(text: str, client: str) -> tuple[str, list[Mark]]:
+def _with_root(text: str, client: str) -> tuple[str, list[AppliedEdit]]:
     if read(text) is not None:
         return text, []
     end = _line_end(text)
     before = "" if text.lstrip("\ufeff") == "" or text.endswith("\n") else end
-    mark = Mark(client=client, kind="root", path=(), before=before, after=end)
-    return f"{text}{before}{{}}{end}", [mark]
+    applied = AppliedEdit(client=client, kind="root", path=(), before=before, after=end)
+    return f"{text}{before}{{}}{end}", [applied]
 
 
-def _without_root(text: str, mark: Mark) -> tuple[str, bool]:
+def _without_root(text: str, applied: AppliedEdit) -> tuple[str, bool]:
     root = read(text)
     if root is None:
         return text, False
     if not root.is_bare:
         return text, True
-    start = root.start - len(mark.before) if text[: root.start].endswith(mark.before) else root.start
-    end = root.end + len(mark.after) if text.startswith(mark.after, root.end) else root.end
+    start = root.start - len(applied.before) if text[: root.start].endswith(applied.before) else root.start
+    end = root.end + len(applied.after) if text.startswith(applied.after, root.end) else root.end
     return text[:start] + text[end:], False
 
 
-def _put_last(text: str, want: Want) -> tuple[str, Mark | None]:
-    if want.key:
-        path = (*want.path, want.key)
+def _put_last(text: str, edit: ConfigEdit) -> tuple[str, AppliedEdit | None]:
+    if edit.key:
+        path = (*edit.path, edit.key)
         found = find(text, path)
         if found is None:
-            text, mark = _insert(text, want.path, json.dumps(want.key) + ": ", want.value)
-            return text, replace(mark, kind="entry", path=path)
+            text, applied = _insert(text, edit.path, json.dumps(edit.key) + ": ", edit.value)
+            return text, replace(applied, kind="entry", path=path)
     else:
-        path = want.path
-        found = next(iter(items(text, path, want.sign)), None)
+        path = edit.path
+        found = next(iter(items(text, path, edit.sign)), None)
         if found is None:
-            text, mark = _insert(text, path, "", want.value)
-            return text, replace(mark, kind="item", path=path)
+            text, applied = _insert(text, path, "", edit.value)
+            return text, replace(applied, kind="item", path=path)
     present = found.value()
-    if fits(present, want):
+    if fits(present, edit):
         return text, None
     was = text[found.start : found.end]
-    shown = _shown(mended(present, want), text, found.start, in_lines=_begins_line(text, found.start))
-    mark = Mark(client="", kind="replaced", path=path, was=was)
-    return text[: found.start] + shown + text[found.end :], mark
+    shown = _shown(mended(present, edit), text, found.start, in_lines=_begins_line(text, found.start))
+    applied = AppliedEdit(client="", kind="replaced", path=path, was=was)
+    return text[: found.start] + shown + text[found.end :], applied
 
 
-def _insert(text: str, path: tuple[str, ...], name: str, value: object = None) -> tuple[str, Mark]:
-    """Add a child at the end of a container; `name` alone is written as it is when there is no value."""
+def _insert(text: str, path: tuple[str, ...], name: str, value: object = None) -> tuple[str, AppliedEdit]:
+    """Add a child at the end of a container; without a value, `name` is written as it is."""
     holder = find(text, path)
     if holder is None:
         raise NotJson(f"`{'.'.join(path)}` is not there")
@@ -154,11 +157,11 @@ def _insert(text: str, path: tuple[str, ...], name: str, value: object = None) -
     text = text[: holder.tail] + before + shown + trailing + after + text[holder.tail :]
     if last is not None and last.comma is None:
         text = text[: last.end] + "," + text[last.end :]
-    return text, Mark(client="", kind="entry", path=path, before=before, after=after)
+    return text, AppliedEdit(client="", kind="entry", path=path, before=before, after=after)
 
 
 def _blanks(text: str, holder: Node) -> tuple[str, str]:
-    """Return the blanks to write before and behind a new last child."""
+    """Return the whitespace to write before and after a new last child."""
     end = _line_end(text)
     outer = _indent_of_line(text, holder.start)
     if not holder.children:
@@ -184,7 +187,7 @@ def _rendered(value: object, text: str, indent: str, *, in_lines: bool) -> str:
 
 
 def _dumped(value: object, indent: str | None) -> str:
-    """Return a value as JSON; half a character, which people's own entries may hold, stays an escape."""
+    """Return a value as JSON; a lone surrogate, which people's entries may hold, stays an escape."""
     shown = json.dumps(value, ensure_ascii=False, indent=indent)
     halves = any("\ud800" <= one <= "\udfff" for one in shown)
     return json.dumps(value, indent=indent) if halves else shown
@@ -195,13 +198,13 @@ def _shown(value: object, text: str, at: int, *, in_lines: bool) -> str:
 
 
 def _begins_line(text: str, at: int) -> bool:
-    """Return whether only blanks stand before a place on its line, and there is a line before."""
+    """Return whether a position is the first on its line, and not on the first line."""
     line = text[:at].rpartition("\n")
     return bool(line[1]) and not _own_part(line[2]).strip(" \t")
 
 
 def _own_part(line: str) -> str:
-    """Return what stands on a line before a member's value: nothing, when it is the member's own name."""
+    """Return the part of a line before a member's value, without the member's own name."""
     return re.sub(r'"(?:[^"\\]|\\.)*"\s*:\s*$', "", line)
 
 
@@ -211,7 +214,7 @@ def _indent_of_line(text: str, at: int) -> str:
 
 
 def _unit(text: str) -> str:
-    """Return what one level is indented by: as where the document first goes one level down."""
+    """Return the indent of one level, as the document first uses it."""
     for found in _OPENED.finditer(text):
         if len(found[2]) > len(found[1]) and found[2].startswith(found[1]):
             return found[2][len(found[1]) :]
@@ -223,38 +226,38 @@ def _line_end(text: str) -> str:
     return "\r\n" if first > 0 and text[first - 1] == "\r" else "\n"
 
 
-def _without_items(text: str, mark: Mark) -> str:
-    while items(text, mark.path, mark.sign):
-        array = find(text, mark.path)
-        index = next(i for i, one in enumerate(array.children) if bears(one.node.value(), mark.sign))  # type: ignore[union-attr]  # it has items
-        text = _without_item(text, array, index, mark)  # type: ignore[arg-type]  # as above
+def _without_items(text: str, applied: AppliedEdit) -> str:
+    while items(text, applied.path, applied.sign):
+        array = find(text, applied.path)
+        index = next(i for i, one in enumerate(array.children) if bears(one.node.value(), applied.sign))  # type: ignore[union-attr]  # it has items
+        text = _without_item(text, array, index, applied)  # type: ignore[arg-type]  # as above
     return text
 
 
-def _without_item(text: str, array: Node, index: int, mark: Mark) -> str:
-    """Cut one item; of one that also holds what is not ours, only the innermost part that is ours."""
+def _without_item(text: str, array: Node, index: int, applied: AppliedEdit) -> str:
+    """Cut one item; of an item that also holds parts of others, only our innermost part."""
     for child in array.children[index].node.children:
         if child.node.kind != "array":
             continue
-        ours = [i for i, one in enumerate(child.node.children) if bears(one.node.value(), mark.sign)]
+        ours = [i for i, one in enumerate(child.node.children) if bears(one.node.value(), applied.sign)]
         if ours and len(ours) < len(child.node.children):
-            return _cut_child(text, child.node, ours[0], replace(mark, before="", after=""))
-    return _cut_child(text, array, index, mark)
+            return _cut_child(text, child.node, ours[0], replace(applied, before="", after=""))
+    return _cut_child(text, array, index, applied)
 
 
-def _cut(text: str, path: tuple[str, ...], key: str, mark: Mark) -> str:
+def _cut(text: str, path: tuple[str, ...], key: str, applied: AppliedEdit) -> str:
     holder = find(text, path)
     assert holder is not None  # noqa: S101 - its child was found
     index = max(i for i, child in enumerate(holder.children) if child.key == key)
-    return _cut_child(text, holder, index, mark)
+    return _cut_child(text, holder, index, applied)
 
 
-def _cut_child(text: str, holder: Node, index: int, mark: Mark) -> str:
-    """Cut a child with its blanks and with the comma that it needed."""
+def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str:
+    """Cut a child with its whitespace and the comma that it needed."""
     child = holder.children[index]
     is_last = index == len(holder.children) - 1
     is_alone = len(holder.children) == 1
-    start = _cut_start(text, holder, child, mark)
+    start = _cut_start(text, holder, child, applied)
     end = child.end
     pieces = []
     if child.comma is not None:
@@ -262,8 +265,8 @@ def _cut_child(text: str, holder: Node, index: int, mark: Mark) -> str:
             pieces.append((child.comma, child.comma + 1))
         else:
             end = child.comma + 1
-    if is_alone and mark.after and text.startswith(mark.after, end):
-        end += len(mark.after)
+    if is_alone and applied.after and text.startswith(applied.after, end):
+        end += len(applied.after)
     pieces.append((start, end))
     if is_last and not is_alone and child.comma is None:
         comma = holder.children[index - 1].comma
@@ -273,11 +276,11 @@ def _cut_child(text: str, holder: Node, index: int, mark: Mark) -> str:
     return text
 
 
-def _cut_start(text: str, holder: Node, child: Child, mark: Mark) -> int:
-    """Return where a cut begins: the blanks go with it, unless they end a comment that would go on."""
+def _cut_start(text: str, holder: Node, child: Child, applied: AppliedEdit) -> int:
+    """Return where a cut begins: with the whitespace, unless that ends a line comment."""
     blanks = text[holder.start : child.start]
-    if mark.before and blanks.endswith(mark.before):
-        start = child.start - len(mark.before)
+    if applied.before and blanks.endswith(applied.before):
+        start = child.start - len(applied.before)
     else:
         start = holder.start + len(blanks.rstrip(_BLANKS))
     behind = child.end if child.comma is None else child.comma + 1
@@ -286,7 +289,7 @@ def _cut_start(text: str, holder: Node, child: Child, mark: Mark) -> int:
 
 
 def _ends_comment(text: str, holder: Node, child: Child, at: int) -> bool:
-    """Return whether a comment up to the line's end stands before a child, with nothing in between."""
+    """Return whether a line comment ends directly before a child."""
     earlier = [one for one in holder.children if one.start < child.start]
     last = holder.start + 1 if not earlier else (earlier[-1].comma or earlier[-1].end) + 1
     comments = [found for found in _COMMENT.finditer(text, last, at) if found[0].startswith("//")]

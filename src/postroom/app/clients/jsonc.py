@@ -1,6 +1,6 @@
-"""Reads JSON as clients write it: with comments, with trailing commas, with a mark of the byte order.
+"""Reads JSON as clients write it: with comments, with trailing commas, with a byte order mark.
 
-It keeps where everything stands, so that others can change a text at one place and leave the rest as it is.
+It keeps all positions, so that an edit can change one place of the text and leave the rest as it is.
 """
 
 import json
@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, Literal
 
 DEEPEST: Final = 200
-"""Levels of nesting; no client's file has more, and the reader calls itself for each."""
+"""Levels of nesting; no client's file has more, and the reader recurses for each."""
 _BLANK: Final = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
 _STRING: Final = re.compile(r'"(?:[^"\\\x00-\x1f]|\\.)*"')
 _PLAIN: Final = re.compile(r"true|false|null|-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?(?![\w.+-])")
@@ -19,23 +19,23 @@ _BYTE_ORDER: Final = "\ufeff"
 
 
 class NotJson(ValueError):
-    """The text is no JSON, not even with comments and trailing commas; says where."""
+    """The text is not JSON, even with comments and trailing commas; the message names the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A value and where it stands in the text."""
+    """A value and its position in the text."""
 
     kind: Literal["object", "array", "plain"]
     start: int
     end: int
     children: tuple["Child", ...] = ()
     tail: int = 0
-    """Inside brackets: where the last thing ends that is no blank, be it a comment."""
+    """Inside brackets: the end of the last child or comment."""
     plain: object = None
 
     def value(self) -> object:
-        """Return what the text means; of a key that stands twice the last counts, as for every client."""
+        """Return the Python value; the last of duplicate keys counts, as for every client."""
         if self.kind == "object":
             return {child.key: child.node.value() for child in self.children}
         if self.kind == "array":
@@ -43,7 +43,7 @@ class Node:
         return self.plain
 
     def child(self, key: str) -> "Child | None":
-        """Return the member of an object that counts under a key."""
+        """Return the member with a key, the last of duplicates."""
         return next((child for child in reversed(self.children) if child.key == key), None)
 
     @property
@@ -60,17 +60,17 @@ class Child:
     start: int
     node: Node
     comma: int | None
-    """Where the comma behind it stands."""
+    """The position of the comma after it."""
 
     @property
     def end(self) -> int:
-        """Where it ends, its comma not counted."""
+        """Its end, without the comma."""
         return self.node.end
 
 
 @lru_cache(maxsize=2)  # one change looks at a text again and again, and some have millions of characters
 def read(text: str) -> Node | None:
-    """Return the document of a text, or None when there is nothing but blanks and comments.
+    """Return the document of a text, or None when there are only whitespace and comments.
 
     Raises:
         NotJson: it is something else.
@@ -103,7 +103,7 @@ class _Reader:
         return NotJson(f"line {line}: {what}")
 
     def skip(self) -> None:
-        """Go to the next thing that is neither blank nor comment."""
+        """Skip whitespace and comments."""
         found = _BLANK.match(self._text, self.at)
         self.at = found.end() if found else self.at
 
@@ -151,7 +151,7 @@ class _Reader:
         return Node(kind=kind, start=start, end=self.at, children=tuple(children), tail=tail)
 
     def _skipped(self, tail: int) -> int:
-        """Skip blanks and comments; return where the last comment ended, or `tail` without one."""
+        """Skip whitespace and comments; return the end of the last comment, or `tail` without one."""
         begin = self.at
         self.skip()
         passed = self._text[begin : self.at].rstrip(" \t\r\n")

@@ -1,4 +1,4 @@
-"""What setup wrote where: a private file of this user, so that `setup remove` can take out just that.
+"""Records what setup wrote, in a private file of this user, so that `setup remove` can undo just that.
 
 The record of a file is written before the file is. A crash in between leaves a record of what is not there,
 and taking out what is not there changes nothing.
@@ -15,7 +15,7 @@ from typing import Any, Final
 from filelock import FileLock, Timeout
 
 from postroom.app import places
-from postroom.app.clients.wants import Mark
+from postroom.app.clients.config_edits import AppliedEdit
 from postroom.contracts.errors import ConfigError, VersionConflict
 
 PATIENCE: Final = timedelta(seconds=30)
@@ -27,16 +27,16 @@ class Record:
     """What was done to one file."""
 
     clients: list[str] = field(default_factory=list)
-    """The clients that were set up in it, also those for which everything stood there already."""
-    marks: list[Mark] = field(default_factory=list)
+    """The clients that were set up in it, also those that needed no change."""
+    applied_edits: list[AppliedEdit] = field(default_factory=list)
     made_file: bool = False
     folders: list[Path] = field(default_factory=list)
     """The folders that were made for it."""
     backups: list[Path] = field(default_factory=list)
 
-    def of(self, client: str) -> list[Mark]:
+    def of(self, client: str) -> list[AppliedEdit]:
         """Return what was written for one client, in order."""
-        return [mark for mark in self.marks if mark.client == client]
+        return [applied for applied in self.applied_edits if applied.client == client]
 
 
 class Records:
@@ -50,7 +50,7 @@ class Records:
         self.load()
 
     def load(self) -> None:
-        """Read what is kept.
+        """Read the records from disk.
 
         Raises:
             ConfigError: the file cannot be read as records.
@@ -69,7 +69,7 @@ class Records:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Let one process at a time change files and records.
+        """Hold the lock: one process at a time changes files and records.
 
         Raises:
             VersionConflict: another one does so, and did not end in time.
@@ -94,7 +94,7 @@ class Records:
         return self._found.get(str(path)) or Record()
 
     def put(self, path: Path, record: Record) -> None:
-        """Keep the record of a file; one without clients is dropped, and with the last one our own file.
+        """Store the record of a file; without clients it is dropped, and with the last record our file.
 
         Raises:
             ConfigError: it cannot be written.
@@ -113,7 +113,7 @@ class Records:
             raise ConfigError(f"{self._file} cannot be written: {error}", value=str(self._file)) from error
 
     def pass_on(self, folders: list[Path]) -> None:
-        """Let another file that lies in a folder answer for it: it takes the folder with it when it goes.
+        """Pass folders on to the record of a file in them, which removes them later.
 
         Raises:
             ConfigError: the records cannot be written.
@@ -127,20 +127,22 @@ class Records:
 
 def _plain(record: Record) -> dict[str, object]:
     return {
-        **asdict(record),
+        "clients": record.clients,
+        "marks": [asdict(applied) for applied in record.applied_edits],
+        "made_file": record.made_file,
         "folders": [str(one) for one in record.folders],
         "backups": [str(one) for one in record.backups],
     }
 
 
 def _record(found: dict[str, Any]) -> Record:
-    marks = [
-        Mark(**{**one, "path": tuple(one["path"]), "goes_with": tuple(one["goes_with"])})
+    applied_edits = [
+        AppliedEdit(**{**one, "path": tuple(one["path"]), "goes_with": tuple(one["goes_with"])})
         for one in found["marks"]
     ]
     return Record(
         clients=list(found["clients"]),
-        marks=marks,
+        applied_edits=applied_edits,
         made_file=bool(found["made_file"]),
         folders=[Path(one) for one in found["folders"]],
         backups=[Path(one) for one in found["backups"]],

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Final
 
 from postroom.app.clients import files, json_edit, toml_edit
+from postroom.app.clients.config_edits import AppliedEdit, ConfigEdit
+from postroom.app.clients.config_paths import ConfigFile, SetupScope, hooks_file, servers_file
 from postroom.app.clients.files import Found
 from postroom.app.clients.jsonc import NotJson
 from postroom.app.clients.records import Record, Records
-from postroom.app.clients.spots import Place, Scene, hooks_place, servers_place
 from postroom.app.clients.table import Client, Way
 from postroom.app.clients.toml_edit import NotToml
-from postroom.app.clients.wants import Mark, Want
 from postroom.contracts.errors import InvalidArgument, PostroomError, VersionConflict
 
 TRIES: Final = 3
-"""How often a file is worked out anew that a running client wrote in between."""
+"""How often to plan again when a running client changed a file in between."""
 _CONTENT: Final = ("entry", "item", "table", "replaced")
 
 
@@ -30,16 +30,16 @@ _CONTENT: Final = ("entry", "item", "table", "replaced")
 class Part:
     """What one client wants in one file."""
 
-    place: Place
-    wants: tuple[Want, ...]
+    file: ConfigFile
+    edits: tuple[ConfigEdit, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What becomes of one file; `after` is None when it goes."""
+    """The change of one file; `after` is None when the file is removed."""
 
     path: Path
-    """As the client names it; links are followed in `found`."""
+    """The path as the client names it; `found` follows links."""
     found: Found
     after: str | None
     before_record: Record
@@ -53,7 +53,7 @@ class Change:
         return self.after == (None if self.found.content is None else self.found.text)
 
 
-def parts(client: Client, scene: Scene, way: Way, address: str, *, hooks: bool) -> list[Part]:
+def parts(client: Client, target: SetupScope, way: Way, address: str, *, hooks: bool) -> list[Part]:
     """Return what a client wants, file by file.
 
     Raises:
@@ -63,11 +63,11 @@ def parts(client: Client, scene: Scene, way: Way, address: str, *, hooks: bool) 
         raise InvalidArgument(
             f"{client.title} is not set up over HTTP: {client.why}", value=client.name, remedy="use --stdio"
         )
-    wanted = {servers_place(client, scene): client.wants(way, address)}
-    place = hooks_place(client, scene)
-    if hooks and place is not None:
-        wanted.setdefault(place, []).extend(client.hook_wants())
-    return [Part(place=place, wants=tuple(wants)) for place, wants in wanted.items()]
+    wanted = {servers_file(client, target): client.edits(way, address)}
+    file = hooks_file(client, target)
+    if hooks and file is not None:
+        wanted.setdefault(file, []).extend(client.hook_edits())
+    return [Part(file=file, edits=tuple(wants)) for file, wants in wanted.items()]
 
 
 def plan(client: Client, wanted: Iterable[Part], records: Records) -> list[Change]:
@@ -108,7 +108,7 @@ def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]
 
 
 def steadily(make: Callable[[], list[Change]], records: Records, now: int) -> list[Change]:
-    """Work changes out and write them; once more when a running client wrote a file in between.
+    """Plan changes and write them; plan again when a running client changed a file in between.
 
     Raises:
         ClientFileRefused: a file cannot be read, changed or written; every file is as it was.
@@ -127,29 +127,29 @@ def _is_toml(path: Path) -> bool:
 
 
 def _planned(client: Client, part: Part, records: Records) -> Change:
-    found = files.look(part.place.path, part.place.base)
+    found = files.look(part.file.path, part.file.base)
     text = found.text
     try:
         _require_own_form(client, text)
         old = _still_true(records.get(found.path), found)
-        marks: list[Mark] = []
-        for want in part.wants:
-            put = toml_edit.put if _is_toml(part.place.path) else json_edit.put
-            text, made = put(text, want, client.name)
-            marks += made
+        applied_edits: list[AppliedEdit] = []
+        for edit in part.edits:
+            put = toml_edit.put if _is_toml(part.file.path) else json_edit.put
+            text, made = put(text, edit, client.name)
+            applied_edits += made
     except (NotJson, NotToml) as error:
-        raise files.refused(part.place.path, str(error)) from error
-    known = {(mark.path, mark.sign) for mark in old.marks if mark.kind in _CONTENT}
-    fresh = [one for one in marks if one.kind != "replaced" or (one.path, one.sign) not in known]
+        raise files.refused(part.file.path, str(error)) from error
+    known = {(applied.path, applied.sign) for applied in old.applied_edits if applied.kind in _CONTENT}
+    fresh = [one for one in applied_edits if one.kind != "replaced" or (one.path, one.sign) not in known]
     record = replace(
         old,
         clients=list(dict.fromkeys([*old.clients, client.name])),
-        marks=[*old.marks, *fresh],
+        applied_edits=[*old.applied_edits, *fresh],
         made_file=old.made_file or found.content is None,
     )
     after = None if found.content is None and not text else text
     return Change(
-        path=part.place.path, found=found, after=after, before_record=records.get(found.path), record=record
+        path=part.file.path, found=found, after=after, before_record=records.get(found.path), record=record
     )
 
 
@@ -160,47 +160,47 @@ def _require_own_form(client: Client, text: str) -> None:
 
 
 def _still_true(record: Record, found: Found) -> Record:
-    """Return a record if anything it tells of is there; else nothing of it can be relied on."""
-    if found.content is not None and any(_is_there(mark, found) for mark in record.marks):
+    """Return the record if anything in it is still there; otherwise an empty one."""
+    if found.content is not None and any(_is_there(applied, found) for applied in record.applied_edits):
         return record
-    if found.content is not None and record.clients and not record.marks:
+    if found.content is not None and record.clients and not record.applied_edits:
         return record
     return Record(backups=record.backups, folders=[one for one in record.folders if one.exists()])
 
 
-def _is_there(mark: Mark, found: Found) -> bool:
-    if mark.kind not in _CONTENT:
+def _is_there(applied: AppliedEdit, found: Found) -> bool:
+    if applied.kind not in _CONTENT:
         return False
     if _is_toml(found.path):
-        return toml_edit.find(found.text, mark.path) is not None
-    if mark.sign:
-        return bool(json_edit.items(found.text, mark.path, mark.sign))
-    return json_edit.find(found.text, mark.path) is not None
+        return toml_edit.find(found.text, applied.path) is not None
+    if applied.sign:
+        return bool(json_edit.items(found.text, applied.path, applied.sign))
+    return json_edit.find(found.text, applied.path) is not None
 
 
 def _planned_removal(client: Client, part: Part, records: Records) -> Change:
-    found = files.look(part.place.path, part.place.base)
+    found = files.look(part.file.path, part.file.base)
     old = records.get(found.path)
     others = [name for name in old.clients if name != client.name]
     known = client.name in old.clients
-    marks = old.of(client.name) if known else _marks_by_name(client, part)
+    applied_edits = old.of(client.name) if known else _applied_by_name(client, part)
     text = found.text
-    left: list[Mark] = []
+    left: list[AppliedEdit] = []
     try:
-        for mark in reversed(marks) if found.content is not None else ():
-            take = toml_edit.take if _is_toml(part.place.path) else json_edit.take
-            text, stays = take(text, mark)
+        for applied in reversed(applied_edits) if found.content is not None else ():
+            take = toml_edit.take if _is_toml(part.file.path) else json_edit.take
+            text, stays = take(text, applied)
             if stays and others:
-                left.insert(0, mark)
+                left.insert(0, applied)
     except (NotJson, NotToml) as error:
-        raise files.refused(part.place.path, str(error)) from error
+        raise files.refused(part.file.path, str(error)) from error
     gone = found.content is None or (known and old.made_file and not others and text in ("", "\ufeff"))
-    kept = [mark for mark in old.marks if mark.client != client.name] + [
-        replace(mark, client=others[0]) for mark in left
+    kept = [applied for applied in old.applied_edits if applied.client != client.name] + [
+        replace(applied, client=others[0]) for applied in left
     ]
-    record = replace(old, clients=others, marks=kept)
+    record = replace(old, clients=others, applied_edits=kept)
     return Change(
-        path=part.place.path,
+        path=part.file.path,
         found=found,
         after=None if gone else text,
         before_record=old,
@@ -209,15 +209,15 @@ def _planned_removal(client: Client, part: Part, records: Records) -> Change:
     )
 
 
-def _marks_by_name(client: Client, part: Part) -> list[Mark]:
-    """Return marks for what bears our name, where no record says what setup wrote."""
-    named = [want for want in part.wants if not want.only_new]
-    if _is_toml(part.place.path):
-        return [Mark(client=client.name, kind="table", path=(*one.path, one.key)) for one in named]
+def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
+    """Return undo records for everything with our name, for files without a record."""
+    named = [edit for edit in part.edits if not edit.only_new]
+    if _is_toml(part.file.path):
+        return [AppliedEdit(client=client.name, kind="table", path=(*one.path, one.key)) for one in named]
     return [
-        Mark(client=client.name, kind="item", path=one.path, sign=one.sign)
+        AppliedEdit(client=client.name, kind="item", path=one.path, sign=one.sign)
         if one.sign
-        else Mark(client=client.name, kind="entry", path=(*one.path, one.key))
+        else AppliedEdit(client=client.name, kind="entry", path=(*one.path, one.key))
         for one in named
     ]
 

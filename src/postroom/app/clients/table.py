@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from postroom.app.clients.wants import NAME, Want
+from postroom.app.clients.config_edits import NAME, ConfigEdit
 
 Scope = Literal["user", "project"]
 Way = Literal["stdio", "http"]
@@ -21,7 +21,7 @@ EDITS: Final = "Edit|Write|MultiEdit|NotebookEdit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
+class ConfigPath:
     """Where a file of a client is: in a folder below a base, which an environment variable may replace."""
 
     base: Literal["home", "xdg", "settings", "project"] = "home"
@@ -37,8 +37,8 @@ class Spot:
 class Hooks:
     """The events of a client at which it calls `postroom hook`."""
 
-    user: Spot
-    project: Spot
+    user: ConfigPath
+    project: ConfigPath
     events: tuple[str, ...]
     matchers: Mapping[str, str]
     timeout: int | None
@@ -55,8 +55,8 @@ class Client:
 
     name: str
     title: str
-    user: Spot
-    project: Spot | None = None
+    user: ConfigPath
+    project: ConfigPath | None = None
     path: tuple[str, ...] = ("mcpServers",)
     """The keys under which the servers stand."""
     stdio: Mapping[str, object]
@@ -68,7 +68,7 @@ class Client:
     """How the file names the token."""
     asks_for_token: bool = False
     programs: tuple[str, ...] = ()
-    folders: tuple[Spot, ...] = ()
+    folders: tuple[ConfigPath, ...] = ()
     """Where one of these is, the client is installed."""
     known_by: tuple[str, ...] = ()
     """Taken by itself only when this stands in its file, since another row has the same file."""
@@ -76,12 +76,12 @@ class Client:
     """What stands in the file of another row's version, so that ours would break it."""
     hooks: Hooks | None = None
 
-    def wants(self, way: Way, address: str) -> list[Want]:
+    def edits(self, way: Way, address: str) -> list[ConfigEdit]:
         """Return what should stand in the file of servers; for HTTP there must be a form."""
         form = self.stdio if way == "stdio" else self.http
         assert form is not None  # noqa: S101 - the caller looked
         entry = {key: address if value == ADDRESS else value for key, value in form.items()}
-        wanted = [Want(path=self.path, key=NAME, value=entry)]
+        wanted = [ConfigEdit(path=self.path, key=NAME, value=entry)]
         if way == "http" and self.asks_for_token:
             asked = {
                 "type": "promptString",
@@ -89,20 +89,22 @@ class Client:
                 "description": "The token of the postroom server",
                 "password": True,
             }
-            wanted.append(Want(path=("inputs",), value=asked, sign=INPUT))
+            wanted.append(ConfigEdit(path=("inputs",), value=asked, sign=INPUT))
         return wanted
 
-    def hook_wants(self) -> list[Want]:
+    def hook_edits(self) -> list[ConfigEdit]:
         """Return what should stand in the file of hooks; nothing for a client without."""
         if self.hooks is None:
             return []
         wanted = [self._hook(self.hooks, event) for event in self.hooks.events]
         if self.hooks.version is None:
             return wanted
-        version = Want(path=(), key="version", value=self.hooks.version, only_new=True, goes_with=("hooks",))
+        version = ConfigEdit(
+            path=(), key="version", value=self.hooks.version, only_new=True, goes_with=("hooks",)
+        )
         return [version, *wanted]
 
-    def _hook(self, hooks: Hooks, event: str) -> Want:
+    def _hook(self, hooks: Hooks, event: str) -> ConfigEdit:
         command = f"{NAME} hook {self.name} {event}"
         called: dict[str, object] = {"command": command}
         if hooks.nested:
@@ -112,7 +114,7 @@ class Client:
         group: dict[str, object] = {"hooks": [called]} if hooks.nested else called
         if matcher := hooks.matchers.get(event):
             group = {"matcher": matcher, **group}
-        return Want(path=("hooks", event), value=group, sign=command)
+        return ConfigEdit(path=("hooks", event), value=group, sign=command)
 
 
 def _bearer(token: str) -> dict[str, object]:
@@ -132,16 +134,16 @@ CLIENTS: Final = (
     Client(
         name="claude",
         title="Claude Code",
-        user=Spot(names=(".claude.json",), variable="CLAUDE_CONFIG_DIR"),
-        project=Spot(base="project", names=(".mcp.json",)),
+        user=ConfigPath(names=(".claude.json",), variable="CLAUDE_CONFIG_DIR"),
+        project=ConfigPath(base="project", names=(".mcp.json",)),
         stdio=_TYPED,
         http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL)},
         token=_SHELL,
         programs=("claude",),
-        folders=(Spot(folder=".claude", names=("",), variable="CLAUDE_CONFIG_DIR"),),
+        folders=(ConfigPath(folder=".claude", names=("",), variable="CLAUDE_CONFIG_DIR"),),
         hooks=Hooks(
-            user=Spot(folder=".claude", names=("settings.json",), variable="CLAUDE_CONFIG_DIR"),
-            project=Spot(base="project", folder=".claude", names=("settings.json",)),
+            user=ConfigPath(folder=".claude", names=("settings.json",), variable="CLAUDE_CONFIG_DIR"),
+            project=ConfigPath(base="project", folder=".claude", names=("settings.json",)),
             events=(
                 "SessionStart",
                 "UserPromptSubmit",
@@ -157,17 +159,17 @@ CLIENTS: Final = (
     Client(
         name="codex",
         title="Codex",
-        user=Spot(folder=".codex", names=("config.toml",), variable="CODEX_HOME"),
-        project=Spot(base="project", folder=".codex", names=("config.toml",)),
+        user=ConfigPath(folder=".codex", names=("config.toml",), variable="CODEX_HOME"),
+        project=ConfigPath(base="project", folder=".codex", names=("config.toml",)),
         path=("mcp_servers",),
         stdio=_COMMAND,
         http={"url": ADDRESS, "bearer_token_env_var": TOKEN_NAME},
         token=TOKEN_NAME,
         programs=("codex",),
-        folders=(Spot(folder=".codex", names=("",), variable="CODEX_HOME"),),
+        folders=(ConfigPath(folder=".codex", names=("",), variable="CODEX_HOME"),),
         hooks=Hooks(
-            user=Spot(folder=".codex", names=("hooks.json",), variable="CODEX_HOME"),
-            project=Spot(base="project", folder=".codex", names=("hooks.json",)),
+            user=ConfigPath(folder=".codex", names=("hooks.json",), variable="CODEX_HOME"),
+            project=ConfigPath(base="project", folder=".codex", names=("hooks.json",)),
             events=("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop"),
             matchers={},
             timeout=10,
@@ -176,16 +178,16 @@ CLIENTS: Final = (
     Client(
         name="gemini",
         title="Gemini CLI",
-        user=Spot(folder=".gemini", names=("settings.json",)),
-        project=Spot(base="project", folder=".gemini", names=("settings.json",)),
+        user=ConfigPath(folder=".gemini", names=("settings.json",)),
+        project=ConfigPath(base="project", folder=".gemini", names=("settings.json",)),
         stdio=_COMMAND,
         http={"httpUrl": ADDRESS, "headers": _bearer(_SHELL)},
         token=_SHELL,
         programs=("gemini",),
-        folders=(Spot(folder=".gemini", names=("settings.json",)),),
+        folders=(ConfigPath(folder=".gemini", names=("settings.json",)),),
         hooks=Hooks(
-            user=Spot(folder=".gemini", names=("settings.json",)),
-            project=Spot(base="project", folder=".gemini", names=("settings.json",)),
+            user=ConfigPath(folder=".gemini", names=("settings.json",)),
+            project=ConfigPath(base="project", folder=".gemini", names=("settings.json",)),
             events=("SessionStart", "BeforeAgent", "BeforeTool", "AfterTool", "AfterAgent", "SessionEnd"),
             matchers={},
             timeout=10_000,
@@ -194,26 +196,26 @@ CLIENTS: Final = (
     Client(
         name="antigravity",
         title="Antigravity",
-        user=Spot(folder=".gemini/config", names=("mcp_config.json",)),
+        user=ConfigPath(folder=".gemini/config", names=("mcp_config.json",)),
         stdio=_COMMAND,
         http=None,
         why="reads no variable in headers: a token would stand in the file",
         programs=("antigravity",),
-        folders=(Spot(folder=".gemini/config", names=("",)),),
+        folders=(ConfigPath(folder=".gemini/config", names=("",)),),
     ),
     Client(
         name="cursor",
         title="Cursor",
-        user=Spot(folder=".cursor", names=("mcp.json",)),
-        project=Spot(base="project", folder=".cursor", names=("mcp.json",)),
+        user=ConfigPath(folder=".cursor", names=("mcp.json",)),
+        project=ConfigPath(base="project", folder=".cursor", names=("mcp.json",)),
         stdio=_COMMAND,
         http={"url": ADDRESS, "headers": _bearer(_ENV)},
         token=_ENV,
         programs=("cursor", "cursor-agent"),
-        folders=(Spot(folder=".cursor", names=("",)),),
+        folders=(ConfigPath(folder=".cursor", names=("",)),),
         hooks=Hooks(
-            user=Spot(folder=".cursor", names=("hooks.json",)),
-            project=Spot(base="project", folder=".cursor", names=("hooks.json",)),
+            user=ConfigPath(folder=".cursor", names=("hooks.json",)),
+            project=ConfigPath(base="project", folder=".cursor", names=("hooks.json",)),
             events=("sessionStart", "beforeSubmitPrompt", "preToolUse", "postToolUse", "stop"),
             matchers={},
             timeout=None,
@@ -224,55 +226,55 @@ CLIENTS: Final = (
     Client(
         name="windsurf",
         title="Windsurf",
-        user=Spot(folder=".codeium/windsurf", names=("mcp_config.json",)),
+        user=ConfigPath(folder=".codeium/windsurf", names=("mcp_config.json",)),
         stdio=_COMMAND,
         http={"serverUrl": ADDRESS, "headers": _bearer(_ENV)},
         token=_ENV,
         programs=("windsurf",),
-        folders=(Spot(folder=".codeium/windsurf", names=("",)),),
+        folders=(ConfigPath(folder=".codeium/windsurf", names=("",)),),
     ),
     Client(
         name="vscode",
         title="VS Code",
-        user=Spot(base="settings", folder="Code/User", names=("mcp.json",)),
-        project=Spot(base="project", folder=".vscode", names=("mcp.json",)),
+        user=ConfigPath(base="settings", folder="Code/User", names=("mcp.json",)),
+        project=ConfigPath(base="project", folder=".vscode", names=("mcp.json",)),
         path=("servers",),
         stdio=_TYPED,
         http={"type": "http", "url": ADDRESS, "headers": _bearer(f"${{input:{INPUT}}}")},
         token=f"${{input:{INPUT}}}",
         asks_for_token=True,
         programs=("code",),
-        folders=(Spot(base="settings", folder="Code/User", names=("",)),),
+        folders=(ConfigPath(base="settings", folder="Code/User", names=("",)),),
     ),
     Client(
         name="copilot",
         title="Copilot CLI",
-        user=Spot(folder=".copilot", names=("mcp-config.json",), variable="COPILOT_HOME"),
-        project=Spot(base="project", folder=".github", names=("mcp.json",)),
+        user=ConfigPath(folder=".copilot", names=("mcp-config.json",), variable="COPILOT_HOME"),
+        project=ConfigPath(base="project", folder=".github", names=("mcp.json",)),
         stdio={"type": "local", **_COMMAND, "tools": ["*"]},
         http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL), "tools": ["*"]},
         token=_SHELL,
         programs=("copilot",),
-        folders=(Spot(folder=".copilot", names=("",), variable="COPILOT_HOME"),),
+        folders=(ConfigPath(folder=".copilot", names=("",), variable="COPILOT_HOME"),),
     ),
     Client(
         name="opencode",
         title="opencode 1",
-        user=Spot(base="xdg", folder="opencode", names=_OPENCODE_FILES),
-        project=Spot(base="project", names=_OPENCODE_FILES),
+        user=ConfigPath(base="xdg", folder="opencode", names=_OPENCODE_FILES),
+        project=ConfigPath(base="project", names=_OPENCODE_FILES),
         path=("mcp",),
         stdio={**_LOCAL, "enabled": True},
         http={**_REMOTE, "enabled": True, "headers": _bearer(_OPENCODE)},
         token=_OPENCODE,
         programs=("opencode",),
         never_with=("mcp", "servers"),
-        folders=(Spot(base="xdg", folder="opencode", names=("",)),),
+        folders=(ConfigPath(base="xdg", folder="opencode", names=("",)),),
     ),
     Client(
         name="opencode2",
         title="opencode 2",
-        user=Spot(base="xdg", folder="opencode", names=_OPENCODE_FILES),
-        project=Spot(base="project", names=_OPENCODE_FILES),
+        user=ConfigPath(base="xdg", folder="opencode", names=_OPENCODE_FILES),
+        project=ConfigPath(base="project", names=_OPENCODE_FILES),
         path=("mcp", "servers"),
         stdio=_LOCAL,
         http={**_REMOTE, "oauth": False, "headers": _bearer(_OPENCODE)},
@@ -282,31 +284,31 @@ CLIENTS: Final = (
     Client(
         name="cline",
         title="Cline",
-        user=Spot(folder=".cline", names=("mcp.json",)),
+        user=ConfigPath(folder=".cline", names=("mcp.json",)),
         stdio=_COMMAND,
         http=None,
         why="reads no variable in headers: a token would stand in the file",
         programs=("cline",),
-        folders=(Spot(folder=".cline", names=("",)),),
+        folders=(ConfigPath(folder=".cline", names=("",)),),
     ),
     Client(
         name="omp",
         title="Oh My Pi",
-        user=Spot(folder=".omp/agent", names=("mcp.json",), variable="PI_CODING_AGENT_DIR"),
-        project=Spot(base="project", folder=".omp", names=("mcp.json",)),
+        user=ConfigPath(folder=".omp/agent", names=("mcp.json",), variable="PI_CODING_AGENT_DIR"),
+        project=ConfigPath(base="project", folder=".omp", names=("mcp.json",)),
         stdio=_TYPED,
         http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL)},
         token=_SHELL,
         programs=("omp",),
-        folders=(Spot(folder=".omp", names=("",)),),
+        folders=(ConfigPath(folder=".omp", names=("",)),),
     ),
     Client(
         name="claude-desktop",
         title="Claude Desktop",
-        user=Spot(base="settings", folder="Claude", names=("claude_desktop_config.json",)),
+        user=ConfigPath(base="settings", folder="Claude", names=("claude_desktop_config.json",)),
         stdio=_COMMAND,
         http=None,
         why="its file knows commands only",
-        folders=(Spot(base="settings", folder="Claude", names=("",)),),
+        folders=(ConfigPath(base="settings", folder="Claude", names=("",)),),
     ),
 )

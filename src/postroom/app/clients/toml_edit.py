@@ -1,4 +1,4 @@
-"""Puts a table of ours into a TOML text and takes it out again; every other byte stays as it is.
+"""Edits a table of a TOML text in place and undoes the edit; every other byte stays as it is.
 
 The text is cut and joined by its lines, and what came out is read with the standard library: it must mean
 what the text meant before, with our table in it or without. Else the text is refused as it is.
@@ -10,7 +10,7 @@ import tomllib
 from collections.abc import Mapping
 from typing import Final
 
-from postroom.app.clients.wants import Mark, Want, fits
+from postroom.app.clients.config_edits import AppliedEdit, ConfigEdit, fits
 
 _HEADER: Final = re.compile(r"^[ \t]*\[", re.MULTILINE)
 _TOKEN: Final = re.compile(
@@ -20,51 +20,51 @@ _ASSIGNED: Final = re.compile(r"[ \t]*([A-Za-z0-9_-]+)[ \t]*=")
 
 
 class NotToml(ValueError):
-    """The text is no TOML, or our table stands in it in a form that is not changed by hand of ours."""
+    """The text is not TOML, or our table has a form that we do not edit."""
 
 
-def put(text: str, want: Want, client: str) -> tuple[str, list[Mark]]:
-    """Return the text with our table at its end, or mended where it stands, and the mark of what was done.
+def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit]]:
+    """Return the text with our table added at the end or updated in place, and its undo record.
 
     Raises:
         NotToml: the text cannot be read, or no such table can be added to it.
     """
-    path = (*want.path, want.key)
+    path = (*edit.path, edit.key)
     found = find(text, path)
-    if found is not None and fits(found, want):
+    if found is not None and fits(found, edit):
         return text, []
     end = _line_end(text)
-    lines = _lines(want.value, end)
+    lines = _lines(edit.value, end)
     if found is None:
         before = _separator(text, end)
         result = f"{text}{before}[{'.'.join(path)}]{end}{lines}"
-        mark = Mark(client=client, kind="table", path=path, before=before)
+        applied = AppliedEdit(client=client, kind="table", path=path, before=before)
     else:
         start, stop = _body(text, path)
-        result = text[:start] + lines + _theirs(text[start:stop], want) + text[stop:]
-        mark = Mark(client=client, kind="replaced", path=path, was=text[start:stop])
+        result = text[:start] + lines + _theirs(text[start:stop], edit) + text[stop:]
+        applied = AppliedEdit(client=client, kind="replaced", path=path, was=text[start:stop])
     _require_same(result, text, path)
-    if not fits(find(result, path), want):
+    if not fits(find(result, path), edit):
         raise NotToml(f"[{'.'.join(path)}] cannot be changed in this form; take it out by hand")
-    return result, [mark]
+    return result, [applied]
 
 
-def take(text: str, mark: Mark) -> tuple[str, bool]:
-    """Return the text without what a mark stands for, and whether anything of it is left: it never is.
+def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
+    """Return the text without what was applied, and whether anything of it is left: it never is.
 
     Raises:
         NotToml: the text cannot be read, or the table stands in it in another form.
     """
-    if find(text, mark.path) is None:
+    if find(text, applied.path) is None:
         return text, False
-    if mark.kind == "replaced":
-        start, stop = _body(text, mark.path)
-        result = text[:start] + mark.was + text[stop:]
+    if applied.kind == "replaced":
+        start, stop = _body(text, applied.path)
+        result = text[:start] + applied.was + text[stop:]
     else:
-        result = _without_tables(text, mark)
-        if find(result, mark.path) is not None:
-            raise NotToml(f"[{'.'.join(mark.path)}] is written in another form; take it out by hand")
-    _require_same(result, text, mark.path)
+        result = _without_tables(text, applied)
+        if find(result, applied.path) is not None:
+            raise NotToml(f"[{'.'.join(applied.path)}] is written in another form; take it out by hand")
+    _require_same(result, text, applied.path)
     return result, False
 
 
@@ -115,7 +115,7 @@ def _header(path: tuple[str, ...], *, inner: bool) -> re.Pattern[str]:
 
 
 def _body(text: str, path: tuple[str, ...]) -> tuple[int, int]:
-    """Return where the lines of a table begin and end; blanks and comments before the next are the next's."""
+    """Return the span of a table's lines; comments before the next header belong to the next table."""
     lines = _without_long_texts(text)
     header = _header(path, inner=False).search(lines)
     if header is None:
@@ -124,7 +124,7 @@ def _body(text: str, path: tuple[str, ...]) -> tuple[int, int]:
 
 
 def _without_long_texts(text: str) -> str:
-    """Return a text of the same length in which what looks like a header at a line's begin is one."""
+    """Return a text of the same length without lines in long strings that look like headers."""
     text = text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text
     return _TOKEN.sub(
         lambda found: re.sub(r"[^\r\n]", "x", found[0]) if found[0][:3] in ('"""', "'''") else found[0], text
@@ -140,10 +140,10 @@ def _end(text: str, start: int) -> int:
     return stop
 
 
-def _theirs(body: str, want: Want) -> str:
-    """Return the lines of a table that say what ours do not."""
-    assert isinstance(want.value, Mapping)  # noqa: S101 - our own table of clients
-    ours = want.foreign | want.value.keys()
+def _theirs(body: str, edit: ConfigEdit) -> str:
+    """Return the lines of a table with keys that are not ours."""
+    assert isinstance(edit.value, Mapping)  # noqa: S101 - our own table of clients
+    ours = edit.foreign | edit.value.keys()
     return "".join(
         line
         for line in body.splitlines(keepends=True)
@@ -151,11 +151,11 @@ def _theirs(body: str, want: Want) -> str:
     )
 
 
-def _without_tables(text: str, mark: Mark) -> str:
-    while header := _header(mark.path, inner=True).search(lines := _without_long_texts(text)):
+def _without_tables(text: str, applied: AppliedEdit) -> str:
+    while header := _header(applied.path, inner=True).search(lines := _without_long_texts(text)):
         start, stop = header.start() + text[header.start() :].startswith("\ufeff"), _end(lines, header.end())
-        if mark.before and text[:start].endswith(mark.before):
-            start -= len(mark.before)
+        if applied.before and text[:start].endswith(applied.before):
+            start -= len(applied.before)
         rest = text[stop:]
         joined = text[:start].endswith(("\n", "\ufeff")) or not text[:start] or rest[:1] in ("", "\r", "\n")
         text = text[:start] + ("" if joined else _line_end(text)) + rest
@@ -173,7 +173,7 @@ def _require_same(after: str, before: str, path: tuple[str, ...]) -> None:
 
 
 def _apart_from(document: dict[str, object], path: tuple[str, ...]) -> object:
-    """Return a document without what is at a path, and without tables that are empty then."""
+    """Return a document without the value at a path and without tables that are then empty."""
     found = {key: value for key, value in document.items() if key != path[0]}
     inner = document.get(path[0])
     if len(path) > 1 and isinstance(inner, dict) and (left := _apart_from(inner, path[1:])):

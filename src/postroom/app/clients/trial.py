@@ -1,4 +1,4 @@
-"""Tries what stands in a client's file: reads it as the client would, and makes a real MCP call by it."""
+"""Tests a client's configuration: reads it as the client would and makes a real MCP call."""
 
 import asyncio
 import os
@@ -15,10 +15,10 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
 from postroom.app import places
-from postroom.app.clients.spots import Place
-from postroom.app.clients.standing import address_of, entry_of
+from postroom.app.clients.config_edits import NAME
+from postroom.app.clients.config_paths import ConfigFile
+from postroom.app.clients.status import address_of, entry_of
 from postroom.app.clients.table import TOKEN_NAME, Client
-from postroom.app.clients.wants import NAME
 from postroom.app.tokens import redact
 from postroom.contracts.errors import ConfigError
 
@@ -27,29 +27,29 @@ PATIENCE: Final = timedelta(seconds=20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a trial saw."""
+    """The result of a trial."""
 
     state: Literal["answered", "not tried", "failed"]
     detail: str
     remedy: str = ""
 
 
-def try_out(client: Client, place: Place, environment: Mapping[str, str]) -> Trial:
+def try_out(client: Client, file: ConfigFile, environment: Mapping[str, str]) -> Trial:
     """Call the server as the client will: begin, list the tools, ask for its health. Bounded in time.
 
     Raises:
         ClientFileRefused: the client's file cannot be read.
     """
-    entry = entry_of(client, place)
+    entry = entry_of(client, file)
     if entry is None:
-        return Trial(state="failed", detail=f"no entry {NAME} stands in {place.path}")
+        return Trial(state="failed", detail=f"no entry {NAME} stands in {file.path}")
     if address_of(entry) and not environment.get(TOKEN_NAME):
-        file = places.token_file(places.data_dir(environment))
+        token_file = places.token_file(places.data_dir(environment))
         asked = "the client asks the person for the token" if client.asks_for_token else "the client reads it"
         return Trial(
             state="not tried",
             detail=f"{TOKEN_NAME} is not set here, and {asked}",
-            remedy=f"export {TOKEN_NAME}=\"$(cat '{file}')\" where the client is started",
+            remedy=f"export {TOKEN_NAME}=\"$(cat '{token_file}')\" where the client is started",
         )
     try:
         return asyncio.run(_tried(client, entry, environment))
@@ -109,7 +109,7 @@ def _command(entry: Mapping[str, object], environment: Mapping[str, str]) -> Std
 
 
 def _told(error: BaseException) -> str:
-    """Return what failed in one line, without what a token looks like."""
+    """Return the failure in one line, with tokens redacted."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     return redact(re.sub(r"\s+", " ", f"{type(error).__name__}: {error}"))[:300]

@@ -28,14 +28,14 @@ from postroom.executors.acp.peer import (
     Refusal,
     Told,
 )
-from postroom.executors.acp.pen import Pen
 from postroom.executors.acp.permissions import FORGETS, Decisions, Permission, permission_of, selected
+from postroom.executors.acp.stdin_writer import StdinWriter
 from postroom.executors.acp.turn import Turn, told_id
 from postroom.executors.acp.used import UsedPermissions
 from postroom.executors.processes.output import LEAST_LINE_BYTES, Stream
+from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.executors.processes.sessions import is_session
 from postroom.executors.processes.stopping import StopReason
-from postroom.executors.processes.workshop import Work, Workshop
 from postroom.version import __version__
 
 PROTOCOL: Final = 1
@@ -65,11 +65,16 @@ class Conversation:
     """The talk with one agent. When it is over the program is asked to stop, for `DONE`."""
 
     def __init__(
-        self, workshop: Workshop, work: Work, brief: Brief, decisions: Decisions, used: UsedPermissions
+        self,
+        process_runner: ProcessRunner,
+        work: Work,
+        brief: Brief,
+        decisions: Decisions,
+        used: UsedPermissions,
     ) -> None:
         """Keep what is to be said, and what people have decided."""
         runner = work.runner
-        self._with = workshop
+        self._with = process_runner
         self._work = work
         self._brief = brief
         self._former = brief.former
@@ -77,7 +82,7 @@ class Conversation:
         self._used = used
         self._tasks = Tasks("acp")
         self._over = asyncio.Event()
-        self._pen: Pen | None = None
+        self._stdin: StdinWriter | None = None
         self._stage = "initialize"
         self._is_cancelled = False
         self._forgets = False
@@ -85,8 +90,8 @@ class Conversation:
         self._peer = Peer(self._write, longest_line=longest)
         stream = Stream(
             work.sink,
-            workshop.clock,
-            per_second=workshop.limits.stream_per_second,
+            process_runner.clock,
+            per_second=process_runner.limits.stream_per_second,
             in_all=runner.max_output_bytes,
         )
         self.turn = Turn(work.sink, stream, most=runner.max_output_bytes)
@@ -107,7 +112,7 @@ class Conversation:
     async def begin(self, process: "subprocess.Popen[bytes]") -> None:
         """Say who we are."""
         full = Fault(kind=AgentProtocolBroken, what="does not read what it is told")
-        self._pen = await Pen.on(process, lambda: self._fail(full))
+        self._stdin = await StdinWriter.on(process, lambda: self._fail(full))
         capabilities = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
         us = {"name": "postroom", "title": "postroom", "version": __version__}
         self._ask(
@@ -140,7 +145,7 @@ class Conversation:
 
     async def part(self, gone: asyncio.Event) -> None:
         """Have the agent end its turn, and then itself: it is told nothing more."""
-        if self._pen is None:
+        if self._stdin is None:
             return
         alarm = self._tasks.start(
             self._with.timer.sleep(milliseconds(self._with.limits.farewell)), name="farewell"
@@ -152,19 +157,19 @@ class Conversation:
                 ended = self._tasks.start(self._over.wait(), name="end of turn")
                 await asyncio.wait((alarm, left, ended), return_when=asyncio.FIRST_COMPLETED)
             self._over.set()
-        self._pen.finish()
+        self._stdin.finish()
         await asyncio.wait((alarm, left), return_when=asyncio.FIRST_COMPLETED)
 
     async def end(self) -> None:
         """Let go of the program."""
         self._over.set()
-        if self._pen is not None:
-            await self._pen.drop()
+        if self._stdin is not None:
+            await self._stdin.drop()
         await self._tasks.close()
 
     def _write(self, line: bytes) -> None:
-        if self._pen is not None:
-            self._pen.write(line)
+        if self._stdin is not None:
+            self._stdin.write(line)
 
     def _ask(self, method: str, params: Mapping[str, Any]) -> None:
         self._stage = method

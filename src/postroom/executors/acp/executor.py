@@ -14,13 +14,13 @@ from postroom.executors.acp.outcome import Outcome
 from postroom.executors.acp.permissions import Decisions
 from postroom.executors.acp.used import UsedPermissions
 from postroom.executors.activations import prompt_of
+from postroom.executors.processes.child_environment import secrets_in
 from postroom.executors.processes.executor import ProgramExecutor, nothing_more
 from postroom.executors.processes.limits import ERRORS_KEPT
 from postroom.executors.processes.output import Tail
+from postroom.executors.processes.process_runner import ProcessRunner, Program, Work
 from postroom.executors.processes.sessions import Sessions
 from postroom.executors.processes.starting import Launch
-from postroom.executors.processes.surroundings import secrets_in
-from postroom.executors.processes.workshop import Program, Work, Workshop
 
 KEY: Final = "postroom.executors.acp"
 COMMANDS: Final[Mapping[Recipe, tuple[str, ...]]] = {
@@ -44,12 +44,12 @@ class AcpExecutor(ProgramExecutor):
     def __init__(
         self,
         runners: Runners,
-        workshop: Workshop,
+        process_runner: ProcessRunner,
         *,
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
     ) -> None:
         """Keep what it works with; nothing is started or written."""
-        super().__init__(runners, workshop, name="acp executor", environment_of=environment_of)
+        super().__init__(runners, process_runner, name="acp executor", environment_of=environment_of)
 
     async def _attempted(self, work: Work) -> Outcome | None:
         program, runner = Program(self._with, work), work.runner

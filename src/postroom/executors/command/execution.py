@@ -8,11 +8,11 @@ from postroom.executors.activations import prompt_of
 from postroom.executors.command.launching import told_to, words_of
 from postroom.executors.command.outcome import Outcome
 from postroom.executors.command.recipes import RECIPES, Reading
+from postroom.executors.processes.child_environment import secrets_in
 from postroom.executors.processes.limits import ERRORS_KEPT
 from postroom.executors.processes.output import Stream, Tail
+from postroom.executors.processes.process_runner import ProcessRunner, Program, Work
 from postroom.executors.processes.starting import Launch
-from postroom.executors.processes.surroundings import secrets_in
-from postroom.executors.processes.workshop import Program, Work, Workshop
 
 
 class Heard:
@@ -45,10 +45,10 @@ class Heard:
 class Execution:
     """Starts a run's program, once or, when it does not know its session any more, twice."""
 
-    def __init__(self, workshop: Workshop, work: Work) -> None:
-        self._with = workshop
+    def __init__(self, process_runner: ProcessRunner, work: Work) -> None:
+        self._with = process_runner
         self._work = work
-        self._program = Program(workshop, work)
+        self._program = Program(process_runner, work)
         self._prompt = prompt_of(work.activation)
 
     async def run(self, session: str | None) -> Outcome | None:

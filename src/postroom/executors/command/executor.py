@@ -16,8 +16,8 @@ from postroom.executors.command.outcome import Outcome
 from postroom.executors.command.recipes import RECIPES
 from postroom.executors.processes.executor import ProgramExecutor, nothing_more
 from postroom.executors.processes.limits import CommandLimits
+from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.executors.processes.sessions import Sessions
-from postroom.executors.processes.workshop import Work, Workshop
 
 _LOG = structlog.get_logger(__name__)
 KEY: Final = "postroom.executors.command"
@@ -52,10 +52,10 @@ class CommandExecutor(ProgramExecutor):
             ConfigError: the house has no name, the folder is not absolute, or the system has no sessions of
                 processes.
         """
-        workshop = Workshop.at(
+        process_runner = ProcessRunner.at(
             folder, house=house, server=environment, clock=clock, timer=timer, limits=limits
         )
-        super().__init__(runners, workshop, name="command executor", environment_of=environment_of)
+        super().__init__(runners, process_runner, name="command executor", environment_of=environment_of)
 
     async def _attempted(self, work: Work) -> Outcome | None:
         """Run the program; once more without its session when it does not know that any more."""

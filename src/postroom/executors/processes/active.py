@@ -17,11 +17,11 @@ class ActiveRun:
         self.ended = asyncio.Event()
 
     def answers_to(self, id: str) -> bool:
-        """Say whether this is the run's, its thread's or its dispatch's id."""
+        """Return whether this is the id of the run, its thread or its dispatch."""
         return id in (self.identity.run_id, self.identity.thread_id, self.identity.dispatch_id)
 
     def cancel(self) -> bool:
-        """Ask it to end; False when it ends by itself already."""
+        """Ask the program to end; False when it is ending by itself."""
         return self.stop.ask(StopReason.CANCELLED)
 
 
@@ -43,7 +43,7 @@ class ActiveRuns:
         return tuple(self._by_thread.values())
 
     async def enter(self, active: ActiveRun) -> None:
-        """Let a run begin; one of the thread that is being ended is awaited first.
+        """Enter a run; wait first for a run of the same thread that is being ended.
 
         Raises:
             ThreadAlreadyRunning: one runs on the thread, and nobody has asked it to end.
@@ -56,7 +56,7 @@ class ActiveRuns:
         self._by_thread[thread_id] = active
 
     def leave(self, active: ActiveRun) -> None:
-        """Let go of a run of which nothing is left."""
+        """Remove a run whose processes have all ended."""
         del self._by_thread[active.identity.thread_id]
         active.ended.set()
 

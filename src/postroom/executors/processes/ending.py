@@ -1,4 +1,4 @@
-"""Ends what a run has started: asked first, killed after the grace, looked for again until none is left.
+"""Ends the processes of a run: SIGTERM, SIGKILL after the grace, and another look until none is left.
 
 look ─▶ ask to end ─▶ all ended? ─▶ look again ─▶ none: done
              └─ grace over ─▶ kill ─▶ look again … ─▶ none: done, or these could not be ended
@@ -15,17 +15,17 @@ import structlog
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Timer, milliseconds
 from postroom.executors.processes.limits import CommandLimits
-from postroom.executors.processes.machine import GroupOnly, Machine, Seen, Wanted
+from postroom.executors.processes.machine import Machine, Seen, Wanted, kill_group
 
 _LOG = structlog.get_logger(__name__)
 POLL_MS = 50
-"""After which is looked again where the system does not tell of an end."""
+"""The interval between looks where the system does not report an end."""
 
 
 async def end_all(
     machine: Machine, wanted: Wanted, limits: CommandLimits, timer: Timer
 ) -> tuple[tuple[Seen, ...], tuple[Seen, ...]]:
-    """End every process that is wanted; return those that were found and those that live on all the same."""
+    """End every wanted process; return those that were found and those that are still alive."""
     found: dict[tuple[int, int], Seen] = {}
     left: tuple[Seen, ...] = ()
     for wish, patience in (
@@ -45,7 +45,7 @@ async def end_all(
 
 
 class _Round:
-    """Signals what is wanted with one wish, until none is left or the patience is over."""
+    """Sends one signal to the wanted processes until none is left or the time is over."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class _Round:
         self._asked: set[tuple[int, int]] = set()
 
     async def end(self, tasks: Tasks, alarm: "asyncio.Task[None]") -> tuple[Seen, ...]:
-        """Return what is left."""
+        """Return the processes that are left."""
         while True:
             left = await self._look()
             if left == () or alarm.done():
@@ -75,7 +75,7 @@ class _Round:
                 await asyncio.wait((alarm, ended), return_when=asyncio.FIRST_COMPLETED)
 
     async def _look(self) -> tuple[Seen, ...] | None:
-        """Return what is wanted; None when the system does not let us look, as without a descriptor left."""
+        """Return the wanted processes; None when the system refuses a look, as without a free descriptor."""
         wanted = replace(self._wanted, known=frozenset(self._found))
         try:
             left = await asyncio.to_thread(self._machine.find, wanted)
@@ -86,17 +86,17 @@ class _Round:
         return left
 
     def _known(self) -> tuple[Seen, ...]:
-        """Return what may be left when nobody could look: all that was seen before."""
+        """Return what may be left when no look is possible: all that was seen before."""
         return tuple(self._found.values()) or (Seen(pid=self._wanted.leader or 0),)
 
     def _sent(self, left: tuple[Seen, ...] | None, opened: ExitStack) -> list[int] | None:
-        """Signal each; return what tells of their ends, None where that is not told of all.
+        """Signal each; return the descriptors that report their ends, None when one has none.
 
-        Where nobody could look, the group is signalled: that takes no descriptor.
+        When no look is possible, the group is signalled: that takes no descriptor.
         """
         if left is None:
             if self._wanted.leader is not None:
-                GroupOnly().send(Seen(pid=self._wanted.leader), self._wish)
+                kill_group(self._wanted.leader, self._wish)
             return None
         new = [one for one in left if one.key not in self._asked or self._wish is signal.SIGKILL]
         self._asked.update(one.key for one in new)
@@ -106,7 +106,7 @@ class _Round:
 def _sent(
     machine: Machine, processes: list[Seen], wish: signal.Signals, opened: ExitStack
 ) -> list[int] | None:
-    """Signal each; return what tells of their ends, None where that is not told of all."""
+    """Signal each; return the descriptors that report their ends, None when one has none."""
     told: list[int] = []
     is_whole = bool(processes)
     for one in processes:
@@ -134,7 +134,7 @@ async def _all_ended(descriptors: list[int], opened: ExitStack) -> None:
 
 
 def told_by(loop: asyncio.AbstractEventLoop, descriptor: int, opened: ExitStack) -> asyncio.Event:
-    """Return what is set when a descriptor can be read, until the stack is closed."""
+    """Return an event that is set when a descriptor can be read, until the stack is closed."""
     event = asyncio.Event()
 
     def told() -> None:

@@ -1,4 +1,4 @@
-"""What executors whose agents are programs have in common: no process outlives its run, however it ends."""
+"""The base of executors whose agents are programs: no process outlives its run, however it ends."""
 
 import asyncio
 import uuid
@@ -25,10 +25,10 @@ from postroom.contracts.runs import TerminationReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.executors.activations import identity_of
 from postroom.executors.processes.active import ActiveRun, ActiveRuns
-from postroom.executors.processes.inspecting import program_of
+from postroom.executors.processes.child_environment import AGENT
 from postroom.executors.processes.orphans import Orphan
-from postroom.executors.processes.surroundings import AGENT
-from postroom.executors.processes.workshop import Work, Workshop
+from postroom.executors.processes.process_runner import ProcessRunner, Work
+from postroom.executors.processes.starting import program_of
 
 _MARGIN_MS = 1_000
 
@@ -46,18 +46,18 @@ class Finished(Protocol):
 
 
 Ended = Finished | PostroomError | None
-"""How work ended: a program that ended, a failure of it or before it, or nothing that was started."""
+"""How work ended: a program that ended, a failure, or None when nothing was started."""
 
 
 def nothing_more(activation: RunActivation) -> dict[str, str]:
-    """Tell a program nothing beside what every program is told."""
+    """Return no variables beside those that every program gets."""
     return {}
 
 
 class ProgramExecutor(RunDispatchExecutor):
-    """Runs each agent by a program. How the program is spoken to is said by whoever inherits from it.
+    """Runs each agent by a program; a subclass says how to talk to the program.
 
-    `workshop` may be shared by several of them. `environment_of` tells more of a run, as its project.
+    `process_runner` may be shared by several of them. `environment_of` tells more of a run, as its project.
     """
 
     kind: ClassVar[RunnerKind]
@@ -66,7 +66,7 @@ class ProgramExecutor(RunDispatchExecutor):
     def __init__(
         self,
         runners: Runners,
-        workshop: Workshop,
+        process_runner: ProcessRunner,
         *,
         name: str,
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
@@ -75,9 +75,9 @@ class ProgramExecutor(RunDispatchExecutor):
         self._environment_of = environment_of
         self._runs = ActiveRuns()
         self._tasks = Tasks(name)
-        self._with = workshop
-        self._orphans = workshop.orphans()
-        workshop.running.append(self._runs)
+        self._with = process_runner
+        self._orphans = process_runner.orphans()
+        process_runner.running.append(self._runs)
 
     @abstractmethod
     async def _attempted(self, work: Work) -> Finished | None:
@@ -88,15 +88,15 @@ class ProgramExecutor(RunDispatchExecutor):
 
     @abstractmethod
     async def _keep(self, work: Work, finished: Any) -> None:
-        """Keep what the thread's next run needs of a program that has not failed."""
+        """Store what the thread's next run needs; called only when the program has not failed."""
 
     @abstractmethod
     def words_of(self, runner: Runner) -> Sequence[str]:
         """Return the command that a runner stands for, as far as it is known before a run."""
 
     @property
-    def workshop(self) -> Workshop:
-        """What programs are started with, for another executor of the same house."""
+    def process_runner(self) -> ProcessRunner:
+        """The runner of programs, for another executor of the same house."""
         return self._with
 
     @property
@@ -171,7 +171,7 @@ class ProgramExecutor(RunDispatchExecutor):
             return error
 
     async def _end_former(self, active: ActiveRun) -> None:
-        """End what a former execution of the same run has left behind; it is not run twice at once."""
+        """End what a former execution of this run left behind, so that it does not run twice at once."""
         run_id = active.identity.run_id
         for orphan in await self._orphans.end(self._with.instances, run_id=run_id):
             if orphan.left:
@@ -181,7 +181,7 @@ class ProgramExecutor(RunDispatchExecutor):
                 )
 
     async def _contained(self, active: ActiveRun, work: Coroutine[Any, Any, Ended]) -> Finished | None:
-        """Await work that must come to its end; cancelled, ask it to end and wait until it has."""
+        """Await work that must not be cut off; when cancelled, ask it to end and wait for that."""
         task = self._tasks.start(work, name=active.identity.run_id)
         try:
             done: Ended = await asyncio.shield(task)
@@ -194,7 +194,7 @@ class ProgramExecutor(RunDispatchExecutor):
         return done
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """A program that was cut off is started again from the beginning."""
+        """Return that an interrupted program is started again from the beginning."""
         return Recovery.RESTART
 
     def cancel(self, id: str) -> bool:
@@ -212,11 +212,11 @@ class ProgramExecutor(RunDispatchExecutor):
         return await within(active.ended.wait(), most, self._with.timer)
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """A program asks nothing: False."""
+        """Return False: a program asks nothing."""
         return False
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """A program that runs is told nothing more: False, and they wait for the next run."""
+        """Return False: a running program takes no messages, they wait for the next run."""
         return False
 
     async def find_and_end_orphans(self) -> tuple[Orphan, ...]:
@@ -227,11 +227,8 @@ class ProgramExecutor(RunDispatchExecutor):
         """
         return await self._orphans.end(self._with.instances)
 
-    async def orphans(self) -> tuple[int, ...] | None:
-        """Return the processes that a former server of this house has left running, and end none.
-
-        None where the system shows no processes of others.
-        """
+    async def orphans(self) -> tuple[int, ...]:
+        """Return the processes that a former server of this house has left running, and end none."""
         return await self._orphans.look(self._with.instances)
 
     def program_of(self, runner: Runner) -> str:
@@ -252,7 +249,7 @@ class ProgramExecutor(RunDispatchExecutor):
 
 
 async def _settled(task: "asyncio.Task[Ended]") -> None:
-    """Return when the work has ended, however often the wait for it is cancelled: it ends itself in time."""
+    """Wait until the work has ended, however often this is cancelled; the work is bounded."""
     while not task.done():
         try:
             await asyncio.wait((task,))

@@ -1,4 +1,4 @@
-"""Why a program failed, in words that whoever asked for it can read, and with its own last words."""
+"""Turns the failure of a program into an error that quotes its last output."""
 
 import signal
 from dataclasses import dataclass, field
@@ -15,11 +15,11 @@ from postroom.contracts.errors import (
     CommandTimedOut,
 )
 from postroom.contracts.runners import Runner
+from postroom.executors.processes.child_environment import masked
 from postroom.executors.processes.limits import ERRORS_KEPT, ERRORS_SHOWN
 from postroom.executors.processes.output import Tail
 from postroom.executors.processes.stopping import StopReason
 from postroom.executors.processes.supervision import Ended
-from postroom.executors.processes.surroundings import masked
 
 TRY_LATER: Final = 75
 """EX_TEMPFAIL of sysexits.h: how a program asks to be started again later."""
@@ -27,21 +27,21 @@ TRY_LATER: Final = 75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """Names the failures of one program that has ended; `secrets` are not to be shown."""
+    """Makes the errors of one program that has ended; `secrets` are masked in them."""
 
     program: str
     runner: Runner
     taken: int
-    """How many bytes it has put out in all."""
+    """The number of bytes of output."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def left(self, ended: Ended) -> CommandError:
-        """Return that processes of it could not be ended."""
+        """Return the error for processes that could not be ended."""
         pids = [one.pid for one in ended.left]
         return self.by(CommandNotEnded, f"left processes that could not be ended: {pids}", value=pids)
 
     def stopped(self, reason: StopReason, words: str) -> CommandError:
-        """Return why it was ended by us."""
+        """Return the error for a program that we ended."""
         if reason is StopReason.TIMED_OUT:
             limit = f"{milliseconds(self.runner.timeout) / 1000:g} s"
             return self.by(
@@ -57,7 +57,7 @@ class Failing:
         return self.by(CommandFailed, f"was ended, for its output could not be read{words}")
 
     def exited(self, code: int | None, words: str) -> CommandError:
-        """Return that it ended by itself, with a code that is not 0."""
+        """Return the error for a program that ended with a code other than 0."""
         if code is not None and code < 0:
             return self.by(CommandKilled, f"was killed by {_name(-code)}{words}", value=-code)
         kind = CommandBusy if code == TRY_LATER else CommandFailed
@@ -68,7 +68,7 @@ class Failing:
         return kind(f"the command {self.program!r} {what}", value=value)
 
     def words(self, said: str | None, *tails: Tail) -> str:
-        """Return the program's own words about its end, the last of them, with no secret in them.
+        """Return the end of the program's output, with secrets masked.
 
         `said` goes before the tails of its output, of which the first that holds something counts.
         """

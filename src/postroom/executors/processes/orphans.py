@@ -1,4 +1,4 @@
-"""What a server that died has left running: found by its notes and by markers, never by a pid alone.
+"""Finds and ends what a dead server left running: by notes and markers, never by a pid alone.
 
 A process is an orphan when it carries the house's name and an instance that nobody here runs, or when a note
 names its pid together with the instant it was started at. What another server that lives has started is left
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import structlog
 
 from postroom.contracts.clock import Timer
+from postroom.executors.processes.child_environment import DISPATCH, HOUSE, INSTANCE, RUN
 from postroom.executors.processes.ending import end_all
 from postroom.executors.processes.limits import CommandLimits
-from postroom.executors.processes.machine import Machine, Proc, Wanted
+from postroom.executors.processes.machine import Machine, Wanted
 from postroom.executors.processes.records import Records
-from postroom.executors.processes.surroundings import DISPATCH, HOUSE, INSTANCE, RUN
 
 _LOG = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """A program that outlived its server: `ended` are its processes, `left` those that could not be ended."""
+    """A program that outlived its server; `ended` and `left` are pids."""
 
     instance: str
     run_id: str
@@ -61,23 +61,14 @@ class Orphans:
     async def end(
         self, running: Callable[[], Collection[str]], *, run_id: str | None = None
     ) -> tuple[Orphan, ...]:
-        """End every orphan, or those of one run, and return them; `running` are the instances of this server.
-
-        Where the system does not show other processes nothing can be proved, and nothing is ended.
-        """
-        machine = self._machine
-        if not isinstance(machine, Proc):
-            return ()
-        found = await asyncio.to_thread(self._find, machine, running, run_id)
+        """End every orphan, or those of one run; `running` are the instances of this server."""
+        found = await asyncio.to_thread(self._find, running, run_id)
         ended = [await self._end(one) for one in found]
         return tuple(one for one in ended if one is not None)
 
-    async def look(self, running: Callable[[], Collection[str]]) -> tuple[int, ...] | None:
-        """Return the processes that are orphans, and end none; None where the system does not show them."""
-        machine = self._machine
-        if not isinstance(machine, Proc):
-            return None
-        found = await asyncio.to_thread(self._find, machine, running, None)
+    async def look(self, running: Callable[[], Collection[str]]) -> tuple[int, ...]:
+        """Return the processes that are orphans, and end none."""
+        found = await asyncio.to_thread(self._find, running, None)
         return await asyncio.to_thread(
             lambda: tuple(sorted({pid for one in found for pid in self._alive(one)}))
         )
@@ -88,14 +79,12 @@ class Orphans:
     def _wanted(self, one: _Found) -> Wanted:
         return Wanted(leader=one.leader, variables=((HOUSE, self._house), (INSTANCE, one.instance)))
 
-    def _find(
-        self, machine: Proc, running: Callable[[], Collection[str]], run_id: str | None
-    ) -> tuple[_Found, ...]:
+    def _find(self, running: Callable[[], Collection[str]], run_id: str | None) -> tuple[_Found, ...]:
         found: dict[str, _Found] = {}
         spared: set[str] = set()
         for record in self._records.all():
             is_another_run = run_id is not None and record.run_id != run_id
-            is_anothers = run_id is None and record.is_owned_by_another(machine)
+            is_anothers = run_id is None and record.is_owned_by_another(self._machine)
             if record.house != self._house or is_another_run or is_anothers:
                 spared.add(record.instance)
                 continue
@@ -103,16 +92,16 @@ class Orphans:
                 instance=record.instance,
                 run_id=record.run_id,
                 dispatch_id=record.dispatch_id,
-                leader=record.leader(machine),
+                leader=record.leader(self._machine),
             )
         if run_id is None:  # a run that is about to begin has its note: it was written first
-            self._add_marked(machine, found, spared)
+            self._add_marked(found, spared)
         mine = running()  # asked last: what was started meanwhile is not an orphan
         return tuple(one for one in found.values() if one.instance not in mine)
 
-    def _add_marked(self, machine: Proc, found: dict[str, _Found], spared: set[str]) -> None:
-        """Add what carries the house's name and has no note any more."""
-        for _, variables in machine.marked(INSTANCE):
+    def _add_marked(self, found: dict[str, _Found], spared: set[str]) -> None:
+        """Add processes that have the house's marker but no note."""
+        for variables in self._machine.marked(INSTANCE):
             instance = variables[INSTANCE]
             if variables.get(HOUSE) == self._house and instance not in spared:
                 one = _Found(

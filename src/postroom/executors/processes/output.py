@@ -1,4 +1,4 @@
-"""What a program puts out, in bounded memory: the tail of it, its lines, and what is streamed of it."""
+"""The output of a program in bounded memory: its tail, its lines, and the part that is streamed."""
 
 import codecs
 from collections import deque
@@ -11,7 +11,7 @@ from postroom.contracts.clock import Clock
 CUT_NOTE: Final = "[the beginning was cut off: {count} bytes]\n"
 STREAM_NOTE: Final = "\n[more was put out than is streamed]\n"
 LEAST_LINE_BYTES: Final = 4 << 20
-"""A line of JSON may be so long in any case: a program tells its tools' output in lines, too."""
+"""A line of JSON may always be this long: programs send the output of their tools in one."""
 
 
 class Tail:
@@ -24,7 +24,7 @@ class Tail:
         self.total = 0
 
     def add(self, chunk: bytes) -> None:
-        """Take more; what lies further back than the bound is forgotten."""
+        """Add output; bytes beyond the bound are dropped from the beginning."""
         self.total += len(chunk)
         self._chunks.append(chunk[-self._most :])
         self._kept += len(self._chunks[-1])
@@ -35,7 +35,7 @@ class Tail:
 
     @property
     def is_cut(self) -> bool:
-        """Whether something was forgotten."""
+        """Whether bytes were dropped."""
         return self.total > self._most
 
     def bytes(self) -> bytes:
@@ -59,7 +59,7 @@ class Tail:
 
 
 class Lines:
-    """The lines of a stream; one that is longer than the bound is passed over."""
+    """The lines of a stream; longer lines than the bound are skipped."""
 
     def __init__(self, most: int) -> None:
         self._most = max(most, LEAST_LINE_BYTES)
@@ -75,7 +75,7 @@ class Lines:
         self._begin(rest)
 
     def end(self) -> Iterator[bytes]:
-        """Yield the line that was begun, if any."""
+        """Yield the unfinished line, if there is one."""
         line, is_kept = bytes(self._begun), not self._too_long
         self._begun, self._too_long = bytearray(), False
         if line.strip() and is_kept:
@@ -89,7 +89,7 @@ class Lines:
 
 
 class Stream:
-    """Passes text on as it comes: so much a second, and so much in all; then it says that there was more."""
+    """Passes text on within a rate and a total, and notes when it drops some."""
 
     def __init__(self, sink: EventSink, clock: Clock, *, per_second: int, in_all: int) -> None:
         self._sink = sink
@@ -102,11 +102,11 @@ class Stream:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is passed on any more."""
+        """Whether the total is used up."""
         return self._left_in_all <= 0
 
     async def pass_on(self, text: str) -> None:
-        """Pass text on, as much of it as may be."""
+        """Pass on as much of the text as the limits allow."""
         if self.is_over or not text:
             return
         now = self._clock.now()
@@ -125,7 +125,7 @@ class Stream:
 
 
 class Decoder:
-    """Text out of bytes, piece by piece; a character may lie in two of them, broken UTF-8 is replaced."""
+    """Decodes UTF-8 piece by piece; broken bytes are replaced."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -1,4 +1,4 @@
-"""A private note beside every program that runs, so that a later server finds what this one left behind.
+"""A private note for every running program, so that a later server finds what this one left.
 
 Written before the program is started and removed when none of its processes is left. Blocks: call it outside
 of the event loop.
@@ -23,7 +23,7 @@ _PROMPT: Final = ".prompt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One program: who it is, who started it, and what for. Without a pid it was about to be started."""
+    """One program, its owner and its run. Without a pid it was about to be started."""
 
     instance: str
     house: str
@@ -36,11 +36,11 @@ class Record:
     started: int = 0
 
     def leader(self, machine: Machine) -> int | None:
-        """Return the program's pid while it is that program's, and None once it may be another's."""
+        """Return the program's pid, or None when the pid may be another process's by now."""
         return self.pid if self._is(machine, self.pid, self.started) else None
 
     def is_owned_by_another(self, machine: Machine) -> bool:
-        """Say whether another server started it that lives."""
+        """Return whether another living server started it."""
         return self.owner_pid != os.getpid() and self._is(machine, self.owner_pid, self.owner_started)
 
     def _is(self, machine: Machine, pid: int | None, started: int) -> bool:
@@ -56,12 +56,12 @@ class Records:
         self._machine = machine
 
     def prepare(self) -> None:
-        """Make the folder, and keep others out of it."""
+        """Make the folder, readable by its owner alone."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)
 
     def prompt_file(self, instance: str) -> Path:
-        """Return where the program's prompt is put, when it is given by file."""
+        """Return the file for a prompt that is passed by file."""
         return self._path(instance, _PROMPT)
 
     def begin(self, *, instance: str, house: str, run_id: str, dispatch_id: str) -> Record:
@@ -81,17 +81,16 @@ class Records:
         return record
 
     def has_started(self, record: Record, pid: int) -> int:
-        """Note which process it is, and return when it was started, as its system counts; 0 is not known."""
+        """Note the process, and return when it was started; 0 for unknown."""
         seen = self._machine.look(pid, even_ended=True)
         started = seen.started if seen else 0
         self._write(replace(record, pid=pid, started=started))
         return started
 
     def remove(self, instance: str) -> None:
-        """Forget a program, its prompt included; harmless when repeated.
+        """Remove the note and the prompt of a program; harmless when repeated.
 
-        A note that cannot be removed is told of in the log; it is of no process then, and the next server
-        removes it.
+        A note that cannot be removed is logged; the next server finds no process for it and removes it.
         """
         try:
             self._path(instance, _PROMPT).unlink(missing_ok=True)
@@ -100,7 +99,7 @@ class Records:
             _LOG.warning("command.record_not_removed", reason=str(error))
 
     def all(self) -> tuple[Record, ...]:
-        """Return every note; one that cannot be read is passed over and told of."""
+        """Return every note; unreadable ones are skipped and logged."""
         found = []
         for path in sorted(self._folder.glob(f"*{_RECORD}")):
             try:

@@ -1,4 +1,4 @@
-"""Starts a program: in a session of its own, with the words and the environment that it is given.
+"""Starts a program in a session of its own, and says without starting it whether it could be started.
 
 Everything here blocks: call it outside of the event loop.
 """
@@ -15,18 +15,20 @@ from typing import IO, Final
 
 from postroom.contracts.errors import CommandBusy, CommandError, CommandNotStarted, PromptTooLong
 from postroom.contracts.messages import storable
+from postroom.contracts.runners import Runner
+from postroom.executors.processes.child_environment import child_environment
 
 ARGUMENT_BYTES: Final = 128 * 1024
-"""The longest argument that Linux takes, its end included; elsewhere errno tells of the sum."""
+"""The longest argument that Linux takes, with its zero byte; elsewhere errno reports the sum."""
 NO_ROOM: Final = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ETXTBSY, errno.ENOSPC}
-"""What passes when others have ended."""
+"""Errors that pass when other programs have ended."""
 Input = Callable[[ExitStack], "IO[bytes] | int"]
-"""Opens what a program reads; it is closed here when the program has it."""
+"""Opens the standard input of a program; closed here once the program has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What is to be started."""
+    """A program to start."""
 
     words: tuple[str, ...]
     cwd: str
@@ -62,7 +64,7 @@ def started(launch: Launch) -> "subprocess.Popen[bytes]":
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone can read; one that was there is replaced whole."""
+    """Write a file that only its owner can read; an existing one is replaced as a whole."""
     draft = path.with_name(f"{path.name}.new")
     draft.unlink(missing_ok=True)
     with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -82,7 +84,7 @@ def _refuse_arguments(words: Sequence[str]) -> None:
 
 
 def _refusal(launch: Launch, error: OSError) -> CommandError:
-    """Name why the system did not start it, in the order in which one would look."""
+    """Return why the system did not start it, the likeliest reason first."""
     program = launch.words[0]
     if error.errno == errno.E2BIG:
         return PromptTooLong("arguments and environment are longer than the system takes", value=program)
@@ -104,3 +106,36 @@ def _refusal(launch: Launch, error: OSError) -> CommandError:
     else:
         what = f"the command {program!r} could not be started: {error.strerror}"
     return CommandNotStarted(what, value=program)
+
+
+def program_of(program: str, runner: Runner, server: Mapping[str, str]) -> str:
+    """Return the file that would be started, found as it is then: by the PATH that the program is given.
+
+    Raises:
+        CommandNotStarted: the working folder cannot be entered, or the program is missing or not executable.
+    """
+    cwd = Path(runner.cwd)
+    if not cwd.is_dir():
+        raise CommandNotStarted(
+            f"the working folder {runner.cwd!r} is {'no folder' if cwd.exists() else 'missing'}",
+            value=runner.cwd,
+        )
+    if not os.access(cwd, os.X_OK):
+        raise CommandNotStarted(f"the working folder {runner.cwd!r} cannot be entered", value=runner.cwd)
+    return _found_program(program, cwd, child_environment(runner, server, {}, {}).get("PATH", os.defpath))
+
+
+def _found_program(program: str, cwd: Path, path: str) -> str:
+    if os.sep in program:
+        where, name = str((cwd / program).parent), Path(program).name
+    else:
+        where, name = os.pathsep.join(str(cwd / one) for one in path.split(os.pathsep)), program
+    if found := shutil.which(name, path=where):
+        return found
+    if there := shutil.which(name, mode=os.F_OK, path=where):
+        raise CommandNotStarted(f"the command {there!r} is not executable", value=program)
+    raise CommandNotStarted(
+        f"the command {program!r} was not found",
+        value=program,
+        remedy="install it, or give the runner its whole path or a PATH of its own",
+    )

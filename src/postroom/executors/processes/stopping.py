@@ -1,24 +1,24 @@
-"""Why a program is ended from outside; the first reason given counts."""
+"""Requests to end a program; the first reason counts."""
 
 import asyncio
 from enum import StrEnum
 
 
 class StopReason(StrEnum):
-    """Why."""
+    """Why a program is ended from outside."""
 
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
     IDLE = "idle"
     FLOODED = "flooded"
     BROKEN = "broken"
-    """What reads its output failed."""
+    """Reading its output failed."""
     DONE = "done"
-    """Everything was said: it is not needed any more."""
+    """Its work is done and it is not needed any more."""
 
 
 class Stop:
-    """A request that a program end; after `settle` it comes too late."""
+    """A request to end a program; after `settle` requests are too late."""
 
     def __init__(self) -> None:
         self._asked = asyncio.Event()
@@ -32,7 +32,7 @@ class Stop:
         return self._is_settled or self.reason is not None
 
     def ask(self, reason: StopReason) -> bool:
-        """Ask it to end; False when it ends by itself already."""
+        """Ask it to end; False when it is ending by itself."""
         if self._is_settled:
             self._late = self._late or reason
             return False
@@ -42,15 +42,15 @@ class Stop:
         return True
 
     def settle(self) -> None:
-        """Have every later request come too late."""
+        """Make every later request too late."""
         self._is_settled = True
 
     def open(self) -> None:
-        """Go on with another program; what was asked for too late counts for that one."""
+        """Continue with another program; a request that was too late applies to it."""
         self._is_settled = False
         if self._late is not None:
             self.ask(self._late)
 
     async def asked(self) -> None:
-        """Return when it is to end."""
+        """Wait until it is asked to end."""
         await self._asked.wait()

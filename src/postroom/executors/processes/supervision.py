@@ -1,14 +1,13 @@
-"""One program from its start to the end of its last process: read all the while, ended when asked.
+"""Watches one program from its start to the end of its last process.
 
     reads output ─▶ exits by itself ──────────────▶ all its processes are ended ─▶ rest of output ─▶ reaped
                └─▶ is to stop ─▶ is told so, briefly ─▶┘
 
-Whatever ends the wait, no process of its group outlives it and no descriptor stays open.
+However the wait ends, no process of its group is left and no descriptor stays open.
 """
 
 import asyncio
 import os
-import signal
 import subprocess
 import threading
 from contextlib import ExitStack, suppress
@@ -20,14 +19,14 @@ from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.runners import Runner
 from postroom.executors.processes.ending import end_all, told_by
 from postroom.executors.processes.limits import READ_BYTES, CommandLimits
-from postroom.executors.processes.machine import Machine, Seen, Wanted
+from postroom.executors.processes.machine import Machine, Seen, Wanted, descriptor_of, kill_group
 from postroom.executors.processes.output import Tail
 from postroom.executors.processes.stopping import Stop, StopReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a program ended: its exit code, negative for a signal, None when it could not be ended."""
+    """How a program ended; `code` is negative for a signal, None when it could not be ended."""
 
     code: int | None
     stopped: StopReason | None
@@ -45,19 +44,19 @@ class Watch:
     machine: Machine
     marks: tuple[tuple[str, str], ...]
     since: int
-    """When the program was started; 0 is not known."""
+    """When the program was started; 0 for unknown."""
 
 
 class Talk(Protocol):
-    """What is made of a program's output, and what it is told while it runs."""
+    """Handles the output of a program and writes to it."""
 
     @property
     def taken(self) -> int:
-        """How many bytes have come in all."""
+        """The number of bytes of output so far."""
         ...
 
     async def begin(self, process: "subprocess.Popen[bytes]") -> None:
-        """Begin to talk: the program has just been started."""
+        """Start the conversation; the program has just been started."""
         ...
 
     async def take(self, chunk: bytes) -> None:
@@ -65,11 +64,11 @@ class Talk(Protocol):
         ...
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Take leave of a program that is to stop, before its processes are ended; returns within a bound."""
+        """Ask a program to finish before its processes are ended; returns within a bound."""
         ...
 
     async def end(self) -> None:
-        """Let go of the program: none of its processes is left, or nobody could end them."""
+        """Release the program: none of its processes is left, or they could not be ended."""
         ...
 
 
@@ -93,7 +92,7 @@ class Supervision:
         self._heard_at = watch.clock.now()
 
     async def end(self) -> Ended:
-        """Return when none of its processes is left, or those that are could not be ended."""
+        """Wait until none of its processes is left or the rest could not be ended."""
         tasks = Tasks("command")
         with ExitStack() as opened:
             opened.callback(self._kill_at_last)
@@ -129,11 +128,11 @@ class Supervision:
         return Ended(code=self._process.poll(), stopped=stopped, left=left)
 
     async def _has_exited(self, tasks: Tasks, gone: "asyncio.Task[None]") -> bool:
-        """Await the program itself; one that is not seen among the processes is killed by its group."""
+        """Wait for the program itself; kill its group when it was not seen among the processes."""
         if gone.done():
             return True
         alarm = tasks.start(self._watch.timer.sleep(milliseconds(self._watch.limits.kill_wait)), name="exit")
-        self._kill_group()
+        kill_group(self._process.pid)
         await asyncio.wait((gone, alarm), return_when=asyncio.FIRST_COMPLETED)
         return gone.done()
 
@@ -143,7 +142,7 @@ class Supervision:
         readers: "tuple[asyncio.Task[None], asyncio.Task[None]]",
         pipes: "tuple[_Pipe, _Pipe]",
     ) -> None:
-        """Read what still is in the pipes; a process that nobody could end may hold them open for ever."""
+        """Read the rest of the pipes for a bounded time: a process that is left may hold them open."""
         alarm = tasks.start(self._watch.timer.sleep(milliseconds(self._watch.limits.drain)), name="drain")
         both = tasks.start(_both(readers), name="end of output")
         await asyncio.wait((alarm, both), return_when=asyncio.FIRST_COMPLETED)
@@ -190,14 +189,10 @@ class Supervision:
         if self._talk.taken + self._errors.total > self._watch.limits.most_output_bytes:
             self._stop.ask(StopReason.FLOODED)
 
-    def _kill_group(self) -> None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
     def _kill_at_last(self) -> None:
-        """Leave nothing running when the wait itself was broken off, as by the end of the event loop."""
+        """Leave nothing running when the wait was interrupted, as by the end of the event loop."""
         if self._process.poll() is None:
-            self._kill_group()
+            kill_group(self._process.pid)
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -232,11 +227,10 @@ async def _pipe(end: IO[bytes] | None) -> _Pipe:
 
 
 def _exit_of(process: "subprocess.Popen[bytes]", opened: ExitStack) -> asyncio.Event:
-    """Return what is set when the process has ended; its number is its own until it is reaped."""
+    """Return an event that is set when the process has ended; its pid is valid until it is reaped."""
     loop = asyncio.get_running_loop()
-    try:
-        descriptor = os.pidfd_open(process.pid)
-    except (OSError, AttributeError):  # another system, an old one, or no descriptor is left
+    descriptor = descriptor_of(process.pid)
+    if descriptor is None:
         return _exit_by_thread(process, loop)
     opened.callback(os.close, descriptor)
     return told_by(loop, descriptor, opened)

@@ -4,12 +4,13 @@ Nothing here walks over rows that have ended: what is asked for often has an ind
 """
 
 import asyncio
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from heapq import merge
-from itertools import islice, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import uuid4
+
+from sortedcontainers import SortedList
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound="SupportsRichComparison")
 Key = tuple[Any, ...]
 
-_CHUNK = 512
-
 
 def page(limit: int) -> int:
     """Return how much a listing holds that was asked for so much."""
@@ -33,70 +32,36 @@ class Ordered(Generic[K]):
     """Distinct keys in order; to add, remove or find one costs little, however many there are."""
 
     def __init__(self) -> None:
-        self._chunks: list[list[K]] = []
-        self._tops: list[K] = []
-        self._count = 0
+        self._keys = SortedList()
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._keys)
 
     def __iter__(self) -> Iterator[K]:
-        for chunk in self._chunks:
-            yield from chunk
+        return iter(self._keys)
 
     @property
     def first(self) -> K | None:
         """The lowest key."""
-        return self._chunks[0][0] if self._chunks else None
+        return self._keys[0] if self._keys else None
 
     @property
     def last(self) -> K | None:
         """The highest key."""
-        return self._tops[-1] if self._tops else None
+        return self._keys[-1] if self._keys else None
 
     def behind(self, key: K, *, inclusive: bool = False) -> Iterator[K]:
         """Iterate over the keys above `key`, itself with them when `inclusive`."""
-        cut = bisect_left if inclusive else bisect_right
-        at = cut(self._tops, key)
-        if at < len(self._chunks):
-            chunk = self._chunks[at]
-            yield from islice(chunk, cut(chunk, key), None)
-        for later in range(at + 1, len(self._chunks)):
-            yield from self._chunks[later]
+        return iter(self._keys.irange(key, inclusive=(inclusive, True)))
 
     def add(self, key: K) -> None:
         """Add a key; harmless when it is there."""
-        if not self._chunks:
-            self._chunks.append([])
-            self._tops.append(key)
-        at = min(bisect_left(self._tops, key), len(self._tops) - 1)
-        chunk = self._chunks[at]
-        place = bisect_left(chunk, key)
-        if place < len(chunk) and chunk[place] == key:
-            return
-        chunk.insert(place, key)
-        self._count += 1
-        if len(chunk) > 2 * _CHUNK:
-            self._chunks[at : at + 1] = [chunk[:_CHUNK], chunk[_CHUNK:]]
-            self._tops[at : at + 1] = [chunk[_CHUNK - 1], chunk[-1]]
-        else:
-            self._tops[at] = chunk[-1]
+        if key not in self._keys:
+            self._keys.add(key)
 
     def discard(self, key: K) -> None:
         """Remove a key; harmless when it is not there."""
-        at = bisect_left(self._tops, key)
-        if at == len(self._tops):
-            return
-        chunk = self._chunks[at]
-        place = bisect_left(chunk, key)
-        if chunk[place] != key:
-            return
-        del chunk[place]
-        self._count -= 1
-        if chunk:
-            self._tops[at] = chunk[-1]
-        else:
-            del self._chunks[at], self._tops[at]
+        self._keys.discard(key)
 
 
 class Timeline:

@@ -1,6 +1,6 @@
 """The changes of the mail port over tables in memory. Decides nothing: rules live in the mail room."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -51,6 +51,9 @@ class MemoryWrites(
     def __init__(self, tables: Tables) -> None:
         super().__init__(tables)
         EventRecorder.__init__(self)
+
+    def lock_projects(self, project_ids: Iterable[int]) -> None:
+        """Keep nobody out: one change runs at a time."""
 
     def insert_project(
         self, *, slug: str, human_key: str, spelling: str, git_identity: str, owner: str, now: int

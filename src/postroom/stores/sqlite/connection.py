@@ -36,14 +36,15 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
         cached_statements=256,
     )
     try:
-        _prepare(connection, read_only=read_only)
+        prepare(connection, read_only=read_only)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, *, read_only: bool) -> None:
+def prepare(connection: sqlite3.Connection, *, read_only: bool) -> None:
+    """Set what every connection goes by."""
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA foreign_keys = ON")

@@ -8,7 +8,7 @@ from typing import Any, Final
 from typing_extensions import override
 
 from postroom.stores.sql_transaction import Row, SqlTransaction, Values
-from postroom.stores.statements import Statement, statements
+from postroom.stores.statements import Dialect, Statement, statements
 
 _NONE: Final[Values] = {}
 
@@ -17,9 +17,15 @@ class SqliteTransaction(SqlTransaction):
     """Runs named statements over one connection. It begins and ends nothing itself."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
         self._execute = connection.execute
         self._execute_many = connection.executemany
         self._statements = statements("sqlite")
+
+    @property
+    @override
+    def dialect(self) -> Dialect:
+        return "sqlite"
 
     @override
     def one(self, statement: str, values: Values = _NONE) -> Row | None:
@@ -54,6 +60,10 @@ class SqliteTransaction(SqlTransaction):
     @override
     def lock(self, *names: str) -> None:
         """Nothing is to be locked: one thread writes."""
+
+    @override
+    def wait_for_locks(self) -> None:
+        """Nothing is to be waited for."""
 
 
 def _bound(statement: Statement, values: Values) -> Values:

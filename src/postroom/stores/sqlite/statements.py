@@ -11,6 +11,3 @@ def load_statements(name: str) -> dict[str, str]:
     source = resources.files("postroom.stores.sqlite").joinpath("sql", f"{name}.sql")
     pieces = _HEADING.split(source.read_text(encoding="utf-8"))[1:]
     return {heading: body.strip() for heading, body in zip(pieces[::2], pieces[1::2], strict=True)}
-
-
-STATEMENTS = load_statements("mail")

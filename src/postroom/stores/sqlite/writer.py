@@ -9,29 +9,28 @@ A change that raises is undone alone; the rest of its group stands. A group whos
 whole and every caller learns it. The thread knows nothing of what it writes.
 """
 
-import asyncio
 import contextlib
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from postroom.contracts.errors import StoreError, StoreUnavailable
+from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail
 from postroom.stores.sqlite.connection import store_error, translated
-from postroom.stores.sqlite.settling import settle_some
+from postroom.stores.sqlite.index_maintenance import update_indexes
 
 T = TypeVar("T")
 
 _LOG = structlog.get_logger(__name__)
 
-GROUP_LIMIT = 256
 CHECKPOINT_AFTER = 1_500
 """Row changes after which the log is folded into the database while nobody waits."""
-SETTLE_AFTER = 500
+UPDATE_AFTER = 500
 """Row changes after which the search index and the threads are moved on while nobody waits."""
 LATEST = 10
 """How many times as many changes make a chore due even under load, so that its work stays bounded."""
@@ -50,80 +49,65 @@ class _Chore:
         return changes - self.done_at >= (self.after if idle else self.after * LATEST)
 
 
-@dataclass(slots=True, eq=False)
-class _Change:
-    run: Callable[[sqlite3.Connection], Any]
-    loop: asyncio.AbstractEventLoop
-    future: "asyncio.Future[Any]"
-    value: Any = None
-    error: BaseException | None = None
+_Change = PendingChange[sqlite3.Connection]
 
 
 class Writer:
     """Runs changes one after another in transactions that are durable before anybody is answered."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._queue: SimpleQueue[_Change | None] = SimpleQueue()
-        self._gate = threading.Lock()
-        self._closed = False
-        self._chores = [
-            _Chore("settle", SETTLE_AFTER, _settle_step, connection.total_changes - SETTLE_AFTER),
-            _Chore("checkpoint", CHECKPOINT_AFTER, _fold, connection.total_changes),
-        ]
+    _connection: sqlite3.Connection
+
+    def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
+        """Begin to write over the connection that `connect` gives; it is called on the thread."""
+        self._connect = connect
+        self._pending = PendingChanges[sqlite3.Connection]()
+        self._chores: list[_Chore] = []
         self.groups = 0
         self.changes = 0
-        self._thread = threading.Thread(target=self._serve, name="postroom-writer", daemon=True)
+        # The thread knows the writer weakly, so that one that nobody uses any more ends without being closed.
+        weakref.finalize(self, self._pending.stop)
+        self._thread = threading.Thread(
+            target=_serve, args=(weakref.ref(self), self._pending), name="postroom-writer", daemon=True
+        )
         self._thread.start()
 
-    async def submit(self, run: Callable[[sqlite3.Connection], T]) -> T:
+    async def submit(
+        self, run: Callable[[sqlite3.Connection], T], committed: Callable[[], None] | None = None
+    ) -> T:
         """Run `run` in a transaction; return once the fsync that covers it is done.
+
+        `committed` is called on the caller's event loop then, also when the caller was cancelled.
 
         Raises:
             StoreError: the change was undone; nothing was written.
         """
-        loop = asyncio.get_running_loop()
-        change = _Change(run=run, loop=loop, future=loop.create_future())
-        with self._gate:
-            if self._closed:
-                raise StoreUnavailable("the database is closed", remedy="start the server again")
-            self._queue.put(change)
-        result: T = await change.future
-        return result
+        return await self._pending.submit(run, committed=committed)
+
+    def stop(self) -> None:
+        """Take no more work; the thread finishes what was handed in, closes the connection and ends."""
+        self._pending.stop()
 
     def close(self) -> None:
-        """Finish what was handed in, fold the log into the database and stop; harmless when done twice."""
-        with self._gate:
-            if self._closed:
-                return
-            self._closed = True
-            self._queue.put(None)
+        """Stop, and wait for the end of it; harmless when done twice."""
+        self.stop()
         self._thread.join()
-        self._connection.close()
 
-    def _serve(self) -> None:
-        self._do_chores()  # what a former process left undone
-        while (group := self._next_group()) is not None:
-            self._commit(group)
-            _answer(group)
-            self._do_chores()
+    def open_connection(self) -> sqlite3.Connection:
+        """Open the connection and do what a former process left undone; on the thread."""
+        self._connection = connection = self._connect()
+        self._chores = [
+            _Chore("update_indexes", UPDATE_AFTER, _update_step, connection.total_changes - UPDATE_AFTER),
+            _Chore("checkpoint", CHECKPOINT_AFTER, _fold, connection.total_changes),
+        ]
+        self._do_chores()
+        return connection
 
-    def _next_group(self) -> list[_Change] | None:
-        """Wait for a change and take all that are there; None after the last one."""
-        first = self._queue.get()
-        if first is None:
-            return None
-        group = [first]
-        while len(group) < GROUP_LIMIT:
-            try:
-                change = self._queue.get_nowait()
-            except Empty:
-                break
-            if change is None:
-                self._queue.put(None)
-                break
-            group.append(change)
-        return group
+    def perform(self, first: _Change) -> None:
+        """Commit a change together with those that wait, answer them and do chores; on the thread."""
+        group = self._pending.group(first)
+        self._commit(group)
+        answer(group)
+        self._do_chores()
 
     def _commit(self, group: list[_Change]) -> None:
         try:
@@ -139,7 +123,7 @@ class Writer:
         except sqlite3.Error as error:
             failure = store_error(error)
             failure.__cause__ = error
-            _fail(group, failure)
+            fail(group, failure)
         self._undo_what_is_open()
 
     def _kept(self, group: list[_Change]) -> bool:
@@ -147,7 +131,7 @@ class Writer:
         if not self._connection.in_transaction:
             # A full disk makes SQLite undo the whole transaction: the changes before the one that met it are
             # gone too, and their callers must not be told otherwise.
-            _fail(group, _what_undid(group))
+            fail(group, _what_undid(group))
             return False
         return any(change.error is None for change in group)
 
@@ -177,10 +161,10 @@ class Writer:
 
     def _do_chores(self) -> None:
         for chore in self._chores:
-            while chore.is_due(self._connection.total_changes, idle=self._queue.empty()):
+            while chore.is_due(self._connection.total_changes, idle=self._pending.is_empty):
                 if not self._do(chore):
                     chore.done_at = self._connection.total_changes
-                elif not self._queue.empty():
+                elif not self._pending.is_empty:
                     break  # callers first; what is left stays due
 
     def _do(self, chore: _Chore) -> bool:
@@ -195,9 +179,23 @@ class Writer:
             return False
 
 
-def _settle_step(connection: sqlite3.Connection) -> bool:
+def _serve(known: "weakref.ref[Writer]", pending: PendingChanges[sqlite3.Connection]) -> None:
+    writer = known()
+    connection = writer.open_connection() if writer is not None else None
+    del writer
+    while (change := pending.first()) is not None:
+        writer = known()
+        if writer is None:
+            break
+        writer.perform(change)
+        del writer, change
+    if connection is not None:
+        connection.close()
+
+
+def _update_step(connection: sqlite3.Connection) -> bool:
     connection.execute("BEGIN IMMEDIATE")
-    left = settle_some(connection)
+    left = update_indexes(connection)
     connection.execute("COMMIT")
     return left
 
@@ -213,33 +211,3 @@ def _what_undid(group: list[_Change]) -> StoreError:
     if errors and isinstance(errors[-1], StoreError):
         return errors[-1]
     return StoreUnavailable("the database undid the transaction")
-
-
-def _fail(group: list[_Change], error: StoreError) -> None:
-    for change in group:
-        if change.error is None:
-            # One instance a caller: each raises it, and tracebacks are written into it.
-            change.error = type(error)(error.message, value=error.value, remedy=error.remedy)
-            change.error.__cause__ = error.__cause__
-
-
-def _answer(group: list[_Change]) -> None:
-    """Wake the callers, each loop once a group."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[_Change]] = {}
-    for change in group:
-        by_loop.setdefault(change.loop, []).append(change)
-    for loop, changes in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_settle, changes)
-        except RuntimeError:  # the loop is closed: nobody waits any more, and what was written stays written
-            continue
-
-
-def _settle(changes: list[_Change]) -> None:
-    for change in changes:
-        if change.future.done():
-            continue  # the caller was cancelled
-        if change.error is None:
-            change.future.set_result(change.value)
-        else:
-            change.future.set_exception(change.error)

@@ -1,0 +1,131 @@
+"""Where on this machine a client's files are, and whether the client is installed."""
+
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from postroom.app import places
+from postroom.app.clients import json_edit
+from postroom.app.clients.config_edits import NAME
+from postroom.app.clients.files import look
+from postroom.app.clients.jsonc import NotJson
+from postroom.app.clients.table import CLIENTS, Client, ConfigPath, Scope
+from postroom.contracts.errors import ClientFileRefused, InvalidArgument
+
+PROJECT_CLIENTS: Final = tuple(one.name for one in CLIENTS if one.project is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetupScope:
+    """For whom clients are set up: this user, or the project in a folder."""
+
+    environment: Mapping[str, str]
+    scope: Scope = "user"
+    project: Path = field(default_factory=Path.cwd)
+    platform: str = sys.platform
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A file, and the folder that it must not lead out of."""
+
+    path: Path
+    base: Path
+
+
+def servers_file(client: Client, target: SetupScope) -> ConfigFile:
+    """Return the file with a client's MCP servers.
+
+    Raises:
+        InvalidArgument: the client has none for the scope.
+    """
+    if target.scope == "user":
+        return config_file(client.user, target)
+    if client.project is None:
+        raise InvalidArgument(
+            f"{client.title} has no configuration of a project",
+            value=client.name,
+            remedy=f"leave --scope project away; it is known of {', '.join(PROJECT_CLIENTS)}",
+        )
+    return config_file(client.project, target)
+
+
+def hooks_file(client: Client, target: SetupScope) -> ConfigFile | None:
+    """Return the file with a client's hooks; None for a client without hooks."""
+    if client.hooks is None:
+        return None
+    return config_file(client.hooks.user if target.scope == "user" else client.hooks.project, target)
+
+
+def config_file(config_path: ConfigPath, target: SetupScope) -> ConfigFile:
+    """Return the file that a path of the table leads to on this machine."""
+    named = target.environment.get(config_path.variable, "") if config_path.variable else ""
+    base = places.absolute(named, target.environment) if named else _base(config_path, target)
+    folder = base if named else base / config_path.folder
+    candidates = [folder / name for name in config_path.names]
+    return ConfigFile(next((one for one in candidates if one.exists()), candidates[0]), base)
+
+
+def _base(config_path: ConfigPath, target: SetupScope) -> Path:
+    home = places.home(target.environment)
+    if config_path.base == "project":
+        return target.project
+    has_xdg = target.platform not in ("darwin", "win32")
+    if config_path.base == "xdg" or (config_path.base == "settings" and has_xdg):
+        return _named(target.environment, "XDG_CONFIG_HOME", home / ".config")
+    if config_path.base == "settings" and target.platform == "darwin":
+        return home / "Library" / "Application Support"
+    if config_path.base == "settings":
+        return _named(target.environment, "APPDATA", home / "AppData" / "Roaming")
+    return home
+
+
+def _named(environment: Mapping[str, str], name: str, default: Path) -> Path:
+    chosen = Path(environment.get(name, ""))
+    return chosen if chosen.is_absolute() else default
+
+
+def is_installed(client: Client, target: SetupScope) -> bool:
+    """Return whether the client's folder or program is on this machine."""
+    if client.known_by:
+        return _stands_in(client, target)
+    path = target.environment.get("PATH")
+    if any(config_file(config_path, target).path.exists() for config_path in client.folders):
+        return True
+    return any(shutil.which(program, path=path) for program in client.programs)
+
+
+def _stands_in(client: Client, target: SetupScope) -> bool:
+    found = servers_file(client, target)
+    try:
+        return json_edit.find(look(found.path, found.base).text, client.known_by) is not None
+    except (ClientFileRefused, NotJson):
+        return False
+
+
+def chosen(names: list[str], target: SetupScope) -> list[Client]:
+    """Return the named clients, or without names the installed ones.
+
+    Raises:
+        InvalidArgument: a name is of no client.
+    """
+    known = {one.name: one for one in CLIENTS}
+    for name in names:
+        if name not in known:
+            raise InvalidArgument(
+                f"no client is called {name!r}", value=name, remedy=f"known are {', '.join(known)}"
+            )
+    if names:
+        return [known[name] for name in dict.fromkeys(names)]
+    fits = [one for one in CLIENTS if target.scope == "user" or one.project is not None]
+    found = [one for one in fits if is_installed(one, target)]
+    special = {one.user for one in found if one.known_by}
+    return [one for one in found if one.known_by or one.user not in special]
+
+
+def command_path(environment: Mapping[str, str]) -> str | None:
+    """Return where the command `postroom` is found on the path; None when it is not."""
+    return shutil.which(NAME, path=environment.get("PATH"))

@@ -1,0 +1,202 @@
+"""The status of a client's set-up: whether its files hold what they should, and what differs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from postroom.app.clients import files, json_edit, toml_edit
+from postroom.app.clients.config_edits import HTTP_KEYS, NAME, ConfigEdit, fits
+from postroom.app.clients.config_paths import ConfigFile, SetupScope, hooks_file, is_installed, servers_file
+from postroom.app.clients.jsonc import NotJson, nodes, read
+from postroom.app.clients.records import Records
+from postroom.app.clients.table import Client, Way
+from postroom.app.clients.toml_edit import NotToml
+from postroom.contracts.errors import ClientFileRefused
+
+Drift = Literal[
+    "missing", "changed", "old_address", "hooks_missing", "hooks_changed", "duplicate", "unreadable"
+]
+State = Literal["not installed", "not set up", "set up", "drifted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One difference."""
+
+    drift: Drift
+    file: Path
+    detail: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientStatus:
+    """The status of one client."""
+
+    client: str
+    state: State
+    way: Way | None = None
+    hooks: bool = False
+    findings: tuple[Finding, ...] = ()
+
+
+def status_of(client: Client, target: SetupScope, address: str, records: Records) -> ClientStatus:
+    """Return the status of a client; changes nothing, and an unreadable file is a finding.
+
+    Raises:
+        InvalidArgument: the client has no configuration for the scope.
+    """
+    look = _Look(client, target, records)
+    found, findings = look.entry(address)
+    hooks, more = look.hooks()
+    findings += more
+    state: State = "not set up" if is_installed(client, target) else "not installed"
+    if findings and (found is not None or hooks or is_recorded(client, target, records)):
+        state = "drifted"
+    elif found is not None:
+        state = "set up"
+    return ClientStatus(
+        client=client.name, state=state, way=_way(found), hooks=hooks, findings=tuple(findings)
+    )
+
+
+def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
+    """Return whether setup has written to a file of the client; otherwise the content is not ours.
+
+    Raises:
+        InvalidArgument: the client has no configuration for the scope.
+    """
+    found = (servers_file(client, target), hooks_file(client, target))
+    paths = [file.path.resolve() for file in found if file is not None]
+    return any(client.name in records.get(path).clients for path in paths)
+
+
+def entry_of(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
+    """Return our entry in a client's file; None when there is none.
+
+    Raises:
+        ClientFileRefused: the file cannot be read, or its entry is no table.
+    """
+    path = (*client.path, NAME)
+    text = files.look(file.path, file.base).text
+    try:
+        if file.path.suffix == ".toml":
+            found = toml_edit.find(text, path)
+        else:
+            node = json_edit.find(text, path)
+            found = None if node is None else node.value()
+    except (NotJson, NotToml) as error:
+        raise files.refused(file.path, str(error)) from error
+    if found is None or isinstance(found, Mapping):
+        return found
+    raise files.refused(file.path, f"`{'.'.join(path)}` is no entry of a server")
+
+
+def address_of(entry: Mapping[str, object]) -> str:
+    """Return the URL of an entry; empty for one that starts a command."""
+    return next((str(entry[key]) for key in ("url", "httpUrl", "serverUrl") if key in entry), "")
+
+
+def _way(found: Mapping[str, object] | None) -> Way | None:
+    if found is None:
+        return None
+    return "http" if HTTP_KEYS & found.keys() else "stdio"
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Looks at one client's files."""
+
+    client: Client
+    target: SetupScope
+    records: Records
+
+    def entry(self, address: str) -> tuple[Mapping[str, object] | None, list[Finding]]:
+        """Return our entry and its findings."""
+        file = servers_file(self.client, self.target)
+        try:
+            found = entry_of(self.client, file)
+        except ClientFileRefused as error:
+            return None, [self._unreadable(file.path, error)]
+        if found is None:
+            recorded = self.client.name in self.records.get(file.path.resolve()).clients
+            detail = f"there is no entry {NAME} any more"
+            return None, [self._finding("missing", file.path, detail)] if recorded else []
+        if self._stands_twice(file):
+            detail = f"the entry {NAME} stands there twice, and the last one counts"
+            return found, [self._finding("duplicate", file.path, detail)]
+        if self._fits(found, address):
+            return found, []
+        named = address_of(found)
+        if named and self._fits(found, named):
+            detail = f"the entry {NAME} leads to {named}, and the server is at {address}"
+            return found, [self._finding("old_address", file.path, detail, " --http")]
+        detail = f"the entry {NAME} was changed: it does what none of setup's forms does"
+        return found, [self._finding("changed", file.path, detail)]
+
+    def hooks(self) -> tuple[bool, list[Finding]]:
+        """Return whether our hooks are there, and their findings."""
+        file = hooks_file(self.client, self.target)
+        if file is None:
+            return False, []
+        applied_edits = self.records.get(file.path.resolve()).of(self.client.name)
+        expected = any(applied.path[:1] == ("hooks",) for applied in applied_edits)
+        wanted = [edit for edit in self.client.hook_edits() if edit.sign]
+        try:
+            text = files.look(file.path, file.base).text
+            present = {edit.path[-1]: _hook_state(text, edit) for edit in wanted}
+        except (ClientFileRefused, NotJson) as error:
+            same = file == servers_file(self.client, self.target)  # then it is told already
+            return False, [self._unreadable(file.path, error)] if expected and not same else []
+        if set(present.values()) == {"lost"} and not expected:
+            return False, []
+        told: dict[Drift, tuple[str, str]] = {
+            "hooks_missing": ("lost", "no hook of ours is at"),
+            "hooks_changed": ("changed", "our hook was changed at"),
+            "duplicate": ("doubled", "our hook stands more than once at"),
+        }
+        return set(present.values()) != {"lost"}, [
+            self._finding(drift, file.path, f"{words} {', '.join(events)}")
+            for drift, (how, words) in told.items()
+            if (events := [event for event, found in present.items() if found == how])
+        ]
+
+    def _fits(self, found: Mapping[str, object], address: str) -> bool:
+        ways: list[Way] = ["stdio"] if self.client.http is None else ["stdio", "http"]
+        return any(fits(found, self.client.edits(way, address)[0]) for way in ways)
+
+    def _stands_twice(self, file: ConfigFile) -> bool:
+        """Return whether our name is there twice; TOML does not allow that."""
+        if file.path.suffix == ".toml":
+            return False
+        holder = json_edit.find(files.look(file.path, file.base).text, self.client.path)
+        return holder is not None and [child.key for child in holder.children].count(NAME) > 1
+
+    def _finding(self, drift: Drift, file: Path, detail: str, words: str = "") -> Finding:
+        scope = " --scope project" if self.target.scope == "project" else ""
+        named = f"{self.client.name}{scope}"
+        remedy = f"postroom setup {named}{words}"
+        if drift == "duplicate":
+            remedy = f"postroom setup remove {named} && {remedy}"
+        return Finding(drift=drift, file=file, detail=detail, remedy=remedy)
+
+    def _unreadable(self, file: Path, error: Exception) -> Finding:
+        remedy = "mend the file, then run `postroom setup status`"
+        return Finding(drift="unreadable", file=file, detail=str(error), remedy=remedy)
+
+
+def _hook_state(text: str, edit: ConfigEdit) -> Literal["lost", "changed", "doubled", "good"]:
+    """Return the state of one hook.
+
+    Raises:
+        NotJson: the text cannot be read, or holds something else where the hook should stand.
+    """
+    found = json_edit.items(text, edit.path, edit.sign)
+    document = read(text)
+    if not found or document is None:
+        return "lost"
+    words = [node.plain for node in nodes(document) if isinstance(node.plain, str)]
+    if sum(edit.sign in word for word in words) > 1:
+        return "doubled"
+    return "good" if fits(found[0].value(), edit) else "changed"

@@ -1,0 +1,389 @@
+"""The parts of a transaction that runs stand on: runs, events and effects.
+
+A change locks first what it decides on (`thread_lock`, `line_lock`, and the `locks` of commits, events and
+effects), all in one call; the instant is read after that, when it is first needed. Nothing here is awaited.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal, Protocol, Self
+
+from postroom.contracts.budgets import Spending
+from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchStatus
+from postroom.contracts.errors import StaleClaim
+from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventPage
+from postroom.contracts.messages import (
+    DeliveryMode,
+    Json,
+    Message,
+    MessageRecord,
+    PendingMessage,
+    PendingVersion,
+)
+from postroom.contracts.outbox import NackOutcome, OutboxDraft, OutboxMessage
+from postroom.contracts.run_stores import (
+    ClaimRequest,
+    Committed,
+    MessageQuery,
+    RunQuery,
+    SubmissionFacts,
+    ThreadCommit,
+    ThreadQuery,
+)
+from postroom.contracts.runs import RunRecord, Thread
+
+
+class DispatchTables(Protocol):
+    """The queue.
+
+    What moves a dispatch is called under the lock of its thread. A lost claim is returned, not raised, for it
+    may have ended its row, and what is raised undoes the change.
+    """
+
+    def load(self, dispatch_id: str) -> RunDispatch | None:
+        """Return one dispatch."""
+        ...
+
+    def thread_of(self, dispatch_id: str) -> str | None:
+        """Return the thread of a dispatch, which never changes: what is to be locked."""
+        ...
+
+    def claimed(self, thread_id: str) -> RunDispatch | None:
+        """Return the thread's claimed dispatch."""
+        ...
+
+    def epoch(self, thread_id: str) -> int:
+        """Return the thread's epoch."""
+        ...
+
+    def enqueue(self, dispatch: RunDispatch) -> RunDispatch:
+        """Store a queued dispatch with its thread's epoch; see `DispatchStore.enqueue`."""
+        ...
+
+    def claim(self, thread_id: str, asks: ClaimRequest) -> RunDispatch | None:
+        """Own the thread's next due dispatch; see `DispatchStore.claim`."""
+        ...
+
+    def claim_dispatch(self, dispatch_id: str, asks: ClaimRequest) -> RunDispatch | None:
+        """Own this dispatch, due or not; see `DispatchStore.claim_dispatch`."""
+        ...
+
+    def move_owned(
+        self, claim: Claim, move: Callable[[RunDispatch, int], RunDispatch]
+    ) -> RunDispatch | StaleClaim:
+        """Store what `move` makes, now, of the dispatch that the claim owns, or say why it may not.
+
+        Raises:
+            UnknownDispatch: there is no such dispatch.
+        """
+        ...
+
+    def cancel(self, dispatch_id: str) -> RunDispatch | None:
+        """Withdraw a queued dispatch; None when it is not queued."""
+        ...
+
+    def interrupt(self, thread_id: str) -> Interrupt:
+        """Raise the thread's epoch and supersede all that is queued; see `DispatchStore.interrupt`."""
+        ...
+
+    def supersede_claimed(self, claim: Claim, reason: str) -> RunDispatch | StaleClaim | None:
+        """End a claimed dispatch as superseded, whatever its epoch; None when it is not Claimed any more."""
+        ...
+
+    def overdue(self, limit: int) -> list[RunDispatch]:
+        """Return what was owned until before now, the longest overdue first."""
+        ...
+
+    def reclaim(self, dispatch_id: str) -> RunDispatch | None:
+        """Take back a dispatch if it is overdue; None when it is not, or is of an older epoch and ends."""
+        ...
+
+    def of_thread(
+        self, thread_id: str, statuses: Collection[RunDispatchStatus], *, limit: int, offset: int
+    ) -> tuple[RunDispatch, ...]:
+        """Return a thread's dispatches by priority, then age, then id."""
+        ...
+
+    def by_status(
+        self, status: RunDispatchStatus, *, limit: int, after: tuple[int, str] | None
+    ) -> tuple[RunDispatch, ...]:
+        """Return dispatches by last change, then id."""
+        ...
+
+    def unreconciled(self, limit: int) -> tuple[RunDispatch, ...]:
+        """Return ended dispatches whose runs were not told yet, oldest first."""
+        ...
+
+    def mark_reconciled(self, dispatch_ids: Sequence[str]) -> None:
+        """Record that the runs of these were told."""
+        ...
+
+    def due_threads(self, limit: int) -> tuple[str, ...]:
+        """Return threads that have a due dispatch and no claimed one, in the order of those dispatches."""
+        ...
+
+    def next_due_at(self) -> int | None:
+        """Return when the next dispatch of a thread without a claimed one is due."""
+        ...
+
+    def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
+        """Return threads that have queued dispatches, by id."""
+        ...
+
+    def count_queued(self, thread_id: str, at_most: int) -> int:
+        """Count a thread's queued dispatches, no further than `at_most`."""
+        ...
+
+    def count_by_status(self) -> dict[RunDispatchStatus, int]:
+        """Count all dispatches, by walking an index: for gauges, at long intervals."""
+        ...
+
+    def discard(self, dispatch_id: str) -> RunDispatch | None:
+        """Remove a dead letter for good; None when it is none."""
+        ...
+
+    def purge_some(self, older_than: int, dead_letters_older_than: int | None) -> int:
+        """Remove some of what ended before and return how many; 0 when nothing is left."""
+        ...
+
+
+class ThreadTables(Protocol):
+    """Threads, runs, what executors keep and what was spent."""
+
+    def load(self, thread_id: str) -> Thread | None:
+        """Return one thread."""
+        ...
+
+    def made(self, thread_id: str) -> Thread:
+        """Return the thread; a missing one is stored first."""
+        ...
+
+    def save(self, thread: Thread) -> None:
+        """Store a thread as given but for `message_count`.
+
+        Raises:
+            UnknownThread, InvalidRecord: as `ThreadStore.save_thread` says.
+        """
+        ...
+
+    def below(self, thread_id: str) -> list[str]:
+        """Return the thread's children, their children and so on."""
+        ...
+
+    def delete(self, thread_id: str, children: Literal["detach", "reject", "cascade"]) -> bool:
+        """Remove a thread with its messages and runs; False when there is none.
+
+        Raises:
+            InvalidRecord: it has children and they are to prevent it.
+        """
+        ...
+
+    def list(self, query: ThreadQuery, limit: int) -> tuple[Thread, ...]:
+        """Return threads by id."""
+        ...
+
+    def create_run(self, run: RunRecord, body: str) -> None:
+        """Store a new run and move its thread's pointers; a missing thread is made.
+
+        Raises:
+            DuplicateRecord: a run with this id exists.
+        """
+        ...
+
+    def load_run(self, run_id: str) -> RunRecord | None:
+        """Return one run."""
+        ...
+
+    def latest_runs(self, thread_id: str, limit: int) -> tuple[RunRecord, ...]:
+        """Return the thread's newest runs by `updated_at`, then `created_at`, the newest first."""
+        ...
+
+    def list_runs(self, query: RunQuery, limit: int) -> tuple[RunRecord, ...]:
+        """Return runs by run id."""
+        ...
+
+    def submission_facts(self, thread_id: str, run_id: str | None) -> SubmissionFacts:
+        """Return what a submission to the thread is decided on."""
+        ...
+
+    def state(self, thread_id: str) -> dict[str, Json] | None:
+        """Return what executors keep for the thread."""
+        ...
+
+    def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
+        """Return what each scope has spent so far."""
+        ...
+
+
+class MessageTables(Protocol):
+    """Messages of threads: committed ones, and those that wait to be read."""
+
+    def all(self, thread_id: str) -> tuple[Message, ...]:
+        """Return all committed messages in order."""
+        ...
+
+    def named(self, thread_id: str, message_ids: Sequence[str]) -> tuple[MessageRecord, ...]:
+        """Return those committed messages, in the order of the thread."""
+        ...
+
+    def list(self, thread_id: str, query: MessageQuery, limit: int) -> tuple[MessageRecord, ...]:
+        """Return committed messages in order of `seq`."""
+        ...
+
+    def delete(self, thread_id: str) -> int:
+        """Remove a thread's committed messages; numbering goes on."""
+        ...
+
+    def waiting(self, thread_id: str) -> tuple[PendingMessage, ...]:
+        """Return what waits on a thread, in order."""
+        ...
+
+    def append_waiting(
+        self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
+    ) -> tuple[PendingMessage, ...]:
+        """Add messages behind those that wait; the thread is there, or is made by the caller.
+
+        Raises:
+            InvalidRecord: they could not be committed as they are.
+            DuplicateRecord: an id waits or is committed.
+        """
+        ...
+
+    def edit_waiting(self, thread_id: str, message: Message, expected_revision: int | None) -> PendingMessage:
+        """Replace a message under its id; see `ThreadStore.edit_pending`."""
+        ...
+
+    def retract_waiting(
+        self, thread_id: str, pending_id: str, expected_revision: int | None
+    ) -> PendingMessage:
+        """Take back a message; see `ThreadStore.retract_pending`."""
+        ...
+
+    def reorder_waiting(
+        self, thread_id: str, order: Sequence[str], expected: Sequence[PendingVersion] | None
+    ) -> tuple[PendingMessage, ...]:
+        """Put all that waits into this order; see `ThreadStore.reorder_pending`."""
+        ...
+
+    def threads_with_waiting(self, limit: int, after: str) -> tuple[str, ...]:
+        """Return threads on which something waits, by id."""
+        ...
+
+
+class RunTables(Protocol):
+    """Dispatches, threads and messages, and the steps that write to all of them."""
+
+    @property
+    def dispatches(self) -> DispatchTables:
+        """The queue."""
+        ...
+
+    @property
+    def threads(self) -> ThreadTables:
+        """Threads and runs."""
+        ...
+
+    @property
+    def messages(self) -> MessageTables:
+        """Messages, committed and waiting."""
+        ...
+
+    def at(self, now: int) -> Self:
+        """Return the same rows at another instant."""
+        ...
+
+    def commit(self, step: ThreadCommit) -> Committed | StaleClaim:
+        """Write a step of a thread; one whose claim was lost is refused before anything else is written.
+
+        Raises:
+            PostroomError: as `CommitCoordinator.commit` says; the change is to be undone.
+        """
+        ...
+
+    def append_waiting(
+        self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
+    ) -> tuple[PendingMessage, ...]:
+        """Add messages behind those that wait; a missing thread is made.
+
+        Raises:
+            InvalidRecord, DuplicateRecord: as `ThreadStore.append_pending` says.
+        """
+        ...
+
+
+class EventTables(Protocol):
+    """The event log, with scopes and sequences without gaps."""
+
+    def at(self, now: int) -> Self:
+        """Return the same rows at another instant."""
+        ...
+
+    def append(self, drafts: Sequence[CanonicalEventDraft]) -> tuple[CanonicalEvent, ...]:
+        """Add events to the end of their scopes; a key that was used gives its first event back.
+
+        Raises:
+            IdempotencyConflict, VersionConflict: as `EventStore.append` says.
+        """
+        ...
+
+    def newest(self, scope: str) -> int:
+        """Return the number of the newest event of a scope, 0 when there is none."""
+        ...
+
+    def behind(self, scope: str, after: int, limit: int) -> EventPage:
+        """Return the events of a scope behind a cursor.
+
+        Raises:
+            CursorAhead, CursorExpired: as `EventStore.list` says.
+        """
+        ...
+
+    def load(self, event_id: str) -> CanonicalEvent | None:
+        """Return one event."""
+        ...
+
+
+class OutboxTables(Protocol):
+    """Effects outside the database, stored with the change that asks for them.
+
+    Who claims, answers or revives holds the lock of the effect's line.
+    """
+
+    def at(self, now: int) -> Self:
+        """Return the same rows at another instant."""
+        ...
+
+    def enqueue(self, drafts: Sequence[OutboxDraft]) -> tuple[OutboxMessage, ...]:
+        """Store effects; a key that was used gives its first effect back.
+
+        Raises:
+            IdempotencyConflict: the key was used with another payload.
+        """
+        ...
+
+    def line_of(self, outbox_id: str) -> str | None:
+        """Return the lock of an effect's lane and target, which never change."""
+        ...
+
+    def claim(self, lane: str, target: str, *, lease_ms: int, limit: int) -> tuple[OutboxMessage, ...]:
+        """Take what is due, oldest first; what is due again after its last attempt becomes a dead letter."""
+        ...
+
+    def ack(self, outbox_id: str, token: str) -> bool:
+        """Record that the effect was performed; False when the claim was lost."""
+        ...
+
+    def nack(self, outbox_id: str, token: str, *, error: str, delay_ms: int, final: bool) -> NackOutcome:
+        """Give it back for later, or to the dead letters when its attempts are used up or it is `final`."""
+        ...
+
+    def dead_letters(self, *, lane: str | None, after: str, limit: int) -> tuple[OutboxMessage, ...]:
+        """Return dead letters by id, of one lane where that is asked."""
+        ...
+
+    def revive(self, outbox_id: str) -> OutboxMessage | None:
+        """Make a dead letter pending again, due now, its attempts counted anew; None when it is none."""
+        ...
+
+    def purge(self, older_than: int, limit: int) -> int:
+        """Remove the oldest of what was delivered, and return how many."""
+        ...

@@ -1,0 +1,136 @@
+"""The part of a transaction that chats stand on, a short list of statements; it decides nothing itself."""
+
+from collections.abc import Collection
+from typing import Protocol
+
+from postroom.contracts.chat import (
+    ChatSession,
+    InboundDraft,
+    InboundKey,
+    InboundMessage,
+    InboundMove,
+    InboundStatus,
+    SessionThread,
+)
+from postroom.contracts.chat_people import PairingRequest, Person
+
+
+class ChatTables(Protocol):
+    """What the chat gateway keeps: inbound messages, sessions and people.
+
+    A row that does not read back raises StoreCorrupt. Listings leave out what was set aside for that.
+    """
+
+    def inbound(self, key: InboundKey) -> InboundMessage | None:
+        """Return the inbound message with this key."""
+        ...
+
+    def inbound_by_id(self, inbound_ids: Collection[int], *, readable: bool = False) -> list[InboundMessage]:
+        """Return those of these inbound messages that exist, by id; the readable ones, or all."""
+        ...
+
+    def open_inbound(
+        self, *, status: InboundStatus | None, session_key: str | None, after: int, limit: int
+    ) -> list[InboundMessage]:
+        """Return open messages by id, of one status and one session where that is asked."""
+        ...
+
+    def newest_inbound(self, platform: str, *, limit: int) -> list[InboundMessage]:
+        """Return the messages of a platform that were received last, the newest first."""
+        ...
+
+    def count_inbound(self) -> dict[InboundStatus, int]:
+        """Count all messages by status."""
+        ...
+
+    def insert_inbound(self, draft: InboundDraft, now: int) -> InboundMessage:
+        """Store a message, which waits."""
+        ...
+
+    def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:
+        """Store what becomes of these messages, save of those that have the status already."""
+        ...
+
+    def put_body(self, message: InboundMessage) -> None:
+        """Store the body and the revision of a message."""
+        ...
+
+    def purge_inbound(self, *, older_than: int, limit: int) -> int:
+        """Remove messages that are not open, those changed longest ago first; return how many."""
+        ...
+
+    def session(self, session_key: str) -> ChatSession | None:
+        """Return one session."""
+        ...
+
+    def sessions(self, *, after: str, limit: int) -> list[ChatSession]:
+        """Return sessions by key."""
+        ...
+
+    def put_session(self, session: ChatSession) -> None:
+        """Store a session, or replace the one with its key."""
+        ...
+
+    def thread(self, thread_id: str) -> SessionThread | None:
+        """Return this thread of a session."""
+        ...
+
+    def threads(self, session_key: str, *, title: str | None, limit: int) -> list[SessionThread]:
+        """Return a session's threads, the last active first; those of one title when it is given."""
+        ...
+
+    def put_thread(self, thread: SessionThread) -> None:
+        """Store a thread of a session, or its new title and activity."""
+        ...
+
+    def person(self, platform: str, user_id: str) -> Person | None:
+        """Return somebody who was let in."""
+        ...
+
+    def people(self, *, platform: str | None, after: tuple[str, str], limit: int) -> list[Person]:
+        """Return those who were let in, by platform and id."""
+        ...
+
+    def put_person(self, person: Person) -> Person:
+        """Store a person, or a known one's new role and name; return what is stored."""
+        ...
+
+    def drop_person(self, platform: str, user_id: str) -> bool:
+        """Remove a person; False when there was none."""
+        ...
+
+    def requests(self, *, platform: str | None, now: int, limit: int) -> list[PairingRequest]:
+        """Return the requests that are open at an instant, the oldest first."""
+        ...
+
+    def request_of(self, platform: str, user_id: str) -> PairingRequest | None:
+        """Return a person's request, whether it is open or has ended."""
+        ...
+
+    def request_with_code(self, platform: str, code_hash: str, now: int) -> PairingRequest | None:
+        """Return the oldest open request with this hash."""
+        ...
+
+    def put_request(self, request: PairingRequest) -> None:
+        """Store a request in place of a former one of the same person."""
+        ...
+
+    def drop_request(self, platform: str, user_id: str) -> None:
+        """Remove a person's request."""
+        ...
+
+    def drop_ended_requests(self, platform: str, *, now: int, asked_until: int) -> None:
+        """Remove requests that have ended and were made so long ago that their people may ask again."""
+        ...
+
+    def drop_requests(self, platform: str) -> int:
+        """Remove all requests of a platform; return how many."""
+        ...
+
+    def guesses(self, platform: str) -> tuple[int, int]:
+        """Return the wrong guesses on a platform, and until when it is locked."""
+        ...
+
+    def put_guesses(self, platform: str, *, wrong: int, locked_until: int) -> None:
+        """Store the wrong guesses on a platform, and until when it is locked."""
+        ...

@@ -1,0 +1,84 @@
+"""The environment of a program, and which parts of it may be shown when the program fails."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.messages import storable
+from postroom.contracts.runners import Runner
+
+PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SHELL"})
+"""Copied from the server's environment, with every `LC_...`; nothing else is."""
+MASK: Final = "[masked]"
+AGENT: Final = "POSTROOM_AGENT"
+HOUSE: Final = "POSTROOM_HOUSE"
+INSTANCE: Final = "POSTROOM_INSTANCE"
+RUN: Final = "POSTROOM_RUN"
+DISPATCH: Final = "POSTROOM_DISPATCH"
+_SECRET: Final = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
+_SHORTEST_LINE: Final = 8
+_SHORTEST_BEGIN: Final = 4
+
+
+def child_environment(
+    runner: Runner, server: Mapping[str, str], told: Mapping[str, str], marks: Mapping[str, str]
+) -> dict[str, str]:
+    """Return a program's whole environment; what comes later in the arguments wins.
+
+    Names in `pass_env` that the server does not have are passed over.
+    """
+    taken = {
+        name: value
+        for name, value in server.items()
+        if name in PASSED or name.startswith("LC_") or name in runner.pass_env
+    }
+    said = {name: storable(value).replace("\0", "") for name, value in {**told, **marks}.items()}
+    return {**taken, **runner.env, **said}
+
+
+def marks(activation: RunActivation, *, house: str, instance: str) -> dict[str, str]:
+    """Return the variables by which a program is found again and knows what it runs for."""
+    return {
+        "POSTROOM_THREAD": activation.thread_id,
+        RUN: activation.run_id or "",
+        DISPATCH: activation.trace.dispatch_id or "",
+        HOUSE: house,
+        INSTANCE: instance,
+    }
+
+
+def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the values of variables whose names say that they are secret, the longest first.
+
+    Of a value of several lines each longer line counts as well: a program may show one alone.
+    """
+    found: set[str] = set()
+    for name, value in environment.items():
+        if _SECRET.search(name) and value.strip():
+            lines = (line.strip() for line in value.splitlines())
+            found |= {value, value.strip(), *(line for line in lines if len(line) >= _SHORTEST_LINE)}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def masked(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
+    """Return the text with every secret in it masked.
+
+    Of a text whose beginning was cut off, what it begins with may be a part of a secret, and it may be
+    nothing else; a text may end within a secret, when its writer was ended. These parts are masked as well.
+    """
+    known = tuple(secrets)
+    if is_cut and any(text in secret for secret in known):
+        return MASK
+    if is_cut and (length := max((_overlap(secret, text) for secret in known), default=0)):
+        text = MASK + text[length:]
+    for secret in known:
+        text = text.replace(secret, MASK)
+    length = max((_overlap(text, secret) for secret in known), default=0)
+    return text[:-length] + MASK if length >= _SHORTEST_BEGIN else text
+
+
+def _overlap(left: str, right: str) -> int:
+    """Return the length of the longest end of `left` that `right` begins with."""
+    most = min(len(left), len(right))
+    return next((length for length in range(most, 0, -1) if right.startswith(left[-length:])), 0)

@@ -1,0 +1,180 @@
+"""Starts programs for runs, each with a note on disk, and watches them."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from postroom.concurrency import SystemTimer
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.agent_events import EventSink
+from postroom.contracts.clock import Clock, SystemClock, Timer
+from postroom.contracts.errors import (
+    CommandBusy,
+    CommandNotStarted,
+    ConfigError,
+    PostroomError,
+)
+from postroom.contracts.executor import RunControl
+from postroom.contracts.runners import Runner
+from postroom.executors.processes.active import ActiveRun, ActiveRuns
+from postroom.executors.processes.child_environment import HOUSE, INSTANCE, child_environment, marks
+from postroom.executors.processes.limits import CommandLimits
+from postroom.executors.processes.machine import Machine
+from postroom.executors.processes.orphans import Orphans
+from postroom.executors.processes.output import Tail
+from postroom.executors.processes.records import Records
+from postroom.executors.processes.starting import NO_ROOM, Launch, started
+from postroom.executors.processes.supervision import Ended, Supervision, Talk, Watch
+
+_LOG = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRunner:
+    """Starts and watches the programs of one house; shared by its executors."""
+
+    clock: Clock
+    timer: Timer
+    machine: Machine
+    records: Records
+    limits: CommandLimits
+    house: str
+    server: Mapping[str, str] = field(repr=False)
+    running: list[ActiveRuns] = field(default_factory=list)
+    """The runs of each executor of this server: their programs are no orphans."""
+
+    @classmethod
+    def at(
+        cls,
+        folder: Path,
+        *,
+        house: str,
+        server: Mapping[str, str],
+        clock: Clock | None = None,
+        timer: Timer | None = None,
+        limits: CommandLimits | None = None,
+    ) -> "ProcessRunner":
+        """Return the runner of a house; nothing is started or written.
+
+        Raises:
+            ConfigError: the house has no name, the folder is not absolute, or the system has no sessions of
+                processes.
+        """
+        if sys.platform == "win32":
+            raise ConfigError("programs as agents need process groups", remedy="run it on Linux or macOS")
+        if not house.strip() or "\0" in house or not folder.is_absolute():
+            raise ConfigError("programs as agents need a house's name and an absolute folder", value=house)
+        machine = Machine()
+        return cls(
+            clock=clock or SystemClock(),
+            timer=timer or SystemTimer(),
+            machine=machine,
+            records=Records(folder, machine),
+            limits=limits or CommandLimits(),
+            house=house,
+            server=dict(server),
+        )
+
+    def instances(self) -> frozenset[str]:
+        """Return the markers of all runs that execute here."""
+        return frozenset().union(*(runs.instances() for runs in self.running))
+
+    def orphans(self) -> Orphans:
+        """Return the finder of programs that other servers left behind."""
+        return Orphans(self.records, self.machine, self.house, limits=self.limits, timer=self.timer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A run for a program to execute; `told` goes into its environment."""
+
+    activation: RunActivation
+    control: RunControl
+    active: ActiveRun
+    runner: Runner
+    sink: EventSink
+    told: Mapping[str, str]
+
+
+class Program:
+    """Starts a run's program, once or again, and keeps a note beside it while any process of it is left."""
+
+    def __init__(self, process_runner: ProcessRunner, work: Work) -> None:
+        self._with = process_runner
+        self._work = work
+        self._marks = marks(work.activation, house=process_runner.house, instance=work.active.instance)
+        self.environment = child_environment(work.runner, process_runner.server, work.told, self._marks)
+
+    async def run(self, launch: Launch, talk: Talk, errors: Tail) -> Ended | None:
+        """Run the program to its end; None when it was asked to end before it was started.
+
+        Not to be cancelled: who wants it to end asks it by the active run's `stop`.
+
+        Raises:
+            CommandNotStarted, PromptTooLong, CommandBusy: it was not started; nothing of it is left.
+        """
+        active = self._work.active
+        if active.stop.is_ending:
+            return None
+        try:
+            process, since = await asyncio.to_thread(self._started, launch)
+        except PostroomError:
+            await self._forget()
+            raise
+        supervision = Supervision(process, self._watch(since), active.stop, talk=talk, errors=errors)
+        ended = await supervision.end()
+        if ended.left:
+            pids = [one.pid for one in ended.left]
+            _LOG.error("command.processes_left", run_id=active.identity.run_id, pids=pids)
+        else:
+            await self._forget()
+        return ended
+
+    async def _forget(self) -> None:
+        """Remove the note of the program: none of its processes is left."""
+        await asyncio.to_thread(self._with.records.remove, self._work.active.instance)
+
+    def _started(self, launch: Launch) -> "tuple[subprocess.Popen[bytes], int]":
+        identity, records = self._work.active.identity, self._with.records
+        with notes_kept():
+            record = records.begin(
+                instance=self._work.active.instance,
+                house=self._with.house,
+                run_id=identity.run_id,
+                dispatch_id=identity.dispatch_id or "",
+            )
+        process = started(launch)
+        try:
+            return process, records.has_started(record, process.pid)
+        except OSError as error:  # it runs: its marker alone tells it then
+            _LOG.warning("command.pid_not_noted", run_id=identity.run_id, reason=str(error))
+            return process, 0
+
+    def _watch(self, since: int) -> Watch:
+        return Watch(
+            runner=self._work.runner,
+            limits=self._with.limits,
+            clock=self._with.clock,
+            timer=self._with.timer,
+            machine=self._with.machine,
+            marks=tuple((name, self._marks[name]) for name in (HOUSE, INSTANCE)),
+            since=since,
+        )
+
+
+@contextmanager
+def notes_kept() -> Iterator[None]:
+    """Translate a failure to write a note; without a note nothing is started."""
+    try:
+        yield
+    except OSError as error:
+        what = f"the private folder for programs cannot be written: {error.strerror}"
+        raise (CommandBusy if error.errno in NO_ROOM else CommandNotStarted)(
+            what, remedy="give the server's user write access to it, and free space"
+        ) from error

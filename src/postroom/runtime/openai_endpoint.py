@@ -1,0 +1,167 @@
+"""One endpoint behind the OpenAI SDK; the only module that imports the SDK and its HTTP client.
+
+The SDK owns the connection, the request's headers and the server-sent events. This module keeps what the SDK
+leaves open: nothing is retried twice, an endless line does not fill the memory, the environment of the
+process adds no key, and every failure is one of our kinds without the key in its text.
+"""
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from postroom.contracts.errors import (
+    ConfigError,
+    InferenceError,
+    InferenceTimeout,
+    MissingExtra,
+    ProviderFailed,
+    RequestRefused,
+    StreamInterrupted,
+)
+from postroom.runtime.openai_errors import failure_in_stream, failure_of
+
+try:
+    import httpx2
+    import openai
+    from openai.types.chat import ChatCompletionChunk
+except ImportError as error:
+    raise MissingExtra(
+        f"the OpenAI-compatible model needs {error.name}, which is not installed",
+        value=error.name,
+        remedy='pip install "postroom[openai]"',
+    ) from error
+
+LARGEST_LINE = 8 * 1024 * 1024
+LARGEST_REFUSAL = 64 * 1024
+CONNECT_SECONDS = 10.0
+
+
+class Endpoint:
+    """One endpoint and the connections to it; the key is sent, and shown nowhere."""
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str | None,
+        *,
+        silence_ms: int,
+        proxy: str | None = None,
+        verify: ssl.SSLContext | bool = True,
+    ) -> None:
+        self._url = _address(base_url)
+        self._key = api_key or ""
+        self._client = openai.AsyncOpenAI(
+            base_url=self._url,
+            api_key=self._key or "none",
+            admin_api_key="",  # an empty text keeps the SDK from looking into the environment
+            max_retries=0,
+            http_client=httpx2.AsyncClient(
+                timeout=httpx2.Timeout(silence_ms / 1000, connect=CONNECT_SECONDS),
+                headers={"Accept-Encoding": "identity"},  # what is bounded is what is read
+                event_hooks={"response": [_bound]},
+                proxy=proxy,
+                verify=verify,
+                trust_env=False,
+            ),
+        )
+        left_out = ["OpenAI-Organization", "OpenAI-Project", *([] if self._key else ["Authorization"])]
+        self._headers = dict.fromkeys(left_out, openai.omit)
+
+    def __repr__(self) -> str:
+        return f"Endpoint({str(self._url)!r})"
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    @asynccontextmanager
+    async def chunks(
+        self, body: dict[str, Any], *, now: int
+    ) -> AsyncIterator[AsyncIterator[ChatCompletionChunk]]:
+        """Send a request and yield the chunks of the answer as they come.
+
+        Raises:
+            InferenceError: the endpoint refused, could not be reached, or broke off.
+        """
+        begun = False
+        try:
+            stream: openai.AsyncStream[ChatCompletionChunk]
+            stream = await self._client.chat.completions.create(**body, extra_headers=self._headers)
+            async with stream:
+                if stream.response.headers.get("content-type", "").startswith("application/json"):
+                    raise RequestRefused("the model's endpoint does not stream its answers")
+                begun = True
+                yield aiter(stream)
+        except openai.APITimeoutError as error:
+            raise InferenceTimeout("the model's endpoint was silent for too long") from error
+        except openai.APIConnectionError as error:
+            if begun:
+                raise StreamInterrupted("the connection broke before the answer was whole") from error
+            cause = self._hidden(error.__cause__ or error)
+            raise ProviderFailed(f"the model's endpoint cannot be reached: {cause}") from error
+        except openai.APIStatusError as error:
+            raise self._told(
+                failure_of(error.status_code, error.response.headers, error.body, now=now)
+            ) from None
+        except openai.APIError as error:
+            raise self._told(failure_in_stream(error.body)) from None
+        except (ValueError, RecursionError) as error:
+            raise ProviderFailed("the model's endpoint sent what is no JSON") from error
+
+    def _told(self, failure: InferenceError) -> InferenceError:
+        """Return the failure without the key, which some endpoints repeat in what they say."""
+        failure.message = self._hidden(failure.message)
+        failure.args = (failure.message,)
+        return failure
+
+    def _hidden(self, text: object) -> str:
+        return str(text).replace(self._key, "***") if self._key else str(text)
+
+
+def _address(base_url: str) -> httpx2.URL:
+    try:
+        url = httpx2.URL(base_url.rstrip("/"))
+    except httpx2.InvalidURL as error:
+        raise ConfigError(f"{base_url!r} is no address of an endpoint", value=base_url) from error
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError(f"{base_url!r} is no address of an endpoint", value=base_url)
+    return url
+
+
+async def _bound(response: httpx2.Response) -> None:
+    if isinstance(response.stream, httpx2.AsyncByteStream):
+        kind = _Events if response.status_code == httpx2.codes.OK else _Refusal
+        response.stream = kind(response.stream)
+
+
+class _Events(httpx2.AsyncByteStream):
+    """The events of an answer; the last one counts although no blank line ends it."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        length = 0
+        async for piece in self._stream:
+            end = piece.rfind(b"\n")
+            length = len(piece) - end - 1 if end >= 0 else length + len(piece)
+            if length > LARGEST_LINE:
+                raise ProviderFailed("the model's endpoint sent an event that is too large")
+            yield piece
+        yield b"\n\n"
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Refusal(_Events):
+    """The begin of what an endpoint says when it refuses."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        length = 0
+        async for piece in self._stream:
+            yield piece[: LARGEST_REFUSAL - length]
+            length += len(piece)
+            if length >= LARGEST_REFUSAL:
+                return

@@ -1,0 +1,159 @@
+"""Keeps who may write in chats, and who asks to."""
+
+from dataclasses import replace
+
+from typing_extensions import override
+
+from postroom.contracts.chat import MAX_INBOUND
+from postroom.contracts.chat_people import ChatPeople, PairingRequest, PairingRules, Person, PersonRole
+from postroom.contracts.errors import QueueFull
+from postroom.contracts.transactions import Store, Transaction
+from postroom.stores.chats.rows import page, refuse_unfit
+
+
+class StoredPeople(ChatPeople):
+    """Who may write, and who asks to, in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    @override
+    def storage_identity(self) -> str | None:
+        return self._store.identity
+
+    @override
+    async def person(self, platform: str, user_id: str) -> Person | None:
+        return await self._store.read(lambda tx: tx.chats.person(platform, user_id))
+
+    @override
+    async def people(
+        self, *, platform: str | None = None, after: tuple[str, str] = ("", ""), limit: int = MAX_INBOUND
+    ) -> tuple[Person, ...]:
+        return tuple(
+            await self._store.read(
+                lambda tx: tx.chats.people(platform=platform, after=after, limit=page(limit))
+            )
+        )
+
+    @override
+    async def let_in(self, person: Person, *, now: int | None = None) -> Person:
+        refuse_unfit(person.name, platform=person.platform, user_id=person.user_id)
+
+        def change(tx: Transaction) -> Person:
+            _lock(tx, person.platform)
+            return tx.chats.put_person(replace(person, added_at=_at(tx, now)))
+
+        return await self._store.write(change, key=person.platform)
+
+    @override
+    async def shut_out(self, platform: str, user_id: str) -> bool:
+        return await self._store.write(lambda tx: tx.chats.drop_person(platform, user_id), key=platform)
+
+    @override
+    async def ask(
+        self, request: PairingRequest, rules: PairingRules, *, now: int | None = None
+    ) -> PairingRequest:
+        platform, user_id = request.platform, request.user_id
+        refuse_unfit(request.name, platform=platform, user_id=user_id, code_hash=request.code_hash)
+
+        def change(tx: Transaction) -> PairingRequest:
+            _lock(tx, platform)
+            at = _at(tx, now)
+            _refuse_locked(tx, platform, at)
+            _refuse_too_soon(tx.chats.request_of(platform, user_id), rules, at)
+            waiting = tx.chats.requests(platform=platform, now=at, limit=rules.most_open + 1)
+            if len([one for one in waiting if one.user_id != user_id]) >= rules.most_open:
+                raise QueueFull(
+                    f"as many wait to be let in on {platform!r} as may",
+                    value=platform,
+                    remedy="ask again when some were answered",
+                )
+            kept = replace(request, asked_at=at, expires_at=at + rules.code_ms)
+            tx.chats.drop_ended_requests(platform, now=at, asked_until=at - rules.ask_again_ms)
+            tx.chats.put_request(kept)
+            return kept
+
+        return await self._store.write(change, key=platform)
+
+    @override
+    async def redeem(
+        self,
+        platform: str,
+        code_hash: str,
+        rules: PairingRules,
+        *,
+        role: PersonRole = PersonRole.MEMBER,
+        now: int | None = None,
+    ) -> Person | None:
+        def change(tx: Transaction) -> Person | None:
+            _lock(tx, platform)
+            at = _at(tx, now)
+            wrong = _refuse_locked(tx, platform, at)
+            found = tx.chats.request_with_code(platform, code_hash, at)
+            if found is None:
+                if wrong + 1 >= rules.most_wrong:
+                    tx.chats.put_guesses(platform, wrong=0, locked_until=at + rules.locked_ms)
+                else:
+                    tx.chats.put_guesses(platform, wrong=wrong + 1, locked_until=0)
+                return None
+            tx.chats.put_guesses(platform, wrong=0, locked_until=0)
+            tx.chats.drop_request(platform, found.user_id)
+            return tx.chats.put_person(
+                Person(platform=platform, user_id=found.user_id, role=role, name=found.name, added_at=at)
+            )
+
+        return await self._store.write(change, key=platform)
+
+    @override
+    async def requests(
+        self, *, platform: str | None = None, now: int | None = None
+    ) -> tuple[PairingRequest, ...]:
+        def look(tx: Transaction) -> tuple[PairingRequest, ...]:
+            return tuple(tx.chats.requests(platform=platform, now=_at(tx, now), limit=MAX_INBOUND))
+
+        return await self._store.read(look)
+
+    @override
+    async def forget_requests(self, platform: str) -> int:
+        def change(tx: Transaction) -> int:
+            _lock(tx, platform)
+            tx.chats.put_guesses(platform, wrong=0, locked_until=0)
+            return tx.chats.drop_requests(platform)
+
+        return await self._store.write(change, key=platform)
+
+
+def _refuse_too_soon(former: PairingRequest | None, rules: PairingRules, now: int) -> None:
+    if former is not None and now - former.asked_at < rules.ask_again_ms:
+        raise QueueFull(
+            f"{former.user_id!r} asked a short while ago",
+            value=former.user_id,
+            remedy="ask again later",
+            details={"again_at": former.asked_at + rules.ask_again_ms},
+        )
+
+
+def _refuse_locked(tx: Transaction, platform: str, now: int) -> int:
+    """Return the wrong guesses on a platform.
+
+    Raises:
+        QueueFull: they have locked it.
+    """
+    wrong, locked_until = tx.chats.guesses(platform)
+    if now < locked_until:
+        raise QueueFull(
+            f"pairing on {platform!r} is locked after too many wrong codes",
+            value=platform,
+            remedy="try again later, or have an owner let the person in",
+            details={"locked_until": locked_until},
+        )
+    return wrong
+
+
+def _lock(tx: Transaction, platform: str) -> None:
+    tx.lock(f"pairing:{platform}")
+
+
+def _at(tx: Transaction, now: int | None) -> int:
+    return tx.now() if now is None else now

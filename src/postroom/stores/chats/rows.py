@@ -1,0 +1,190 @@
+"""One mapper a record of chats; what does not read back is named, and what cannot be written is refused."""
+
+from typing import Any
+
+from postroom.contracts.chat import (
+    MAX_INBOUND,
+    ChatSession,
+    InboundKey,
+    InboundMessage,
+    InboundStatus,
+    SessionThread,
+)
+from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
+from postroom.contracts.errors import InvalidRecord, StoreCorrupt
+from postroom.contracts.messages import Json
+from postroom.stores.codec import decode_json, encode
+from postroom.stores.sql_transaction import Row
+
+_ESCAPE = "\x1a"
+
+
+def kept(text: str | None) -> str | None:
+    """Return free text as a database can keep it, which takes every character but U+0000."""
+    if text is None or ("\0" not in text and _ESCAPE not in text):
+        return text
+    return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
+
+
+def told(text: str | None) -> str | None:
+    """Return free text as it was before `kept`."""
+    if text is None or _ESCAPE not in text:
+        return text
+    return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
+
+
+def unreadable(kind: str, row_id: str, reason: object) -> StoreCorrupt:
+    """Return the failure of a row that does not read back; the facts name it for whoever sets it aside."""
+    return StoreCorrupt(
+        f"{kind} {row_id!r} does not read back: {reason}",
+        value=row_id,
+        details={"kind": kind, "id": row_id, "reason": str(reason)},
+    )
+
+
+def page(limit: int) -> int:
+    """Return how much a listing holds that was asked for so much."""
+    return max(0, min(limit, MAX_INBOUND))
+
+
+def inbound(row: Row) -> InboundMessage:
+    """Map a row of `chat_lines`.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    try:
+        return InboundMessage(
+            inbound_id=row[0],
+            key=InboundKey(platform=row[1], account=row[2], chat_id=row[3], message_id=row[4]),
+            session_key=row[5],
+            sender_id=row[6],
+            body=_fields(row[7], "body"),
+            status=InboundStatus(row[8]),
+            received_at=row[9],
+            updated_at=row[10],
+            revision=row[11],
+            thread_id=row[12],
+            reason=told(row[13]),
+        )
+    except (ValueError, StoreCorrupt) as error:
+        raise unreadable("line", str(row[0]), error) from error
+
+
+def session(row: Row) -> ChatSession:
+    """Map a row of `chat_sessions`.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    try:
+        return ChatSession(
+            session_key=row[0],
+            thread_id=row[1],
+            source=_fields(row[2], "source"),
+            title=told(row[3]),
+            settings=_fields(row[4], "settings"),
+            created_at=row[5],
+            updated_at=row[6],
+            active_at=row[7],
+            revision=row[8],
+        )
+    except StoreCorrupt as error:
+        raise unreadable("session", row[0], error) from error
+
+
+def thread(row: Row) -> SessionThread:
+    """Map a row of `chat_conversations`."""
+    thread_id, session_key, title, created_at, active_at = row
+    return SessionThread(
+        thread_id=thread_id,
+        session_key=session_key,
+        title=told(title),
+        created_at=created_at,
+        active_at=active_at,
+    )
+
+
+def person(row: Row) -> Person:
+    """Map a row of `chat_people`.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    platform, user_id, role, name, added_at = row
+    try:
+        known = PersonRole(role)
+    except ValueError as error:
+        raise unreadable("person", f"{platform} {user_id}", error) from error
+    return Person(platform=platform, user_id=user_id, role=known, name=told(name), added_at=added_at)
+
+
+def request(row: Row) -> PairingRequest:
+    """Map a row of `chat_requests`."""
+    platform, user_id, code_hash, name, asked_at, expires_at = row
+    return PairingRequest(
+        platform=platform,
+        user_id=user_id,
+        code_hash=code_hash,
+        name=told(name),
+        asked_at=asked_at,
+        expires_at=expires_at,
+    )
+
+
+def of_session(session: ChatSession) -> dict[str, object]:
+    """Return the parameters with which a session is stored."""
+    return {
+        "session_key": session.session_key,
+        "thread_id": session.thread_id,
+        "source": json_text(session.source),
+        "title": kept(session.title),
+        "settings": json_text(session.settings),
+        "created_at": session.created_at,
+        "updated_at": session.updated_at,
+        "active_at": session.active_at,
+        "revision": session.revision,
+    }
+
+
+def json_text(fields: dict[str, Json]) -> str:
+    """Return fields as the text that is stored.
+
+    Raises:
+        InvalidRecord: they hold half a character, which no text may.
+    """
+    try:
+        return encode(fields)
+    except UnicodeEncodeError as error:
+        raise InvalidRecord(f"no database can hold a text: {error}") from error
+
+
+def plain(fields: dict[str, Json]) -> dict[str, Json]:
+    """Return fields as they read back: what the caller does to them afterwards changes nothing.
+
+    Raises:
+        InvalidRecord: they hold half a character, which no text may.
+    """
+    return _fields(json_text(fields), "body")
+
+
+def refuse_unfit(*optional: str | None, **needed: str) -> None:
+    """Refuse texts that are needed and blank, and any that hold half a character.
+
+    Raises:
+        InvalidRecord: as said.
+    """
+    for name, text in needed.items():
+        if not text.strip():
+            raise InvalidRecord(f"{name} is blank", value=text)
+    try:
+        "".join(text for text in (*optional, *needed.values()) if text).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRecord(f"no database can hold a text: {error}") from error
+
+
+def _fields(text: str, where: str) -> dict[str, Any]:
+    value = decode_json(text, where=where)
+    if not isinstance(value, dict):
+        raise StoreCorrupt(f"{where} is no object", value=where)
+    return value

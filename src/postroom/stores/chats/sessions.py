@@ -1,0 +1,108 @@
+"""Keeps the sessions of chats, and the threads that they were bound to."""
+
+from dataclasses import replace
+
+from typing_extensions import override
+
+from postroom.contracts.chat import MAX_INBOUND, ChatSession, ChatSessions, SessionThread
+from postroom.contracts.errors import DuplicateRecord, UnknownThread, VersionConflict
+from postroom.contracts.transactions import Store, Transaction
+from postroom.stores.chats.rows import page, plain, refuse_unfit
+
+
+class StoredSessions(ChatSessions):
+    """Sessions of chats in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    @override
+    def storage_identity(self) -> str | None:
+        return self._store.identity
+
+    @override
+    async def load(self, session_key: str) -> ChatSession | None:
+        return await self._store.read(lambda tx: tx.chats.session(session_key))
+
+    @override
+    async def open(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
+        asked = _checked(session)
+
+        def change(tx: Transaction) -> ChatSession:
+            _lock(tx, asked)
+            if known := tx.chats.session(asked.session_key):
+                return known
+            at = tx.now() if now is None else now
+            made = replace(asked, created_at=at, updated_at=at, active_at=asked.active_at or at, revision=1)
+            return _stored(tx, made)
+
+        return await self._store.write(change, key=session.session_key)
+
+    @override
+    async def put(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
+        asked = _checked(session)
+
+        def change(tx: Transaction) -> ChatSession:
+            _lock(tx, asked)
+            stored = tx.chats.session(asked.session_key)
+            if stored is None:
+                raise UnknownThread(f"no session {asked.session_key!r}", value=asked.session_key)
+            if stored.revision != asked.revision:
+                raise VersionConflict(
+                    f"session {asked.session_key!r} is at revision {stored.revision}, not {asked.revision}",
+                    value=asked.session_key,
+                )
+            at = tx.now() if now is None else now
+            changed = replace(asked, created_at=stored.created_at, updated_at=at, revision=asked.revision + 1)
+            return _stored(tx, changed)
+
+        return await self._store.write(change, key=session.session_key)
+
+    @override
+    async def threads(
+        self, session_key: str, *, title: str | None = None, limit: int = MAX_INBOUND
+    ) -> tuple[SessionThread, ...]:
+        return tuple(
+            await self._store.read(lambda tx: tx.chats.threads(session_key, title=title, limit=page(limit)))
+        )
+
+    @override
+    async def thread(self, thread_id: str) -> SessionThread | None:
+        return await self._store.read(lambda tx: tx.chats.thread(thread_id))
+
+    @override
+    async def sessions(self, *, after: str = "", limit: int = MAX_INBOUND) -> tuple[ChatSession, ...]:
+        return tuple(await self._store.read(lambda tx: tx.chats.sessions(after=after, limit=page(limit))))
+
+
+def _checked(session: ChatSession) -> ChatSession:
+    """Return a session that can be stored, as it is now: what is done to its fields later changes nothing."""
+    refuse_unfit(session.title, session_key=session.session_key, thread_id=session.thread_id)
+    return replace(session, source=plain(session.source), settings=plain(session.settings))
+
+
+def _lock(tx: Transaction, session: ChatSession) -> None:
+    """Keep others from the session and from its thread, which no two sessions may have."""
+    tx.lock(f"chat_session:{session.session_key}", f"chat_thread:{session.thread_id}")
+
+
+def _stored(tx: Transaction, session: ChatSession) -> ChatSession:
+    """Store a session, and its thread with its title."""
+    bound = tx.chats.thread(session.thread_id)
+    if bound is not None and bound.session_key != session.session_key:
+        raise DuplicateRecord(f"thread {bound.thread_id!r} is another session's", value=bound.thread_id)
+    if session.title is not None:
+        titled = tx.chats.threads(session.session_key, title=session.title, limit=1)
+        if titled and titled[0].thread_id != session.thread_id:
+            raise DuplicateRecord(f"another thread has the title {session.title!r}", value=session.title)
+    thread = SessionThread(
+        thread_id=session.thread_id,
+        session_key=session.session_key,
+        title=session.title,
+        created_at=session.updated_at,
+        active_at=session.active_at,
+    )
+    tx.chats.put_thread(thread)
+    tx.chats.put_session(session)
+    return session

@@ -1,0 +1,39 @@
+"""What the chat gateway keeps, behind its ports."""
+
+from typing_extensions import override
+
+from postroom.contracts.chat import ChatStores
+from postroom.contracts.transactions import Store
+from postroom.stores.chats.intake_log import StoredIntakeLog
+from postroom.stores.chats.people import StoredPeople
+from postroom.stores.chats.sessions import StoredSessions
+
+
+class StoredChats(ChatStores):
+    """What the gateway keeps, in the store that holds mail and runs."""
+
+    def __init__(self, store: Store, *, is_shared: bool) -> None:
+        self._is_shared = is_shared
+        self._lines = StoredIntakeLog(store)
+        self._sessions = StoredSessions(store)
+        self._people = StoredPeople(store)
+
+    @property
+    @override
+    def is_shared(self) -> bool:
+        return self._is_shared
+
+    @property
+    @override
+    def intake_log(self) -> StoredIntakeLog:
+        return self._lines
+
+    @property
+    @override
+    def sessions(self) -> StoredSessions:
+        return self._sessions
+
+    @property
+    @override
+    def people(self) -> StoredPeople:
+        return self._people

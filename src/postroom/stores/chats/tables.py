@@ -1,0 +1,201 @@
+"""Inbound messages, sessions and people over the named statements of a transaction. Decides nothing."""
+
+from collections.abc import Collection
+from dataclasses import asdict
+from typing import Final
+
+from typing_extensions import override
+
+from postroom.contracts.chat import (
+    ChatSession,
+    InboundDraft,
+    InboundKey,
+    InboundMessage,
+    InboundMove,
+    InboundStatus,
+    SessionThread,
+)
+from postroom.contracts.chat_people import PairingRequest, Person
+from postroom.contracts.tables import ChatTables
+from postroom.stores.chats import rows
+from postroom.stores.sql_transaction import SqlTransaction
+
+_NEWEST: Final = 2**63 - 1
+"""The last id that a row can have."""
+
+
+class SqlChatTables(ChatTables):
+    """The tables of chats within one transaction."""
+
+    def __init__(self, tx: SqlTransaction) -> None:
+        self._tx = tx
+
+    @override
+    def inbound(self, key: InboundKey) -> InboundMessage | None:
+        row = self._tx.one("chats.inbound", asdict(key))
+        return rows.inbound(row) if row else None
+
+    @override
+    def inbound_by_id(self, inbound_ids: Collection[int], *, readable: bool = False) -> list[InboundMessage]:
+        statement = "chats.readable_inbound" if readable else "chats.inbound_by_id"
+        return [rows.inbound(row) for row in self._tx.all(statement, {"ids": _possible(inbound_ids)})]
+
+    @override
+    def open_inbound(
+        self, *, status: InboundStatus | None, session_key: str | None, after: int, limit: int
+    ) -> list[InboundMessage]:
+        values = {
+            "status": status and status.value,
+            "session_key": session_key,
+            "after": max(0, min(after, _NEWEST)),
+            "limit": limit,
+        }
+        statement = "chats.open_inbound" if session_key is None else "chats.open_inbound_of_session"
+        return [rows.inbound(row) for row in self._tx.all(statement, values)]
+
+    @override
+    def newest_inbound(self, platform: str, *, limit: int) -> list[InboundMessage]:
+        found = self._tx.all("chats.newest", {"platform": platform, "limit": limit})
+        return [rows.inbound(row) for row in found]
+
+    @override
+    def count_inbound(self) -> dict[InboundStatus, int]:
+        return {InboundStatus(status): number for status, number in self._tx.all("chats.counts")}
+
+    @override
+    def insert_inbound(self, draft: InboundDraft, now: int) -> InboundMessage:
+        values = {
+            **asdict(draft.key),
+            "session_key": draft.session_key,
+            "sender_id": draft.sender_id,
+            "body": rows.json_text(draft.body),
+            "now": now,
+        }
+        [row] = self._tx.all("chats.receive", values)
+        return rows.inbound(row)
+
+    @override
+    def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:
+        values = {
+            "ids": _possible(inbound_ids),
+            "status": move.status.value,
+            "is_open": move.status.is_open,
+            "thread_id": move.thread_id,
+            "reason": rows.kept(move.reason),
+            "now": now,
+        }
+        self._tx.run("chats.move", values)
+
+    @override
+    def put_body(self, message: InboundMessage) -> None:
+        values = {
+            "line_id": message.inbound_id,
+            "body": rows.json_text(message.body),
+            "revision": message.revision,
+            "now": message.updated_at,
+        }
+        self._tx.run("chats.edit", values)
+
+    @override
+    def purge_inbound(self, *, older_than: int, limit: int) -> int:
+        gone = self._tx.all("chats.purge", {"older_than": older_than, "limit": limit})
+        self._tx.run("chats.forget_purged", {"ids": [str(row[0]) for row in gone]})
+        return len(gone)
+
+    @override
+    def session(self, session_key: str) -> ChatSession | None:
+        row = self._tx.one("chats.session", {"session_key": session_key})
+        return rows.session(row) if row else None
+
+    @override
+    def sessions(self, *, after: str, limit: int) -> list[ChatSession]:
+        return [rows.session(row) for row in self._tx.all("chats.sessions", {"after": after, "limit": limit})]
+
+    @override
+    def put_session(self, session: ChatSession) -> None:
+        self._tx.run("chats.put_session", rows.of_session(session))
+
+    @override
+    def thread(self, thread_id: str) -> SessionThread | None:
+        row = self._tx.one("chats.thread", {"thread_id": thread_id})
+        return rows.thread(row) if row else None
+
+    @override
+    def threads(self, session_key: str, *, title: str | None, limit: int) -> list[SessionThread]:
+        statement = "chats.threads" if title is None else "chats.threads_titled"
+        values = {"session_key": session_key, "title": rows.kept(title), "limit": limit}
+        return [rows.thread(row) for row in self._tx.all(statement, values)]
+
+    @override
+    def put_thread(self, thread: SessionThread) -> None:
+        values = {**asdict(thread), "title": rows.kept(thread.title)}
+        self._tx.run("chats.put_thread", values)
+
+    @override
+    def person(self, platform: str, user_id: str) -> Person | None:
+        row = self._tx.one("chats.person", {"platform": platform, "user_id": user_id})
+        return rows.person(row) if row else None
+
+    @override
+    def people(self, *, platform: str | None, after: tuple[str, str], limit: int) -> list[Person]:
+        statement = "chats.people" if platform is None else "chats.people_of_platform"
+        values = {"platform": platform, "after_platform": after[0], "after_id": after[1], "limit": limit}
+        return [rows.person(row) for row in self._tx.all(statement, values)]
+
+    @override
+    def put_person(self, person: Person) -> Person:
+        values = {**asdict(person), "role": person.role.value, "name": rows.kept(person.name)}
+        [row] = self._tx.all("chats.let_in", values)
+        return rows.person(row)
+
+    @override
+    def drop_person(self, platform: str, user_id: str) -> bool:
+        return self._tx.changed("chats.shut_out", {"platform": platform, "user_id": user_id}) > 0
+
+    @override
+    def requests(self, *, platform: str | None, now: int, limit: int) -> list[PairingRequest]:
+        found = self._tx.all("chats.requests", {"platform": platform, "now": now, "limit": limit})
+        return [rows.request(row) for row in found]
+
+    @override
+    def request_of(self, platform: str, user_id: str) -> PairingRequest | None:
+        row = self._tx.one("chats.request_of", {"platform": platform, "user_id": user_id})
+        return rows.request(row) if row else None
+
+    @override
+    def request_with_code(self, platform: str, code_hash: str, now: int) -> PairingRequest | None:
+        values = {"platform": platform, "code_hash": code_hash, "now": now}
+        row = self._tx.one("chats.request_with_code", values)
+        return rows.request(row) if row else None
+
+    @override
+    def put_request(self, request: PairingRequest) -> None:
+        self._tx.run("chats.put_request", {**asdict(request), "name": rows.kept(request.name)})
+
+    @override
+    def drop_request(self, platform: str, user_id: str) -> None:
+        self._tx.run("chats.forget_request", {"platform": platform, "user_id": user_id})
+
+    @override
+    def drop_ended_requests(self, platform: str, *, now: int, asked_until: int) -> None:
+        values = {"platform": platform, "now": now, "asked_until": asked_until}
+        self._tx.run("chats.drop_ended_requests", values)
+
+    @override
+    def drop_requests(self, platform: str) -> int:
+        return self._tx.changed("chats.forget_requests", {"platform": platform})
+
+    @override
+    def guesses(self, platform: str) -> tuple[int, int]:
+        row = self._tx.one("chats.guesses", {"platform": platform})
+        return (row[0], row[1]) if row else (0, 0)
+
+    @override
+    def put_guesses(self, platform: str, *, wrong: int, locked_until: int) -> None:
+        values = {"platform": platform, "wrong": wrong, "locked_until": locked_until}
+        self._tx.run("chats.put_guesses", values)
+
+
+def _possible(inbound_ids: Collection[int]) -> list[int]:
+    """Return those ids that an inbound message can have."""
+    return [one for one in inbound_ids if 0 < one <= _NEWEST]

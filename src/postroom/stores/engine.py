@@ -1,0 +1,75 @@
+"""What an engine is: transactions, what is particular to its files or server, and hints between processes."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from postroom.contracts.clock import Clock
+from postroom.contracts.transactions import Outline
+from postroom.stores.sql_transaction import SqlTransaction
+
+T = TypeVar("T")
+
+
+class Engine(Protocol):
+    """Runs functions over open transactions, on threads of its own."""
+
+    @property
+    def identity(self) -> str:
+        """Names the place where it writes."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """The clock to go by."""
+        ...
+
+    async def read(self, look: Callable[[SqlTransaction], T]) -> T:
+        """Run `look` in one consistent view.
+
+        Raises:
+            StoreError: as the text says.
+        """
+        ...
+
+    async def write(
+        self,
+        change: Callable[[SqlTransaction], T],
+        *,
+        key: str = "",
+        committed: Callable[[], None] | None = None,
+    ) -> T:
+        """Run `change` in a transaction and return once it is durable; it may be run again.
+
+        Changes of one key are run in the order in which they came. `committed` is called on the caller's
+        event loop once the change is durable, also when the caller was cancelled meanwhile.
+
+        Raises:
+            StoreError: the change was undone; nothing was written.
+            CommitUnknown: it may or may not have been written.
+        """
+        ...
+
+    async def settle(self) -> None:
+        """Bring indexes up to date that are maintained after the commit."""
+        ...
+
+    async def back_up(self, target: Path) -> None:
+        """Write a consistent copy of the database."""
+        ...
+
+    async def check(self) -> list[str]:
+        """Read the whole database and return what is wrong with it."""
+        ...
+
+    async def outline(self) -> Outline:
+        """Return the shape of the database without what is in it."""
+        ...
+
+    def share(self, topics: Iterable[str]) -> None:
+        """Tell other processes of these topics, some time soon."""
+        ...
+
+    def close(self) -> None:
+        """Finish what was handed in and close; harmless when done twice. May block."""
+        ...

@@ -1,0 +1,192 @@
+"""Tells the logs of projects what one change of mail does, within its transaction."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from postroom.contracts.mail import Agent, ContactLink, ContactPolicy, Message, RecipientKind, Reservation
+from postroom.contracts.project_log import HIDDEN, OF_CONTACT, OTHER, Detail, EventKind, Happening
+from postroom.contracts.waking import Handling
+from postroom.stores.codec import encode
+from postroom.stores.sql_transaction import SqlTransaction
+
+
+class EventRecorder:
+    """Writes the entries of one change, each with the next number of its log. One object a change."""
+
+    def __init__(self, tx: SqlTransaction) -> None:
+        self._tx = tx
+        self._locked: set[int] = set()
+        self._sent: dict[int, tuple[Happening, set[int]]] = {}
+        """The messages of this change, and the projects whose logs tell of each."""
+
+    def lock(self, project_ids: Iterable[int]) -> None:
+        """Keep other changes of these projects out, so that their logs are numbered by this one alone."""
+        missing = sorted(set(project_ids) - self._locked)
+        if missing:
+            self._tx.lock(*(f"project:{project_id}" for project_id in missing))
+            self._locked.update(missing)
+
+    def project_made(self, project_id: int, now: int) -> None:
+        """Tell that there is a project."""
+        self._record([project_id], Happening(kind="project.made", at=now))
+
+    def agent_registered(self, agent: Agent) -> None:
+        """Tell that there is an agent."""
+        happening = Happening(kind="agent.registered", at=agent.created_at, agent_id=agent.id)
+        self._record([agent.project_id], happening)
+
+    def agent_retired(self, before: Agent | None, retired_at: int | None, now: int) -> None:
+        """Tell that an agent was retired or brought back, unless it was so before."""
+        if before is not None and (before.retired_at is None) != (retired_at is None):
+            self.of_agent("agent.unretired" if retired_at is None else "agent.retired", before.id, now)
+
+    def policy_set(self, before: Agent | None, policy: ContactPolicy, now: int) -> None:
+        """Tell whose mail an agent takes, unless it was so before."""
+        if before is not None and before.contact_policy != policy:
+            self.of_agent("agent.policy_set", before.id, now)
+
+    def of_agent(self, kind: EventKind, agent_id: int, now: int) -> None:
+        """Tell something of an agent in the log of its project."""
+        self._record_where_concerned(Happening(kind=kind, at=now, agent_id=agent_id))
+
+    def sent(self, message: Message) -> None:
+        """Tell of a message in the log of its project."""
+        happening = Happening(
+            kind="message.sent",
+            at=message.created_at,
+            agent_id=message.sender_id,
+            message_id=message.id,
+            detail={"thread_id": message.thread_id, "importance": message.importance},
+        )
+        self._sent[message.id] = (happening, {message.project_id})
+        self._record([message.project_id], happening)
+
+    def reached(self, message_id: int, reader: Agent, kind: RecipientKind) -> None:
+        """Tell of a message of this change in the log of a reader's project; hidden readers come last."""
+        happening, told = self._sent.get(message_id, (None, set[int]()))
+        if happening is not None and reader.project_id not in told:
+            told.add(reader.project_id)
+            self._record([reader.project_id], _hidden(happening, is_hidden=kind == "bcc"))
+
+    def recalled(self, message: Message, now: int) -> None:
+        """Tell that a message was taken back, in the logs that told of it."""
+        happening = Happening(
+            kind="message.recalled", at=now, agent_id=message.sender_id, message_id=message.id
+        )
+        reached = self._tx.all("project_log.projects_reached", {"message_id": message.id})
+        self.lock([message.project_id, *(row[0] for row in reached)])
+        self._record([message.project_id], happening)
+        for project_id, is_hidden in reached:
+            if project_id != message.project_id:
+                self._record([project_id], _hidden(happening, is_hidden=bool(is_hidden)))
+
+    def delivery(
+        self, kind: EventKind, message_id: int, agent_id: int, reader: RecipientKind, now: int, by: str = ""
+    ) -> None:
+        """Tell of one step of a delivery, to the message's project and the reader's."""
+        happening = Happening(
+            kind=kind, at=now, agent_id=agent_id, message_id=message_id, detail={"by": by} if by else {}
+        )
+        self._record_where_concerned(_hidden(happening, is_hidden=reader == "bcc"))
+
+    def handling(self, handling: Handling, reader: RecipientKind) -> None:
+        """Tell what a run makes, or has made, of a message."""
+        kind: EventKind = "delivery.handled"
+        if handling.ended_at is None:
+            kind = "delivery.injected"
+        elif handling.failure:
+            kind = "delivery.failed"
+        happening = Happening(
+            kind=kind,
+            at=handling.injected_at if handling.ended_at is None else handling.ended_at,
+            agent_id=handling.agent_id,
+            message_id=handling.message_id,
+            run_id=handling.run_id,
+        )
+        self._record_where_concerned(_hidden(happening, is_hidden=reader == "bcc"))
+
+    def reserved(self, kind: EventKind, reservation: Reservation, now: int) -> None:
+        """Tell that a reservation was made or renewed."""
+        detail: Detail = {"path": reservation.pattern, "exclusive": reservation.exclusive}
+        self._of_reservation(kind, reservation, now, detail)
+
+    def expired(self, reservation: Reservation, now: int) -> None:
+        """Tell that the time of a reservation was over when somebody looked."""
+        self._of_reservation("reservation.expired", reservation, now, {"path": reservation.pattern})
+
+    def released(self, reservation: Reservation, now: int, by: str) -> None:
+        """Tell that a reservation was given back by its holder, or taken by another."""
+        taken = by.casefold() != reservation.holder.casefold()
+        detail = {"path": reservation.pattern, **({"by": by} if taken else {})}
+        kind: EventKind = "reservation.taken" if taken else "reservation.released"
+        self._of_reservation(kind, reservation, now, detail)
+
+    def contact(self, before: ContactLink | None, link: ContactLink, now: int) -> None:
+        """Tell who did something: who asks when it is asked, who was asked when it is decided."""
+        if before is not None and before.status == link.status:
+            return
+        asks = link.status == "pending"
+        who, other = (link.from_id, link.to_id) if asks else (link.to_id, link.from_id)
+        happening = Happening(kind=OF_CONTACT[link.status], at=now, agent_id=who, detail={OTHER: other})
+        self._record_where_concerned(happening, other_id=other)
+
+    def of_run(self, kind: EventKind, run_id: str, agent_id: int, now: int, question_id: str = "") -> None:
+        """Tell something of an agent's run."""
+        detail = {"question_id": question_id} if question_id else {}
+        happening = Happening(kind=kind, at=now, agent_id=agent_id, run_id=run_id, detail=detail)
+        self._record_where_concerned(happening)
+
+    def run_began(self, run_id: str, agent_id: int, now: int, answered: Sequence[str]) -> None:
+        """Tell that a run is at work, with the answers to these questions."""
+        for question_id in answered:
+            self.of_run("pause.answered", run_id, agent_id, now, question_id)
+        self.of_run("run.began", run_id, agent_id, now)
+
+    def run_ended(
+        self,
+        run_id: str,
+        agent_id: int,
+        now: int,
+        waits_for: Sequence[str] | None,
+        *,
+        asks: bool,
+        failed: bool,
+    ) -> None:
+        """Tell that a run is not at work any more, and whether it waits for answers."""
+        for question_id in waits_for or ():
+            self.of_run("pause.asked", run_id, agent_id, now, question_id)
+        ended: EventKind = "run.paused" if asks or waits_for is not None else "run.ended"
+        self.of_run("run.failed" if failed else ended, run_id, agent_id, now)
+
+    def _of_reservation(self, kind: EventKind, reservation: Reservation, now: int, detail: Detail) -> None:
+        happening = Happening(
+            kind=kind,
+            at=now,
+            agent_id=reservation.agent_id,
+            reservation_id=reservation.id,
+            detail=detail,
+        )
+        self._record([reservation.project_id], happening)
+
+    def _record_where_concerned(self, happening: Happening, *, other_id: int | None = None) -> None:
+        """Write an entry once for each project of the message, of the agent and of the other agent."""
+        values = {"message_id": happening.message_id, "agent_id": happening.agent_id, "other_id": other_id}
+        self._record([row[0] for row in self._tx.all("project_log.projects_concerned", values)], happening)
+
+    def _record(self, project_ids: Sequence[int], happening: Happening) -> None:
+        self.lock(project_ids)
+        values = {
+            "at": happening.at,
+            "kind": happening.kind,
+            "agent_id": happening.agent_id,
+            "message_id": happening.message_id,
+            "reservation_id": happening.reservation_id,
+            "run_id": happening.run_id,
+            "detail": encode(happening.detail) if happening.detail else "{}",
+        }
+        for project_id in project_ids:
+            self._tx.run("project_log.record", {**values, "project_id": project_id})
+
+
+def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:
+    return replace(happening, detail={**happening.detail, HIDDEN: True}) if is_hidden else happening

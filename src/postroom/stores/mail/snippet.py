@@ -1,0 +1,51 @@
+"""The place in a message that a search shows."""
+
+from collections.abc import Iterator
+from itertools import islice
+
+from postroom.contracts.mail import All, AnyOf, Message, Not, Phrase, Query, Term
+from postroom.stores.mail.words import Word, words
+
+_WORDS = 16
+_BEFORE_THE_PLACE = 4
+
+
+def snippet(message: Message, query: Query) -> str:
+    """Return some words around the first that the query asks for."""
+    asked = list(_asked(query))
+    texts = (message.body_md, message.subject, message.topic, message.sender_name)
+    for text in texts:
+        if (found := _around(text, asked)) is not None:
+            return found
+    return ""
+
+
+def _asked(query: Query) -> Iterator[tuple[str, bool]]:
+    """Yield each word that a hit may hold, and whether it is only the beginning of one."""
+    match query:
+        case Term(text=text, prefix=prefix):
+            for word in words(text):
+                yield word.folded, prefix
+        case Phrase(words=given):
+            for word in words(" ".join(given)):
+                yield word.folded, False
+        case Not(left=left):
+            yield from _asked(left)
+        case All(parts=parts) | AnyOf(parts=parts):
+            for part in parts:
+                yield from _asked(part)
+
+
+def _around(text: str, asked: list[tuple[str, bool]]) -> str | None:
+    before: list[Word] = []
+    found = words(text)
+    for word in found:
+        before.append(word)
+        if any(word.folded == one or (prefix and word.folded.startswith(one)) for one, prefix in asked):
+            shown = before[-_BEFORE_THE_PLACE - 1 :]
+            shown += islice(found, _WORDS - len(shown))
+            start = 0 if len(shown) < _WORDS and len(before) <= _BEFORE_THE_PLACE else shown[0].start
+            is_whole = next(found, None) is None
+            end = len(text) if is_whole else shown[-1].end
+            return ("…" if start else "") + text[start:end] + ("" if is_whole else "…")
+    return None

@@ -1,0 +1,87 @@
+"""Renders messages and queries for PostgreSQL's text search, with words cut as everywhere else.
+
+Of a message, the first 16,382 words have a place, each word at most 255 of them; a phrase is found by places.
+Words further on are found all the same, until the index of one message holds a million bytes.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.mail import All, AnyOf, Message, Not, Phrase, Query, Term
+from postroom.stores.mail.words import words
+
+MAX_DEPTH: Final = 30
+_WEIGHTS: Final[Mapping[str, str]] = {"subject": "A", "sender": "B", "topic": "C", "body": "D"}
+_LAST_PLACE: Final = 16_383
+_MOST_PLACES: Final = 255
+_MOST_BYTES: Final = 1_000_000
+"""Of 2**20, which is the most that PostgreSQL takes."""
+_LONGEST_WORD: Final = 500
+
+
+def home(project_id: int) -> str:
+    """Return the word that every message of a project holds, and that nobody can write."""
+    return f"'#{project_id}'"
+
+
+def tsvector(message: Message) -> str:
+    """Return what is kept of a message's words, as PostgreSQL reads it."""
+    texts = {
+        "subject": message.subject,
+        "sender": message.sender_name,
+        "topic": message.topic,
+        "body": message.body_md,
+    }
+    places: dict[str, list[str]] = {}
+    place, size = 1, 0
+    for field, text in texts.items():
+        for word in words(text):
+            lexeme = word.folded[:_LONGEST_WORD]
+            if lexeme not in places:
+                size += len(lexeme.encode()) + 4
+                if size > _MOST_BYTES:
+                    break
+                places[lexeme] = []
+            if len(places[lexeme]) < _MOST_PLACES:
+                size += 2
+                places[lexeme].append(f"{min(place, _LAST_PLACE)}{_WEIGHTS[field]}")
+            place += 1
+        place += 1  # no phrase goes from one field into the next
+    indexed = (f"'{lexeme}':{','.join(found)}" for lexeme, found in places.items())
+    return " ".join((home(message.project_id), *indexed))
+
+
+def tsquery(query: Query, *, depth: int = 0) -> str | None:
+    """Return the expression that finds what `query` means; None where it finds nothing.
+
+    Raises:
+        InvalidArgument: it nests deeper than `MAX_DEPTH`.
+    """
+    if depth > MAX_DEPTH:
+        raise InvalidArgument(f"a search nests at most {MAX_DEPTH} deep", value=MAX_DEPTH)
+    match query:
+        case Term(text=text, prefix=prefix, field=field):
+            return _in_order(text, field, prefix=prefix)
+        case Phrase(words=given, field=field):
+            return _in_order(" ".join(given), field, prefix=False)
+        case Not(left=left, right=right):
+            unwanted = tsquery(right, depth=depth + 1)
+            wanted = tsquery(left, depth=depth + 1)
+            return f"({wanted} & !{unwanted})" if wanted and unwanted else wanted
+        case All(parts=parts):
+            each = [tsquery(part, depth=depth + 1) for part in parts]
+            found = [part for part in each if part]
+            return f"({' & '.join(found)})" if each and len(found) == len(each) else None
+        case AnyOf(parts=parts):
+            found = [one for part in parts if (one := tsquery(part, depth=depth + 1))]
+            return f"({' | '.join(found)})" if found else None
+
+
+def _in_order(text: str, field: str | None, *, prefix: bool) -> str | None:
+    lexemes = [f"'{word.folded[:_LONGEST_WORD]}'" for word in words(text)]
+    if not lexemes:
+        return None
+    weight = f":{_WEIGHTS[field]}" if field else ""
+    last = f"{weight or ':'}*" if prefix else weight
+    return f"({f'{weight} <-> '.join(lexemes)}{last})"

@@ -1,0 +1,113 @@
+"""Agents that postroom runs itself, and what their runs made of messages."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+
+from typing_extensions import override
+
+from postroom.contracts.errors import StoreError
+from postroom.contracts.runs import OnTimeout
+from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner, RunnerSource, WakingWrites
+from postroom.stores.mail import rows
+from postroom.stores.mail.part import Part
+
+_COLUMNS = tuple(field.name for field in fields(Handling))
+
+
+class Waking(Part, WakingWrites):
+    """Runners, runs at work, their questions, and what they made of messages."""
+
+    @override
+    def runner(self, agent_id: int) -> KeptRunner | None:
+        row = self._tx.one("mail.runner", {"agent_id": agent_id})
+        return rows.runner(row) if row else None
+
+    @override
+    def runners(self, *, limit: int, after: int = 0) -> list[KeptRunner]:
+        return [rows.runner(row) for row in self._tx.all("mail.runners", {"after": after, "limit": limit})]
+
+    @override
+    def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
+        return {row[0]: row[1] for row in self._tx.all("mail.with_runner", {"ids": agent_ids})}
+
+    @override
+    def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
+        values = {"ids": agent_ids, "project_id": project_id, "thread_id": thread_id}
+        return {row[0] for row in self._tx.all("mail.working_on", values)}
+
+    @override
+    def handlings(self, message_ids: Sequence[int]) -> dict[int, dict[int, Handling]]:
+        found: dict[int, dict[int, Handling]] = {message_id: {} for message_id in message_ids}
+        for row in self._tx.all("mail.handlings", {"ids": message_ids}):
+            one = Handling(**dict(zip(_COLUMNS, row, strict=True)))
+            found[one.message_id][one.agent_id] = one
+        return found
+
+    @override
+    def answering_run(self, message_id: int) -> str | None:
+        row = self._tx.one("mail.answering_run", {"message_id": message_id})
+        return row[0] if row else None
+
+    @override
+    def put_runner(self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int) -> None:
+        values = {"agent_id": agent_id, "runner": runner, "declared_by": declared_by, "now": now}
+        self._tx.run("mail.put_runner", values)
+        self._events.of_agent("agent.runner_set", agent_id, now)
+
+    @override
+    def drop_runner(self, agent_id: int, *, now: int) -> bool:
+        known = self._tx.changed("mail.drop_runner", {"agent_id": agent_id}) > 0
+        if known:
+            self._events.of_agent("agent.runner_dropped", agent_id, now)
+        return known
+
+    @override
+    def put_handling(self, handling: Handling) -> None:
+        values = {name: getattr(handling, name) for name in _COLUMNS}
+        reader = self._tx.one("mail.recipient_kind", values)
+        if reader is None:
+            raise StoreError(
+                f"agent {handling.agent_id} did not receive message {handling.message_id}",
+                value=handling.message_id,
+            )
+        self._tx.run("mail.put_handling", values)
+        self._events.handling(handling, reader[0])
+
+    @override
+    def begin_sitting(self, run_id: str, agent_id: int, now: int, *, answered: Sequence[str] = ()) -> None:
+        former = self._tx.one("mail.end_sitting", {"run_id": run_id})
+        if former is not None:  # it lost its lease, or its server, while it was at work
+            self._events.of_run("run.cut_off", run_id, former[0], now)
+        self._tx.run("mail.begin_sitting", {"run_id": run_id, "agent_id": agent_id, "now": now})
+        self._events.run_began(run_id, agent_id, now, answered)
+
+    @override
+    def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
+        values = {
+            "run_id": run_id,
+            "agent_id": agent_id,
+            "question_id": question.id,
+            "text": question.text,
+            "now": now,
+            "patience": question.patience,
+            "on_timeout": question.on_timeout.value,
+        }
+        if self._tx.changed("mail.ask", values):
+            self._events.of_run("pause.asked", run_id, agent_id, now, question.id)
+        return self._tx.one("mail.sits", values) is not None
+
+    @override
+    def end_sitting(
+        self, run_id: str, *, now: int, failed: bool = False, waits_for: Sequence[str] | None = None
+    ) -> list[AskedQuestion]:
+        asked = [
+            AskedQuestion(id=row[0], text=row[1], patience=row[2], on_timeout=OnTimeout(row[3]))
+            for row in self._tx.all("mail.questions", {"run_id": run_id})
+        ]
+        if sat := self._tx.one("mail.end_sitting", {"run_id": run_id}):
+            self._events.run_ended(run_id, sat[0], now, waits_for, asks=bool(asked), failed=failed)
+        return asked
+
+    @override
+    def note_answer(self, message_id: int, run_id: str) -> None:
+        self._tx.run("mail.note_answer", {"message_id": message_id, "run_id": run_id})

@@ -1,0 +1,125 @@
+"""Changes on their way from callers on event loops to a thread that writes, and answers on their way back."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Generic, TypeVar
+
+from postroom.contracts.errors import PostroomError, StoreUnavailable
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+GROUP_LIMIT: Final = 64
+"""Most changes of one commit: more would gain little and keep the first of them waiting."""
+
+
+@dataclass(slots=True, eq=False)
+class PendingChange(Generic[S]):
+    """One change, who waits for it, and what came of it."""
+
+    run: Callable[[S], Any]
+    loop: asyncio.AbstractEventLoop
+    future: "asyncio.Future[Any]"
+    committed: Callable[[], None] | None
+    key: str
+    value: Any = None
+    error: BaseException | None = None
+
+
+class PendingChanges(Generic[S]):
+    """A queue of changes for one thread."""
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[PendingChange[S] | None] = SimpleQueue()
+        self._gate = threading.Lock()
+        self._closed = False
+
+    async def submit(
+        self, run: Callable[[S], T], *, key: str = "", committed: Callable[[], None] | None = None
+    ) -> T:
+        """Have `run` done by the thread, and return once what it wrote is durable.
+
+        `committed` is called on the caller's event loop then, also when the caller was cancelled.
+
+        Raises:
+            StoreUnavailable: closed.
+            BaseException: what came of it.
+        """
+        loop = asyncio.get_running_loop()
+        change = PendingChange[S](
+            run=run, loop=loop, future=loop.create_future(), committed=committed, key=key
+        )
+        with self._gate:
+            if self._closed:
+                raise StoreUnavailable("the database is closed", remedy="start the server again")
+            self._queue.put(change)
+        result: T = await change.future
+        return result
+
+    def stop(self) -> None:
+        """Take nothing more; the thread gets None after the last change. Harmless when done twice."""
+        with self._gate:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody waits."""
+        return self._queue.empty()
+
+    def first(self) -> PendingChange[S] | None:
+        """Wait for a change; None after the last one."""
+        return self._queue.get()
+
+    def group(self, first: PendingChange[S]) -> list[PendingChange[S]]:
+        """Return a change together with those that wait behind it, as many as share a commit."""
+        group = [first]
+        while len(group) < GROUP_LIMIT:
+            try:
+                change = self._queue.get_nowait()
+            except Empty:
+                break
+            if change is None:
+                self._queue.put(None)
+                break
+            group.append(change)
+        return group
+
+
+def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
+    """Let every change that did not raise by itself end with this error."""
+    for change in group:
+        if change.error is None:
+            # One instance a caller: each raises it, and tracebacks are written into it.
+            change.error = type(error)(
+                error.message, value=error.value, remedy=error.remedy, details=error.details
+            )
+            change.error.__cause__ = error.__cause__
+
+
+def answer(group: Iterable[PendingChange[Any]]) -> None:
+    """Wake the callers, each loop once a group."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[PendingChange[Any]]] = {}
+    for change in group:
+        by_loop.setdefault(change.loop, []).append(change)
+    for loop, changes in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle, changes)
+        except RuntimeError:  # the loop is closed: nobody waits any more, and what was written stays written
+            continue
+
+
+def _settle(changes: list[PendingChange[Any]]) -> None:
+    for change in changes:
+        if change.error is None and change.committed is not None:
+            change.committed()
+        if change.future.done():
+            continue  # the caller was cancelled
+        if change.error is None:
+            change.future.set_result(change.value)
+        else:
+            change.future.set_exception(change.error)

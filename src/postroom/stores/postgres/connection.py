@@ -1,0 +1,392 @@
+"""The one module that touches the driver: one session of the database, for one thread.
+
+A thin layer over the library's own wrapper, `psycopg.pq`: what is sent is buffered, and goes out together
+with the next look or at the end; then all answers are read up to a mark. Statements are prepared by their own
+names when they are first used, for the driver's automatic preparing does not survive an error in a pipeline.
+"""
+
+import contextlib
+import os
+import selectors
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+import psycopg
+from psycopg import conninfo, pq
+
+from postroom.contracts.errors import ConfigError, PostroomError, StoreReadOnly, StoreUnavailable
+from postroom.stores.postgres.errors import (
+    ConnectionLost,
+    Contended,
+    Refusal,
+    error_for,
+    login_error,
+    unreachable,
+)
+from postroom.stores.postgres.values import decoder, encoded
+from postroom.stores.sql_transaction import Row
+from postroom.stores.statements import Statement
+
+CONNECT_WITHIN: Final = timedelta(seconds=10)
+ANSWER_WITHIN: Final = timedelta(seconds=30)
+"""After which a server is taken for gone; it gives up a statement itself shortly before."""
+OLDEST_SERVER: Final = 14
+
+SESSION: Final = {
+    "client_encoding": "UTF8",
+    "jit": "off",
+    "statement_timeout": "25s",
+    # A process that stands still in the middle of a transaction keeps others from its threads no longer.
+    "idle_in_transaction_session_timeout": "10s",
+    "lock_timeout": "2s",
+    # Every statement finds few rows by an index. What the planner guesses of tables that were just made, or
+    # just emptied, would choose otherwise, and a choice made then is kept.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+_SETTINGS: Final = (
+    "SELECT set_config(name, value, $3::int = 1) FROM unnest($1::text[], $2::text[]) AS s (name, value)"
+)
+_DIAGNOSTIC: Final = pq.DiagnosticField
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where and how to connect."""
+
+    dsn: str
+    schema: str
+    prepare: bool = True
+    """Off for a pooler that gives each transaction another session: nothing is kept in one then."""
+    answer_within: timedelta = ANSWER_WITHIN
+    connect_within: timedelta = CONNECT_WITHIN
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Further settings of the session."""
+
+    @property
+    def session(self) -> dict[str, str]:
+        """Every setting of a session."""
+        return {**SESSION, "search_path": quoted(self.schema), **self.settings}
+
+
+@dataclass(slots=True)
+class Answer:
+    """What came of one statement."""
+
+    rows: list[Row]
+    changed: int
+
+
+@dataclass(slots=True)
+class _Expected:
+    """A statement that was sent, or a mark, whose answer is still to be read."""
+
+    statement: str = ""
+    """The name of what is prepared by it."""
+    is_mark: bool = False
+    is_preparing: bool = False
+    answer: Answer | None = None
+
+
+class Connection:
+    """One session. Every method may raise ConnectionLost, and the session is of no use then."""
+
+    def __init__(self, address: Address) -> None:
+        """Connect.
+
+        Raises:
+            ConfigError: the server refuses the user, has no such database or is too old.
+            StoreUnavailable: it does not answer.
+        """
+        self._address = address
+        self._within = address.answer_within.total_seconds()
+        self._selector = selectors.DefaultSelector()
+        self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
+        self._prepared: set[str] = set()
+        self._expected: deque[_Expected] = deque()
+        try:
+            self._pg = _connected(address)
+            _refuse_old(self._pg.server_version)
+            self._selector.register(self._pg.socket, selectors.EVENT_READ)
+            self._pg.nonblocking = 1
+            self._pg.enter_pipeline_mode()
+            if address.prepare:
+                self._set_up(for_transaction=False)
+                self.wait()
+        except ConnectionLost as error:
+            self.close()
+            raise unreachable(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self._pg.backend_pid
+
+    @property
+    def fileno(self) -> int:
+        """The socket, to wait for what others say."""
+        return self._pg.socket
+
+    def refuse_lost(self) -> None:
+        """Notice a connection that the server has ended meanwhile."""
+        while self._selector.select(0):
+            self._call(self._pg.consume_input)
+            if self._pg.status == pq.ConnStatus.BAD:
+                raise ConnectionLost("the server has ended it")
+
+    def begin(self, how: str = "BEGIN") -> None:
+        """Begin a transaction, with the next look."""
+        self.send(how)
+        if not self._address.prepare:
+            self._set_up(for_transaction=True)
+
+    def undo(self) -> None:
+        """End the transaction without what it wrote."""
+        if self._expected:
+            with contextlib.suppress(PostroomError, Contended):
+                self.wait()  # what it refuses is undone anyway
+        self.send("ROLLBACK")
+        self.wait()
+
+    def send(self, text: str, values: Sequence[object] = ()) -> Answer:
+        """Send a statement by its text; the answer is there after `wait`."""
+        return self._sent(text, [encoded(value) for value in values])
+
+    def send_named(self, statement: Statement, bound: list[bytes | None]) -> Answer:
+        """Send a named statement with encoded values; the answer is there after `wait`."""
+        if not self._address.prepare:
+            return self._sent(statement.text, bound, statement.name)
+        name = statement.name.encode()
+        if statement.name not in self._prepared:
+            self._call(lambda: self._pg.send_prepare(name, statement.text.encode()))
+            self._expected.append(_Expected(statement=statement.name, is_preparing=True))
+            self._prepared.add(statement.name)
+        self._call(lambda: self._pg.send_query_prepared(name, bound or None))
+        return self._awaited(statement.name)
+
+    def wait(self) -> None:
+        """Have done what was sent, and read the answers.
+
+        Raises:
+            Contended, PostroomError: what the server refused first; what was sent behind it was not done.
+        """
+        if self._expected and not self._expected[-1].is_mark:
+            self.flush()
+        refused: Refusal | None = None
+        until = time.monotonic() + self._within
+        while self._expected:
+            refusal = self._read(self._expected.popleft(), until)
+            refused = refused or refusal
+        if refused is not None:
+            raise error_for(refused)
+
+    def flush(self) -> None:
+        """Send on what was sent, without waiting for answers."""
+        self._call(self._pg.pipeline_sync)
+        self._expected.append(_Expected(is_mark=True))
+        self._call(self._pg.flush)
+
+    def run_script(self, script: str) -> None:
+        """Run statements without values within the open transaction.
+
+        Raises:
+            PostroomError: what the server refused.
+        """
+        self.wait()
+        self._call(self._pg.exit_pipeline_mode)  # which takes single statements only
+        until = time.monotonic() + self._within
+        refused: Refusal | None = None
+        self._call(lambda: self._pg.send_query(script.encode()))
+        while (result := self._next_result(until)) is not None:
+            if result.status == pq.ExecStatus.FATAL_ERROR:
+                refused = refused or self._refusal(result)
+        self._call(self._pg.enter_pipeline_mode)
+        if refused is not None:
+            raise error_for(refused)
+
+    def listen(self, channel: str) -> None:
+        """Hear what is said on a channel from now on."""
+        self.send(f"LISTEN {quoted(channel)}")
+        self.wait()
+
+    def heard(self) -> list[tuple[str, int]]:
+        """Return what others said on channels that are listened to, with the server's process of each."""
+        self._call(self._pg.consume_input)
+        said = []
+        while (notice := self._call(self._pg.notifies)) is not None:
+            said.append((notice.extra.decode(errors="replace"), notice.be_pid))
+        return said
+
+    def cut(self) -> None:
+        """End it at once from another thread, whatever it is doing: whoever waits learns that it is lost."""
+        with (
+            contextlib.suppress(OSError, psycopg.Error),
+            socket.socket(fileno=os.dup(self._pg.socket)) as its,
+        ):
+            its.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End it; harmless when done twice."""
+        self._selector.close()
+        if hasattr(self, "_pg"):
+            self._pg.finish()
+
+    def _set_up(self, *, for_transaction: bool) -> None:
+        session = self._address.session
+        self.send(_SETTINGS, (list(session), list(session.values()), for_transaction))
+
+    def _sent(self, text: str, bound: list[bytes | None], name: str = "") -> Answer:
+        self._call(lambda: self._pg.send_query_params(text.encode(), bound or None))
+        return self._awaited(name)
+
+    def _awaited(self, name: str) -> Answer:
+        answer = Answer(rows=[], changed=0)
+        self._expected.append(_Expected(statement=name, answer=answer))
+        return answer
+
+    def _read(self, expected: _Expected, until: float) -> Refusal | None:
+        result = self._next_result(until)
+        if not expected.is_mark and result is not None:
+            self._next_result(until)  # the end of the statement
+        status = None if result is None else result.status
+        if status == pq.ExecStatus.TUPLES_OK and expected.answer is not None and result is not None:
+            expected.answer.rows = self._rows(expected.statement, result)
+            expected.answer.changed = result.command_tuples or 0
+        elif status == pq.ExecStatus.COMMAND_OK and expected.answer is not None and result is not None:
+            expected.answer.changed = result.command_tuples or 0
+        elif status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED):
+            if expected.is_preparing:
+                self._prepared.discard(expected.statement)
+            if status == pq.ExecStatus.FATAL_ERROR and result is not None:
+                return self._refusal(result)
+        return None
+
+    def _refusal(self, result: pq.abc.PGresult) -> Refusal:
+        def told(which: pq.DiagnosticField) -> str:
+            return (result.error_field(which) or b"").decode(errors="replace")
+
+        state = told(_DIAGNOSTIC.SQLSTATE)
+        if not state:  # the library's own: the server is gone
+            raise ConnectionLost(result.error_message.decode(errors="replace").strip())
+        return Refusal(
+            state=state, text=told(_DIAGNOSTIC.MESSAGE_PRIMARY), rule=told(_DIAGNOSTIC.CONSTRAINT_NAME)
+        )
+
+    def _rows(self, name: str, result: pq.abc.PGresult) -> list[Row]:
+        width = result.nfields
+        readers = self._decoders.get(name) if name else None
+        if readers is None or len(readers) != width:
+            readers = [decoder(result.ftype(column)) for column in range(width)]
+            if name:
+                self._decoders[name] = readers
+        value = result.get_value
+        columns = list(enumerate(readers))
+        return [
+            tuple(None if (text := value(row, at)) is None else read(text) for at, read in columns)
+            for row in range(result.ntuples)
+        ]
+
+    def _next_result(self, until: float) -> pq.abc.PGresult | None:
+        self._wait_for_the_server(until)
+        return self._pg.get_result()
+
+    def _wait_for_the_server(self, until: float) -> None:
+        while True:
+            unsent = self._call(self._pg.flush)
+            if not unsent and not self._pg.is_busy():
+                return
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if unsent else 0)
+            self._selector.modify(self._pg.socket, events)
+            left = until - time.monotonic()
+            ready = self._selector.select(max(left, 0))
+            if not ready:
+                raise ConnectionLost("the server says nothing any more")
+            if ready[0][1] & selectors.EVENT_READ:
+                self._call(self._pg.consume_input)
+
+    def _call(self, step: Callable[[], Any]) -> Any:
+        """Do a step of the library; it fails only when the connection does."""
+        try:
+            return step()
+        except (psycopg.Error, OSError, ValueError) as error:
+            raise ConnectionLost(str(error).strip() or type(error).__name__) from error
+
+
+def _connected(address: Address) -> pq.abc.PGconn:
+    try:
+        known = conninfo.conninfo_to_dict(address.dsn, fallback_application_name="postroom")
+        attempts = conninfo.conninfo_attempts(known)
+    except psycopg.ProgrammingError as error:
+        raise ConfigError(
+            f"the address of PostgreSQL cannot be read: {error}",
+            remedy="write it as postgresql://user:password@host:port/database",
+        ) from None
+    except psycopg.OperationalError as error:  # the name of the host is not known
+        raise unreachable(error) from error
+    failure: PostroomError = unreachable("no host is named")
+    for attempt in attempts:
+        try:
+            return _attempted(conninfo.make_conninfo("", **attempt), address.connect_within)
+        except StoreUnavailable as error:
+            failure = error
+    raise failure
+
+
+def _attempted(host: str, within: timedelta) -> pq.abc.PGconn:
+    """Connect to one host; other threads run meanwhile."""
+    pg = pq.PGconn.connect_start(host.encode())
+    until = time.monotonic() + within.total_seconds()
+    waits = {
+        pq.PollingStatus.READING: selectors.EVENT_READ,
+        pq.PollingStatus.WRITING: selectors.EVENT_WRITE,
+    }
+    while pg.status != pq.ConnStatus.BAD and (state := pg.connect_poll()) != pq.PollingStatus.FAILED:
+        if state == pq.PollingStatus.OK:
+            return pg
+        with selectors.DefaultSelector() as selector:  # the socket may be another one each time
+            selector.register(pg.socket, waits[pq.PollingStatus(state)])
+            if not selector.select(max(until - time.monotonic(), 0)):
+                pg.finish()
+                raise unreachable("no answer in time")
+    text = pg.get_error_message().strip()
+    pg.finish()
+    raise login_error(text)
+
+
+def quoted(name: str) -> str:
+    """Return a name as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _refuse_old(version: int) -> None:
+    if version < OLDEST_SERVER * 10_000:
+        raise ConfigError(
+            f"PostgreSQL {version // 10_000} is too old",
+            value=version,
+            remedy=f"use PostgreSQL {OLDEST_SERVER} or newer",
+        )
+
+
+def refuse_read_only(connection: Connection) -> None:
+    """Refuse a server that takes no writes.
+
+    Raises:
+        StoreReadOnly: it is a standby, or was made read-only.
+    """
+    answer = connection.send("SELECT current_setting('transaction_read_only')")
+    connection.wait()
+    if answer.rows[0][0] == "on":
+        raise StoreReadOnly(
+            "the PostgreSQL server takes no writes",
+            remedy="connect to the server that may be written: this one is a standby or read-only",
+        )

@@ -1,0 +1,188 @@
+"""The engine on PostgreSQL: two threads that write, a few that read, and one that hears other processes."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, TypeVar
+from zlib import crc32
+
+from typing_extensions import override
+
+from postroom.contracts.clock import Clock, SystemClock
+from postroom.contracts.errors import ConfigError, StateError
+from postroom.contracts.transactions import Outline
+from postroom.stores.changes import ChangeNotifier
+from postroom.stores.engine import Engine
+from postroom.stores.postgres.connection import Address, Connection, refuse_read_only
+from postroom.stores.postgres.errors import ConnectionLost, unreachable
+from postroom.stores.postgres.notifications import Notifications
+from postroom.stores.postgres.readers import Readers
+from postroom.stores.postgres.schema import migrate
+from postroom.stores.postgres.writer import Writer
+from postroom.stores.sql_transaction import SqlTransaction
+
+T = TypeVar("T")
+
+_LONGEST_NAME: Final = 63
+_WRITERS: Final = 2
+"""Changes of one key always take the same one: a thread that is held up does not stop all others."""
+_SAMPLES: Final = 5
+_NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_PLACE: Final = """
+SELECT format('postgresql:%s:%s/%s', coalesce(host(inet_server_addr()), 'local'),
+              coalesce(inet_server_port(), 0), current_database())
+"""
+
+
+class DatabaseClock:
+    """This process's clock, corrected by what it was off from the database's when that was measured last."""
+
+    def __init__(self) -> None:
+        self._own = SystemClock()
+        self._offset = 0
+
+    def now(self) -> int:
+        """Return the present instant in milliseconds since the epoch."""
+        return self._own.now() + self._offset
+
+    def measure(self, connection: Connection) -> int:
+        """Compare with the database and return what this process's clock is off, in milliseconds.
+
+        The quickest of some answers counts: a slow one says little about when it was given.
+        """
+        quickest: int | None = None
+        for _ in range(_SAMPLES):
+            before = self._own.now()
+            answer = connection.send(_NOW)
+            connection.wait()
+            after = self._own.now()
+            if quickest is None or after - before < quickest:
+                quickest, self._offset = after - before, answer.rows[0][0] - (before + after) // 2
+        return self._offset
+
+
+class PostgresEngine(Engine):
+    """One schema of a database, for many processes and machines."""
+
+    def __init__(
+        self,
+        address: Address,
+        writing: list[Connection],
+        *,
+        identity: str,
+        clock: Clock,
+        readers: int,
+        changes: ChangeNotifier,
+    ) -> None:
+        self.writers = [
+            Writer(address, connection, name=f"postroom-writer-{number}")
+            for number, connection in enumerate(writing)
+        ]
+        self.readers = Readers(address, count=readers)
+        self.notifications = Notifications(address, changes)
+        self._identity = identity
+        self._clock = clock
+
+    @classmethod
+    def open(
+        cls,
+        address: Address,
+        *,
+        clock: Clock | None,
+        readers: int,
+        changes: ChangeNotifier,
+    ) -> "PostgresEngine":
+        """Connect, bring the schema to the newest state and begin to hear other processes.
+
+        Raises:
+            ConfigError: the server refuses the user, has no such database or is too old; or the schema's name
+                is none.
+            SchemaTooNew: a newer postroom wrote the schema.
+            StoreReadOnly: the server takes no writes.
+            StoreUnavailable: it does not answer.
+        """
+        if not 0 < len(address.schema.encode()) <= _LONGEST_NAME or "\0" in address.schema:
+            raise ConfigError(f"a schema's name has 1 to {_LONGEST_NAME} bytes", value=address.schema)
+        writing = [Connection(address)]
+        try:
+            first = writing[0]
+            refuse_read_only(first)
+            migrate(first, address)
+            own_clock = DatabaseClock()
+            own_clock.measure(first)
+            place = first.send(_PLACE)
+            first.wait()
+            writing += [Connection(address) for _ in range(_WRITERS - 1)]
+        except ConnectionLost as error:
+            _close_all(writing)
+            raise unreachable(error) from error
+        except BaseException:
+            _close_all(writing)
+            raise
+        return cls(
+            address,
+            writing,
+            identity=f"{place.rows[0][0]}/{address.schema}",
+            clock=clock or own_clock,
+            readers=readers,
+            changes=changes,
+        )
+
+    @property
+    @override
+    def identity(self) -> str:
+        return self._identity
+
+    @property
+    @override
+    def clock(self) -> Clock:
+        return self._clock
+
+    @override
+    async def read(self, look: Callable[[SqlTransaction], T]) -> T:
+        return await self.readers.submit(look)
+
+    @override
+    async def write(
+        self,
+        change: Callable[[SqlTransaction], T],
+        *,
+        key: str = "",
+        committed: Callable[[], None] | None = None,
+    ) -> T:
+        writer = self.writers[crc32(key.encode(errors="surrogatepass")) % len(self.writers)]
+        return await writer.pending.submit(change, key=key, committed=committed)
+
+    @override
+    async def settle(self) -> None:
+        """Indexes are up to date with each commit."""
+
+    @override
+    async def back_up(self, target: Path) -> None:
+        raise StateError(
+            "PostgreSQL is backed up by its own tools", remedy="use pg_dump or the provider's backups"
+        )
+
+    @override
+    async def check(self) -> list[str]:
+        """PostgreSQL checks what it reads as it goes."""
+        return []
+
+    @override
+    async def outline(self) -> Outline:
+        raise NotImplementedError
+
+    @override
+    def share(self, topics: Iterable[str]) -> None:
+        self.notifications.share(topics)
+
+    @override
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
+        self.readers.close()
+        self.notifications.close()
+
+
+def _close_all(connections: list[Connection]) -> None:
+    for connection in connections:
+        connection.close()

@@ -1,0 +1,116 @@
+"""Hints between processes, by LISTEN and NOTIFY on a connection and a thread of their own.
+
+They are sent after the commit, many at once, on a connection that does not wait for the disk: NOTIFY within a
+transaction would let only one transaction of the database commit at a time.
+"""
+
+import contextlib
+import selectors
+import socket
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from hashlib import blake2b
+from typing import Final
+
+import structlog
+
+from postroom.contracts.errors import PostroomError
+from postroom.stores.changes import ChangeNotifier, short_topic
+from postroom.stores.postgres.connection import Address, Connection
+from postroom.stores.postgres.errors import ConnectionLost, Contended
+
+_LOG = structlog.get_logger(__name__)
+
+LOOK_AGAIN_AFTER: Final = timedelta(seconds=5)
+"""How long a connection is trusted that says nothing, and how long a lost one stays away at most."""
+TOGETHER_WITHIN: Final = timedelta(milliseconds=10)
+"""Hints are sent at most once in this time."""
+_SEND: Final = "SELECT pg_notify($1::text, word) FROM unnest($2::text[]) AS word"
+
+
+class Notifications:
+    """Passes what this process tells on to others, and what they tell to its listeners."""
+
+    def __init__(self, address: Address, changes: ChangeNotifier) -> None:
+        self._address = replace(address, settings={"synchronous_commit": "off"})
+        self._changes = changes
+        self.channel = f"postroom_{blake2b(address.schema.encode(), digest_size=8).hexdigest()}"
+        self.is_listening = threading.Event()
+        """Whether other processes are heard now."""
+        self._owed: set[str] = set()
+        self._gate = threading.Lock()
+        self._closing = threading.Event()
+        self._bell, self._heard_bell = socket.socketpair()
+        self._bell.setblocking(False)
+        self._heard_bell.setblocking(False)
+        self._thread = threading.Thread(target=self._serve, name="postroom-hints", daemon=True)
+        self._thread.start()
+
+    def share(self, topics: Iterable[str]) -> None:
+        """Tell other processes of these topics, some time soon."""
+        if self.is_listening.is_set():
+            with self._gate:
+                is_first = not self._owed
+                self._owed.update(short_topic(topic) for topic in topics)
+            if is_first:
+                self._ring()
+
+    def close(self) -> None:
+        """End; what is still owed is lost, as hints may be. Harmless when done twice."""
+        if not self._closing.is_set():
+            self._closing.set()
+            self._ring()
+            self._thread.join()
+            self._bell.close()
+            self._heard_bell.close()
+
+    def _ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # it rings already
+            self._bell.send(b"!")
+
+    def _serve(self) -> None:
+        pause = TOGETHER_WITHIN
+        while not self._closing.is_set():
+            try:
+                self._listen()
+                pause = TOGETHER_WITHIN
+            except (PostroomError, ConnectionLost, Contended) as error:
+                if self.is_listening.is_set():
+                    pause = TOGETHER_WITHIN
+                    _LOG.warning("store.hints_lost", reason=str(error))
+            self.is_listening.clear()
+            self._changes.tell_all()  # what others say meanwhile is not heard
+            self._closing.wait(pause.total_seconds())
+            pause = min(pause * 2, LOOK_AGAIN_AFTER)
+
+    def _listen(self) -> None:
+        connection = Connection(self._address)
+        try:
+            connection.listen(self.channel)
+            self.is_listening.set()
+            self._changes.tell_all()  # what was said while nobody listened
+            with selectors.DefaultSelector() as selector:
+                selector.register(connection.fileno, selectors.EVENT_READ)
+                selector.register(self._heard_bell, selectors.EVENT_READ)
+                while not self._closing.is_set():
+                    selector.select(LOOK_AGAIN_AFTER.total_seconds())
+                    self._pass_on(connection)
+        finally:
+            connection.close()
+
+    def _pass_on(self, connection: Connection) -> None:
+        """Hear others, and send what is owed; nothing at all now and then, to notice a lost connection."""
+        with contextlib.suppress(BlockingIOError):
+            self._heard_bell.recv(1_024)
+        self._hear(connection)
+        with self._gate:
+            owed, self._owed = sorted(self._owed), set()
+        connection.send(_SEND, (self.channel, owed))
+        connection.wait()
+        self._hear(connection)
+        self._closing.wait(TOGETHER_WITHIN.total_seconds())
+
+    def _hear(self, connection: Connection) -> None:
+        self._changes.tell(word for word, process in connection.heard() if process != connection.pid)

@@ -1,0 +1,97 @@
+"""A small pool of threads that read: each has a connection of its own and sees one consistent view a call."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from postroom.contracts.errors import StoreUnavailable
+from postroom.stores.postgres.connection import Address, Connection
+from postroom.stores.postgres.errors import ConnectionLost, Contended, unreachable
+from postroom.stores.postgres.sql_transaction import PostgresTransaction
+
+T = TypeVar("T")
+
+TRIES: Final = 3
+"""How often a look is tried whose connection was lost: it changes nothing."""
+_END_WITHIN: Final = timedelta(seconds=5)
+_BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+
+class Readers:
+    """Runs looks off the event loop, each in a read transaction."""
+
+    def __init__(self, address: Address, *, count: int) -> None:
+        self._address = address
+        self._own = threading.local()
+        self._connections: set[Connection] = set()
+        self._pool = ThreadPoolExecutor(max_workers=count, thread_name_prefix="postroom-reader")
+
+    async def submit(self, look: Callable[[PostgresTransaction], T]) -> T:
+        """Run `look` in one consistent view and return its answer.
+
+        Raises:
+            StoreUnavailable: closed, or not answering in time.
+        """
+        try:
+            answer = asyncio.get_running_loop().run_in_executor(self._pool, lambda: self._run(look))
+        except RuntimeError as error:  # the pool takes nothing more
+            raise StoreUnavailable("the database is closed", remedy="start the server again") from error
+        return await answer
+
+    def close(self) -> None:
+        """Finish what runs and close every connection; what takes too long is cut off."""
+        alarm = threading.Timer(_END_WITHIN.total_seconds(), self._cut_all)
+        alarm.start()
+        self._pool.shutdown(wait=True)
+        alarm.cancel()
+        while self._connections:
+            self._connections.pop().close()
+
+    def _run(self, look: Callable[[PostgresTransaction], T]) -> T:
+        for _ in range(TRIES):
+            connection = self._connection()
+            try:
+                return self._looked(connection, look)
+            except ConnectionLost as error:
+                self._own.connection = None
+                self._connections.discard(connection)
+                connection.close()
+                failure = unreachable(error)
+                failure.__cause__ = error
+        raise failure
+
+    def _looked(self, connection: Connection, look: Callable[[PostgresTransaction], T]) -> T:
+        transaction = PostgresTransaction(connection)
+        connection.begin(_BEGIN)
+        try:
+            found = look(transaction)
+            transaction.refuse_failed()
+        except ConnectionLost:
+            raise
+        except Contended as error:
+            connection.undo()
+            raise StoreUnavailable(f"PostgreSQL broke the look off: {error}") from error
+        except StopIteration:
+            connection.undo()
+            # A future refuses to hold one, and whoever awaits it would wait for ever.
+            raise RuntimeError("a function given to the store raised StopIteration") from None
+        except BaseException:
+            connection.undo()
+            raise
+        connection.send("COMMIT")
+        connection.flush()  # nobody needs to wait for the end of a look
+        return found
+
+    def _connection(self) -> Connection:
+        connection: Connection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            connection = self._own.connection = Connection(self._address)
+            self._connections.add(connection)
+        return connection
+
+    def _cut_all(self) -> None:
+        for connection in tuple(self._connections):
+            connection.cut()

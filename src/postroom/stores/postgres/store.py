@@ -1,0 +1,63 @@
+"""The store on one schema of a PostgreSQL database."""
+
+from importlib.util import find_spec
+
+from postroom.contracts.clock import Clock
+from postroom.contracts.errors import MissingExtra
+from postroom.stores.changes import ChangeNotifier
+from postroom.stores.chats import SqlChatTables
+from postroom.stores.mail import MailTables
+from postroom.stores.runs.events import EventTables
+from postroom.stores.runs.outbox import OutboxTables
+from postroom.stores.runs.tables import RunTables
+from postroom.stores.store import SqlStore, Tables
+
+
+class PostgresStore:
+    """Opens stores for many processes and machines."""
+
+    @staticmethod
+    def open(
+        dsn: str,
+        *,
+        schema: str = "postroom",
+        clock: Clock | None = None,
+        readers: int = 4,
+        prepare: bool = True,
+    ) -> SqlStore:
+        """Connect, bring the schema to the newest state and begin to hear other processes. Blocks.
+
+        The store goes by the database's clock, unless `clock` is given. `prepare` is off for a pooler that
+        gives each transaction another session.
+
+        Raises:
+            MissingExtra: the driver is not installed.
+            ConfigError: the server refuses the user, has no such database or is too old; or the schema's name
+                is none.
+            SchemaTooNew: a newer postroom wrote the schema.
+            StoreReadOnly: the server takes no writes.
+            StoreUnavailable: it does not answer.
+        """
+        if find_spec("psycopg") is None:
+            raise MissingExtra(
+                "PostgreSQL needs the driver psycopg, which is not installed",
+                value="psycopg",
+                remedy="pip install 'postroom[postgres]'",
+            )
+        # Here, so that whoever keeps everything in a file does without the driver.
+        from postroom.stores.postgres.connection import Address
+        from postroom.stores.postgres.engine import PostgresEngine
+
+        changes = ChangeNotifier()
+        address = Address(dsn=dsn, schema=schema, prepare=prepare)
+        engine = PostgresEngine.open(address, clock=clock, readers=readers, changes=changes)
+        return SqlStore(engine, _TABLES, changes)
+
+
+_TABLES = Tables(
+    mail=lambda tx: MailTables(tx.sql),
+    runs=lambda tx: RunTables(tx.sql, tx.now, tx.tell),
+    chats=lambda tx: SqlChatTables(tx.sql),
+    events=lambda tx: EventTables(tx.sql, tx.now, tx.tell),
+    outbox=lambda tx: OutboxTables(tx.sql, tx.now),
+)

@@ -1,0 +1,76 @@
+"""Values on their way to PostgreSQL and back, as text: what its types are in the house."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from postroom.contracts.errors import InvalidRecord
+
+_INTEGERS = (20, 21, 23, 26)
+_FLOATS = (700, 701)
+
+
+def encoded(value: object) -> bytes | None:
+    """Return a value as PostgreSQL reads it; a list as an array.
+
+    Raises:
+        InvalidRecord: it is text that no database holds.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, int):  # truth values too, as 0 and 1
+        return b"%d" % value
+    if isinstance(value, float):
+        return repr(value).encode()
+    if isinstance(value, bytes):
+        return b"\\x" + value.hex().encode()
+    if isinstance(value, Iterable):
+        return b"{%s}" % b",".join(_element(one) for one in value)
+    raise TypeError(f"no value for a database: {type(value).__name__}")
+
+
+def decoder(oid: int) -> Callable[[bytes], Any]:
+    """Return how to read the text of a type."""
+    return _DECODERS.get(oid, bytes.decode)
+
+
+def _text(value: str) -> bytes:
+    if "\0" in value:
+        raise InvalidRecord("PostgreSQL cannot hold a value: a text holds NUL")
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidRecord("PostgreSQL cannot hold a value: a text holds half a character") from error
+
+
+def _element(value: object) -> bytes:
+    if value is None:
+        return b"NULL"
+    text = encoded(value)
+    assert text is not None  # noqa: S101 - only None has none
+    if isinstance(value, str):
+        return b'"%s"' % text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+    return text
+
+
+def _number(text: bytes) -> int | float:
+    """Read a numeric: the sums and averages of integers are such."""
+    return float(text) if b"." in text or b"N" in text else int(text)
+
+
+def _truth(text: bytes) -> int:
+    return int(text == b"t")
+
+
+def _bytes(text: bytes) -> bytes:
+    return bytes.fromhex(text[2:].decode())
+
+
+_DECODERS: Final[dict[int, Callable[[bytes], Any]]] = {
+    **dict.fromkeys(_INTEGERS, int),
+    **dict.fromkeys(_FLOATS, float),
+    16: _truth,
+    17: _bytes,
+    1700: _number,
+}

@@ -1,0 +1,169 @@
+"""A thread that writes over one connection: changes of a group share a transaction, and a commit.
+
+    callers ──▶ queue ──▶ BEGIN · SAVEPOINT each · COMMIT, pipelined ──▶ answers
+
+What a change writes is sent with the next look, so that a failure may be another change's than the one that
+learns it. A group in which PostgreSQL refuses something is undone, and its changes are redone one by one. A
+connection that is lost before COMMIT was sent has written nothing, and its changes are redone on a new one.
+"""
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from postroom.contracts.errors import CommitUnknown, PostroomError, StoreError, StoreUnavailable
+from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail
+from postroom.stores.postgres.connection import Address, Connection
+from postroom.stores.postgres.errors import ConnectionLost, Contended, unreachable
+from postroom.stores.postgres.sql_transaction import PostgresTransaction
+
+_LOG = structlog.get_logger(__name__)
+
+TRIES: Final = 5
+"""How often changes are tried that gave way to others, or whose connection was lost."""
+FIRST_PAUSE: Final = timedelta(milliseconds=50)
+"""Before the second try to connect; it doubles from try to try."""
+_END_WITHIN: Final = timedelta(seconds=5)
+
+_Change = PendingChange[PostgresTransaction]
+
+
+class Writer:
+    """Runs changes one after another, in transactions that are durable before anybody is answered."""
+
+    def __init__(self, address: Address, connection: Connection, *, name: str) -> None:
+        self.pending = PendingChanges[PostgresTransaction]()
+        self.groups = 0
+        self.changes = 0
+        self._address = address
+        self._connection: Connection | None = connection
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Finish what was handed in and end; what takes too long is cut off. Harmless when done twice."""
+        self.pending.stop()
+        self._thread.join(_END_WITHIN.total_seconds())
+        self._closing.set()
+        if self._thread.is_alive() and (connection := self._connection) is not None:
+            connection.cut()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while (first := self.pending.first()) is not None:
+            group = sorted(self.pending.group(first), key=lambda change: change.key)
+            self._commit(group)
+            answer(group)
+        self._disconnect()
+
+    def _commit(self, group: Sequence[_Change]) -> None:
+        """Commit a group; when PostgreSQL refuses some of it, each change alone."""
+        try:
+            self._commit_on_a_connection(group)
+        except (PostroomError, Contended) as error:
+            if len(group) == 1 or isinstance(error, CommitUnknown) or self._connection is None:
+                fail(group, _told(error))
+                return
+            for change in group:
+                change.value = change.error = None
+                self._commit([change])
+
+    def _commit_on_a_connection(self, group: Sequence[_Change]) -> None:
+        """Commit a group; again when the connection is lost before its end, or it gave way to others."""
+        for number in range(TRIES):
+            self._pause(number)
+            try:
+                self._transact(self._connected(), group)
+            except (ConnectionLost, StoreUnavailable) as error:
+                if self._connection is not None and isinstance(error, StoreUnavailable):
+                    raise  # the server is there and says so
+                self._disconnect()
+                failure: Exception = unreachable(error) if isinstance(error, ConnectionLost) else error
+                if self._closing.is_set():
+                    break  # it was cut off on purpose
+            except Contended as error:
+                if len(group) > 1:
+                    raise
+                failure = error
+            else:
+                self.groups += 1
+                self.changes += len(group)
+                return
+        raise failure
+
+    def _transact(self, connection: Connection, group: Sequence[_Change]) -> None:
+        connection.begin()
+        try:
+            for change in group:
+                self._run(connection, change, alone=len(group) == 1)
+        except (PostroomError, Contended):
+            connection.undo()
+            raise
+        if all(change.error is not None for change in group):
+            connection.undo()
+            return
+        self._end(connection)
+
+    def _run(self, connection: Connection, change: _Change, *, alone: bool) -> None:
+        """Run a change within the transaction; what it raises by itself undoes it alone."""
+        transaction = PostgresTransaction(connection)
+        change.value = change.error = None
+        if not alone:
+            connection.send("SAVEPOINT change")
+        try:
+            change.value = change.run(transaction)
+        except ConnectionLost:
+            raise
+        except StopIteration:
+            # A future refuses to hold one, and whoever awaits it would wait for ever.
+            change.error = RuntimeError("a function given to the store raised StopIteration")
+        except BaseException as error:  # handed to the caller: it is the caller's function that raised
+            change.error = error
+        if transaction.failure is not None:
+            change.error = None
+            raise transaction.failure
+        if not alone:
+            if change.error is not None:
+                connection.send("ROLLBACK TO SAVEPOINT change")
+            connection.send("RELEASE SAVEPOINT change")
+
+    def _end(self, connection: Connection) -> None:
+        connection.send("COMMIT")
+        try:
+            connection.wait()
+        except ConnectionLost as error:
+            self._disconnect()
+            raise CommitUnknown(f"the connection to PostgreSQL broke before it answered: {error}") from error
+        except (PostroomError, Contended):
+            connection.undo()
+            raise
+
+    def _connected(self) -> Connection:
+        if self._connection is not None:
+            self._connection.refuse_lost()
+            return self._connection
+        self._connection = Connection(self._address)
+        _LOG.info("store.reconnected")
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _pause(self, number: int) -> None:
+        """Wait before another try, unless the connection is sound."""
+        if number and self._connection is None:
+            self._closing.wait(FIRST_PAUSE.total_seconds() * 2 ** (number - 1))
+
+
+def _told(error: PostroomError | Contended) -> StoreError | PostroomError:
+    if isinstance(error, Contended):
+        told = StoreUnavailable(f"PostgreSQL is too busy with the same rows: {error}")
+        told.__cause__ = error
+        return told
+    return error

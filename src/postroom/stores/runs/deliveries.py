@@ -1,0 +1,107 @@
+"""The queue's part of a commit: one dispatch, perhaps in place of what was queued, perhaps owned at once.
+
+Everything is decided on what was found before, so that the new dispatch is written once, as it is to be.
+"""
+
+from dataclasses import dataclass
+from secrets import token_hex
+
+from postroom.contracts.dispatch import Interrupt, RunDispatch
+from postroom.contracts.errors import ActiveRunConflict, ForeignThread, QueueFull
+from postroom.contracts.run_stores import ClaimRequest, Delivery, ThreadCommit
+from postroom.stores.runs import rows
+from postroom.stores.runs.asking import Found, Looks
+from postroom.stores.runs.dispatches import Dispatches, against_look, count_values, interrupted, refuse_taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """What a delivery is to write."""
+
+    dispatch: RunDispatch
+    claimed: RunDispatch | None
+    interrupt: Interrupt | None
+
+    def write(self, queue: Dispatches) -> None:
+        """Write it."""
+        if self.interrupt is not None:
+            queue.write_interrupt(self.dispatch.thread_id, self.interrupt)
+        if self.claimed is not None and self.claimed.dispatch_id != self.dispatch.dispatch_id:
+            queue.put(self.claimed)
+        queue.insert(self.dispatch)
+
+
+def delivery_looks(delivery: Delivery, now: int) -> Looks:
+    """Return what is asked before a dispatch is delivered."""
+    thread = {"thread_id": delivery.dispatch.thread_id}
+    looks: Looks = {
+        ("busy",): ("dispatches.claimed", thread),
+        ("epoch",): ("dispatches.epoch", thread),
+        ("against",): against_look(delivery.dispatch),
+    }
+    if delivery.interrupt:
+        looks["queue",] = ("dispatches.queue", thread)
+    if delivery.queue_cap is not None or delivery.when_idle:
+        at_most = max(delivery.queue_cap or 0, 1)
+        looks["queued",] = ("dispatches.count_queued", count_values(delivery.dispatch.thread_id, at_most))
+    if delivery.claim is not None and not delivery.claim_needed:
+        looks["due",] = ("dispatches.next_due", {**thread, "now": now})
+    return looks
+
+
+def delivered(step: ThreadCommit, delivery: Delivery, found: Found, now: int) -> Delivered:
+    """Decide what becomes of the dispatch of a commit, and what is claimed and begun with it.
+
+    Raises:
+        InvalidRecord, DuplicateRecord, DedupeKeyInUse, RunNotOpen, QueueFull, ActiveRunConflict,
+        ForeignThread: as `CommitCoordinator.commit` says.
+    """
+    busy = rows.dispatch(found["busy",][0]) if found["busy",] else None
+    queued = found["queued",][0][0] if ("queued",) in found else 0
+    _refuse_busy(delivery, step.thread_id, busy, queued)
+    asked = delivery.dispatch
+    if asked.thread_id != step.thread_id:
+        raise ForeignThread(f"the dispatch is of thread {asked.thread_id!r}", value=asked.run_id)
+    epoch = found["epoch",][0][0] if found["epoch",] else 0
+    replaced = {row[0] for row in found.get(("queue",), ())}
+    stored = asked.prepared_for_enqueue(epoch=epoch + delivery.interrupt)
+    refuse_taken(asked, found["against",], gone=replaced)
+    if delivery.queue_cap is not None and (0 if delivery.interrupt else queued) >= delivery.queue_cap:
+        raise QueueFull(
+            f"{delivery.queue_cap} dispatches wait on thread {asked.thread_id!r}", value=asked.thread_id
+        )
+    claimed = None
+    if delivery.claim is not None and busy is None:
+        claimed = _claimed(stored, delivery, delivery.claim, found, now)
+    if claimed is not None and step.begins_delivered:
+        claimed = claimed.record_dispatch_start(step.begins or "", now=now)
+    return Delivered(
+        dispatch=claimed if claimed and claimed.dispatch_id == stored.dispatch_id else stored,
+        claimed=claimed,
+        interrupt=interrupted(found["epoch",], found["queue",], (), now) if delivery.interrupt else None,
+    )
+
+
+def _refuse_busy(delivery: Delivery, thread_id: str, busy: RunDispatch | None, queued: int) -> None:
+    """Refuse a delivery that the thread is not free for."""
+    if busy is not None and (delivery.interrupt or (delivery.claim and delivery.claim_needed)):
+        raise ActiveRunConflict(
+            f"thread {thread_id!r} has an active run: dispatch {busy.dispatch_id!r} is claimed",
+            value=thread_id,
+            details={"dispatch_id": busy.dispatch_id},
+        )
+    if delivery.when_idle and (busy is not None or queued):
+        raise ActiveRunConflict(f"thread {thread_id!r} is not idle", value=thread_id)
+
+
+def _claimed(
+    stored: RunDispatch, delivery: Delivery, asks: ClaimRequest, found: Found, now: int
+) -> RunDispatch | None:
+    """Return the dispatch whose turn it is, owned: this one where it must be, else the first that is due."""
+    turns = [stored] if delivery.claim_needed or stored.available_at <= now else []
+    if not delivery.interrupt:
+        turns += [rows.dispatch(row) for row in found.get(("due",), ())]
+    if not turns:
+        return None
+    first = min(turns, key=lambda one: (one.priority, one.created_at, one.dispatch_id))
+    return first.claim(token=token_hex(16), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now)

@@ -1,0 +1,323 @@
+"""The queue over an open transaction.
+
+A method that moves a dispatch is called under the lock of its thread. It looks, lets the record decide, and
+writes what came of it. A lost claim is returned rather than raised: it may have ended its row, and what is
+raised undoes the change.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from secrets import token_hex
+from typing import Final
+
+from typing_extensions import override
+
+from postroom.contracts.dispatch import (
+    INTERRUPTED,
+    STALE_EPOCH,
+    TERMINAL,
+    Claim,
+    Interrupt,
+    RunDispatch,
+    RunDispatchStatus,
+)
+from postroom.contracts.errors import (
+    DedupeKeyInUse,
+    DuplicateRecord,
+    PostroomError,
+    RunNotOpen,
+    StaleClaim,
+    UnknownDispatch,
+)
+from postroom.contracts.run_stores import ClaimRequest
+from postroom.contracts.run_tables import DispatchTables
+from postroom.contracts.transactions import WORK
+from postroom.stores.runs import rows
+from postroom.stores.sql_transaction import Row, SqlTransaction, Values
+
+PURGED_AT_ONCE: Final = 1_000
+"""Most rows removed in one transaction: some 5 ms, within which no caller is answered."""
+
+_EARLIEST: Final = (-(2**63), "")
+_QUEUED, _CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
+
+
+class Dispatches(DispatchTables):
+    """The rows of the queue."""
+
+    def __init__(self, sql: SqlTransaction, now: Callable[[], int], tell: Callable[..., None]) -> None:
+        self._sql = sql
+        self._now = now
+        self._tell = tell
+
+    @override
+    def load(self, dispatch_id: str) -> RunDispatch | None:
+        row = self._sql.one("dispatches.dispatch", {"dispatch_id": dispatch_id})
+        return rows.dispatch(row) if row else None
+
+    @override
+    def thread_of(self, dispatch_id: str) -> str | None:
+        row = self._sql.one("dispatches.thread_of", {"dispatch_id": dispatch_id})
+        return row[0] if row else None
+
+    @override
+    def claimed(self, thread_id: str) -> RunDispatch | None:
+        row = self._sql.one("dispatches.claimed", {"thread_id": thread_id})
+        return rows.dispatch(row) if row else None
+
+    @override
+    def epoch(self, thread_id: str) -> int:
+        row = self._sql.one("dispatches.epoch", {"thread_id": thread_id})
+        return row[0] if row else 0
+
+    @override
+    def enqueue(self, dispatch: RunDispatch) -> RunDispatch:
+        epoch, against = self._sql.ask(
+            ("dispatches.epoch", {"thread_id": dispatch.thread_id}), against_look(dispatch)
+        )
+        stored = dispatch.prepared_for_enqueue(epoch=epoch[0][0] if epoch else 0)
+        refuse_taken(dispatch, against)
+        return self.insert(stored)
+
+    @override
+    def claim(self, thread_id: str, asks: ClaimRequest) -> RunDispatch | None:
+        now = self._now()
+        due, stale = self._sql.ask(
+            ("dispatches.next_due", {"thread_id": thread_id, "now": now}),
+            ("dispatches.stale_queue", {"thread_id": thread_id}),
+        )
+        for row in stale:  # an interrupt leaves none; who writes to the table by other means may
+            self.put(rows.dispatch(row).superseded(reason=STALE_EPOCH, now=now))
+        return self._taken(rows.dispatch(due[0]), asks, now) if due else None
+
+    @override
+    def claim_dispatch(self, dispatch_id: str, asks: ClaimRequest) -> RunDispatch | None:
+        now, row = self._now(), self._sql.one("dispatches.dispatch", {"dispatch_id": dispatch_id})
+        found = rows.dispatch(row) if row else None
+        if row is None or found is None or found.status is not _QUEUED:
+            return None
+        if found.dispatch_epoch < row[-1]:
+            self.put(found.superseded(reason=STALE_EPOCH, now=now))
+            return None
+        if self._sql.one("dispatches.claimed", {"thread_id": found.thread_id}):
+            return None
+        return self._taken(found, asks, now)
+
+    def _taken(self, row: RunDispatch, asks: ClaimRequest, now: int) -> RunDispatch:
+        return self.put(
+            row.claim(token=token_hex(16), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now)
+        )
+
+    @override
+    def move_owned(
+        self, claim: Claim, move: Callable[[RunDispatch, int], RunDispatch]
+    ) -> RunDispatch | StaleClaim:
+        found = self.proved(claim, self._sql.one("dispatches.dispatch", {"dispatch_id": claim.dispatch_id}))
+        return found if isinstance(found, StaleClaim) else self.put(move(found, self._now()))
+
+    def proved(self, claim: Claim, row: Row | None) -> RunDispatch | StaleClaim:
+        """Return the dispatch of this row if the claim owns it; one of an older epoch is superseded.
+
+        Raises:
+            UnknownDispatch: there is no such dispatch.
+        """
+        if row is None:
+            raise UnknownDispatch(f"no dispatch {claim.dispatch_id!r}", value=claim.dispatch_id)
+        found = rows.dispatch(row)
+        if found.status is not _CLAIMED or found.claim_token != claim.token:
+            return _not_owned(found)
+        if found.dispatch_epoch < row[-1]:
+            self.put(found.superseded(reason=STALE_EPOCH, now=self._now()))
+            return StaleClaim(f"dispatch {found.dispatch_id!r} was interrupted", value=found.dispatch_id)
+        return found
+
+    @override
+    def cancel(self, dispatch_id: str) -> RunDispatch | None:
+        found = self.load(dispatch_id)
+        if found is None or found.status is not _QUEUED:
+            return None
+        return self.put(found.cancelled(now=self._now()))
+
+    @override
+    def interrupt(self, thread_id: str) -> Interrupt:
+        asked = {"thread_id": thread_id}
+        epoch, claimed, queue = self._sql.ask(
+            ("dispatches.epoch", asked), ("dispatches.claimed", asked), ("dispatches.queue", asked)
+        )
+        return self.write_interrupt(thread_id, interrupted(epoch, queue, claimed, self._now()))
+
+    def write_interrupt(self, thread_id: str, interrupt: Interrupt) -> Interrupt:
+        """Store the raised epoch and what it superseded."""
+        self._sql.run("dispatches.put_epoch", {"thread_id": thread_id, "epoch": interrupt.new_dispatch_epoch})
+        self._sql.run_many("dispatches.move", map(rows.dispatch_values, interrupt.superseded_dispatches))
+        self._tell(WORK)
+        return interrupt
+
+    @override
+    def supersede_claimed(self, claim: Claim, reason: str) -> RunDispatch | StaleClaim | None:
+        found = self.load(claim.dispatch_id)
+        if found is None or found.status is not _CLAIMED:
+            return None
+        if found.claim_token != claim.token:
+            return _not_owned(found)
+        return self.put(found.superseded(reason=reason, now=self._now()))
+
+    @override
+    def overdue(self, limit: int) -> list[RunDispatch]:
+        found = self._sql.all("dispatches.overdue", {"now": self._now(), "limit": limit})
+        return [rows.dispatch(row) for row in found]
+
+    @override
+    def reclaim(self, dispatch_id: str) -> RunDispatch | None:
+        now, row = self._now(), self._sql.one("dispatches.dispatch", {"dispatch_id": dispatch_id})
+        found = rows.dispatch(row) if row else None
+        if row is None or found is None or found.lease_until is None or found.lease_until >= now:
+            return None
+        if found.dispatch_epoch < row[-1]:
+            self.put(found.superseded(reason=STALE_EPOCH, now=now))
+            return None
+        return self.put(found.lease_ended(now=now))
+
+    def insert(self, row: RunDispatch) -> RunDispatch:
+        """Store a dispatch that is new, and return it."""
+        self._sql.run("dispatches.enqueue", rows.dispatch_values(row))
+        self._told(row)
+        return row
+
+    def put(self, row: RunDispatch) -> RunDispatch:
+        """Store a dispatch as it has moved, and return it."""
+        self._sql.run("dispatches.move", rows.dispatch_values(row))
+        self._told(row)
+        return row
+
+    def _told(self, row: RunDispatch) -> None:
+        """Say that there may be work: a row is queued, or its thread is free."""
+        if row.status is not _CLAIMED:
+            self._tell(WORK)
+
+    @override
+    def of_thread(
+        self, thread_id: str, statuses: Collection[RunDispatchStatus], *, limit: int, offset: int
+    ) -> tuple[RunDispatch, ...]:
+        asked = {"thread_id": thread_id, "limit": limit, "offset": max(offset, 0)}
+        if set(statuses) == {_QUEUED}:
+            return self._all("queued_of_thread", asked)
+        return self._all("of_thread", {**asked, "statuses": sorted(statuses)})
+
+    @override
+    def by_status(
+        self, status: RunDispatchStatus, *, limit: int, after: tuple[int, str] | None
+    ) -> tuple[RunDispatch, ...]:
+        at, dispatch_id = after or _EARLIEST
+        asked = {"status": status.value, "at": at, "id": dispatch_id, "limit": limit}
+        return self._all("ended_by_change" if status.is_terminal else "open_by_change", asked)
+
+    @override
+    def unreconciled(self, limit: int) -> tuple[RunDispatch, ...]:
+        return self._all("unreconciled", {"limit": limit})
+
+    @override
+    def mark_reconciled(self, dispatch_ids: Sequence[str]) -> None:
+        self._sql.run("dispatches.mark_reconciled", {"dispatch_ids": dispatch_ids})
+
+    @override
+    def due_threads(self, limit: int) -> tuple[str, ...]:
+        found: dict[str, None] = {}
+        behind = {"priority": -1, "created_at": _EARLIEST[0], "dispatch_id": ""}
+        asked = {"now": self._now(), "limit": 2 * limit}
+        while len(found) < limit:
+            part = self._sql.all("dispatches.due_threads", {**asked, **behind})
+            found.update(dict.fromkeys(row[0] for row in part))
+            if len(part) < 2 * limit:
+                break
+            behind = dict(zip(behind, part[-1][1:], strict=True))
+        return tuple(found)[:limit]
+
+    @override
+    def next_due_at(self) -> int | None:
+        row = self._sql.one("dispatches.next_due_at")
+        return row[0] if row else None
+
+    @override
+    def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
+        found = self._sql.all("dispatches.queued_threads", {"after": after, "limit": limit})
+        return tuple(row[0] for row in found)
+
+    @override
+    def count_queued(self, thread_id: str, at_most: int) -> int:
+        return _number(self._sql.one("dispatches.count_queued", count_values(thread_id, at_most)))
+
+    @override
+    def count_by_status(self) -> dict[RunDispatchStatus, int]:
+        counted = dict(map(tuple, self._sql.all("dispatches.count_by_status")))
+        return {status: counted.get(status.value, 0) for status in RunDispatchStatus}
+
+    @override
+    def discard(self, dispatch_id: str) -> RunDispatch | None:
+        row = self._sql.one("dispatches.discard", {"dispatch_id": dispatch_id})
+        return rows.dispatch(row) if row else None
+
+    @override
+    def purge_some(self, older_than: int, dead_letters_older_than: int | None) -> int:
+        for status in TERMINAL:
+            bound = older_than
+            if status is RunDispatchStatus.DEAD_LETTER and dead_letters_older_than is not None:
+                bound = dead_letters_older_than
+            asked = {"status": status.value, "older_than": bound, "limit": PURGED_AT_ONCE}
+            if gone := self._sql.changed("dispatches.purge", asked):
+                return gone
+        self._sql.run("dispatches.forget_gone")
+        return 0
+
+    def _all(self, statement: str, values: Values) -> tuple[RunDispatch, ...]:
+        return tuple(rows.dispatch(row) for row in self._sql.all(f"dispatches.{statement}", values))
+
+
+def interrupted(epoch: Sequence[Row], queue: Sequence[Row], claimed: Sequence[Row], now: int) -> Interrupt:
+    """Return what an interrupt does to a thread of which these rows were found."""
+    return Interrupt(
+        new_dispatch_epoch=(epoch[0][0] if epoch else 0) + 1,
+        active_dispatch=rows.dispatch(claimed[0]) if claimed else None,
+        superseded_dispatches=tuple(
+            rows.dispatch(row).superseded(reason=INTERRUPTED, now=now) for row in queue
+        ),
+    )
+
+
+def against_look(dispatch: RunDispatch) -> tuple[str, Values]:
+    """Return the look for open dispatches that keep this one from being queued, and for one with its id."""
+    names = ("dispatch_id", "thread_id", "dedupe_key", "run_id")
+    return "dispatches.against", {name: getattr(dispatch, name) for name in names}
+
+
+def refuse_taken(dispatch: RunDispatch, against: Sequence[Row], gone: Collection[str] = ()) -> None:
+    """Refuse to queue a dispatch beside what `against_look` found, but for those that are `gone`.
+
+    Raises:
+        DuplicateRecord, DedupeKeyInUse, RunNotOpen: as `DispatchStore.enqueue` says.
+    """
+    for rule, found in against:
+        if rule == 0:
+            raise DuplicateRecord(f"dispatch {found!r} exists", value=found)
+        if found in gone:
+            continue
+        kind: type[PostroomError] = DedupeKeyInUse if rule == 1 else RunNotOpen
+        does = (
+            f"has the dedupe key {dispatch.dedupe_key!r}"
+            if rule == 1
+            else f"delivers run {dispatch.run_id!r}"
+        )
+        text = f"dispatch {found!r} is open and {does}"
+        raise kind(text, value=dispatch.dispatch_id, details={"dispatch_id": found})
+
+
+def count_values(thread_id: str, at_most: int) -> Values:
+    """Return what `dispatches.count_queued` is asked with."""
+    return {"thread_id": thread_id, "at_most": max(at_most, 0)}
+
+
+def _number(row: Row | None) -> int:
+    return int(row[0]) if row else 0
+
+
+def _not_owned(row: RunDispatch) -> StaleClaim:
+    return StaleClaim(f"dispatch {row.dispatch_id!r} is not owned by this claim", value=row.dispatch_id)

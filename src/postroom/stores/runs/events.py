@@ -1,0 +1,189 @@
+"""The event log over an open transaction."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+from uuid import uuid4
+
+from typing_extensions import override
+
+from postroom.contracts import run_tables
+from postroom.contracts.errors import CursorAhead, CursorExpired, IdempotencyConflict, VersionConflict
+from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventPage
+from postroom.stores.codec import decode_json, encode
+from postroom.stores.runs import rows
+from postroom.stores.runs.asking import Found, Looks, asked
+from postroom.stores.sql_transaction import SqlTransaction, Values
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenEvent:
+    """A draft with its id, and its payload as text: what the caller does to it afterwards changes nothing."""
+
+    event_id: str
+    draft: CanonicalEventDraft
+    payload: str
+    digest: str | None
+
+    @classmethod
+    def of(cls, draft: CanonicalEventDraft) -> "WrittenEvent":
+        """Write a draft down."""
+        keyed = draft.options.idempotency_key is not None
+        return cls(f"evt_{uuid4().hex}", draft, encode(draft.payload), draft.digest if keyed else None)
+
+    @property
+    def key(self) -> tuple[str | None, str | None]:
+        """The writer and its idempotency key."""
+        return self.draft.options.writer_id, self.draft.options.idempotency_key
+
+
+def event_looks(written: Sequence[WrittenEvent]) -> Looks:
+    """Return what is asked before events are appended: the ends of their scopes, and their keys."""
+    looks: Looks = {}
+    for one in written:
+        scopes = (scope.key for scope in one.draft.scopes)
+        for scope in (*scopes, *one.draft.options.expected_prior):
+            looks["newest", scope] = ("events.newest", {"scope": scope})
+        if one.digest is not None:
+            writer_id, key = one.key
+            looks["event", one.key] = ("events.first_of_key", {"writer_id": writer_id, "key": key})
+    return looks
+
+
+class EventTables(run_tables.EventTables):
+    """The rows of the log."""
+
+    def __init__(self, sql: SqlTransaction, now: Callable[[], int], tell: Callable[..., None]) -> None:
+        self._sql = sql
+        self._now = now
+        self._tell = tell
+
+    @override
+    def at(self, now: int) -> Self:
+        return type(self)(self._sql, lambda: now, self._tell)
+
+    @override
+    def append(self, drafts: Sequence[CanonicalEventDraft]) -> tuple[CanonicalEvent, ...]:
+        written = tuple(map(WrittenEvent.of, drafts))
+        appended = appending(written, asked(self._sql, event_looks(written)), self._now())
+        self.write(appended)
+        return appended.events
+
+    def write(self, appended: "Appended") -> None:
+        """Write what was decided to be new."""
+        if not appended.new:
+            return
+        self._sql.run_many("events.append", (_columns(event, one) for one, event in appended.new))
+        places = [
+            {"scope": scope, "seq": seq, "event_id": event.event_id}
+            for _, event in appended.new
+            for scope, seq in event.sequences.items()
+        ]
+        self._sql.run_many("events.place", places)
+        self._tell(*dict.fromkeys(place["scope"] for place in places))
+
+    @override
+    def newest(self, scope: str) -> int:
+        row = self._sql.one("events.newest", {"scope": scope})
+        return row[0] if row else 0
+
+    @override
+    def behind(self, scope: str, after: int, limit: int) -> EventPage:
+        begin = max(after, 0)
+        [[newest]], [[oldest]], found = self._sql.ask(
+            ("events.newest", {"scope": scope}),
+            ("events.oldest", {"scope": scope}),
+            ("events.events", {"scope": scope, "after": begin, "limit": max(limit, 0)}),
+        )
+        if begin > newest:
+            raise CursorAhead(f"the newest event of {scope!r} is {newest}, before {after}", value=after)
+        if begin + 1 < oldest:
+            raise CursorExpired(f"the oldest event of {scope!r} is {oldest}, behind {after}", value=after)
+        cursor = newest if len(found) < limit else (found[-1][-1] if found else begin)
+        return EventPage(events=tuple(map(rows.event, found)), cursor=cursor)
+
+    @override
+    def load(self, event_id: str) -> CanonicalEvent | None:
+        row = self._sql.one("events.event", {"event_id": event_id})
+        return rows.event(row) if row else None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What an append gives back, and what of it is new."""
+
+    events: tuple[CanonicalEvent, ...]
+    new: tuple[tuple[WrittenEvent, CanonicalEvent], ...]
+
+
+def appending(written: Sequence[WrittenEvent], found: Found, now: int) -> Appended:
+    """Number events behind the ends that `event_looks` found; a key that was used gives its first event back.
+
+    Raises:
+        IdempotencyConflict, VersionConflict: as `EventStore.append` says.
+    """
+    newest = {what[1]: seen[0][0] for what, seen in found.items() if what[0] == "newest"}
+    firsts = {
+        what[1]: (seen[0][-1], rows.event(seen[0]))
+        for what, seen in found.items()
+        if what[0] == "event" and seen
+    }
+    events, new = list[CanonicalEvent](), list[tuple[WrittenEvent, CanonicalEvent]]()
+    for one in written:
+        event = _repeated(one, firsts)
+        if event is None:
+            event = _numbered(one, newest, now)
+            newest.update(event.sequences)
+            firsts[one.key] = (one.digest, event)
+            new.append((one, event))
+        events.append(event)
+    return Appended(tuple(events), tuple(new))
+
+
+def _repeated(
+    written: WrittenEvent, firsts: Mapping[Any, tuple[str | None, CanonicalEvent]]
+) -> CanonicalEvent | None:
+    if written.digest is None or written.key not in firsts:
+        return None
+    digest, first = firsts[written.key]
+    if digest != written.digest:
+        raise IdempotencyConflict("the key was used for another event", value=written.key[1])
+    return first
+
+
+def _numbered(written: WrittenEvent, newest: Mapping[str, int], now: int) -> CanonicalEvent:
+    draft = written.draft
+    for key, expected in draft.options.expected_prior.items():
+        if newest[key] != expected:
+            raise VersionConflict(f"the newest event of {key!r} is {newest[key]}, not {expected}", value=key)
+    return CanonicalEvent(
+        event_id=written.event_id,
+        event_kind=draft.event_kind,
+        payload=decode_json(written.payload, where="payload"),
+        sequences={scope.key: newest[scope.key] + 1 for scope in draft.scopes},
+        created_at=now,
+        causation_id=draft.causation_id,
+        correlation_id=draft.correlation_id,
+        origin=draft.origin,
+        visibility=draft.visibility,
+        schema_version=draft.schema_version,
+    )
+
+
+def _columns(event: CanonicalEvent, written: WrittenEvent) -> Values:
+    writer_id, key = written.key
+    return {
+        "event_id": event.event_id,
+        "event_kind": event.event_kind,
+        "payload": written.payload,
+        "sequences": encode(event.sequences),
+        "created_at": event.created_at,
+        "causation_id": event.causation_id,
+        "correlation_id": event.correlation_id,
+        "origin": event.origin,
+        "visibility": event.visibility.value,
+        "schema_version": event.schema_version,
+        "writer_id": writer_id,
+        "key": key,
+        "digest": written.digest,
+    }

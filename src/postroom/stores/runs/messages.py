@@ -1,0 +1,210 @@
+"""Messages of a thread over an open transaction: committed ones, and those that wait to be read.
+
+Positions of what waits are counted among what is there. What changes a thread's messages holds its lock.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from typing_extensions import override
+
+from postroom.contracts.errors import (
+    AlreadyConsumed,
+    DuplicateRecord,
+    InvalidRecord,
+    UnknownMessage,
+    VersionConflict,
+)
+from postroom.contracts.messages import (
+    DeliveryMode,
+    Message,
+    MessageRecord,
+    PendingMessage,
+    PendingVersion,
+    refuse_broken_delta,
+)
+from postroom.contracts.run_stores import MessageQuery
+from postroom.contracts.run_tables import MessageTables
+from postroom.stores.codec import encode
+from postroom.stores.runs import rows
+from postroom.stores.sql_transaction import Row, SqlTransaction, Values
+
+_NEWEST: Final = 2**62
+
+
+class Messages(MessageTables):
+    """The rows of messages."""
+
+    def __init__(self, sql: SqlTransaction, now: Callable[[], int]) -> None:
+        self._sql = sql
+        self._now = now
+
+    @override
+    def all(self, thread_id: str) -> tuple[Message, ...]:
+        found = self._sql.all("threads.all_messages", {"thread_id": thread_id})
+        return tuple(rows.message(row).message for row in found)
+
+    @override
+    def named(self, thread_id: str, message_ids: Sequence[str]) -> tuple[MessageRecord, ...]:
+        asked = {"thread_id": thread_id, "message_ids": message_ids}
+        return tuple(map(rows.message, self._sql.all("threads.named_messages", asked)))
+
+    @override
+    def list(self, thread_id: str, query: MessageQuery, limit: int) -> tuple[MessageRecord, ...]:
+        asked = {
+            "thread_id": thread_id,
+            "visibility": query.visibility and query.visibility.value,
+            "after": query.after,
+            "before": _NEWEST if query.before is None else query.before,
+            "limit": limit,
+        }
+        of_run = ""
+        if query.run_id is not None:
+            of_run, asked["run_id"] = "_of_run", query.run_id
+        newest = "_newest" if query.newest_first else ""
+        return tuple(map(rows.message, self._sql.all(f"threads.messages{of_run}{newest}", asked)))
+
+    @override
+    def delete(self, thread_id: str) -> int:
+        return self._sql.changed("threads.drop_messages", {"thread_ids": [thread_id]})
+
+    @override
+    def waiting(self, thread_id: str) -> tuple[PendingMessage, ...]:
+        return waiting(self._sql.all("threads.pending", {"thread_id": thread_id}))
+
+    @override
+    def append_waiting(
+        self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
+    ) -> tuple[PendingMessage, ...]:
+        refuse_broken_delta(messages)
+        now, thread, ids = self._now(), {"thread_id": thread_id}, [one.id for one in messages]
+        before, twice, committed, [[place]] = self._sql.ask(
+            ("threads.pending", thread),
+            ("threads.pending_versions", {**thread, "pending_ids": ids}),
+            ("threads.committed", {**thread, "message_ids": ids}),
+            ("threads.last_place", thread),
+        )
+        for found in (*twice, *committed):
+            raise DuplicateRecord(f"message {found[0]!r} is on the thread already", value=found[0])
+        added = tuple(
+            PendingMessage(
+                thread_id=thread_id, message=one, position=position, mode=mode, created_at=now, updated_at=now
+            )
+            for position, one in enumerate(messages, start=len(before) + 1)
+        )
+        self._insert(added, range(place + 1, place + 1 + len(added)))
+        return added
+
+    @override
+    def edit_waiting(self, thread_id: str, message: Message, expected_revision: int | None) -> PendingMessage:
+        before = self._as_expected(thread_id, message.id or "", expected_revision)
+        refuse_broken_delta([message])
+        now = self._now()
+        after = replace(before, message=message, revision=before.revision + 1, updated_at=now)
+        values = {"body": encode(message), "revision": after.revision, "now": now}
+        self._sql.run(
+            "threads.edit_pending", {**values, "thread_id": thread_id, "pending_id": after.pending_id}
+        )
+        return after
+
+    @override
+    def retract_waiting(
+        self, thread_id: str, pending_id: str, expected_revision: int | None
+    ) -> PendingMessage:
+        taken = self._as_expected(thread_id, pending_id, expected_revision)
+        self.take(thread_id, [taken.version])
+        return taken
+
+    @override
+    def reorder_waiting(
+        self, thread_id: str, order: Sequence[str], expected: Sequence[PendingVersion] | None
+    ) -> tuple[PendingMessage, ...]:
+        found = self._sql.all("threads.pending", {"thread_id": thread_id})
+        there = waiting(found)
+        if expected is not None and [one.version for one in there] != list(expected):
+            raise VersionConflict("other messages wait than were looked at", value=thread_id)
+        by_id = {one.pending_id: one for one in there}
+        if sorted(order) != sorted(by_id):
+            raise InvalidRecord("an order names every waiting message once", value=list(order))
+        self.take(thread_id, [one.version for one in there])
+        ordered = tuple(replace(by_id[name], position=at) for at, name in enumerate(order, start=1))
+        self._insert(ordered, [row[1] for row in found])
+        return ordered
+
+    def take(self, thread_id: str, versions: Sequence[PendingVersion]) -> None:
+        """Let messages leave; those behind them move up."""
+        if versions:
+            ids = [one.pending_id for one in versions]
+            self._sql.run("threads.take_pending", {"thread_id": thread_id, "pending_ids": ids})
+
+    @override
+    def threads_with_waiting(self, limit: int, after: str) -> tuple[str, ...]:
+        found = self._sql.all("threads.threads_with_pending", {"after": after, "limit": limit})
+        return tuple(row[0] for row in found)
+
+    def _insert(self, entries: Sequence[PendingMessage], places: Sequence[int]) -> None:
+        values: list[Values] = [
+            {
+                "thread_id": one.thread_id,
+                "place": place,
+                "pending_id": one.pending_id,
+                "revision": one.revision,
+                "created_at": one.created_at,
+                "updated_at": one.updated_at,
+                "mode": encode(one.mode),
+                "body": encode(one.message),
+            }
+            for place, one in zip(places, entries, strict=True)
+        ]
+        self._sql.run_many("threads.insert_pending", values)
+
+    def _as_expected(self, thread_id: str, pending_id: str, expected_revision: int | None) -> PendingMessage:
+        there, committed = self._sql.ask(
+            ("threads.pending", {"thread_id": thread_id}),
+            ("threads.committed", {"thread_id": thread_id, "message_ids": [pending_id]}),
+        )
+        found = next((one for one in waiting(there) if one.pending_id == pending_id), None)
+        if found is None and committed:
+            raise AlreadyConsumed(f"message {pending_id!r} is already consumed", value=pending_id)
+        if found is None:
+            raise UnknownMessage(f"no pending message {pending_id!r}", value=pending_id)
+        if expected_revision not in (None, found.revision):
+            raise VersionConflict(
+                f"pending message {pending_id!r} is at revision {found.revision}, not {expected_revision}",
+                value=pending_id,
+            )
+        return found
+
+
+def waiting(found: Sequence[Row]) -> tuple[PendingMessage, ...]:
+    """Return what waits on a thread, from all its rows in order."""
+    return tuple(rows.pending(row, position) for position, row in enumerate(found, start=1))
+
+
+def refuse_changed(found: Sequence[Row], versions: Sequence[PendingVersion]) -> None:
+    """Refuse when one of these messages does not wait as it was seen; `found` are ids and revisions.
+
+    Raises:
+        VersionConflict: as said.
+    """
+    there = {tuple(row) for row in found}
+    for one in versions:
+        if (one.pending_id, one.revision) not in there:
+            raise VersionConflict(
+                f"pending message {one.pending_id!r} is not there in revision {one.revision}",
+                value=one.pending_id,
+            )
+
+
+def message_values(thread_id: str, seq: int, message: Message, body: str, now: int) -> Values:
+    """Return the columns of a committed message by name."""
+    return {
+        "thread_id": thread_id,
+        "seq": seq,
+        "message_id": message.id,
+        "run_id": message.metadata.run_id if message.metadata else None,
+        "visibility": message.visibility.value,
+        "created_at": now,
+        "body": body,
+    }

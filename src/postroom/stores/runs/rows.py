@@ -1,0 +1,260 @@
+"""One mapper a record: a row's columns in the order in which every statement names them."""
+
+from dataclasses import fields
+from functools import lru_cache
+
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.errors import InvalidRecord, StoreCorrupt
+from postroom.contracts.events import CanonicalEvent, EventVisibility
+from postroom.contracts.messages import DeliveryMode, Message, MessageRecord, PendingMessage
+from postroom.contracts.outbox import OutboxMessage, OutboxStatus
+from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason, Thread
+from postroom.stores.codec import decode, decode_json, encode
+from postroom.stores.sql_transaction import Row, Values
+
+_DISPATCH_STATUS = {status.value: status for status in RunDispatchStatus}
+_RUN_STATUS: dict[str | None, RunStatus | None] = {
+    None: None,
+    **{status.value: status for status in RunStatus},
+}
+_new = object.__new__
+_NAMES = [field.name for field in fields(RunDispatch)]
+_FIELDS = [getattr(RunDispatch, name).__set__ for name in _NAMES]
+"""A dispatch is read with every step of a run: set so, its fields cost a third of what `__init__` does."""
+_STATUS, _RESULT, _TERMINATION, _RECONCILED = map(
+    _NAMES.index, ("status", "run_status", "termination", "reconciled")
+)
+_FREE = tuple(map(_NAMES.index, ("last_error", "run_response", "run_error")))
+_ESCAPE = "\x1a"
+
+
+def kept(text: str | None) -> str | None:
+    """Return free text as every engine can keep it: PostgreSQL takes each character but U+0000."""
+    if text is None or ("\0" not in text and _ESCAPE not in text):
+        return text
+    return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
+
+
+def told(text: str | None) -> str | None:
+    """Return free text as it was before `kept`."""
+    if text is None or _ESCAPE not in text:
+        return text
+    return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
+
+
+def unreadable(kind: str, row_id: str, reason: object) -> StoreCorrupt:
+    """Return the failure of a row that does not read back; the facts name it for whoever sets it aside."""
+    return StoreCorrupt(
+        f"{kind} {row_id!r} does not read back: {reason}",
+        value=row_id,
+        details={"kind": kind, "id": row_id, "reason": str(reason)},
+    )
+
+
+def dispatch(row: Row) -> RunDispatch:
+    """Map a row of `run_dispatches`.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    values = list(row)
+    try:
+        values[_STATUS] = _DISPATCH_STATUS[row[_STATUS]]
+        values[_RESULT] = _RUN_STATUS[row[_RESULT]]
+        values[_RECONCILED] = row[_RECONCILED] == 1
+        if row[_TERMINATION] is not None:
+            values[_TERMINATION] = _termination(row[_TERMINATION])
+        for place in _FREE:
+            values[place] = told(row[place])
+        record = _new(RunDispatch)
+        for set_field, value in zip(_FIELDS, values, strict=False):
+            set_field(record, value)
+        record.__post_init__()
+    except (InvalidRecord, KeyError, StoreCorrupt) as error:
+        raise unreadable("dispatch", row[0], error) from error
+    return record
+
+
+@lru_cache(maxsize=256)
+def _termination(text: str) -> TerminationReason:
+    """Read why a run ended; nearly all ended for one of a few reasons."""
+    return decode(TerminationReason, text, where="termination")
+
+
+def dispatch_values(record: RunDispatch) -> Values:
+    """Return the columns of a dispatch by name."""
+    return {
+        "dispatch_id": record.dispatch_id,
+        "thread_id": record.thread_id,
+        "run_id": record.run_id,
+        "created_at": record.created_at,
+        "available_at": record.available_at,
+        "updated_at": record.updated_at,
+        "status": record.status.value,
+        "priority": record.priority,
+        "dedupe_key": record.dedupe_key,
+        "dispatch_epoch": record.dispatch_epoch,
+        "attempt_count": record.attempt_count,
+        "max_attempts": record.max_attempts,
+        "deadline_at": record.deadline_at,
+        "tenant": record.tenant,
+        "last_error": kept(record.last_error),
+        "claim_token": record.claim_token,
+        "claimed_by": record.claimed_by,
+        "claimed_at": record.claimed_at,
+        "lease_until": record.lease_until,
+        "dispatch_instance_id": record.dispatch_instance_id,
+        "run_status": record.run_status and record.run_status.value,
+        "termination": termination_text(record.termination),
+        "run_response": kept(record.run_response),
+        "run_error": kept(record.run_error),
+        "completed_at": record.completed_at,
+        "reconciled": record.reconciled,
+        "is_open": not record.status.is_terminal,
+    }
+
+
+def termination_text(reason: TerminationReason | None) -> str | None:
+    """Return why a run ended as it is stored."""
+    return None if reason is None else encode(reason)
+
+
+def thread_values(record: Thread) -> Values:
+    """Return the columns of a thread by name."""
+    return {
+        "thread_id": record.id,
+        "title": kept(record.title),
+        "resource_id": record.resource_id,
+        "parent_thread_id": record.parent_thread_id,
+        "custom": encode(record.custom),
+        "active_run_id": record.active_run_id,
+        "open_run_id": record.open_run_id,
+        "latest_run_id": record.latest_run_id,
+        "latest_run_updated_at": record.latest_run_updated_at,
+        "message_count": record.message_count,
+        "created_at": record.created_at,
+        "updated_at": record.updated_at,
+    }
+
+
+def thread(row: Row) -> Thread:
+    """Map a row of `run_threads`.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    try:
+        return Thread(
+            id=row[0],
+            title=told(row[1]),
+            resource_id=row[2],
+            parent_thread_id=row[3],
+            custom=decode_json(row[4], where="custom"),
+            active_run_id=row[5],
+            open_run_id=row[6],
+            latest_run_id=row[7],
+            latest_run_updated_at=row[8],
+            message_count=row[9],
+            created_at=row[10],
+            updated_at=row[11],
+        )
+    except (InvalidRecord, StoreCorrupt) as error:
+        raise unreadable("thread", row[0], error) from error
+
+
+def run(row: Row) -> RunRecord:
+    """Map `run_id` and `body` of a row of `runs`.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    run_id, body = row
+    try:
+        return decode(RunRecord, body, where="body")
+    except StoreCorrupt as error:
+        raise unreadable("run", run_id, error) from error
+
+
+def message(row: Row) -> MessageRecord:
+    """Map `thread_id`, `seq`, `created_at` and `body` of a row of `run_messages`.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    thread_id, seq, created_at, body = row
+    try:
+        said = decode(Message, body, where="body")
+    except StoreCorrupt as error:
+        raise unreadable("message", f"{thread_id}/{seq}", error) from error
+    return MessageRecord(thread_id=thread_id, seq=seq, message=said, created_at=created_at)
+
+
+def pending(row: Row, position: int) -> PendingMessage:
+    """Map a row of `pending_messages`, which stands at a position in its thread.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    thread_id, _, pending_id, revision, created_at, updated_at, mode, body = row
+    try:
+        return PendingMessage(
+            thread_id=thread_id,
+            message=decode(Message, body, where="body"),
+            position=position,
+            revision=revision,
+            mode=decode(DeliveryMode, mode, where="mode"),
+            created_at=created_at,
+            updated_at=updated_at,
+        )
+    except StoreCorrupt as error:
+        raise unreadable("pending", f"{thread_id}/{pending_id}", error) from error
+
+
+def event(row: Row) -> CanonicalEvent:
+    """Map the columns of `run_events` from `event_id` to `schema_version`.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    try:
+        return CanonicalEvent(
+            event_id=row[0],
+            event_kind=row[1],
+            payload=decode_json(row[2], where="payload"),
+            sequences=decode_json(row[3], where="sequences"),
+            created_at=row[4],
+            causation_id=row[5],
+            correlation_id=row[6],
+            origin=row[7],
+            visibility=EventVisibility(row[8]),
+            schema_version=row[9],
+        )
+    except (ValueError, StoreCorrupt) as error:
+        raise unreadable("event", row[0], error) from error
+
+
+def effect(row: Row) -> OutboxMessage:
+    """Map a row of `run_outbox`.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    try:
+        return OutboxMessage(
+            outbox_id=row[0],
+            lane=row[1],
+            target=row[2],
+            payload=decode_json(row[3], where="payload"),
+            status=OutboxStatus(row[4]),
+            available_at=row[5],
+            created_at=row[6],
+            dedupe_key=row[7],
+            attempt_count=row[8],
+            max_attempts=row[9],
+            claim_token=row[10],
+            lease_until=row[11],
+            last_error=told(row[12]),
+            order_key=row[13],
+        )
+    except (ValueError, StoreCorrupt) as error:
+        raise unreadable("effect", row[0], error) from error

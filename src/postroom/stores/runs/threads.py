@@ -1,0 +1,219 @@
+"""Threads, runs, what executors keep and what was spent, over an open transaction."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from typing_extensions import override
+
+from postroom.contracts.budgets import Spending
+from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
+from postroom.contracts.messages import Json
+from postroom.contracts.run_stores import RunQuery, SubmissionFacts, ThreadQuery
+from postroom.contracts.run_tables import ThreadTables
+from postroom.contracts.runs import RunRecord, RunStatus, Thread
+from postroom.stores.codec import decode_json
+from postroom.stores.runs import rows
+from postroom.stores.runs.messages import waiting
+from postroom.stores.sql_transaction import Row, SqlTransaction, Values
+
+FAMILIES: Final = "threads"
+"""The lock of whoever changes which thread is whose parent."""
+
+_BOUNDLESS: Final = "\U0010ffff" * 64
+"""Beyond every id: none is made of so many last characters."""
+_LAST_BEFORE_SURROGATES, _FIRST_AFTER_SURROGATES, _LAST = 0xD7FF, 0xE000, 0x10FFFF
+
+
+class Threads(ThreadTables):
+    """The rows of threads and runs."""
+
+    def __init__(self, sql: SqlTransaction, now: Callable[[], int]) -> None:
+        self._sql = sql
+        self._now = now
+
+    @override
+    def load(self, thread_id: str) -> Thread | None:
+        row = self._sql.one("threads.thread", {"thread_id": thread_id})
+        return rows.thread(row) if row else None
+
+    @override
+    def made(self, thread_id: str) -> Thread:
+        found = self.load(thread_id)
+        if found is None:
+            found = new_thread(thread_id, self._now())
+            self.put(found)
+        return found
+
+    @override
+    def save(self, thread: Thread) -> None:
+        parent = thread.parent_thread_id
+        before, above = self._sql.ask(
+            ("threads.thread", {"thread_id": thread.id}), ("threads.above", {"thread_id": parent})
+        )
+        if parent is not None and not above:
+            raise no_parent(parent)
+        if any(row[0] == thread.id for row in above):
+            raise InvalidRecord(f"thread {thread.id!r} would be its own ancestor", value=thread.id)
+        self.put(replace(thread, message_count=rows.thread(before[0]).message_count if before else 0))
+
+    def put(self, thread: Thread) -> None:
+        """Store a thread, new or not."""
+        self._sql.run("threads.put_thread", rows.thread_values(thread))
+
+    def move(self, thread: Thread) -> None:
+        """Store what runs and messages change of a thread that exists."""
+        self._sql.run("threads.move_thread", rows.thread_values(thread))
+
+    @override
+    def below(self, thread_id: str) -> list[str]:
+        return [row[0] for row in self._sql.all("threads.below", {"thread_id": thread_id})]
+
+    @override
+    def delete(self, thread_id: str, children: Literal["detach", "reject", "cascade"]) -> bool:
+        asked = {"thread_id": thread_id}
+        known, below = self._sql.ask(("threads.thread", asked), ("threads.below", asked))
+        if not known:
+            return False
+        if below and children == "reject":
+            raise InvalidRecord(f"thread {thread_id!r} has children", value=thread_id)
+        gone = [thread_id, *(row[0] for row in below if children == "cascade")]
+        self._sql.run("threads.detach_children", asked)
+        for part in ("messages", "pending", "runs", "state", "threads"):
+            self._sql.run(f"threads.drop_{part}", {"thread_ids": gone})
+        self._sql.run_many("threads.forget_thread", [{"thread_id": one, "below": f"{one}/"} for one in gone])
+        self._sql.run("threads.forget_runs")
+        return True
+
+    @override
+    def list(self, query: ThreadQuery, limit: int) -> tuple[Thread, ...]:
+        asked = _bounds(query.id_prefix, query.after, limit)
+        statement = "threads"
+        if query.parent_thread_id is not None:
+            statement = "threads_of_parent" if query.parent_thread_id else "threads_without_parent"
+            asked.update(parent_thread_id=query.parent_thread_id, resource_id=query.resource_id)
+        elif query.resource_id is not None:
+            statement = "threads_of_resource"
+            asked["resource_id"] = query.resource_id
+        return tuple(map(rows.thread, self._sql.all(f"threads.{statement}", asked)))
+
+    @override
+    def create_run(self, run: RunRecord, body: str) -> None:
+        there, known = self._sql.ask(
+            ("threads.run", {"run_id": run.run_id}), ("threads.thread", {"thread_id": run.thread_id})
+        )
+        if there:
+            raise DuplicateRecord(f"run {run.run_id!r} exists", value=run.run_id)
+        thread = rows.thread(known[0]) if known else new_thread(run.thread_id, self._now())
+        self.put(thread.after(run))
+        self.put_run(run, body)
+
+    def put_run(self, run: RunRecord, body: str) -> None:
+        """Store or replace a run, whose text is `body`."""
+        values = {
+            "run_id": run.run_id,
+            "thread_id": run.thread_id,
+            "status": run.status.value,
+            "created_at": run.created_at,
+            "updated_at": run.updated_at,
+            "body": body,
+        }
+        self._sql.run("threads.put_run", values)
+
+    @override
+    def load_run(self, run_id: str) -> RunRecord | None:
+        return _first(self._sql.all("threads.run", {"run_id": run_id}))
+
+    @override
+    def latest_runs(self, thread_id: str, limit: int) -> tuple[RunRecord, ...]:
+        found = self._sql.all("threads.latest_runs", {"thread_id": thread_id, "limit": limit})
+        return tuple(map(rows.run, found))
+
+    @override
+    def list_runs(self, query: RunQuery, limit: int) -> tuple[RunRecord, ...]:
+        statuses = set(query.statuses) or set(RunStatus)
+        asked = _bounds(query.id_prefix, query.after, limit)
+        asked["statuses"] = sorted(statuses)
+        of_thread = ""
+        if query.thread_id is not None:
+            of_thread, asked["thread_id"] = "_of_thread", query.thread_id
+        open_ones = "" if RunStatus.DONE in statuses else "open_"
+        return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", asked)))
+
+    @override
+    def submission_facts(self, thread_id: str, run_id: str | None) -> SubmissionFacts:
+        asked: Values = {"thread_id": thread_id, "limit": 1}
+        known, pending, named, opened, latest, started = self._sql.ask(
+            ("threads.thread", asked),
+            ("threads.pending", asked),
+            ("threads.run", {"run_id": run_id}),
+            ("threads.open_run", asked),
+            ("threads.latest_runs", asked),
+            ("threads.latest_started_run", asked),
+        )
+        if not known:  # what a thread has makes the thread
+            return SubmissionFacts(thread=None, named_run=_first(named))
+        thread, newest = rows.thread(known[0]), _first(latest)
+        return SubmissionFacts(
+            thread=thread,
+            message_count=thread.message_count,
+            pending=waiting(pending),
+            named_run=_first(named),
+            open_run=_first(opened),
+            latest_run=newest,
+            latest_started_run=newest if started == latest else _first(started),
+        )
+
+    @override
+    def state(self, thread_id: str) -> dict[str, Json] | None:
+        row = self._sql.one("threads.state", {"thread_id": thread_id})
+        return decode_json(row[0], where=f"the state of thread {thread_id!r}") if row else None
+
+    def put_state(self, thread_id: str, body: str) -> None:
+        """Replace what executors keep for the thread."""
+        self._sql.run("threads.put_state", {"thread_id": thread_id, "body": body})
+
+    @override
+    def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
+        found = {row[0]: row[1:] for row in self._sql.all("threads.spending", {"scopes": scopes})}
+        none = (0, 0, 0, 0)
+        spent = {scope: found.get(scope, none) for scope in scopes}
+        return {
+            scope: Spending(scope=scope, runs=one[0], wall_ms=one[1], tokens=one[2], cost_micros=one[3])
+            for scope, one in spent.items()
+        }
+
+    def spend(self, spends: Sequence[Spending]) -> None:
+        """Add to what scopes have spent, always in the same order, so that no two wait for each other."""
+        if spends:
+            ordered = sorted(spends, key=lambda one: one.scope)
+            values = [{name: getattr(one, name) for name in Spending.__slots__} for one in ordered]
+            self._sql.run_many("threads.spend", values)
+
+
+def new_thread(thread_id: str, now: int, parent_thread_id: str | None = None) -> Thread:
+    """Return a thread as it is before anything was said."""
+    return Thread(id=thread_id, parent_thread_id=parent_thread_id, created_at=now, updated_at=now)
+
+
+def no_parent(thread_id: str) -> UnknownThread:
+    """Return the refusal of a thread below one that is not there."""
+    return UnknownThread(f"no thread {thread_id!r}, the parent of another", value=thread_id)
+
+
+def _first(found: Sequence[Row]) -> RunRecord | None:
+    return rows.run(found[0]) if found else None
+
+
+def _bounds(prefix: str, after: str, limit: int) -> dict[str, Any]:
+    return {"low": max(prefix, after), "beyond": beyond(prefix), "after": after, "limit": limit}
+
+
+def beyond(prefix: str) -> str:
+    """Return the first text that is greater than all that begin with a prefix."""
+    for end in range(len(prefix) - 1, -1, -1):
+        point = ord(prefix[end])
+        if point < _LAST:
+            following = _FIRST_AFTER_SURROGATES if point == _LAST_BEFORE_SURROGATES else point + 1
+            return prefix[:end] + chr(following)
+    return _BOUNDLESS

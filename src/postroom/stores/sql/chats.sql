@@ -1,0 +1,156 @@
+-- Chats: inbound messages by key, by id and by what is open; sessions and their threads; people and who asks.
+
+-- inbound
+SELECT * FROM chat_lines
+ WHERE platform = :platform AND account = :account AND chat_id = :chat_id AND message_id = :message_id;
+
+-- receive
+INSERT INTO chat_lines (platform, account, chat_id, message_id, session_key, sender_id, body, status, received_at,
+                        updated_at, revision, is_open)
+VALUES (:platform, :account, :chat_id, :message_id, :session_key, :sender_id, :body, 'waiting', :now, :now, 1, 1)
+RETURNING *;
+
+-- inbound_by_id
+SELECT * FROM chat_lines WHERE line_id IN {ints :ids} ORDER BY line_id;
+
+-- readable_inbound
+SELECT * FROM chat_lines
+ WHERE line_id IN {ints :ids}
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'line' AND q.id = CAST(line_id AS text))
+ ORDER BY line_id;
+
+-- move
+UPDATE chat_lines
+   SET status = :status, is_open = :is_open, thread_id = coalesce(:thread_id, thread_id),
+       reason = coalesce(:reason, reason), updated_at = :now
+ WHERE line_id IN {ints :ids} AND status <> :status;
+
+-- edit
+UPDATE chat_lines SET body = :body, revision = :revision, updated_at = :now WHERE line_id = :line_id;
+
+-- open_inbound
+SELECT * FROM chat_lines {index chat_lines_open}
+ WHERE is_open = 1 AND line_id > :after AND (CAST(:status AS text) IS NULL OR status = :status)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'line' AND q.id = CAST(line_id AS text))
+ ORDER BY line_id LIMIT :limit;
+
+-- open_inbound_of_session
+SELECT * FROM chat_lines {index chat_lines_open_of_session}
+ WHERE is_open = 1 AND session_key = :session_key AND line_id > :after
+   AND (CAST(:status AS text) IS NULL OR status = :status)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'line' AND q.id = CAST(line_id AS text))
+ ORDER BY line_id LIMIT :limit;
+
+-- newest
+SELECT * FROM chat_lines {index chat_lines_newest}
+ WHERE platform = :platform
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'line' AND q.id = CAST(line_id AS text))
+ ORDER BY line_id DESC LIMIT :limit;
+
+-- counts
+SELECT status, count(*) FROM chat_lines {index chat_lines_open} WHERE is_open = 1 GROUP BY status
+ UNION ALL
+SELECT status, count(*) FROM chat_lines {index chat_lines_ended} WHERE is_open = 0 GROUP BY status;
+
+-- purge
+DELETE FROM chat_lines
+ WHERE line_id IN (SELECT line_id FROM chat_lines {index chat_lines_ended}
+                    WHERE is_open = 0 AND updated_at < :older_than
+                    ORDER BY updated_at, line_id LIMIT :limit)
+RETURNING line_id;
+
+-- forget_purged
+DELETE FROM run_quarantine WHERE kind = 'line' AND id IN {texts :ids};
+
+-- session
+SELECT * FROM chat_sessions WHERE session_key = :session_key;
+
+-- sessions
+SELECT * FROM chat_sessions
+ WHERE session_key > :after
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'session' AND q.id = session_key)
+ ORDER BY session_key LIMIT :limit;
+
+-- put_session
+INSERT INTO chat_sessions (session_key, thread_id, source, title, settings, created_at, updated_at, active_at,
+                           revision)
+VALUES (:session_key, :thread_id, :source, :title, :settings, :created_at, :updated_at, :active_at, :revision)
+ON CONFLICT (session_key) DO UPDATE
+   SET thread_id = excluded.thread_id, source = excluded.source, title = excluded.title,
+       settings = excluded.settings, updated_at = excluded.updated_at, active_at = excluded.active_at,
+       revision = excluded.revision;
+
+-- thread
+SELECT * FROM chat_conversations WHERE thread_id = :thread_id;
+
+-- threads
+SELECT * FROM chat_conversations {index chat_conversations_active}
+ WHERE session_key = :session_key ORDER BY active_at DESC, thread_id LIMIT :limit;
+
+-- threads_titled
+SELECT * FROM chat_conversations {index chat_conversations_title}
+ WHERE session_key = :session_key AND title = :title AND title IS NOT NULL LIMIT :limit;
+
+-- put_thread
+INSERT INTO chat_conversations (thread_id, session_key, title, created_at, active_at)
+VALUES (:thread_id, :session_key, :title, :created_at, :active_at)
+ON CONFLICT (thread_id) DO UPDATE SET title = excluded.title, active_at = excluded.active_at;
+
+-- person
+SELECT * FROM chat_people WHERE platform = :platform AND user_id = :user_id;
+
+-- people
+SELECT * FROM chat_people
+ WHERE (platform, user_id) > (:after_platform, :after_id)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'person' AND q.id = platform || ' ' || user_id)
+ ORDER BY platform, user_id LIMIT :limit;
+
+-- people_of_platform
+SELECT * FROM chat_people
+ WHERE platform = :platform AND (platform, user_id) > (:after_platform, :after_id)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'person' AND q.id = platform || ' ' || user_id)
+ ORDER BY user_id LIMIT :limit;
+
+-- let_in
+INSERT INTO chat_people (platform, user_id, role, name, added_at) VALUES (:platform, :user_id, :role, :name, :added_at)
+ON CONFLICT (platform, user_id) DO UPDATE SET role = excluded.role, name = excluded.name
+RETURNING *;
+
+-- shut_out
+DELETE FROM chat_people WHERE platform = :platform AND user_id = :user_id;
+
+-- guesses
+SELECT wrong, locked_until FROM chat_guesses WHERE platform = :platform;
+
+-- put_guesses
+INSERT INTO chat_guesses (platform, wrong, locked_until) VALUES (:platform, :wrong, :locked_until)
+ON CONFLICT (platform) DO UPDATE SET wrong = excluded.wrong, locked_until = excluded.locked_until;
+
+-- request_of
+SELECT * FROM chat_requests WHERE platform = :platform AND user_id = :user_id;
+
+-- drop_ended_requests
+DELETE FROM chat_requests WHERE platform = :platform AND expires_at <= :now AND asked_at <= :asked_until;
+
+-- put_request
+INSERT INTO chat_requests (platform, user_id, code_hash, name, asked_at, expires_at)
+VALUES (:platform, :user_id, :code_hash, :name, :asked_at, :expires_at)
+ON CONFLICT (platform, user_id) DO UPDATE
+   SET code_hash = excluded.code_hash, name = excluded.name, asked_at = excluded.asked_at,
+       expires_at = excluded.expires_at;
+
+-- request_with_code
+SELECT * FROM chat_requests
+ WHERE platform = :platform AND code_hash = :code_hash AND expires_at > :now
+ ORDER BY asked_at, user_id LIMIT 1;
+
+-- requests
+SELECT * FROM chat_requests
+ WHERE (CAST(:platform AS text) IS NULL OR platform = :platform) AND expires_at > :now
+ ORDER BY asked_at, platform, user_id LIMIT :limit;
+
+-- forget_request
+DELETE FROM chat_requests WHERE platform = :platform AND user_id = :user_id;
+
+-- forget_requests
+DELETE FROM chat_requests WHERE platform = :platform;

@@ -1,0 +1,199 @@
+-- Dispatches. What looks for work passes over rows that are set aside. A write names one row by its id and has been
+-- decided under the lock of the row's thread.
+
+-- dispatch
+SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
+       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
+       completed_at, reconciled,
+       coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
+  FROM run_dispatches WHERE dispatch_id = :dispatch_id;
+
+-- thread_of
+SELECT thread_id FROM run_dispatches WHERE dispatch_id = :dispatch_id;
+
+-- enqueue
+INSERT INTO run_dispatches
+      (dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
+       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
+       completed_at, reconciled, is_open)
+VALUES (:dispatch_id, :thread_id, :run_id, :created_at, :available_at, :updated_at, :status, :priority, :dedupe_key,
+        :dispatch_epoch, :attempt_count, :max_attempts, :deadline_at, :tenant, :last_error, :claim_token, :claimed_by,
+        :claimed_at, :lease_until, :dispatch_instance_id, :run_status, :termination, :run_response, :run_error,
+        :completed_at, :reconciled, :is_open);
+
+-- against
+SELECT 0 AS rule, dispatch_id FROM run_dispatches WHERE dispatch_id = :dispatch_id
+ UNION ALL
+SELECT 1, dispatch_id FROM run_dispatches
+ WHERE thread_id = :thread_id AND dedupe_key = :dedupe_key AND dedupe_key IS NOT NULL AND is_open = 1
+ UNION ALL
+SELECT 2, dispatch_id FROM run_dispatches WHERE run_id = :run_id AND is_open = 1
+ ORDER BY rule;
+
+-- move
+UPDATE run_dispatches
+   SET available_at = :available_at, updated_at = :updated_at, status = :status, attempt_count = :attempt_count,
+       last_error = :last_error, claim_token = :claim_token, claimed_by = :claimed_by, claimed_at = :claimed_at,
+       lease_until = :lease_until, dispatch_instance_id = :dispatch_instance_id, run_status = :run_status,
+       termination = :termination, run_response = :run_response, run_error = :run_error,
+       completed_at = :completed_at, reconciled = :reconciled, is_open = :is_open
+ WHERE dispatch_id = :dispatch_id;
+
+-- epoch
+SELECT epoch FROM dispatch_epochs WHERE thread_id = :thread_id;
+
+-- put_epoch
+INSERT INTO dispatch_epochs (thread_id, epoch) VALUES (:thread_id, :epoch)
+ON CONFLICT (thread_id) DO UPDATE SET epoch = excluded.epoch;
+
+-- next_due
+SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
+       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
+       completed_at, reconciled
+  FROM run_dispatches
+ WHERE thread_id = :thread_id AND status = 'Queued' AND available_at <= :now
+   AND dispatch_epoch >= coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY thread_id, priority, created_at, dispatch_id LIMIT 1;
+
+-- queue
+SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
+       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
+       completed_at, reconciled
+  FROM run_dispatches
+ WHERE thread_id = :thread_id AND status = 'Queued'
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY thread_id, priority, created_at, dispatch_id;
+
+-- stale_queue
+SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
+       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
+       completed_at, reconciled
+  FROM run_dispatches
+ WHERE thread_id = :thread_id AND status = 'Queued' AND dispatch_epoch < coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id);
+
+-- overdue
+SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
+       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
+       completed_at, reconciled
+  FROM run_dispatches
+ WHERE status = 'Claimed' AND lease_until < :now
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY lease_until, dispatch_id LIMIT :limit;
+
+-- claimed
+SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
+       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
+       completed_at, reconciled
+  FROM run_dispatches WHERE thread_id = :thread_id AND status = 'Claimed';
+
+-- queued_of_thread
+SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
+       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
+       completed_at, reconciled
+  FROM run_dispatches
+ WHERE thread_id = :thread_id AND status = 'Queued'
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY thread_id, priority, created_at, dispatch_id LIMIT :limit OFFSET :offset;
+
+-- of_thread
+SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
+       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
+       completed_at, reconciled
+  FROM run_dispatches
+ WHERE thread_id = :thread_id AND status IN {texts :statuses}
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY thread_id, priority, created_at, dispatch_id LIMIT :limit OFFSET :offset;
+
+-- open_by_change
+SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
+       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
+       completed_at, reconciled
+  FROM run_dispatches
+ WHERE is_open = 1 AND status = :status AND (updated_at, dispatch_id) > (:at, :id)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY updated_at, dispatch_id LIMIT :limit;
+
+-- ended_by_change
+SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
+       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
+       completed_at, reconciled
+  FROM run_dispatches
+ WHERE status = :status AND is_open = 0 AND (updated_at, dispatch_id) > (:at, :id)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY updated_at, dispatch_id LIMIT :limit;
+
+-- unreconciled
+SELECT dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
+       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
+       completed_at, reconciled
+  FROM run_dispatches
+ WHERE reconciled = 0
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY updated_at, dispatch_id LIMIT :limit;
+
+-- mark_reconciled
+UPDATE run_dispatches SET reconciled = 1 WHERE dispatch_id IN {texts :dispatch_ids} AND reconciled = 0;
+
+-- due_threads
+SELECT thread_id, priority, created_at, dispatch_id FROM run_dispatches
+ WHERE status = 'Queued' AND available_at <= :now
+   AND (priority, created_at, dispatch_id) > (:priority, :created_at, :dispatch_id)
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY priority, created_at, dispatch_id LIMIT :limit;
+
+-- next_due_at
+SELECT available_at FROM run_dispatches
+ WHERE status = 'Queued'
+   AND NOT EXISTS (SELECT 1 FROM run_dispatches o WHERE o.thread_id = run_dispatches.thread_id AND o.status = 'Claimed')
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY available_at LIMIT 1;
+
+-- queued_threads
+SELECT DISTINCT thread_id FROM run_dispatches
+ WHERE status = 'Queued' AND thread_id > :after
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY thread_id LIMIT :limit;
+
+-- count_queued
+SELECT count(*) FROM (SELECT 1 FROM run_dispatches
+                       WHERE thread_id = :thread_id AND status = 'Queued' LIMIT :at_most) AS found;
+
+-- count_by_status
+SELECT status, count(*) FROM run_dispatches {index run_dispatches_ended} WHERE is_open = 0 GROUP BY status
+ UNION ALL
+SELECT 'Queued', count(*) FROM run_dispatches WHERE status = 'Queued'
+ UNION ALL
+SELECT 'Claimed', count(*) FROM run_dispatches WHERE status = 'Claimed';
+
+-- discard
+DELETE FROM run_dispatches WHERE dispatch_id = :dispatch_id AND status = 'DeadLetter'
+RETURNING dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
+       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
+       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
+       completed_at, reconciled;
+
+-- purge
+DELETE FROM run_dispatches
+ WHERE dispatch_id IN (SELECT dispatch_id FROM run_dispatches
+                        WHERE status = :status AND is_open = 0 AND updated_at < :older_than AND reconciled = 1
+                        ORDER BY updated_at LIMIT :limit);
+
+-- forget_gone
+DELETE FROM run_quarantine
+ WHERE kind = 'dispatch' AND NOT EXISTS (SELECT 1 FROM run_dispatches WHERE dispatch_id = run_quarantine.id);

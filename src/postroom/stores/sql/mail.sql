@@ -1,0 +1,649 @@
+-- Mail: one statement a heading; `stores.statements` says what stands in braces.
+
+-- project_by_path
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE human_key = :key;
+
+-- project_by_slug
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE slug = :key;
+
+-- project_by_alias
+SELECT p.id, p.slug, p.human_key, p.created_at, p.spelling, p.git_identity, p.owner
+  FROM project_aliases a JOIN projects p ON p.id = a.project_id WHERE a.human_key = :key;
+
+-- project_by_id
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner FROM projects WHERE id = :id;
+
+-- projects_spelled
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner
+  FROM projects WHERE spelling = :spelling ORDER BY id;
+
+-- projects
+SELECT id, slug, human_key, created_at, spelling, git_identity, owner
+  FROM projects WHERE id > :after ORDER BY id LIMIT :limit;
+
+-- insert_project
+INSERT INTO projects (slug, human_key, created_at, spelling, git_identity, owner)
+VALUES (:slug, :human_key, :now, :spelling, :git_identity, :owner)
+RETURNING id, slug, human_key, created_at, spelling, git_identity, owner;
+
+-- add_project_alias
+INSERT INTO project_aliases (human_key, project_id) VALUES (:human_key, :project_id) ON CONFLICT (human_key) DO NOTHING;
+
+-- set_git_identity
+UPDATE projects SET git_identity = :git_identity WHERE id = :id;
+
+-- agent_named
+SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
+       retired_at, token_hash, inbox_seq, inbox_floor
+  FROM agents WHERE project_id = :project_id AND name_key = :name_key;
+
+-- agents_named
+SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
+       retired_at, token_hash, inbox_seq, inbox_floor
+  FROM agents WHERE project_id = :project_id AND name_key IN {texts :name_keys} ORDER BY id;
+
+-- agents_by_id
+SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
+       retired_at, token_hash, inbox_seq, inbox_floor
+  FROM agents WHERE id IN {ints :ids};
+
+-- agents
+SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
+       retired_at, token_hash, inbox_seq, inbox_floor
+  FROM agents WHERE project_id = :project_id AND id > :after AND (CAST(:retired AS bigint) = 1 OR retired_at IS NULL)
+ ORDER BY id LIMIT :limit;
+
+-- agent_by_token
+SELECT id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
+       retired_at, token_hash, inbox_seq, inbox_floor
+  FROM agents WHERE token_hash = :token_hash;
+
+-- insert_agent
+INSERT INTO agents (project_id, name, name_key, program, model, task_description, created_at, last_active_at)
+VALUES (:project_id, :name, :name_key, :program, :model, :task_description, :now, :now)
+RETURNING id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
+          retired_at, token_hash, inbox_seq, inbox_floor;
+
+-- agent_differs
+SELECT 1 FROM agents WHERE id = :id
+   AND (program <> :program OR model <> :model OR task_description <> :task_description);
+
+-- update_agent
+UPDATE agents SET program = :program, model = :model, task_description = :task_description,
+       last_active_at = {greatest}(last_active_at, :now)
+ WHERE id = :id
+RETURNING id, project_id, name, program, model, task_description, created_at, last_active_at, contact_policy,
+          retired_at, token_hash, inbox_seq, inbox_floor;
+
+-- set_agent_retired
+UPDATE agents SET retired_at = :retired_at WHERE id = :id;
+
+-- set_agent_token
+UPDATE agents SET token_hash = :token_hash WHERE id = :id;
+
+-- set_contact_policy
+UPDATE agents SET contact_policy = :policy WHERE id = :id;
+
+-- touch_agent
+UPDATE agents SET last_active_at = {greatest}(last_active_at, :now) WHERE id = :id;
+
+-- touch_reservations
+UPDATE file_reservations SET expires_at = {greatest}(expires_at, :now + ttl)
+ WHERE agent_id = :id AND released_at IS NULL AND expires_at > :now;
+
+-- message
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+       created_ts, topic, broadcast, reply_to, recalled_at
+  FROM messages WHERE id = :id;
+
+-- messages
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+       created_ts, topic, broadcast, reply_to, recalled_at
+  FROM messages WHERE id IN {ints :ids};
+
+-- insert_message
+INSERT INTO messages (id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+                      created_ts, topic, broadcast, reply_to)
+VALUES (:id, :project_id, :sender_id, :sender_name, :thread_id, :subject, :body_md, :importance, :ack_required,
+        :now, :topic, :broadcast, :reply_to);
+
+-- next_message
+SELECT coalesce(max(id), 0) + 1 FROM messages;
+
+-- next_message @postgres
+SELECT nextval(pg_get_serial_sequence('messages', 'id'));
+
+-- index_is_behind @sqlite
+SELECT coalesce((SELECT max(id) FROM messages), 0) > (SELECT settled_to FROM settled);
+
+-- index_step @sqlite
+SELECT max(id) FROM (SELECT id FROM messages WHERE id > (SELECT settled_to FROM settled) ORDER BY id LIMIT :limit);
+
+-- index_search @sqlite
+INSERT INTO messages_fts (rowid, subject, body_md, sender_name, topic)
+SELECT id, subject, body_md, sender_name, topic FROM messages
+ WHERE id > (SELECT settled_to FROM settled) AND id <= :newest;
+
+-- index_threads @sqlite
+INSERT INTO threads (project_id, thread_id, first_id, last_id, messages)
+SELECT project_id, thread_id, min(id), max(id), count(*) FROM messages
+ WHERE id > (SELECT settled_to FROM settled) AND id <= :newest
+ GROUP BY project_id, thread_id
+ON CONFLICT (project_id, thread_id) DO UPDATE
+   SET last_id = excluded.last_id, messages = threads.messages + excluded.messages;
+
+-- indexed @sqlite
+UPDATE settled SET settled_to = :newest;
+
+-- next_inbox_seq
+UPDATE agents SET inbox_seq = inbox_seq + 1 WHERE id = :agent_id RETURNING inbox_seq;
+
+-- insert_recipient
+INSERT INTO recipients (message_id, agent_id, kind, seq, position)
+VALUES (:message_id, :agent_id, :kind, :seq, :position);
+
+-- recipients_named
+SELECT count(*) FROM recipients WHERE message_id = :message_id;
+
+-- recipients
+SELECT r.message_id, r.agent_id, a.name, p.slug, r.kind, r.seq, r.read_at, r.acked_at,
+       r.announced_at, r.announced_by
+  FROM recipients r JOIN agents a ON a.id = r.agent_id JOIN projects p ON p.id = a.project_id
+ WHERE r.message_id IN {ints :ids}
+ ORDER BY r.message_id, r.position, r.agent_id;
+
+-- inbox_newest
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       r.kind, r.seq, r.read_at, r.acked_at
+  FROM recipients r JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = :agent_id AND m.recalled_at IS NULL
+   AND (CAST(:since AS bigint) IS NULL OR m.created_ts >= :since)
+   AND (CAST(:any_importance AS bigint) = 1 OR m.importance IN {texts :importance})
+ ORDER BY r.seq DESC LIMIT :limit;
+
+-- inbox_after
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       r.kind, r.seq, r.read_at, r.acked_at
+  FROM recipients r JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = :agent_id AND r.seq > :after AND m.recalled_at IS NULL
+   AND (CAST(:since AS bigint) IS NULL OR m.created_ts >= :since)
+   AND (CAST(:any_importance AS bigint) = 1 OR m.importance IN {texts :importance})
+ ORDER BY r.seq LIMIT :limit;
+
+-- inbox_unread_newest
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       r.kind, r.seq, r.read_at, r.acked_at
+  FROM recipients r {index recipients_unread} JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = :agent_id AND r.read_at IS NULL AND m.recalled_at IS NULL
+   AND (CAST(:since AS bigint) IS NULL OR m.created_ts >= :since)
+   AND (CAST(:any_importance AS bigint) = 1 OR m.importance IN {texts :importance})
+ ORDER BY r.seq DESC LIMIT :limit;
+
+-- inbox_unread_after
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       r.kind, r.seq, r.read_at, r.acked_at
+  FROM recipients r {index recipients_unread} JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = :agent_id AND r.seq > :after AND r.read_at IS NULL AND m.recalled_at IS NULL
+   AND (CAST(:since AS bigint) IS NULL OR m.created_ts >= :since)
+   AND (CAST(:any_importance AS bigint) = 1 OR m.importance IN {texts :importance})
+ ORDER BY r.seq LIMIT :limit;
+
+-- inbox_events
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       r.kind, r.seq, r.read_at, r.acked_at
+  FROM recipients r JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = :agent_id AND r.seq > :after ORDER BY r.seq LIMIT :limit;
+
+-- unread_count
+SELECT count(*) FROM recipients r {index recipients_unread} JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = :agent_id AND r.read_at IS NULL AND m.recalled_at IS NULL;
+
+-- thread
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+       created_ts, topic, broadcast, reply_to, recalled_at
+  FROM messages WHERE project_id = :project_id AND thread_id = :thread_id AND id > :after ORDER BY id LIMIT :limit;
+
+-- thread_tail
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+       created_ts, topic, broadcast, reply_to, recalled_at
+  FROM messages WHERE project_id = :project_id AND thread_id = :thread_id ORDER BY id DESC LIMIT :limit;
+
+-- thread_size
+SELECT count(*) FROM messages WHERE project_id = :project_id AND thread_id = :thread_id;
+
+-- threads
+SELECT t.thread_id, f.subject, t.messages, t.first_id, t.last_id, l.created_ts, l.sender_name
+  FROM threads t JOIN messages f ON f.id = t.first_id JOIN messages l ON l.id = t.last_id
+ WHERE t.project_id = :project_id AND (CAST(:before AS bigint) IS NULL OR t.last_id < :before)
+ ORDER BY t.last_id DESC LIMIT :limit;
+
+-- project_messages
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+       created_ts, topic, broadcast, reply_to, recalled_at
+  FROM messages WHERE project_id = :project_id AND id > :after ORDER BY id LIMIT :limit;
+
+-- search_newest
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       snippet(messages_fts, -1, '', '', '…', 16), 0.0
+  FROM messages_fts CROSS JOIN messages m ON m.id = messages_fts.rowid
+ WHERE messages_fts MATCH :match AND messages_fts.rowid < :below
+   AND m.project_id = :project_id AND m.recalled_at IS NULL
+ ORDER BY messages_fts.rowid DESC LIMIT :limit;
+
+-- search_best
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at,
+       snippet(messages_fts, -1, '', '', '…', 16), best.score
+  FROM (SELECT id, score
+          FROM (SELECT messages_fts.rowid AS id, messages_fts.rank AS score
+                  FROM messages_fts CROSS JOIN messages p ON p.id = messages_fts.rowid
+                 WHERE messages_fts MATCH :match AND p.project_id = :project_id AND p.recalled_at IS NULL
+                 ORDER BY messages_fts.rowid DESC LIMIT :among)
+         ORDER BY score, id DESC LIMIT :limit OFFSET :offset) best
+ CROSS JOIN messages_fts ON messages_fts.rowid = best.id
+ CROSS JOIN messages m ON m.id = best.id
+ WHERE messages_fts MATCH :match
+ ORDER BY best.score, best.id DESC;
+
+-- search_newest @postgres
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, NULL, 0.0
+  FROM message_words w JOIN messages m ON m.id = w.message_id
+ WHERE w.words @@ (CAST(:home AS tsquery) && CAST(:match AS tsquery)) AND w.message_id < :below
+   AND m.recalled_at IS NULL
+ ORDER BY w.message_id DESC LIMIT :limit;
+
+-- search_best @postgres
+SELECT m.id, m.project_id, m.sender_id, m.sender_name, m.thread_id, m.subject, m.body_md, m.importance,
+       m.ack_required, m.created_ts, m.topic, m.broadcast, m.reply_to, m.recalled_at, NULL, best.score
+  FROM (SELECT newest.message_id,
+               -0.000001 - CAST(ts_rank(newest.words, CAST(:match AS tsquery), 1) AS double precision) AS score
+          FROM (SELECT w.message_id, w.words
+                  FROM message_words w JOIN messages p ON p.id = w.message_id
+                 WHERE w.words @@ (CAST(:home AS tsquery) && CAST(:match AS tsquery)) AND p.recalled_at IS NULL
+                 ORDER BY w.message_id DESC LIMIT :among) newest
+         ORDER BY score, newest.message_id DESC LIMIT :limit OFFSET :offset) best
+  JOIN messages m ON m.id = best.message_id
+ ORDER BY best.score, best.message_id DESC;
+
+-- index_words @postgres
+INSERT INTO message_words (message_id, words) VALUES (:message_id, CAST(:words AS tsvector));
+
+-- forget_words @postgres
+DELETE FROM message_words WHERE message_id = :message_id;
+
+-- index_thread @postgres
+INSERT INTO threads (project_id, thread_id, first_id, last_id, messages)
+VALUES (:project_id, :thread_id, :message_id, :message_id, 1)
+ON CONFLICT (project_id, thread_id) DO UPDATE
+   SET first_id = least(threads.first_id, excluded.first_id), last_id = greatest(threads.last_id, excluded.last_id),
+       messages = threads.messages + 1;
+
+-- mark_read
+UPDATE recipients SET read_at = :now
+ WHERE message_id = :message_id AND agent_id = :agent_id AND read_at IS NULL
+RETURNING kind;
+
+-- read_mark
+SELECT read_at FROM recipients WHERE message_id = :message_id AND agent_id = :agent_id;
+
+-- mark_acked
+UPDATE recipients SET acked_at = :now
+ WHERE message_id = :message_id AND agent_id = :agent_id AND acked_at IS NULL
+RETURNING kind;
+
+-- acked_mark
+SELECT acked_at FROM recipients WHERE message_id = :message_id AND agent_id = :agent_id;
+
+-- unannounced
+SELECT m.id, r.seq, r.kind, m.sender_id, m.sender_name, m.importance, m.broadcast, m.created_ts
+  FROM recipients r {index recipients_unread} JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = :agent_id AND r.read_at IS NULL AND r.announced_at IS NULL AND m.recalled_at IS NULL
+ ORDER BY r.seq LIMIT :limit;
+
+-- directed_unread
+SELECT count(*), coalesce(max(r.seq), 0)
+  FROM recipients r {index recipients_unread} JOIN messages m ON m.id = r.message_id
+ WHERE r.agent_id = :agent_id AND r.read_at IS NULL AND r.kind = 'to' AND m.broadcast = 0 AND m.recalled_at IS NULL;
+
+-- mark_announced
+UPDATE recipients SET announced_at = :now, announced_by = :by
+ WHERE message_id = :message_id AND agent_id = :agent_id AND announced_at IS NULL RETURNING kind;
+
+-- recipient_kind
+SELECT kind FROM recipients WHERE message_id = :message_id AND agent_id = :agent_id;
+
+-- client_session
+SELECT client, session_id, agent_id, bound_at FROM client_sessions WHERE client = :client AND session_id = :session_id;
+
+-- with_client_session
+SELECT DISTINCT agent_id FROM client_sessions WHERE agent_id IN {ints :ids};
+
+-- sessions_seen
+SELECT agent_id, max(bound_at) FROM client_sessions
+ WHERE agent_id IN {ints :ids} GROUP BY agent_id;
+
+-- bind_client_session
+INSERT INTO client_sessions (client, session_id, agent_id, bound_at) VALUES (:client, :session_id, :agent_id, :now)
+ON CONFLICT (client, session_id) DO UPDATE SET agent_id = excluded.agent_id, bound_at = excluded.bound_at;
+
+-- end_client_session
+DELETE FROM client_sessions WHERE client = :client AND session_id = :session_id;
+
+-- purge_client_sessions
+DELETE FROM client_sessions WHERE (client, session_id) IN
+  (SELECT client, session_id FROM client_sessions WHERE bound_at < :before
+    ORDER BY bound_at, client, session_id LIMIT :limit);
+
+-- nudges
+SELECT held_seq, told_at FROM agent_nudges WHERE agent_id = :agent_id;
+
+-- set_nudges
+INSERT INTO agent_nudges (agent_id, held_seq, told_at) VALUES (:agent_id, :held_seq, :told_at)
+ON CONFLICT (agent_id) DO UPDATE SET held_seq = excluded.held_seq, told_at = excluded.told_at;
+
+-- mark_recalled
+UPDATE messages SET recalled_at = coalesce(recalled_at, :now), subject = '', body_md = '', topic = '' WHERE id = :id;
+
+-- drop_attachments
+DELETE FROM attachments WHERE message_id = :message_id;
+
+-- drop_orphan_blobs
+DELETE FROM blobs WHERE sha256 IN {texts :hashes}
+   AND NOT EXISTS (SELECT 1 FROM attachments a WHERE a.sha256 = blobs.sha256)
+   AND NOT EXISTS (SELECT 1 FROM attachments a WHERE a.preview_sha256 = blobs.sha256);
+
+-- insert_blob
+INSERT INTO blobs (sha256, content) VALUES (:sha256, :content) ON CONFLICT (sha256) DO NOTHING;
+
+-- blob
+SELECT content FROM blobs WHERE sha256 = :sha256;
+
+-- insert_attachment
+INSERT INTO attachments (message_id, position, sha256, name, media_type, size, preview_sha256)
+VALUES (:message_id, (SELECT count(*) FROM attachments WHERE message_id = :message_id), :sha256, :name, :media_type,
+        :size, :preview_sha256);
+
+-- attachments
+SELECT message_id, sha256, name, media_type, size, preview_sha256
+  FROM attachments WHERE message_id IN {ints :ids} ORDER BY message_id, position;
+
+-- reservation
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r JOIN agents a ON a.id = r.agent_id WHERE r.id = :id;
+
+-- live_reservations
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r {index file_reservations_live} JOIN agents a ON a.id = r.agent_id
+ WHERE r.project_id = :project_id AND r.released_at IS NULL AND r.expires_at > :now
+ ORDER BY r.id LIMIT :limit;
+
+-- live_reservations_near
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r {index file_reservations_live} JOIN agents a ON a.id = r.agent_id
+ WHERE r.project_id = :project_id AND r.released_at IS NULL AND r.expires_at > :now
+   AND r.prefix IN {texts :ancestors}
+UNION ALL
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r {index file_reservations_live} JOIN agents a ON a.id = r.agent_id
+ WHERE r.project_id = :project_id AND r.released_at IS NULL AND r.expires_at > :now
+   AND r.prefix >= :below AND r.prefix < :beyond
+ ORDER BY 1 LIMIT :limit;
+
+-- live_patterns
+SELECT id, pattern FROM file_reservations {index file_reservations_live}
+ WHERE project_id = :project_id AND released_at IS NULL AND expires_at > :now
+   AND agent_id <> :but AND exclusive >= :exclusive_only;
+
+-- live_patterns_near
+SELECT id, pattern FROM file_reservations {index file_reservations_live}
+ WHERE project_id = :project_id AND released_at IS NULL AND expires_at > :now
+   AND agent_id <> :but AND exclusive >= :exclusive_only
+   AND prefix IN {texts :ancestors}
+UNION ALL
+SELECT id, pattern FROM file_reservations {index file_reservations_live}
+ WHERE project_id = :project_id AND released_at IS NULL AND expires_at > :now
+   AND agent_id <> :but AND exclusive >= :exclusive_only
+   AND prefix >= :below AND prefix < :beyond;
+
+-- reservations_by_id
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r JOIN agents a ON a.id = r.agent_id
+ WHERE r.id IN {ints :ids} ORDER BY r.id;
+
+-- reservations_held
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r {index file_reservations_held} JOIN agents a ON a.id = r.agent_id
+ WHERE r.agent_id = :agent_id AND r.project_id = :project_id AND r.released_at IS NULL AND r.expires_at > :now
+   AND (CAST(:anywhere AS bigint) = 1 OR r.prefix IN {texts :ancestors}
+        OR r.prefix >= :below AND r.prefix < :beyond)
+ ORDER BY r.id LIMIT :limit;
+
+-- reservations
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.released_at, r.released_by, r.release_reason
+  FROM file_reservations r JOIN agents a ON a.id = r.agent_id
+ WHERE r.project_id = :project_id AND r.id > :after ORDER BY r.id LIMIT :limit;
+
+-- insert_reservation
+INSERT INTO file_reservations (project_id, agent_id, pattern, prefix, exclusive, reason, created_at, expires_at, ttl)
+VALUES (:project_id, :agent_id, :pattern, :prefix, :exclusive, :reason, :now, :expires_at, :ttl)
+RETURNING id;
+
+-- extend_reservation
+UPDATE file_reservations SET expires_at = :expires_at, ttl = :ttl, exclusive = :exclusive, reason = :reason
+ WHERE id = :id;
+
+-- release_reservation
+UPDATE file_reservations SET released_at = :now, released_by = :by, release_reason = :reason
+ WHERE id = :id AND released_at IS NULL;
+
+-- expired_reservations
+SELECT r.id, r.project_id, r.agent_id, a.name, r.pattern, r.prefix, r.exclusive, r.reason, r.created_at,
+       r.expires_at, r.ttl, r.expires_at, '', 'expired'
+  FROM file_reservations r {index file_reservations_ending} JOIN agents a ON a.id = r.agent_id
+ WHERE r.project_id = :project_id AND r.released_at IS NULL AND r.expires_at <= :now
+ ORDER BY r.expires_at, r.id LIMIT 100;
+
+-- expire_reservation
+UPDATE file_reservations SET released_at = expires_at, release_reason = 'expired' WHERE id = :id;
+
+-- contact
+SELECT from_id, to_id, status, reason, created_at, decided_at FROM contacts WHERE from_id = :from_id AND to_id = :to_id;
+
+-- contacts
+SELECT from_id, to_id, status, reason, created_at, decided_at FROM contacts WHERE from_id = :agent_id
+UNION
+SELECT from_id, to_id, status, reason, created_at, decided_at FROM contacts WHERE to_id = :agent_id
+ORDER BY created_at, from_id, to_id;
+
+-- put_contact
+INSERT INTO contacts (from_id, to_id, status, reason, created_at, decided_at)
+VALUES (:from_id, :to_id, :status, :reason, :now, :decided_at)
+ON CONFLICT (from_id, to_id) DO UPDATE
+   SET status = excluded.status, reason = excluded.reason, decided_at = excluded.decided_at
+RETURNING from_id, to_id, status, reason, created_at, decided_at;
+
+-- answer
+SELECT digest, answer FROM idempotency WHERE scope = :scope AND key = :key;
+
+-- insert_answer
+INSERT INTO idempotency (scope, key, digest, answer, created_at) VALUES (:scope, :key, :digest, :answer, :now);
+
+-- purge_answers
+DELETE FROM idempotency WHERE (scope, key) IN
+  (SELECT scope, key FROM idempotency WHERE created_at < :before ORDER BY created_at LIMIT :limit);
+
+-- insert_outbox
+INSERT INTO outbox (topic, key, project_id, created_at) VALUES (:topic, :key, :project_id, :now);
+
+-- outbox
+SELECT id, topic, key, project_id, created_at, attempts, last_error FROM outbox
+ WHERE topic = :topic ORDER BY id LIMIT :limit;
+
+-- backlog
+SELECT count(*), (SELECT created_at FROM outbox WHERE topic = :topic ORDER BY id LIMIT 1)
+  FROM outbox WHERE topic = :topic;
+
+-- finish_outbox
+DELETE FROM outbox WHERE id IN {ints :ids};
+
+-- fail_outbox
+UPDATE outbox SET attempts = attempts + 1, last_error = :error WHERE id IN {ints :ids};
+
+-- runner
+SELECT agent_id, runner, declared_by, updated_at FROM runners WHERE agent_id = :agent_id;
+
+-- runners
+SELECT agent_id, runner, declared_by, updated_at FROM runners WHERE agent_id > :after ORDER BY agent_id LIMIT :limit;
+
+-- with_runner
+SELECT agent_id, updated_at FROM runners WHERE agent_id IN {ints :ids};
+
+-- put_runner
+INSERT INTO runners (agent_id, runner, declared_by, updated_at) VALUES (:agent_id, :runner, :declared_by, :now)
+ON CONFLICT (agent_id) DO UPDATE
+   SET runner = excluded.runner, declared_by = excluded.declared_by, updated_at = excluded.updated_at;
+
+-- drop_runner
+DELETE FROM runners WHERE agent_id = :agent_id;
+
+-- working_on
+SELECT DISTINCT s.agent_id FROM sittings s
+ {cross} messages m ON m.project_id = :project_id AND m.thread_id = :thread_id
+ {cross} handlings h ON h.message_id = m.id AND h.agent_id = s.agent_id AND h.run_id = s.run_id
+ WHERE s.agent_id IN {ints :ids};
+
+-- handlings
+SELECT message_id, agent_id, run_id, injected_at, ended_at, failure FROM handlings
+ WHERE message_id IN {ints :ids};
+
+-- put_handling
+INSERT INTO handlings (message_id, agent_id, run_id, injected_at, ended_at, failure)
+VALUES (:message_id, :agent_id, :run_id, :injected_at, :ended_at, :failure)
+ON CONFLICT (message_id, agent_id) DO UPDATE
+   SET run_id = excluded.run_id, injected_at = excluded.injected_at, ended_at = excluded.ended_at,
+       failure = excluded.failure;
+
+-- begin_sitting
+INSERT INTO sittings (run_id, agent_id, began_at) VALUES (:run_id, :agent_id, :now);
+
+-- ask
+INSERT INTO questions (run_id, question_id, text, asked_at, patience, on_timeout)
+SELECT run_id, CAST(:question_id AS text), CAST(:text AS text), CAST(:now AS bigint), CAST(:patience AS bigint),
+       CAST(:on_timeout AS text)
+  FROM sittings WHERE run_id = :run_id AND agent_id = :agent_id
+ON CONFLICT (run_id, question_id) DO NOTHING;
+
+-- sits
+SELECT 1 FROM sittings WHERE run_id = :run_id AND agent_id = :agent_id;
+
+-- questions
+SELECT question_id, text, patience, on_timeout FROM questions WHERE run_id = :run_id ORDER BY asked_at, question_id;
+
+-- end_sitting
+DELETE FROM sittings WHERE run_id = :run_id RETURNING agent_id;
+
+-- answering_run
+SELECT run_id FROM run_answers WHERE message_id = :message_id;
+
+-- note_answer
+INSERT INTO run_answers (message_id, run_id) VALUES (:message_id, :run_id) ON CONFLICT (message_id) DO NOTHING;
+
+-- counts
+SELECT (SELECT count(*) FROM projects), (SELECT count(*) FROM agents),
+       (SELECT coalesce(max(id), 0) FROM messages),
+       (SELECT count(*) FROM file_reservations {index file_reservations_ending}
+         WHERE released_at IS NULL),
+       (SELECT count(*) FROM outbox), (SELECT count(*) FROM runners),
+       (SELECT count(*) FROM recipients r {index recipients_unread} JOIN messages m ON m.id = r.message_id
+         WHERE r.read_at IS NULL AND m.recalled_at IS NULL);
+
+-- any_project
+SELECT 1 FROM projects LIMIT 1;
+
+-- restore_projects
+INSERT INTO projects (id, slug, human_key, created_at, spelling, git_identity, owner)
+VALUES (:id, :slug, :human_key, :created_at, :spelling, :git_identity, :owner);
+
+-- restore_agents
+INSERT INTO agents (id, project_id, name, name_key, program, model, task_description, contact_policy, created_at,
+                    last_active_at, retired_at, token_hash, inbox_seq, inbox_floor)
+VALUES (:id, :project_id, :name, :name_key, :program, :model, :task_description, :contact_policy, :created_at,
+        :last_active_at, :retired_at, :token_hash, :inbox_seq, :inbox_floor);
+
+-- restore_messages
+INSERT INTO messages (id, project_id, sender_id, subject, body_md, importance, ack_required, created_ts, sender_name,
+                      thread_id, topic, broadcast, reply_to, recalled_at)
+VALUES (:id, :project_id, :sender_id, :subject, :body_md, :importance, :ack_required, :created_ts, :sender_name,
+        :thread_id, :topic, :broadcast, :reply_to, :recalled_at);
+
+-- restore_recipients
+INSERT INTO recipients (message_id, agent_id, kind, seq, read_at, acked_at, position, announced_at, announced_by)
+VALUES (:message_id, :agent_id, :kind, :seq, :read_at, :acked_at, :position, :announced_at, :announced_by);
+
+-- restore_blobs
+INSERT INTO blobs (sha256, content) VALUES (:sha256, :content);
+
+-- restore_attachments
+INSERT INTO attachments (message_id, position, sha256, name, media_type, size, preview_sha256)
+VALUES (:message_id, :position, :sha256, :name, :media_type, :size, :preview_sha256);
+
+-- restore_file_reservations
+INSERT INTO file_reservations (id, project_id, agent_id, pattern, prefix, exclusive, reason, created_at, expires_at,
+                               ttl, released_at, released_by, release_reason)
+VALUES (:id, :project_id, :agent_id, :pattern, :prefix, :exclusive, :reason, :created_at, :expires_at, :ttl,
+        :released_at, :released_by, :release_reason);
+
+-- messages_after @postgres
+SELECT id, project_id, sender_id, sender_name, thread_id, subject, body_md, importance, ack_required,
+       created_ts, topic, broadcast, reply_to, recalled_at
+  FROM messages WHERE id > :after ORDER BY id LIMIT :limit;
+
+-- go_on_counting @postgres
+SELECT setval(pg_get_serial_sequence('projects', 'id'), (SELECT max(id) FROM projects)),
+       setval(pg_get_serial_sequence('agents', 'id'), (SELECT max(id) FROM agents)),
+       setval(pg_get_serial_sequence('messages', 'id'), (SELECT max(id) FROM messages)),
+       setval(pg_get_serial_sequence('file_reservations', 'id'), (SELECT max(id) FROM file_reservations));
+
+-- token
+SELECT id, name, hash, scopes, project_id, created_at, expires_at, replaced_at, revoked_at, last_used_at
+  FROM tokens WHERE id = :id;
+
+-- tokens_named
+SELECT id, name, hash, scopes, project_id, created_at, expires_at, replaced_at, revoked_at, last_used_at
+  FROM tokens WHERE name = :name ORDER BY created_at, id;
+
+-- tokens
+SELECT id, name, hash, scopes, project_id, created_at, expires_at, replaced_at, revoked_at, last_used_at
+  FROM tokens WHERE id > :after ORDER BY id LIMIT :limit;
+
+-- put_token
+INSERT INTO tokens (id, name, hash, scopes, project_id, created_at, expires_at, replaced_at, revoked_at, last_used_at)
+VALUES (:id, :name, :hash, :scopes, :project_id, :created_at, :expires_at, :replaced_at, :revoked_at, :last_used_at)
+ON CONFLICT (id) DO UPDATE
+   SET name = excluded.name, hash = excluded.hash, scopes = excluded.scopes, project_id = excluded.project_id,
+       created_at = excluded.created_at, expires_at = excluded.expires_at, replaced_at = excluded.replaced_at,
+       revoked_at = excluded.revoked_at, last_used_at = excluded.last_used_at;
+
+-- note_token_use
+UPDATE tokens SET last_used_at = :used_at WHERE id = :id AND (last_used_at IS NULL OR last_used_at < :used_at);
+
+-- traces
+SELECT name, traceparent FROM traces WHERE name IN {texts :names};
+
+-- put_trace
+INSERT INTO traces (name, traceparent) VALUES (:name, :traceparent)
+ON CONFLICT (name) DO UPDATE SET traceparent = excluded.traceparent;

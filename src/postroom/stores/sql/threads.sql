@@ -1,0 +1,248 @@
+-- Threads, runs, and messages committed and pending. `:low` and `:beyond` bound ids. What is listed leaves out rows
+-- that are set aside. `seq + 0` sorts what was found; by `seq` SQLite would walk the whole thread in that order.
+
+-- thread
+SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
+       latest_run_updated_at, message_count, created_at, updated_at
+  FROM run_threads WHERE thread_id = :thread_id;
+
+-- put_thread
+INSERT INTO run_threads
+      (thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
+       latest_run_updated_at, message_count, created_at, updated_at)
+VALUES (:thread_id, :title, :resource_id, :parent_thread_id, :custom, :active_run_id, :open_run_id, :latest_run_id,
+        :latest_run_updated_at, :message_count, :created_at, :updated_at)
+ON CONFLICT (thread_id) DO UPDATE
+   SET title = excluded.title, resource_id = excluded.resource_id, parent_thread_id = excluded.parent_thread_id,
+       custom = excluded.custom, active_run_id = excluded.active_run_id, open_run_id = excluded.open_run_id,
+       latest_run_id = excluded.latest_run_id, latest_run_updated_at = excluded.latest_run_updated_at,
+       message_count = excluded.message_count, created_at = excluded.created_at,
+       updated_at = excluded.updated_at;
+
+-- move_thread
+UPDATE run_threads
+   SET active_run_id = :active_run_id, open_run_id = :open_run_id, latest_run_id = :latest_run_id,
+       latest_run_updated_at = :latest_run_updated_at, message_count = :message_count, updated_at = :updated_at
+ WHERE thread_id = :thread_id;
+
+-- above
+WITH RECURSIVE above (thread_id, parent_thread_id) AS (
+  SELECT thread_id, parent_thread_id FROM run_threads WHERE thread_id = :thread_id
+   UNION
+  SELECT t.thread_id, t.parent_thread_id FROM above JOIN run_threads t ON t.thread_id = above.parent_thread_id)
+SELECT thread_id FROM above;
+
+-- below
+WITH RECURSIVE below (thread_id) AS (
+  SELECT thread_id FROM run_threads WHERE parent_thread_id = :thread_id
+   UNION
+  SELECT t.thread_id FROM below JOIN run_threads t ON t.parent_thread_id = below.thread_id)
+SELECT thread_id FROM below;
+
+-- detach_children
+UPDATE run_threads SET parent_thread_id = NULL WHERE parent_thread_id = :thread_id;
+
+-- drop_messages
+DELETE FROM run_messages WHERE thread_id IN {texts :thread_ids};
+
+-- drop_pending
+DELETE FROM pending_messages WHERE thread_id IN {texts :thread_ids};
+
+-- drop_runs
+DELETE FROM runs WHERE thread_id IN {texts :thread_ids};
+
+-- drop_state
+DELETE FROM thread_states WHERE thread_id IN {texts :thread_ids};
+
+-- drop_threads
+DELETE FROM run_threads WHERE thread_id IN {texts :thread_ids};
+
+-- forget_thread
+DELETE FROM run_quarantine
+ WHERE kind = 'thread' AND id = :thread_id
+    OR kind IN ('message', 'pending') AND substr(id, 1, length(:below)) = :below;
+
+-- forget_runs
+DELETE FROM run_quarantine
+ WHERE kind = 'run' AND NOT EXISTS (SELECT 1 FROM runs WHERE run_id = run_quarantine.id);
+
+-- threads
+SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
+       latest_run_updated_at, message_count, created_at, updated_at
+  FROM run_threads
+ WHERE thread_id >= :low AND thread_id < :beyond AND thread_id <> :after
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'thread' AND id = thread_id)
+ ORDER BY thread_id LIMIT :limit;
+
+-- threads_of_resource
+SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
+       latest_run_updated_at, message_count, created_at, updated_at
+  FROM run_threads
+ WHERE resource_id = :resource_id AND thread_id >= :low AND thread_id < :beyond AND thread_id <> :after
+   AND resource_id IS NOT NULL
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'thread' AND id = thread_id)
+ ORDER BY thread_id LIMIT :limit;
+
+-- threads_of_parent
+SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
+       latest_run_updated_at, message_count, created_at, updated_at
+  FROM run_threads
+ WHERE parent_thread_id = :parent_thread_id AND thread_id >= :low AND thread_id < :beyond AND thread_id <> :after
+   AND (CAST(:resource_id AS text) IS NULL OR resource_id = :resource_id)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'thread' AND id = thread_id)
+ ORDER BY thread_id LIMIT :limit;
+
+-- threads_without_parent
+SELECT thread_id, title, resource_id, parent_thread_id, custom, active_run_id, open_run_id, latest_run_id,
+       latest_run_updated_at, message_count, created_at, updated_at
+  FROM run_threads
+ WHERE parent_thread_id IS NULL AND thread_id >= :low AND thread_id < :beyond AND thread_id <> :after
+   AND (CAST(:resource_id AS text) IS NULL OR resource_id = :resource_id)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'thread' AND id = thread_id)
+ ORDER BY thread_id LIMIT :limit;
+
+-- run
+SELECT run_id, body FROM runs WHERE run_id = :run_id;
+
+-- put_run
+INSERT INTO runs (run_id, thread_id, status, created_at, updated_at, body)
+VALUES (:run_id, :thread_id, :status, :created_at, :updated_at, :body)
+ON CONFLICT (run_id) DO UPDATE
+   SET status = excluded.status, created_at = excluded.created_at, updated_at = excluded.updated_at,
+       body = excluded.body;
+
+-- open_run
+SELECT run_id, body FROM runs
+ WHERE run_id = (SELECT open_run_id FROM run_threads WHERE thread_id = :thread_id)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id);
+
+-- latest_runs
+SELECT run_id, body FROM runs
+ WHERE thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+ ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT :limit;
+
+-- latest_started_run
+SELECT run_id, body FROM runs
+ WHERE thread_id = :thread_id AND status <> 'created' AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+ ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT :limit;
+
+-- runs
+SELECT run_id, body FROM runs
+ WHERE run_id >= :low AND run_id < :beyond AND run_id <> :after
+   AND status IN {texts :statuses}
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+ ORDER BY run_id LIMIT :limit;
+
+-- runs_of_thread
+SELECT run_id, body FROM runs
+ WHERE thread_id = :thread_id AND run_id >= :low AND run_id < :beyond AND run_id <> :after
+   AND status IN {texts :statuses}
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+ ORDER BY run_id LIMIT :limit;
+
+-- open_runs
+SELECT run_id, body FROM runs {index runs_open}
+ WHERE status <> 'done' AND run_id >= :low AND run_id < :beyond AND run_id <> :after
+   AND status IN {texts :statuses}
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+ ORDER BY run_id LIMIT :limit;
+
+-- open_runs_of_thread
+SELECT run_id, body FROM runs {index runs_open_of_thread}
+ WHERE status <> 'done' AND thread_id = :thread_id AND run_id >= :low AND run_id < :beyond AND run_id <> :after
+   AND status IN {texts :statuses}
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+ ORDER BY run_id LIMIT :limit;
+
+-- append_message
+INSERT INTO run_messages (thread_id, seq, message_id, run_id, visibility, created_at, body)
+VALUES (:thread_id, :seq, :message_id, :run_id, :visibility, :created_at, :body);
+
+-- committed
+SELECT message_id FROM run_messages
+ WHERE thread_id = :thread_id AND message_id IN {texts :message_ids} LIMIT 1;
+
+-- all_messages
+SELECT thread_id, seq, created_at, body FROM run_messages WHERE thread_id = :thread_id ORDER BY seq;
+
+-- named_messages
+SELECT thread_id, seq, created_at, body FROM run_messages
+ WHERE thread_id = :thread_id AND message_id IN {texts :message_ids} ORDER BY seq + 0;
+
+-- messages
+SELECT thread_id, seq, created_at, body FROM run_messages
+ WHERE thread_id = :thread_id AND seq > :after AND seq < :before
+   AND (CAST(:visibility AS text) IS NULL OR visibility = :visibility)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'message' AND id = thread_id || '/' || seq)
+ ORDER BY seq LIMIT :limit;
+
+-- messages_newest
+SELECT thread_id, seq, created_at, body FROM run_messages
+ WHERE thread_id = :thread_id AND seq > :after AND seq < :before
+   AND (CAST(:visibility AS text) IS NULL OR visibility = :visibility)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'message' AND id = thread_id || '/' || seq)
+ ORDER BY seq DESC LIMIT :limit;
+
+-- messages_of_run
+SELECT thread_id, seq, created_at, body FROM run_messages
+ WHERE thread_id = :thread_id AND run_id = :run_id AND run_id IS NOT NULL AND seq > :after AND seq < :before
+   AND (CAST(:visibility AS text) IS NULL OR visibility = :visibility)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'message' AND id = thread_id || '/' || seq)
+ ORDER BY seq LIMIT :limit;
+
+-- messages_of_run_newest
+SELECT thread_id, seq, created_at, body FROM run_messages
+ WHERE thread_id = :thread_id AND run_id = :run_id AND run_id IS NOT NULL AND seq > :after AND seq < :before
+   AND (CAST(:visibility AS text) IS NULL OR visibility = :visibility)
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'message' AND id = thread_id || '/' || seq)
+ ORDER BY seq DESC LIMIT :limit;
+
+-- state
+SELECT body FROM thread_states WHERE thread_id = :thread_id;
+
+-- put_state
+INSERT INTO thread_states (thread_id, body) VALUES (:thread_id, :body)
+ON CONFLICT (thread_id) DO UPDATE SET body = excluded.body;
+
+-- pending
+SELECT thread_id, place, pending_id, revision, created_at, updated_at, mode, body FROM pending_messages
+ WHERE thread_id = :thread_id
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'pending' AND id = thread_id || '/' || pending_id)
+ ORDER BY place;
+
+-- count_pending
+SELECT count(*) FROM pending_messages WHERE thread_id = :thread_id;
+
+-- pending_versions
+SELECT pending_id, revision FROM pending_messages
+ WHERE thread_id = :thread_id AND pending_id IN {texts :pending_ids};
+
+-- last_place
+SELECT coalesce(max(place), 0) FROM pending_messages WHERE thread_id = :thread_id;
+
+-- insert_pending
+INSERT INTO pending_messages (thread_id, place, pending_id, revision, created_at, updated_at, mode, body)
+VALUES (:thread_id, :place, :pending_id, :revision, :created_at, :updated_at, :mode, :body);
+
+-- edit_pending
+UPDATE pending_messages SET body = :body, revision = :revision, updated_at = :now
+ WHERE thread_id = :thread_id AND pending_id = :pending_id;
+
+-- take_pending
+DELETE FROM pending_messages WHERE thread_id = :thread_id AND pending_id IN {texts :pending_ids};
+
+-- threads_with_pending
+SELECT DISTINCT thread_id FROM pending_messages
+ WHERE thread_id > :after
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'pending' AND id = thread_id || '/' || pending_id)
+ ORDER BY thread_id LIMIT :limit;
+
+-- spending
+SELECT scope, runs, wall_ms, tokens, cost_micros FROM run_spending WHERE scope IN {texts :scopes};
+
+-- spend
+INSERT INTO run_spending (scope, runs, wall_ms, tokens, cost_micros)
+VALUES (:scope, :runs, :wall_ms, :tokens, :cost_micros)
+ON CONFLICT (scope) DO UPDATE
+   SET runs = run_spending.runs + excluded.runs, wall_ms = run_spending.wall_ms + excluded.wall_ms,
+       tokens = run_spending.tokens + excluded.tokens, cost_micros = run_spending.cost_micros + excluded.cost_micros;

@@ -1,0 +1,193 @@
+"""The engine on SQLite: one file that this process alone owns, or a database in memory."""
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from typing_extensions import override
+
+from postroom.contracts.clock import Clock
+from postroom.contracts.errors import StateError
+from postroom.contracts.transactions import Outline
+from postroom.stores.engine import Engine
+from postroom.stores.sql_transaction import SqlTransaction
+from postroom.stores.sqlite.connection import connect, file_error, prepare, translated
+from postroom.stores.sqlite.copying import back_up
+from postroom.stores.sqlite.index_maintenance import is_behind, update_indexes
+from postroom.stores.sqlite.lock import OwnerLock
+from postroom.stores.sqlite.log_reserve import reserve_log
+from postroom.stores.sqlite.migrate import migrate
+from postroom.stores.sqlite.outline import outline_of
+from postroom.stores.sqlite.readers import Readers, SharedReader
+from postroom.stores.sqlite.sql_transaction import SqliteTransaction
+from postroom.stores.sqlite.writer import Writer
+
+T = TypeVar("T")
+
+IN_MEMORY = Path(":memory:")
+
+
+class SqliteEngine(Engine):
+    """One writer thread that groups commits, and a pool of readers."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        writer: Writer,
+        readers: Readers | SharedReader,
+        lock: OwnerLock | None = None,
+    ) -> None:
+        self.path = path
+        self.writer = writer
+        self.readers = readers
+        self._clock = clock
+        self._lock = lock
+        self._copier = Readers(path, count=1) if lock else None
+        """Of its own, so that a long copy keeps no reader waiting."""
+        self._closing = threading.Event()
+
+    @classmethod
+    def open(
+        cls, path: Path, *, clock: Clock, purpose: str, readers: int, log_reserve: int = 0
+    ) -> "SqliteEngine":
+        """Own the file, bring it to the newest schema and start the writer.
+
+        Raises:
+            StoreHeld: another process owns it.
+            SchemaTooNew: a newer postroom wrote it.
+            StoreReadOnly: it or its folder cannot be written.
+        """
+        path = path.resolve()  # one file has one lock, whatever links lead to it
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise file_error(error, path.parent) from error
+        lock = OwnerLock(path)
+        lock.acquire(now=clock.now(), purpose=purpose)
+        try:
+            connection = _open_newest(path, now=clock.now())
+        except BaseException:
+            lock.release()
+            raise
+        if log_reserve:
+            reserve_log(connection, path, log_reserve)
+        return cls(path, clock, Writer(lambda: connection), Readers(path, count=readers), lock)
+
+    @classmethod
+    def in_memory(cls, clock: Clock) -> "SqliteEngine":
+        """Begin an empty database that is gone with the engine; one thread writes and reads."""
+        writer = Writer(_new_in_memory)
+        return cls(IN_MEMORY, clock, writer, SharedReader(writer))
+
+    @property
+    @override
+    def identity(self) -> str:
+        return f"sqlite:{self.path}" if self._lock else f"sqlite:memory:{id(self)}"
+
+    @property
+    @override
+    def clock(self) -> Clock:
+        return self._clock
+
+    @override
+    async def read(self, look: Callable[[SqlTransaction], T]) -> T:
+        return await self.readers.submit(lambda connection: look(SqliteTransaction(connection)))
+
+    @override
+    async def write(
+        self,
+        change: Callable[[SqlTransaction], T],
+        *,
+        key: str = "",
+        committed: Callable[[], None] | None = None,
+    ) -> T:
+        return await self.writer.submit(lambda connection: change(SqliteTransaction(connection)), committed)
+
+    @override
+    async def settle(self) -> None:
+        if await self.readers.submit(is_behind):
+            while await self.writer.submit(update_indexes):
+                pass
+
+    @override
+    async def back_up(self, target: Path) -> None:
+        """Write a copy and read it back whole; one is made at a time, and `close` breaks it off."""
+        if self._copier is None:
+            raise StateError("a database in memory has no copies", remedy="keep it in a file")
+        await self._copier.submit_free(
+            lambda connection: back_up(connection, target, is_read_back=True, stop=self._closing)
+        )
+
+    @override
+    async def check(self) -> list[str]:
+        def look(connection: sqlite3.Connection) -> list[str]:
+            rows = [row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
+            broken = connection.execute("PRAGMA foreign_key_check").fetchmany(20)
+            return rows + [f"foreign key: {row}" for row in broken]
+
+        return await self.readers.submit(look)
+
+    @override
+    async def outline(self) -> Outline:
+        return await self.readers.submit(outline_of)
+
+    @override
+    def share(self, topics: Iterable[str]) -> None:
+        """No other process writes to the file or waits for it."""
+
+    @override
+    def close(self) -> None:
+        self._closing.set()
+        self.readers.close()
+        if self._lock is None or self._copier is None:
+            self.writer.stop()  # nothing is to be kept, so nobody needs to wait for the thread
+            return
+        self._copier.close()
+        self.writer.close()
+        self._lock.release()
+
+
+def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
+    """Return a connection to the file, brought to the newest schema."""
+    with translated():
+        try:
+            if not path.exists():
+                path.touch(mode=0o600)
+        except OSError as error:
+            raise file_error(error, path) from error
+        connection = connect(path)
+        try:
+            migrate(connection, path, now=now)
+            # A file that cannot be written is refused now, not at the first message. It takes a statement
+            # that writes: on such a file SQLite lets BEGIN IMMEDIATE pass and begins to read.
+            connection.execute("BEGIN IMMEDIATE")
+            SqliteTransaction(connection).one("store.probe", {"now": now})
+            connection.execute("ROLLBACK")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+@cache
+def _empty_database() -> bytes:
+    """Return a database with the newest schema and nothing in it; made once a process."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        migrate(connection, IN_MEMORY, now=0)
+        return connection.serialize()
+    finally:
+        connection.close()
+
+
+def _new_in_memory() -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        ":memory:", isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+    connection.deserialize(_empty_database())
+    prepare(connection, read_only=False)
+    return connection

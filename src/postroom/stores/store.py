@@ -1,0 +1,190 @@
+"""The store: transactions with typed parts over an engine, the same for every engine.
+
+A row that does not read back stops no other: it is set aside, which is logged once, and the step is done
+again without it. Whoever asked for that very row learns it.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+from typing_extensions import override
+
+from postroom.contracts.clock import Clock
+from postroom.contracts.errors import StaleClaim, StoreCorrupt
+from postroom.contracts.run_tables import EventTables, OutboxTables, RunTables
+from postroom.contracts.store import MailWrites
+from postroom.contracts.tables import ChatTables
+from postroom.contracts.transactions import Outline, Store, Transaction
+from postroom.stores.changes import ChangeNotifier
+from postroom.stores.engine import Engine
+from postroom.stores.sql_transaction import SqlTransaction
+
+T = TypeVar("T")
+
+_LOG = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """How the parts of a transaction are made: each from its statements, its instant and its telling."""
+
+    mail: Callable[["OpenTransaction"], MailWrites]
+    runs: Callable[["OpenTransaction"], RunTables]
+    chats: Callable[["OpenTransaction"], ChatTables]
+    events: Callable[["OpenTransaction"], EventTables]
+    outbox: Callable[["OpenTransaction"], OutboxTables]
+
+
+class OpenTransaction(Transaction):
+    """One run of a change or a look; its parts are made when they are first asked for."""
+
+    def __init__(self, sql: SqlTransaction, clock: Clock, tables: Tables) -> None:
+        self.sql = sql
+        self.topics: set[str] = set()
+        self._clock = clock
+        self._tables = tables
+        self._now: int | None = None
+
+    @cached_property
+    def mail(self) -> MailWrites:
+        """Projects, agents, messages, reservations and what belongs to them."""
+        return self._tables.mail(self)
+
+    @cached_property
+    def runs(self) -> RunTables:
+        """Threads, runs, messages, dispatches and what waits for them."""
+        return self._tables.runs(self)
+
+    @cached_property
+    def chats(self) -> ChatTables:
+        """What the chat gateway keeps."""
+        return self._tables.chats(self)
+
+    @cached_property
+    def events(self) -> EventTables:
+        """The event log."""
+        return self._tables.events(self)
+
+    @cached_property
+    def outbox(self) -> OutboxTables:
+        """Effects outside the database."""
+        return self._tables.outbox(self)
+
+    @override
+    def now(self) -> int:
+        if self._now is None:
+            self.sql.wait_for_locks()
+            self._now = self._clock.now()
+        return self._now
+
+    @override
+    def lock(self, *names: str) -> None:
+        self._now = None  # an instant that was read before may lie before a change that was waited for
+        self.sql.lock(*names)
+
+    @override
+    def tell(self, *topics: str) -> None:
+        self.topics.update(topics)
+
+
+class SqlStore(Store):
+    """The store over an engine."""
+
+    def __init__(self, engine: Engine, tables: Tables, changes: ChangeNotifier | None = None) -> None:
+        self.engine = engine
+        self._tables = tables
+        self._changes = changes or ChangeNotifier()
+
+    @property
+    @override
+    def clock(self) -> Clock:
+        return self.engine.clock
+
+    @property
+    @override
+    def identity(self) -> str:
+        return self.engine.identity
+
+    @property
+    @override
+    def changes(self) -> ChangeNotifier:
+        return self._changes
+
+    @override
+    async def read(self, look: Callable[[Transaction], T]) -> T:
+        return await self._without_corrupt_rows(
+            lambda: self.engine.read(lambda sql: look(OpenTransaction(sql, self.clock, self._tables)))
+        )
+
+    @override
+    async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
+        topics: set[str] = set()
+
+        def run(sql: SqlTransaction) -> T | StaleClaim:
+            tx = OpenTransaction(sql, self.clock, self._tables)
+            done = change(tx)
+            topics.clear()  # what an earlier run of it told was undone with it
+            topics.update(tx.topics)
+            return done
+
+        done = await self._without_corrupt_rows(
+            lambda: self.engine.write(run, key=key, committed=lambda: self._tell(topics))
+        )
+        if isinstance(done, StaleClaim):
+            raise done
+        return done
+
+    @override
+    async def settle(self) -> None:
+        await self.engine.settle()
+
+    @override
+    async def probe(self) -> None:
+        now = self.clock.now()
+        row = await self.engine.write(lambda sql: sql.one("store.probe", {"now": now}))
+        if row is None or row[0] != now:
+            raise StoreCorrupt("the probe row did not read back as it was written", value=now)
+
+    @override
+    async def back_up(self, target: Path) -> None:
+        await self.engine.back_up(target)
+
+    @override
+    async def check(self) -> list[str]:
+        return await self.engine.check()
+
+    @override
+    async def outline(self) -> Outline:
+        return await self.engine.outline()
+
+    @override
+    def close(self) -> None:
+        self.engine.close()
+
+    def _tell(self, topics: set[str]) -> None:
+        if topics:
+            self._changes.tell(topics)
+            self.engine.share(topics)
+
+    async def _without_corrupt_rows(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Do a step; set a row aside that does not read back and do the step again."""
+        aside: set[tuple[object, object]] = set()
+        while True:
+            try:
+                return await step()
+            except StoreCorrupt as error:
+                row = error.details
+                name = (row.get("kind"), row.get("id"))
+                if "kind" not in row or name in aside:
+                    raise
+                aside.add(name)
+                await self._set_aside(row)
+
+    async def _set_aside(self, row: dict[str, Any]) -> None:
+        values = {"at": self.clock.now(), **row}
+        if await self.engine.write(lambda sql: sql.one("store.set_aside", values)):
+            _LOG.error("store.row_quarantined", kind=row["kind"], id=row["id"], reason=row["reason"])

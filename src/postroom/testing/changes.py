@@ -1,0 +1,264 @@
+"""An engine around an engine that finds changes which break the rules for changes.
+
+A change is quick, does nothing but ask and write through its transaction, and gives the same when it is run
+again. On SQLite every change is run twice here, the first time rolled back. A change that reads or writes a
+file, speaks to a socket, waits, opens a database of its own, uses a transaction that has ended, or takes
+long, is refused.
+"""
+
+import os
+import re
+import select
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final, TypeVar
+
+from typing_extensions import override
+
+from postroom.contracts.clock import Clock
+from postroom.contracts.errors import PostroomError
+from postroom.contracts.transactions import Outline
+from postroom.stores.engine import Engine
+from postroom.stores.sql_transaction import Row, SqlTransaction, Values
+from postroom.stores.statements import Dialect
+
+T = TypeVar("T")
+
+LONGEST_SECONDS: Final = 5.0
+"""Of processor time: more than any change of ours takes, on any machine."""
+_HARMLESS: Final = frozenset({"urandom", "getpid", "fspath"})
+_MADE_BY_CHANCE: Final = re.compile(r"\b[0-9a-f]{32}\b|[0-9a-f]{32}|0x[0-9a-f]+")
+_NONE: Final[Values] = {}
+
+
+class ChangeBreaksRules(AssertionError):
+    """A change does what a change may not do; the message says what."""
+
+
+class CheckingEngine(Engine):
+    """Runs changes twice and watches what they do; everything else is the engine's within."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    @property
+    @override
+    def identity(self) -> str:
+        return self.engine.identity
+
+    @property
+    @override
+    def clock(self) -> Clock:
+        return self.engine.clock
+
+    @override
+    async def read(self, look: Callable[[SqlTransaction], T]) -> T:
+        return await self.engine.read(lambda sql: _watched(look, sql))
+
+    @override
+    async def write(
+        self,
+        change: Callable[[SqlTransaction], T],
+        *,
+        key: str = "",
+        committed: Callable[[], None] | None = None,
+    ) -> T:
+        return await self.engine.write(lambda sql: _run_twice(change, sql), key=key, committed=committed)
+
+    @override
+    async def settle(self) -> None:
+        await self.engine.settle()
+
+    @override
+    async def back_up(self, target: Path) -> None:
+        await self.engine.back_up(target)
+
+    @override
+    async def check(self) -> list[str]:
+        return await self.engine.check()
+
+    @override
+    async def outline(self) -> Outline:
+        return await self.engine.outline()
+
+    @override
+    def share(self, topics: Iterable[str]) -> None:
+        self.engine.share(topics)
+
+    @override
+    def close(self) -> None:
+        self.engine.close()
+
+
+def _run_twice(change: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
+    if sql.dialect == "postgres":
+        return _watched(change, sql)  # its sequences are not rolled back: ids would differ
+    sql.run("store.rehearse")
+    try:
+        first: object = _watched(change, sql)
+    except (PostroomError, ValueError, LookupError) as error:
+        first = error
+    sql.run("store.forget_rehearsal")
+    sql.run("store.end_rehearsal")
+    try:
+        again = _watched(change, sql)
+    except (PostroomError, ValueError, LookupError) as error:
+        _refuse_other(first, error)
+        raise
+    _refuse_other(first, again)
+    return again
+
+
+def _refuse_other(first: object, again: object) -> None:
+    if _shown(first) != _shown(again):
+        raise ChangeBreaksRules(
+            f"a change that was run again gave another result:\n{_shown(first)}\n{_shown(again)}"
+        )
+
+
+def _shown(result: object) -> str:
+    """Show a result without what is made by chance: ids, tokens, addresses of objects."""
+    return _MADE_BY_CHANCE.sub("#", repr(result))
+
+
+def _watched(run: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
+    transaction = _WatchedTransaction(sql)
+    began = time.thread_time()
+    try:
+        with transaction.watched():
+            done = run(transaction)
+    finally:
+        transaction.has_ended = True
+    if transaction.broken:
+        raise ChangeBreaksRules(f"a change may not call {', '.join(sorted(transaction.broken))}")
+    if time.thread_time() - began > LONGEST_SECONDS:
+        raise ChangeBreaksRules(f"a change took more than {LONGEST_SECONDS} seconds")
+    return done
+
+
+class _WatchedTransaction(SqlTransaction):
+    """Passes statements on, and notes what is called besides."""
+
+    def __init__(self, sql: SqlTransaction) -> None:
+        self._sql = sql
+        self._is_within = False
+        self.has_ended = False
+        self.broken: set[str] = set()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Note calls of this thread that a change may not make, but for those of the engine itself."""
+        before = sys.getprofile()
+        sys.setprofile(self._called)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+    def _called(self, frame: FrameType, event: str, function: Any) -> None:
+        if event != "c_call" or self._is_within:
+            return
+        if (name := _forbidden(function)) and not _is_importing(frame):
+            self.broken.add(name)
+
+    @contextmanager
+    def _within(self) -> Iterator[SqlTransaction]:
+        if self.has_ended:
+            raise ChangeBreaksRules("a statement was run in a transaction that has ended")
+        self._is_within = True
+        try:
+            yield self._sql
+        finally:
+            self._is_within = False
+
+    @property
+    @override
+    def dialect(self) -> Dialect:
+        return self._sql.dialect
+
+    @override
+    def one(self, statement: str, values: Values = _NONE) -> Row | None:
+        with self._within() as sql:
+            return sql.one(statement, values)
+
+    @override
+    def all(self, statement: str, values: Values = _NONE) -> list[Row]:
+        with self._within() as sql:
+            return sql.all(statement, values)
+
+    @override
+    def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
+        with self._within() as sql:
+            return sql.ask(*looks)
+
+    @override
+    def run(self, statement: str, values: Values = _NONE) -> None:
+        with self._within() as sql:
+            sql.run(statement, values)
+
+    @override
+    def run_many(self, statement: str, rows: Iterable[Values]) -> None:
+        with self._within() as sql:
+            sql.run_many(statement, rows)
+
+    @override
+    def changed(self, statement: str, values: Values = _NONE) -> int:
+        with self._within() as sql:
+            return sql.changed(statement, values)
+
+    @override
+    def lock(self, *names: str) -> None:
+        with self._within() as sql:
+            sql.lock(*names)
+
+    @override
+    def wait_for_locks(self) -> None:
+        with self._within() as sql:
+            sql.wait_for_locks()
+
+
+_OS: Final = os.stat.__module__
+_WAITING: Final = (type(threading.Lock()), socket.socket.__mro__[1])
+
+
+_BLOCKING: Final = frozenset(
+    {"acquire", "connect", "connect_ex", "recv", "recv_into", "send", "sendall", "accept"}
+)
+_CALLS: Final = frozenset(
+    {
+        ("time", "sleep"),
+        ("_io", "open"),
+        ("io", "open"),
+        (select.__name__, "select"),
+        ("_thread", "start_new_thread"),
+    }
+)
+
+
+def _forbidden(function: Any) -> str | None:
+    """Return the name of a function that a change may not call."""
+    name: str = getattr(function, "__name__", "")
+    module = getattr(function, "__module__", None)
+    owner = getattr(function, "__self__", None)
+    if isinstance(owner, _WAITING):
+        return f"{type(owner).__name__}.{name}" if name in _BLOCKING else None
+    if type(owner).__module__ == "sqlite3" or (module == "_sqlite3" and name == "connect"):
+        return f"sqlite3.{name}"
+    if (module, name) in _CALLS or (module == _OS and name not in _HARMLESS):
+        return f"{module}.{name}"
+    return None
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    """Say whether a module is being imported, which reads files and happens once a process."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False

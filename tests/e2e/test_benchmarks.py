@@ -1,0 +1,43 @@
+"""Every benchmark runs to its end with tiny sizes, in a process of its own as `make bench` starts it.
+
+Its figures mean nothing then and are not looked at; what is, is that it measures the code as it stands.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from postgres_server import missing_postgres
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS = {"__init__", "__main__", "figures", "house", "soak"}
+"""What is no benchmark, and the one that lasts as long as it is told to."""
+ALL = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in PARTS)
+NEEDS_POSTGRES = ("dispatch_mailbox", "dispatch_postgres")
+PATIENCE = 150
+pytestmark = pytest.mark.timeout(PATIENCE + 10)
+
+
+def ran(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "benchmarks", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_benchmark_runs_to_its_end_and_prints_figures(name: str) -> None:
+    if name in NEEDS_POSTGRES and (reason := missing_postgres()):
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    done = ran(name, "--tiny")
+    assert done.returncode == 0, done.stderr[-3000:]
+    head, *figures = [row for row in done.stdout.splitlines() if row.strip()]
+    assert head.startswith("Python ")
+    assert len(figures) > 1
+    assert any(letter.isdigit() for letter in "".join(figures))
+
+
+def test_an_unknown_benchmark_is_refused_by_name() -> None:
+    done = ran("sendings")
+    assert (done.returncode, "no benchmark is named sendings" in done.stderr) == (1, True)

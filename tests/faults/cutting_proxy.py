@@ -1,0 +1,84 @@
+"""A proxy between clients and a server that breaks connections at a chosen moment."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+
+class CuttingProxy:
+    """Passes bytes on between clients and a server, and breaks what it is told to break."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._to = host, port
+        self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+        self.cut_before: bytes | None = None
+        """Cut the connection on which a client says this, before the server hears it."""
+        self.cut_after: bytes | None = None
+        """Cut it when the server has heard it and before the client gets the answer."""
+        self.swallow = False
+        """Take what the server says and pass nothing on."""
+        self.refuse = False
+        self.cuts = 0
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.refuse:
+            writer.transport.abort()
+            return
+        there, onward = await asyncio.open_connection(*self._to)
+        pair = writer, onward
+        self._pairs.add(pair)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._pass_on(reader, onward, pair, asked=True))
+                group.create_task(self._pass_on(there, writer, pair, asked=False))
+        finally:
+            self._pairs.discard(pair)
+            for side in pair:
+                side.transport.abort()
+
+    async def _pass_on(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
+        *,
+        asked: bool,
+    ) -> None:
+        try:
+            while data := await reader.read(65_536):
+                if asked and self.cut_before and self.cut_before in data:
+                    self.cut_before = None
+                    return self._cut(pair)
+                if not asked and self.swallow:
+                    continue
+                writer.write(data)
+                await writer.drain()
+                if asked and self.cut_after and self.cut_after in data:
+                    self.cut_after = None
+                    return self._cut(pair)  # the server goes on with what it has heard
+        except ConnectionError:
+            pass
+        return self._cut(pair, count=False)
+
+    def _cut(self, pair: tuple[asyncio.StreamWriter, asyncio.StreamWriter], *, count: bool = True) -> None:
+        self.cuts += count
+        pair[0].transport.abort()
+        pair[1].close()
+
+    def cut_all(self) -> None:
+        for pair in tuple(self._pairs):
+            self._cut(pair)
+
+
+@asynccontextmanager
+async def a_proxy(dsn: str) -> AsyncIterator[tuple[CuttingProxy, str]]:
+    parts = urlsplit(dsn)
+    proxy = CuttingProxy(parts.hostname or "127.0.0.1", parts.port or 5432)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+    yield proxy, parts._replace(netloc=f"{user}127.0.0.1:{port}").geturl()
+    server.close()
+    proxy.cut_all()
+    await server.wait_closed()

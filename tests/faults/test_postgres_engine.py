@@ -1,0 +1,621 @@
+"""The engine on PostgreSQL under faults: cut connections, sessions that wait for each other, a server that ends.
+
+A proxy stands between engine and server where a connection has to break at a chosen moment.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from zlib import crc32
+
+import pytest
+import pytest_asyncio
+
+from conformance.run_backends import postgres_dsn
+from faults.cutting_proxy import CuttingProxy, a_proxy
+from postgres_schemas import a_schema, postgres_is_there
+from postgres_server import PostgresServer, is_given
+from postroom.contracts.errors import (
+    CommitUnknown,
+    ConfigError,
+    InvalidRecord,
+    PostroomError,
+    SchemaTooNew,
+    StateError,
+    StoreCorrupt,
+    StoreError,
+    StoreReadOnly,
+    StoreUnavailable,
+)
+from postroom.stores.postgres.connection import SESSION, Address, Connection, quoted
+from postroom.stores.postgres.engine import PostgresEngine
+from postroom.stores.postgres.schema import Migration, migrate, shipped_migrations
+from postroom.stores.postgres.sql_transaction import PostgresTransaction, _key
+from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.sql_transaction import SqlTransaction
+from postroom.stores.store import SqlStore
+from postroom.testing import ManualClock
+
+__all__ = ["a_schema", "postgres_dsn", "postgres_is_there"]
+pytestmark = pytest.mark.usefixtures("postgres_is_there")
+
+PATIENCE = 20
+NOTES = "CREATE TABLE notes (name text PRIMARY KEY, words text NOT NULL CHECK (words <> 'bad'))"
+Change = Callable[[SqlTransaction], object]
+
+
+def on(sql: SqlTransaction) -> Connection:
+    assert isinstance(sql, PostgresTransaction)
+    return sql.connection
+
+
+def rows(sql: SqlTransaction, text: str, *values: object) -> list[object]:
+    assert isinstance(sql, PostgresTransaction)
+    answer = sql.connection.send(text, values)
+    sql.wait()
+    return [row[0] for row in answer.rows]
+
+
+def noting(name: str, words: str = "good") -> Callable[[SqlTransaction], str]:
+    """A change that writes and does not wait for the answer."""
+
+    def change(sql: SqlTransaction) -> str:
+        on(sql).send("INSERT INTO notes VALUES ($1, $2)", (name, words))
+        return name
+
+    return change
+
+
+def looked(name: str) -> Callable[[SqlTransaction], str]:
+    """A change that looks before it writes."""
+
+    def change(sql: SqlTransaction) -> str:
+        rows(sql, "SELECT count(*) FROM notes")
+        return noting(name)(sql)
+
+    return change
+
+
+async def notes(store: SqlStore) -> list[object]:
+    return await store.engine.read(lambda sql: rows(sql, "SELECT name FROM notes ORDER BY name"))
+
+
+def engine_of(store: SqlStore) -> PostgresEngine:
+    assert isinstance(store.engine, PostgresEngine)
+    return store.engine
+
+
+class Gate:
+    """A change during which the writer waits, so that whatever is handed in meanwhile becomes one group."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, sql: SqlTransaction) -> None:
+        self.entered.set()
+        assert self.opened.wait(PATIENCE)
+
+
+async def outcome(store: SqlStore, change: Change, key: str = "") -> object:
+    try:
+        return await store.engine.write(change, key=key)
+    except (PostroomError, ValueError) as error:
+        return error
+
+
+async def as_one_group(store: SqlStore, *changes: Change) -> list[object]:
+    """Let the changes be handed to one writer as a group, and return what each caller learned."""
+    gate = Gate()
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+        tasks.create_task(outcome(store, gate))
+        assert await asyncio.to_thread(gate.entered.wait, PATIENCE)
+        handed_in = [tasks.create_task(outcome(store, change)) for change in changes]
+        await asyncio.sleep(0)
+        gate.opened.set()
+    return [task.result() for task in handed_in]
+
+
+@asynccontextmanager
+async def opened(dsn: str, schema: str, clock: ManualClock | None, **more: bool) -> AsyncIterator[SqlStore]:
+    store = await asyncio.to_thread(PostgresStore.open, dsn, schema=schema, clock=clock, readers=2, **more)
+    try:
+        await store.engine.write(lambda sql: rows(sql, NOTES))
+        yield store
+    finally:
+        await asyncio.to_thread(store.close)
+
+
+@pytest_asyncio.fixture
+async def store(
+    postgres_dsn: str, a_schema: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[SqlStore]:
+    monkeypatch.setitem(SESSION, "lock_timeout", "1500ms")
+    async with opened(postgres_dsn, a_schema, clock) as opened_store:
+        yield opened_store
+
+
+@pytest_asyncio.fixture
+async def proxied(
+    postgres_dsn: str, a_schema: str, clock: ManualClock
+) -> AsyncIterator[tuple[SqlStore, CuttingProxy]]:
+    async with a_proxy(postgres_dsn) as (proxy, dsn), opened(dsn, a_schema, clock) as opened_store:
+        yield opened_store, proxy
+
+
+@pytest.fixture
+def other(postgres_dsn: str, a_schema: str, store: SqlStore) -> Iterator[Connection]:
+    """A session of somebody else."""
+    connection = Connection(Address(dsn=postgres_dsn, schema=a_schema))
+    yield connection
+    connection.close()
+
+
+def asked(connection: Connection, text: str, *values: object) -> list[object]:
+    answer = connection.send(text, values)
+    connection.wait()
+    return [row[0] for row in answer.rows]
+
+
+async def until_one_waits(other: Connection) -> None:
+    """Return when a session waits for a lock; the server tells nobody."""
+    async with asyncio.timeout(PATIENCE):
+        while not await asyncio.to_thread(asked, other, "SELECT 1 FROM pg_locks WHERE NOT granted"):
+            await asyncio.sleep(0)
+
+
+# What PostgreSQL refuses within a group
+
+
+async def test_a_statement_that_is_refused_within_a_group_redoes_the_others(store: SqlStore) -> None:
+    learned = await as_one_group(
+        store, noting("a"), noting("b", "bad"), looked("c"), noting("a"), noting("d")
+    )
+    assert learned[0] == "a"
+    assert isinstance(learned[1], StoreError)
+    assert learned[2] == "c"
+    assert isinstance(learned[3], StoreError)
+    assert learned[3].value == "notes_pkey"
+    assert learned[4] == "d"
+    assert await notes(store) == ["a", "c", "d"]
+
+
+async def test_a_change_that_raises_is_undone_alone_and_the_rest_share_a_commit(store: SqlStore) -> None:
+    def failing(sql: SqlTransaction) -> None:
+        noting("lost")(sql)
+        raise StateError("not now")
+
+    groups = engine_of(store).writers[0].groups
+    learned = await as_one_group(store, noting("a"), failing, looked("b"))
+    assert (learned[0], type(learned[1]), learned[2]) == ("a", StateError, "b")
+    assert await notes(store) == ["a", "b"]
+    assert engine_of(store).writers[0].groups - groups == 2
+
+
+async def test_a_single_change_that_raises_after_a_refused_write_leaves_a_usable_connection(
+    store: SqlStore,
+) -> None:
+    def failing(sql: SqlTransaction) -> None:
+        noting("b", "bad")(sql)
+        raise StateError("not now")
+
+    assert isinstance(await outcome(store, failing), StateError)
+    assert await outcome(store, noting("c")) == "c"
+
+
+async def test_a_change_that_hides_a_refusal_is_not_acknowledged(store: SqlStore) -> None:
+    def hiding(sql: SqlTransaction) -> str:
+        try:
+            sql.one("store.set_aside", {"kind": None, "id": "x", "reason": "", "at": 0})
+        except PostroomError:
+            return "all is well"
+        raise AssertionError
+
+    assert isinstance(await outcome(store, hiding), StoreError)
+    learned = await as_one_group(store, noting("a"), hiding)
+    assert learned[0] == "a"
+    assert isinstance(learned[1], StoreError)
+
+
+async def test_a_value_that_no_database_holds_is_refused_before_it_is_sent(store: SqlStore) -> None:
+    for text in ("a\0b", "\ud800"):
+        row = {"kind": "run", "id": text, "reason": "", "at": 0}
+        refused = await outcome(store, lambda sql, row=row: sql.run("store.set_aside", row))
+        assert isinstance(refused, InvalidRecord)
+    assert await outcome(store, noting("a")) == "a"
+
+
+async def test_a_statement_that_was_refused_at_its_first_use_is_prepared_again(store: SqlStore) -> None:
+    row = {"kind": "run", "id": "x", "reason": "", "at": 0}
+
+    def behind_a_mistake(sql: SqlTransaction) -> None:
+        on(sql).send("SELECT 1/0")
+        sql.run("store.set_aside", row)
+
+    assert isinstance(await outcome(store, behind_a_mistake), InvalidRecord)
+    assert await outcome(store, lambda sql: sql.one("store.set_aside", row)) == ("run",)
+
+
+async def test_a_look_cannot_write(store: SqlStore) -> None:
+    with pytest.raises(StoreReadOnly):
+        await store.engine.read(lambda sql: rows(sql, "DELETE FROM notes"))
+    assert await notes(store) == []
+
+
+async def test_a_look_sees_one_view_whatever_is_written_meanwhile(store: SqlStore) -> None:
+    between, written = threading.Event(), threading.Event()
+
+    def twice(sql: SqlTransaction) -> list[object]:
+        first = rows(sql, "SELECT count(*) FROM notes")
+        between.set()
+        assert written.wait(PATIENCE)
+        return first + rows(sql, "SELECT count(*) FROM notes")
+
+    async with asyncio.TaskGroup() as tasks:
+        looking = tasks.create_task(store.engine.read(twice))
+        assert await asyncio.to_thread(between.wait, PATIENCE)
+        await store.engine.write(noting("a"))
+        written.set()
+    assert looking.result() == [0, 0]
+
+
+async def test_without_prepared_statements_everything_works_as_well(
+    postgres_dsn: str, a_schema: str, clock: ManualClock
+) -> None:
+    async with opened(postgres_dsn, a_schema, clock, prepare=False) as store:
+        learned = await as_one_group(store, noting("a"), noting("b", "bad"), looked("c"))
+        assert (learned[0], type(learned[1]), learned[2]) == ("a", StoreError, "c")
+        assert await notes(store) == ["a", "c"]
+        count = "SELECT count(*) FROM pg_prepared_statements WHERE name <> ''"
+        assert await store.engine.read(lambda sql: rows(sql, count)) == [0]
+
+
+# Connections that are lost
+
+
+async def test_a_backend_that_is_ended_in_the_middle_of_a_group_writes_each_change_once(
+    store: SqlStore, other: Connection
+) -> None:
+    ended: list[int] = []
+
+    def ending(sql: SqlTransaction) -> str:
+        if not ended:
+            ended.append(on(sql).pid)
+            asked(other, "SELECT pg_terminate_backend($1::int, 5000)", on(sql).pid)
+        return looked("b")(sql)
+
+    learned = await as_one_group(store, noting("a"), ending, noting("c"))
+    assert learned == ["a", "b", "c"]
+    assert await notes(store) == ["a", "b", "c"]
+
+
+async def test_a_connection_that_was_ended_while_nobody_wrote_is_replaced(
+    store: SqlStore, other: Connection
+) -> None:
+    pid = await store.engine.write(lambda sql: on(sql).pid)
+    await asyncio.to_thread(asked, other, "SELECT pg_terminate_backend($1::int, 5000)", pid)
+    assert await outcome(store, noting("a")) == "a"
+    assert await notes(store) == ["a"]
+
+
+@pytest.mark.parametrize("heard", [True, False])
+async def test_a_commit_whose_answer_is_lost_is_unknown(
+    proxied: tuple[SqlStore, CuttingProxy], heard: bool
+) -> None:
+    store, proxy = proxied
+    if heard:
+        proxy.cut_after = b"COMMIT"
+    else:
+        proxy.cut_before = b"COMMIT"
+    assert isinstance(await outcome(store, looked("a")), CommitUnknown)
+    assert proxy.cuts == 1
+    async with asyncio.timeout(PATIENCE):
+        while heard and await notes(store) != ["a"]:
+            await asyncio.sleep(0)
+    assert await notes(store) == (["a"] if heard else [])
+    assert await outcome(store, noting("b")) == "b"
+
+
+async def test_a_connection_that_is_lost_before_the_commit_was_sent_is_replaced_and_the_change_done_again(
+    proxied: tuple[SqlStore, CuttingProxy],
+) -> None:
+    store, proxy = proxied
+    proxy.cut_after = b"needle"
+    tries: list[int] = []
+
+    def change(sql: SqlTransaction) -> str:
+        tries.append(1)
+        rows(sql, "SELECT 'needle'")
+        return noting("a")(sql)
+
+    assert await outcome(store, change) == "a"
+    assert (len(tries), proxy.cuts, await notes(store)) == (2, 1, ["a"])
+
+
+async def test_a_look_whose_answer_is_lost_is_taken_again(proxied: tuple[SqlStore, CuttingProxy]) -> None:
+    store, proxy = proxied
+    proxy.cut_after = b"needle"
+    assert await store.engine.read(lambda sql: rows(sql, "SELECT 'needle'")) == ["needle"]
+    assert proxy.cuts == 1
+
+
+async def test_a_server_that_is_out_of_reach_for_a_while_is_used_again(
+    proxied: tuple[SqlStore, CuttingProxy],
+) -> None:
+    store, proxy = proxied
+    proxy.refuse = True
+    proxy.cut_all()
+    with pytest.raises(StoreUnavailable):
+        await notes(store)
+    assert isinstance(await outcome(store, looked("a")), StoreUnavailable)
+    proxy.refuse = False
+    assert await notes(store) == []
+    assert await outcome(store, looked("b")) == "b"
+
+
+async def test_a_server_that_says_nothing_any_more_is_not_waited_for_for_ever(
+    postgres_dsn: str, a_schema: str
+) -> None:
+    async with a_proxy(postgres_dsn) as (proxy, dsn), asyncio.timeout(PATIENCE):
+        moment = timedelta(milliseconds=300)
+        address = Address(dsn=dsn, schema=a_schema, answer_within=moment, connect_within=moment)
+        connection = await asyncio.to_thread(Connection, address)
+        proxy.swallow = True
+        with pytest.raises(Exception, match="says nothing any more"):
+            await asyncio.to_thread(asked, connection, "SELECT 1")
+        with pytest.raises(StoreUnavailable):
+            await asyncio.to_thread(Connection, address)
+        connection.close()
+
+
+async def test_closing_cuts_off_what_takes_too_long(
+    postgres_dsn: str, a_schema: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postroom.stores.postgres.writer._END_WITHIN", timedelta(milliseconds=50))
+    async with opened(postgres_dsn, a_schema, clock) as store:
+        hanging = asyncio.ensure_future(outcome(store, lambda sql: rows(sql, "SELECT pg_sleep(20)")))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE / 2):
+            await asyncio.to_thread(store.close)
+            assert isinstance(await hanging, StoreUnavailable)
+
+
+async def test_a_lost_connection_for_hints_is_opened_again(store: SqlStore, other: Connection) -> None:
+    hints = engine_of(store).notifications
+    assert await asyncio.to_thread(hints.is_listening.wait, PATIENCE)
+    with store.changes.listen("t") as news:
+        while await news.wait(timedelta()):
+            pass
+        ending = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE query LIKE '%pg_notify%' AND pid <> pg_backend_pid()"
+        await asyncio.to_thread(asked, other, "SELECT pg_notify($1, 't')", hints.channel)
+        assert await news.wait(timedelta(seconds=PATIENCE))
+        await asyncio.to_thread(asked, other, "SELECT 1")
+        await asyncio.to_thread(asked, other, ending)
+        assert await news.wait(timedelta(seconds=PATIENCE))  # something may have been missed
+        assert await asyncio.to_thread(hints.is_listening.wait, PATIENCE)
+
+
+# Transactions that wait for each other
+
+
+async def test_who_gave_way_in_a_deadlock_simply_does_it_again(
+    store: SqlStore, other: Connection, postgres_dsn: str, a_schema: str
+) -> None:
+    tries: list[int] = []
+    holding, other_waits = threading.Event(), threading.Event()
+
+    def both(sql: SqlTransaction) -> int:
+        tries.append(1)
+        sql.lock("first")
+        sql.wait_for_locks()
+        holding.set()
+        assert other_waits.wait(PATIENCE)
+        sql.lock("second")
+        sql.wait_for_locks()
+        return len(tries)
+
+    asked(other, "SELECT set_config('deadlock_timeout', '1h', false), set_config('lock_timeout', '0', false)")
+    other.begin()
+    asked(other, "SELECT pg_advisory_xact_lock($1)", _key("second"))
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+        done = tasks.create_task(store.engine.write(both))
+        assert await asyncio.to_thread(holding.wait, PATIENCE)
+        waiting = tasks.create_task(
+            asyncio.to_thread(asked, other, "SELECT pg_advisory_xact_lock($1)", _key("first"))
+        )
+        with connected(postgres_dsn, a_schema) as third:
+            await until_one_waits(third)
+        other_waits.set()
+        await waiting
+        other.undo()
+    assert done.result() == 2
+
+
+async def test_a_lock_that_is_held_for_too_long_is_told_to_its_change_alone(
+    store: SqlStore, other: Connection
+) -> None:
+    def locking(name: str) -> Change:
+        def change(sql: SqlTransaction) -> object:
+            sql.lock(name)
+            return looked(name)(sql)
+
+        return change
+
+    other.begin()
+    asked(other, "SELECT pg_advisory_xact_lock($1)", _key("b"))
+    learned = await as_one_group(store, locking("a"), locking("b"), locking("c"))
+    assert learned[0] == "a"
+    assert isinstance(learned[1], StoreUnavailable)
+    assert learned[1].details == {"held_up": True}
+    assert learned[2] == "c"
+    other.undo()
+    assert await outcome(store, locking("b")) == "b"
+
+
+async def test_a_change_of_another_key_is_not_kept_by_one_that_waits(
+    store: SqlStore, other: Connection
+) -> None:
+    engine = engine_of(store)
+    keys = iter(f"key{number}" for number in range(100))
+    first = next(keys)
+    elsewhere = next(key for key in keys if writer_of(engine, key) != writer_of(engine, first))
+
+    def locking(sql: SqlTransaction) -> None:
+        sql.lock("held")
+        sql.wait_for_locks()
+
+    other.begin()
+    asked(other, "SELECT pg_advisory_xact_lock($1)", _key("held"))
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+        waiting = tasks.create_task(outcome(store, locking, first))
+        await until_one_waits(other)
+        assert await outcome(store, noting("free"), elsewhere) == "free"
+        assert not waiting.done()
+        other.undo()
+
+
+def writer_of(engine: PostgresEngine, key: str) -> int:
+    return crc32(key.encode()) % len(engine.writers)
+
+
+async def test_an_instant_is_read_after_the_locks_are_held(
+    store: SqlStore, other: Connection, clock: ManualClock
+) -> None:
+    other.begin()
+    asked(other, "SELECT pg_advisory_xact_lock($1)", _key("t"))
+
+    def change(tx: object) -> int:
+        tx.lock("t")  # type: ignore[attr-defined]
+        return tx.now()  # type: ignore[attr-defined, no-any-return]
+
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+        done = tasks.create_task(store.write(change))
+        await until_one_waits(other)
+        clock.advance(timedelta(seconds=7))
+        other.undo()
+    assert done.result() == clock.now()
+
+
+# Servers
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    if is_given():
+        pytest.skip("the server of TEST_DATABASE_URL is not ours to kill")
+    with PostgresServer() as server:
+        server.start()
+        yield server
+
+
+async def test_what_was_acknowledged_survives_the_kill_of_the_server(
+    own_server: PostgresServer, clock: ManualClock
+) -> None:
+    acknowledged: set[object] = set()
+    refused: list[PostroomError] = []
+    enough = asyncio.Event()
+
+    async with opened(own_server.dsn, "postroom", clock) as store, asyncio.timeout(50):
+
+        async def work(task: int) -> None:
+            for number in range(100_000):
+                name = f"{task:02}-{number:05}"
+                said = await outcome(store, looked(name), str(task))
+                if isinstance(said, StoreUnavailable | CommitUnknown):
+                    refused.append(said)
+                    return
+                acknowledged.add(said)
+                if len(acknowledged) >= 300:
+                    enough.set()
+
+        async with asyncio.TaskGroup() as tasks:
+            for task in range(16):
+                tasks.create_task(work(task))
+            await enough.wait()
+            await asyncio.to_thread(own_server.kill)
+        assert len(refused) == 16
+        with pytest.raises(StoreUnavailable):
+            await notes(store)
+        await asyncio.to_thread(own_server.start)
+        assert acknowledged <= set(await notes(store))
+        assert await outcome(store, looked("after")) == "after"
+
+
+async def test_a_server_that_is_stopped_refuses_typed_and_is_used_again(
+    own_server: PostgresServer, clock: ManualClock
+) -> None:
+    async with opened(own_server.dsn, "postroom", clock) as store:
+        await asyncio.to_thread(own_server.stop)
+        refused = await outcome(store, looked("a"))
+        assert isinstance(refused, StoreUnavailable)
+        assert refused.retryable
+        assert refused.remedy
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
+            await asyncio.to_thread(PostgresStore.open, own_server.dsn)
+        await asyncio.to_thread(own_server.start)
+        assert await outcome(store, looked("b")) == "b"
+
+
+async def test_a_server_that_takes_no_writes_is_refused_when_the_store_is_opened(
+    store: SqlStore, other: Connection, postgres_dsn: str, a_schema: str
+) -> None:
+    dsn = f"{postgres_dsn.partition('?')[0]}?options=-c%20default_transaction_read_only%3Don"
+    with pytest.raises(StoreReadOnly, match="takes no writes") as refused:
+        await asyncio.to_thread(PostgresStore.open, dsn, schema=a_schema)
+    assert refused.value.remedy
+
+
+async def test_a_database_or_an_address_that_is_none_is_a_mistake_in_the_settings(postgres_dsn: str) -> None:
+    no_such = postgres_dsn.rpartition("/")[0] + "/no_such_database"
+    for dsn in (no_such, "postgresql://[", "host=127.0.0.1 colour=blue"):
+        with pytest.raises(ConfigError):
+            await asyncio.to_thread(PostgresStore.open, dsn)
+    for schema in ("", "a\0b", "x" * 64):
+        with pytest.raises(ConfigError):
+            await asyncio.to_thread(PostgresStore.open, postgres_dsn, schema=schema)
+    with pytest.raises(StoreUnavailable):
+        await asyncio.to_thread(PostgresStore.open, "postgresql://postgres@no-such-host.invalid/x")
+
+
+# The schema
+
+
+@contextmanager
+def connected(dsn: str, schema: str) -> Iterator[Connection]:
+    connection = Connection(Address(dsn=dsn, schema=schema))
+    yield connection
+    connection.close()
+
+
+def test_a_step_that_fails_leaves_the_schema_as_it_was(postgres_dsn: str, a_schema: str) -> None:
+    address = Address(dsn=postgres_dsn, schema=a_schema)
+    bad = Migration(version=2, name="bad", sql="CREATE TABLE one (a bigint); CREATE TABLE one (a bigint);")
+    good = Migration(version=1, name="good", sql="CREATE TABLE a (b bigint); INSERT INTO a VALUES (1);")
+    with connected(postgres_dsn, a_schema) as connection:
+        with pytest.raises(StoreError, match="already exists"):
+            migrate(connection, address, steps=[good, bad])
+        assert migrate(connection, address, steps=[good]) == [1]
+        assert migrate(connection, address, steps=[good]) == []
+        with pytest.raises(StoreCorrupt):
+            migrate(connection, address, steps=[replace(good, sql="SELECT 1")])
+        with pytest.raises(SchemaTooNew):
+            migrate(connection, address, steps=[])
+
+
+async def test_stores_that_are_opened_at_once_make_the_schema_once(postgres_dsn: str, a_schema: str) -> None:
+    def opening() -> None:
+        PostgresStore.open(postgres_dsn, schema=a_schema).close()
+
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+        for _ in range(4):
+            tasks.create_task(asyncio.to_thread(opening))
+    with connected(postgres_dsn, a_schema) as connection:
+        found = asked(connection, "SELECT version FROM schema_migrations ORDER BY version")
+    assert found == [step.version for step in await asyncio.to_thread(shipped_migrations)]
+
+
+def test_a_name_is_quoted_whatever_it_holds() -> None:
+    assert quoted('a "b"') == '"a ""b"""'

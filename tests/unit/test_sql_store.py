@@ -1,0 +1,161 @@
+"""The store over an engine: hints after the commit, rows set aside, and a database in memory."""
+
+import asyncio
+import gc
+import threading
+from datetime import timedelta
+
+import pytest
+
+from postroom.contracts.errors import StaleClaim, StoreCorrupt, StoreReadOnly, StoreUnavailable
+from postroom.contracts.transactions import WORK, Transaction
+from postroom.stores.changes import ChangeNotifier
+from postroom.stores.sqlite import SqliteStore
+from postroom.stores.store import OpenTransaction, SqlStore
+from postroom.testing import ManualClock
+
+SOON = timedelta(seconds=5)
+AT_ONCE = timedelta()
+
+
+@pytest.fixture
+def store(clock: ManualClock) -> SqlStore:
+    return SqliteStore.in_memory(clock).store
+
+
+def make_project(tx: Transaction) -> int:
+    return tx.mail.insert_project(
+        slug="s", human_key="/s", spelling="/s", git_identity="", owner="", now=tx.now()
+    ).id
+
+
+async def test_what_a_change_writes_is_read(store: SqlStore, clock: ManualClock) -> None:
+    made = await store.write(make_project)
+    found = await store.read(lambda tx: tx.mail.project("/s"))
+    assert found is not None
+    assert (found.id, found.created_at) == (made, clock.now())
+
+
+async def test_two_stores_in_memory_know_nothing_of_each_other(store: SqlStore, clock: ManualClock) -> None:
+    await store.write(make_project)
+    other = SqliteStore.in_memory(clock).store
+    assert await other.read(lambda tx: tx.mail.projects(limit=9)) == []
+
+
+async def test_a_look_cannot_write(store: SqlStore) -> None:
+    with pytest.raises(StoreReadOnly):
+        await store.read(make_project)
+    assert await store.write(make_project) == 1
+
+
+async def test_a_change_that_raises_is_undone_and_tells_nobody(store: SqlStore) -> None:
+    def fail(tx: Transaction) -> None:
+        make_project(tx)
+        tx.tell(WORK)
+        raise ValueError("refused")
+
+    with store.changes.listen(WORK) as news:
+        with pytest.raises(ValueError, match="refused"):
+            await store.write(fail)
+        assert not await news.wait(AT_ONCE)
+    assert await store.read(lambda tx: tx.mail.project("/s")) is None
+
+
+async def test_a_stale_claim_that_a_change_returns_is_raised_and_its_writes_stand(store: SqlStore) -> None:
+    def refuse(tx: Transaction) -> StaleClaim:
+        make_project(tx)
+        return StaleClaim("it was lost")
+
+    with pytest.raises(StaleClaim):
+        await store.write(refuse)
+    assert await store.read(lambda tx: tx.mail.project("/s"))
+
+
+async def test_a_listener_hears_what_was_told_since_it_last_waited(store: SqlStore) -> None:
+    with store.changes.listen("thread:a") as news, store.changes.listen("thread:b") as other:
+        await store.write(lambda tx: tx.tell("thread:a"))
+        assert await news.wait(AT_ONCE)
+        assert not await news.wait(AT_ONCE)
+        assert not await other.wait(AT_ONCE)
+
+
+async def test_a_waiting_listener_is_woken_although_the_caller_of_the_change_was_cancelled(
+    store: SqlStore,
+) -> None:
+    entered, opened = threading.Event(), threading.Event()
+
+    def change(tx: Transaction) -> None:
+        tx.tell(WORK)
+        entered.set()
+        assert opened.wait(SOON.total_seconds())
+
+    with store.changes.listen(WORK) as news:
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(news.wait(SOON))
+            caller = tasks.create_task(store.write(change))
+            assert await asyncio.to_thread(entered.wait, SOON.total_seconds())
+            caller.cancel()
+            await asyncio.wait({caller})
+            opened.set()
+        assert waiting.result()
+
+
+async def test_a_closed_listener_is_forgotten() -> None:
+    changes = ChangeNotifier()
+    with changes.listen(WORK):
+        pass
+    assert not changes._listeners
+
+
+async def test_a_row_that_does_not_read_back_is_set_aside_and_the_step_done_again(store: SqlStore) -> None:
+    seen: list[int] = []
+
+    def change(tx: Transaction) -> str:
+        assert isinstance(tx, OpenTransaction)
+        seen.append(1)
+        if len(seen) == 1:
+            raise StoreCorrupt("unreadable", details={"kind": "run", "id": "r1", "reason": "broken"})
+        return "done"
+
+    assert await store.write(change) == "done"
+    row = {"kind": "run", "id": "r1", "reason": "again", "at": 1}
+    assert await store.engine.write(lambda sql: sql.one("store.set_aside", row)) is None
+
+
+async def test_who_asks_for_the_very_row_that_does_not_read_back_learns_it(store: SqlStore) -> None:
+    def look(tx: Transaction) -> None:
+        raise StoreCorrupt("unreadable", details={"kind": "run", "id": "r1", "reason": "broken"})
+
+    with pytest.raises(StoreCorrupt):
+        await store.read(look)
+
+
+def test_a_store_in_memory_serves_one_event_loop_after_another(store: SqlStore) -> None:
+    async def hear() -> bool:
+        with store.changes.listen(WORK) as news:
+            await store.write(lambda tx: tx.tell(WORK))
+            return await news.wait(SOON)
+
+    assert asyncio.run(store.write(make_project)) == 1
+    assert asyncio.run(hear())
+    assert asyncio.run(store.read(lambda tx: tx.mail.project("/s")))
+
+
+async def test_a_closed_store_in_memory_refuses_typed(store: SqlStore) -> None:
+    store.close()
+    store.close()
+    for step in (store.read(lambda tx: None), store.write(lambda tx: None), store.probe()):
+        with pytest.raises(StoreUnavailable):
+            await step
+
+
+def test_a_store_in_memory_that_nobody_uses_any_more_ends_its_thread(clock: ManualClock) -> None:
+    store = SqliteStore.in_memory(clock)
+    asyncio.run(store.probe())
+    before = threading.active_count()
+    del store
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == "postroom-writer":
+            thread.join(0.2)
+    assert threading.active_count() < before
