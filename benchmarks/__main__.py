@@ -23,7 +23,6 @@ ALL = (
     "archive",
     "flatness",
     "dispatch_store",
-    "dispatch_postgres",
     "dispatch_mailbox",
     "gateway",
     "waking",

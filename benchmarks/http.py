@@ -5,7 +5,6 @@ Beside it in the same run: the SDK's way behind httptools, and the SDK's way beh
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,16 +13,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.figures import Table, median, p95, size
+from benchmarks.figures import Table, cpu_of, median, p95, size
 
 CALLS = size(3_000, 100)
 ROUNDS = size(3, 1)
 CONNECTIONS = (1, 10, 50)
 REVISIONS = ("2025-11-25", "2026-07-28")
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +33,7 @@ class Server:
 
     def cpu(self) -> float:
         """Return the seconds of a core that it has used, as Linux tells them."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return cpu_of(self.pid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,4 +168,5 @@ if __name__ == "__main__":
     if len(sys.argv) == 1:
         main()
     else:  # one load, in its own process
-        asyncio.run(_clients(*sys.argv[1:4], *map(int, sys.argv[4:])))
+        _, at, shown, spoken, how_many, how_often = sys.argv
+        asyncio.run(_clients(at, shown, spoken, int(how_many), int(how_often)))

@@ -14,7 +14,7 @@ from postroom.app.config import load_settings
 from postroom.app.connection import Connection
 from postroom.app.serve import Site
 from postroom.app.tokens import load_or_make_token
-from postroom.app.wiring import House
+from postroom.app.wiring import Application
 
 
 async def main(folder: Path, way: str, parser: str) -> None:
@@ -23,9 +23,9 @@ async def main(folder: Path, way: str, parser: str) -> None:
     token = load_or_make_token(places.token_file(folder))
     # With the protocol named, asyncio turns Nagle's algorithm off, as the product does.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    with contextlib.closing(House.open(settings)) as house, listener:
+    with contextlib.closing(Application.open(settings)) as application, listener:
         listener.bind(("127.0.0.1", 0))
-        site = Site(house, token, short_way=way == "short")
+        site = Site(application, token, short_way=way == "short")
         config = uvicorn.Config(
             site.app,
             http=Connection if parser == "httptools" else H11Protocol,

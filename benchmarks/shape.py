@@ -10,11 +10,13 @@ import io
 import resource
 import sqlite3
 import sys
+import tempfile
 import threading
 import tokenize
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -42,10 +44,16 @@ _AROUND = ("BEGIN", "ROLLBACK", "SAVEPOINT", "RELEASE")
 # What is written.
 
 
-def code_lines(text: str) -> int:
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def code_lines(path: Path) -> int:
     """Count the lines of a module that hold code: no blank line, no comment, no docstring."""
     texts: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(_tree(path)):
         if (
             isinstance(node, ast.Expr)
             and isinstance(node.value, ast.Constant)
@@ -53,7 +61,7 @@ def code_lines(text: str) -> int:
         ):
             texts |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text(encoding="utf-8")).readline):
         if token.type not in _NO_CODE:
             lines |= set(range(token.start[0], token.end[0] + 1))
     return len(lines - texts)
@@ -69,7 +77,7 @@ def _modules(folder: Path) -> list[Path]:
 
 
 def _written(paths: Iterable[Path]) -> int:
-    return sum(code_lines(path.read_text(encoding="utf-8")) for path in paths)
+    return sum(map(code_lines, paths))
 
 
 def long_functions() -> tuple[int, int]:
@@ -77,7 +85,7 @@ def long_functions() -> tuple[int, int]:
     lengths = [
         (node.end_lineno or node.lineno) - node.lineno + 1
         for path in _modules(SOURCES)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(_tree(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     return sum(length > LONGEST_FUNCTION for length in lengths), len(lengths)
@@ -111,7 +119,7 @@ def _module_name(path: Path) -> str:
 def _imported(path: Path, names: dict[str, Path]) -> set[str]:
     """Return the modules among `names` that a module loads when it is loaded."""
     found: set[str] = set()
-    waiting: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    waiting: list[ast.AST] = [_tree(path)]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _is_for_types(node):
@@ -242,15 +250,28 @@ def one_run() -> tuple[Trace, float]:
 
 def one_message() -> Trace:
     """Trace one `send_message` from one agent to another, below the protocols."""
-    from benchmarks.house import fresh_house, letter, two_agents
+    from postroom.app import wiring
+    from postroom.app.config import load_settings
 
-    async def send(trace: Trace) -> None:
-        async with fresh_house() as house:
-            arguments = letter(*await two_agents(house))
-            await _looked_at(trace, lambda: house.mail.call("send_message", dict(arguments)))
+    # The first build calls it a house.
+    application = wiring.Application if hasattr(wiring, "Application") else wiring.House
+    names = {"project_key": "/shape"}
+    message = {**names, "sender_name": "Ada", "to": ["Ben"], "subject": "The build", "body_md": "It failed."}
 
-    with traced() as trace:
-        asyncio.run(send(trace))
+    async def send(trace: Trace, folder: str) -> None:
+        given = {"data_dir": folder, "archive_enabled": False}
+        opened = application.open(load_settings(environment={}, overrides=given))
+        try:
+            await opened.mail.call("ensure_project", {"human_key": "/shape"})
+            for name in ("Ada", "Ben"):
+                agent = {**names, "program": "bench", "model": "none", "name": name}
+                await opened.mail.call("register_agent", agent)
+            await _looked_at(trace, lambda: opened.mail.call("send_message", dict(message)))
+        finally:
+            opened.close()
+
+    with traced() as trace, tempfile.TemporaryDirectory(prefix="postroom-bench-") as folder:
+        asyncio.run(send(trace, folder))
     return trace
 
 

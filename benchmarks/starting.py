@@ -10,8 +10,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from benchmarks.figures import Table, median, ms, size
-from benchmarks.http import cpu_of
+from benchmarks.figures import Table, cpu_of, median, ms, size
 
 ROUNDS = size(5, 1)
 LIBRARY = """

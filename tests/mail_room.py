@@ -13,7 +13,6 @@ from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.mail.desk import Caller, Rules
 from postroom.mail.service import Mail
-from postroom.stores.memory import MemoryStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
@@ -84,7 +83,7 @@ def room_over_each_store(request: pytest.FixtureRequest, clock: ManualClock) -> 
     if request.param == "sqlite":
         yield a_room(request.getfixturevalue("sqlite_store"), clock)
         return
-    memory = MemoryStore()
+    memory = SqliteStore.in_memory()
     yield a_room(memory, clock)
     memory.close()
 
@@ -92,7 +91,7 @@ def room_over_each_store(request: pytest.FixtureRequest, clock: ManualClock) -> 
 @pytest.fixture
 def room_in_memory(clock: ManualClock) -> Iterator[Room]:
     """An empty mail room over one store, for what is decided before any store is asked."""
-    memory = MemoryStore()
+    memory = SqliteStore.in_memory()
     yield a_room(memory, clock)
     memory.close()
 
@@ -197,7 +196,7 @@ async def _uncovered(store: MailStore) -> dict[str, int]:
             "(SELECT count(*) FROM project_aliases), (SELECT count(*) FROM questions)"
         )
         row = await store._readers.submit(lambda connection: connection.execute(counts).fetchone())
-    elif isinstance(store, MemoryStore):
+    elif isinstance(store, SqliteStore):
         tables = store._tables
         asked = sum(len(one.asked) for one in tables.waking.sittings)
         row = (len(tables.effects.answers), len(tables.blobs), len(tables.aliases), asked)

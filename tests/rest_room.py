@@ -21,7 +21,7 @@ from postroom.mail.service import Mail
 from postroom.mcp_server import PostroomMcpServer
 from postroom.mcp_server.calls import Calls
 from postroom.mcp_server.subscriptions import Subscriptions
-from postroom.stores.memory import MemoryStore
+from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
 TOKEN = "prm_" + "t" * 43
@@ -71,7 +71,7 @@ class Edge:
 
     def __post_init__(self) -> None:
         self.clock = ManualClock()
-        self.store = MemoryStore()
+        self.store = SqliteStore.in_memory()
         self.mail = Mail(self.store, self.clock, self.rules, dice=random.Random("the same each time"))
         self.mail.keep_token = lambda slug, name: (f"pra_{slug}_{name}", f"/tokens/{slug}/{name}")
         self.room = Room(self.mail, self.clock)

@@ -37,7 +37,7 @@ def opened(kind: str, folder: Path, dsn: Callable[[], str], clock: Clock) -> Ite
     if kind == "sqlite":
         store = SqliteStore.open(folder / f"store-{next(_FILES)}.db", clock=clock, purpose="test").store
     else:
-        store = PostgresStore.open(dsn(), schema=SCHEMA, clock=clock, readers=2)
+        store = PostgresStore.open(dsn(), schema=SCHEMA, clock=clock, readers=2).store
         _empty(dsn())
     try:
         yield checked(store)

@@ -19,13 +19,12 @@ import pytest_asyncio
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.run_stores import RunStores
-from postroom.stores.memory import MemoryRunStores
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.runs.ports import SqlRunStores
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
+from store_kinds import checked
 
-BACKENDS = ("memory", "sqlite", "postgres")
+BACKENDS = ("sqlite", "postgres")
 PURPOSE = "test"
 SCHEMA = f"test_{uuid4().hex}"
 LEDGER = "schema_migrations"
@@ -89,15 +88,15 @@ class Place:
 
     def prepared(self, clock: Clock) -> "Prepared":
         """Return stores to be used; call it outside of the event loop."""
-        if self.backend == "memory":
-            return Prepared(stores=MemoryRunStores(clock))
         if self.backend == "sqlite":
             path = self.folder / f"postroom-{next(_FILES)}.db"
             held = SqliteStore.open(path, clock=clock, purpose=PURPOSE)
+            checked(held.store)
             return Prepared(stores=held.runs, close=held.close)
         stored = PostgresStore.open(self.dsn, schema=SCHEMA, clock=clock)
         _emptied(self.dsn)
-        return Prepared(stores=SqlRunStores(stored), close=stored.close)
+        checked(stored.store)
+        return Prepared(stores=stored.runs, close=stored.close)
 
 
 @dataclass(frozen=True)

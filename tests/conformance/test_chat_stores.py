@@ -3,26 +3,27 @@
 import asyncio
 import re
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, closing
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import partial
 from importlib import resources
+from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
-import pytest_asyncio
 import structlog
 
-from conformance.run_backends import PURPOSE, Place, Prepared, postgres_dsn, run_place
+from conformance.postgres_backend import an_empty_schema, postgres_schema
+from conformance.run_backends import postgres_dsn
 from postroom.contracts.chat import (
     ChatSession,
     ChatStores,
     InboundDraft,
-    InboundKey,
+    InboundMessage,
     InboundMove,
     InboundStatus,
     Received,
@@ -30,15 +31,14 @@ from postroom.contracts.chat import (
 )
 from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
 from postroom.contracts.errors import StoreCorrupt
-from postroom.contracts.run_stores import RunStores
+from postroom.contracts.transactions import Store, Transaction
+from postroom.stores.chats import StoredChats
 from postroom.stores.memory import MemoryRunStores
-from postroom.stores.memory.chat import MemoryChatStores
-from postroom.stores.postgres import PostgresRunStores
-from postroom.stores.postgres.driver import Connection
-from postroom.stores.postgres.statements import load_statements as postgres_statements
+from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
 from postroom.stores.statements import statements
+from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
 from postroom.testing.conformance import (
     chat_intake,
@@ -57,38 +57,46 @@ from postroom.testing.conformance.chat_given import (
     session,
 )
 from postroom.testing.conformance.chat_stores import PROMISES
+from store_kinds import checked
 
-__all__ = ["postgres_dsn", "run_place"]
+__all__ = ["postgres_dsn", "postgres_schema"]
 
-SCHEMA = f"chats_{uuid4().hex}"
 DONE = InboundStatus.DONE
-on_disk = pytest.mark.parametrize("run_place", ["sqlite", "postgres"], indirect=True)
-"""For what memory has no part in: it always reads back, and has no schema."""
-on_postgres = pytest.mark.parametrize("run_place", ["postgres"], indirect=True)
+on_postgres = pytest.mark.parametrize("place", ["postgres"], indirect=True)
 """For what many processes share."""
+Spoil = Callable[..., Awaitable[list[Any]]]
 
 
 @dataclass(frozen=True)
 class Opened:
-    """The chat stores of a place with the runs beside them, and a way to write what no store would."""
+    """The chat stores of a place, and a way to write what no store would."""
 
-    runs: RunStores
     chat: ChatStores
-    spoil: Callable[..., Awaitable[Any]]
+    spoil: Spoil
+    store: Store | None = None
+    dsn: str = ""
+    schema: str = ""
+
+    @property
+    def is_postgres(self) -> bool:
+        return bool(self.dsn)
+
+    def opened_again(self, clock: ManualClock | None) -> SqlStore:
+        """Return the place as another process sees it."""
+        return PostgresStore.open(self.dsn, schema=self.schema, clock=clock).store
 
 
-@asynccontextmanager
-async def opened(prepared: Prepared, store: SqliteStore | None) -> AsyncIterator[Opened]:
-    async with prepared.opened() as runs:
-        if store is not None:
-            yield Opened(runs, store.chat, partial(on_the_writer, store))
-        else:
-            assert isinstance(runs, MemoryRunStores)
-            yield Opened(runs, runs.chat, nowhere)
-
-
-async def nowhere(change: str, *values: object) -> None:
-    raise AssertionError("memory has no rows to spoil")
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Opened]:
+    if request.param == "sqlite":
+        store = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
+        yield Opened(store.chat, partial(on_the_writer, store), checked(store.store))
+        store.close()
+    else:
+        with an_empty_schema(request, clock) as shared:
+            dsn, schema = request.getfixturevalue("postgres_dsn"), request.getfixturevalue("postgres_schema")
+            spoil = partial(asyncio.to_thread, on_the_server, dsn, schema)
+            yield Opened(StoredChats(shared, is_shared=True), spoil, shared, dsn, schema)
 
 
 async def on_the_writer(store: SqliteStore, change: str, *values: object) -> list[Any]:
@@ -97,38 +105,19 @@ async def on_the_writer(store: SqliteStore, change: str, *values: object) -> lis
     def spoil(db: sqlite3.Connection) -> list[Any]:
         db.execute("PRAGMA ignore_check_constraints = ON")
         try:
-            return db.execute(re.sub(r"\$\d", "?", change), values).fetchall()
+            return db.execute(re.sub(r"\$\d+", "?", change), values).fetchall()
         finally:
             db.execute("PRAGMA ignore_check_constraints = OFF")
 
     return await store._writer.submit(spoil)
 
 
-@pytest.fixture
-def prepared_place(run_place: Place, clock: ManualClock) -> Iterator[tuple[Prepared, SqliteStore | None]]:
-    if run_place.backend == "sqlite":
-        store = SqliteStore.open(run_place.folder / "postroom.db", clock=clock, purpose=PURPOSE)
-        yield Prepared(stores=store.runs), store
-        store.close()
-    else:
-        yield Prepared(stores=MemoryRunStores(clock)), None
-
-
-@pytest_asyncio.fixture
-async def place(
-    run_place: Place, prepared_place: tuple[Prepared, SqliteStore | None], clock: ManualClock
-) -> AsyncIterator[Opened]:
-    if run_place.backend != "postgres":
-        async with opened(*prepared_place) as found:
-            yield found
-        return
-    with psycopg.connect(run_place.dsn, autocommit=True) as session:
-        session.execute(f'DROP SCHEMA IF EXISTS "{SCHEMA}" CASCADE')
-    runs = await PostgresRunStores.open(run_place.dsn, schema=SCHEMA, clock=clock)
-    try:
-        yield Opened(runs, runs.chat, runs.place.database.write)
-    finally:
-        await runs.close()
+def on_the_server(dsn: str, schema: str, change: str, *values: object) -> list[Any]:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f'SET search_path TO "{schema}"')
+        cursor = psycopg.RawCursor(connection)
+        cursor.execute(change.encode(), values)
+        return cursor.fetchall() if cursor.description else []
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
@@ -154,13 +143,15 @@ def test_every_promise_is_listed() -> None:
     assert made == {promise.__name__ for promise in PROMISES}
 
 
+@pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 async def test_chats_are_kept_in_one_place_with_the_runs(place: Opened) -> None:
-    assert place.chat.intake_log.storage_identity == place.runs.dispatches.storage_identity
-    assert place.chat.sessions.storage_identity == place.runs.threads.storage_identity
+    assert place.store is not None
+    assert place.chat.intake_log.storage_identity == place.store.identity
+    assert place.chat.sessions.storage_identity == place.store.identity
 
 
 def test_memory_stores_may_stand_alone(clock: ManualClock) -> None:
-    one, other = MemoryChatStores(clock), MemoryChatStores(clock)
+    one, other = MemoryRunStores(clock).chat, MemoryRunStores(clock).chat
     assert one.intake_log.storage_identity == one.people.storage_identity
     assert one.intake_log.storage_identity != other.intake_log.storage_identity
 
@@ -172,7 +163,6 @@ def said(logs: list[Any]) -> list[tuple[str, str]]:
     return [(one["kind"], one["id"]) for one in logs if one["event"] == "store.row_quarantined"]
 
 
-@on_disk
 @pytest.mark.parametrize("body", ["{", "[1]", "null", '"text"'])
 async def test_a_line_that_does_not_read_back_stops_no_other(
     place: Opened, clock: ManualClock, body: str
@@ -194,7 +184,6 @@ async def test_a_line_that_does_not_read_back_stops_no_other(
     assert said(logs) == [("line", str(bad.inbound_id))]
 
 
-@on_disk
 async def test_a_page_is_whole_whatever_does_not_read_back(place: Opened) -> None:
     stores = place.chat
     lines = [await received(stores, f"m{number}") for number in range(6)]
@@ -203,7 +192,6 @@ async def test_a_page_is_whole_whatever_does_not_read_back(place: Opened) -> Non
     assert inbound_ids(await stores.intake_log.open_messages(limit=2)) == inbound_ids(lines[4:])
 
 
-@on_disk
 async def test_who_asks_for_a_line_that_does_not_read_back_learns_it(
     place: Opened, clock: ManualClock
 ) -> None:
@@ -222,7 +210,6 @@ async def test_who_asks_for_a_line_that_does_not_read_back_learns_it(
     assert await stores.intake_log.counts() == {InboundStatus.WAITING: 2}
 
 
-@on_disk
 async def test_what_was_said_of_a_line_goes_with_it(place: Opened, clock: ManualClock) -> None:
     stores = place.chat
     bad = await brought_to(stores, "m1", DONE)
@@ -234,7 +221,6 @@ async def test_what_was_said_of_a_line_goes_with_it(place: Opened, clock: Manual
     assert await place.spoil("SELECT id FROM run_quarantine") == []
 
 
-@on_disk
 @pytest.mark.parametrize("column", ["source", "settings"])
 async def test_a_session_that_does_not_read_back_stops_no_other(place: Opened, column: str) -> None:
     stores = place.chat
@@ -255,12 +241,11 @@ async def test_a_session_that_does_not_read_back_stops_no_other(place: Opened, c
     assert await stores.sessions.thread("chat/s1") is not None
 
 
-@on_disk
 async def test_a_person_that_does_not_read_back_stops_no_other(place: Opened) -> None:
     stores = place.chat
     for number in range(3):
         await stores.people.let_in(person(f"u{number}"))
-    if isinstance(place.runs, PostgresRunStores):
+    if place.is_postgres:
         await place.spoil("ALTER TABLE chat_people DROP CONSTRAINT chat_people_role_check")
     await place.spoil("UPDATE chat_people SET role = 'king' WHERE user_id = 'u1'")
     try:
@@ -272,7 +257,7 @@ async def test_a_person_that_does_not_read_back_stops_no_other(place: Opened) ->
         with pytest.raises(StoreCorrupt, match="u1"):
             await stores.people.person("telegram", "u1")
     finally:
-        if isinstance(place.runs, PostgresRunStores):
+        if place.is_postgres:
             await place.spoil("DELETE FROM chat_people")
             roles = ", ".join(f"'{role}'" for role in PersonRole)
             await place.spoil(
@@ -288,16 +273,20 @@ STATEMENTS = {
     for name, one in statements("sqlite").items()
     if name.startswith("chats.")
 }
-ON_POSTGRES = postgres_statements("chat")
+ON_POSTGRES = {
+    name.removeprefix("chats."): one
+    for name, one in statements("postgres").items()
+    if name.startswith("chats.")
+}
 MAY_BE_SCANNED = {"json_each", "run_quarantine", "chat_requests"}
 SMALL = {"chat_lines_open", "chat_lines_ended"}
 """What is open; and what has ended, which a count at long intervals and a purge read without the lines."""
 IN_ORDER = (
-    "lines",
-    "open_lines",
+    "inbound_by_id",
+    "open_inbound",
     "open_inbound_of_session",
     "sessions",
-    "conversations",
+    "threads",
     "people",
     "people_of_platform",
 )
@@ -335,18 +324,10 @@ def test_a_page_is_read_in_its_order(empty: sqlite3.Connection, name: str) -> No
     assert not [step for step in plan(empty, name) if "ORDER BY" in step]
 
 
-@pytest.mark.parametrize(
-    ("folder", "area", "names"),
-    [("chats", "chats.", STATEMENTS), ("postgres", "", ON_POSTGRES)],
-    ids=["chats", "postgres"],
-)
-def test_every_statement_is_used(folder: str, area: str, names: dict[str, Any]) -> None:
-    entries = resources.files("postroom.stores").joinpath(folder).iterdir()
-    chat = [
-        one for one in entries if one.name.endswith(".py") and (folder != "postgres" or "chat" in one.name)
-    ]
-    source = "".join(one.read_text("utf-8") for one in chat)
-    assert [name for name in names if f'"{area}{name}"' not in source] == []
+def test_every_statement_is_used() -> None:
+    modules = resources.files("postroom.stores").joinpath("chats").iterdir()
+    source = "".join(one.read_text("utf-8") for one in modules if one.name.endswith(".py"))
+    assert [name for name in STATEMENTS if f'"chats.{name}"' not in source] == []
 
 
 @pytest.mark.parametrize("table", RECORDS)
@@ -366,6 +347,7 @@ LINE = {
     "session_key": "s",
     "body": "{}",
     "status": "waiting",
+    "is_open": 1,
     "received_at": 1,
     "updated_at": 1,
     "revision": 1,
@@ -423,18 +405,16 @@ TWICE: list[tuple[str, dict[str, Any]]] = [
 
 async def written(place: Opened, table: str, changes: dict[str, Any]) -> None:
     row = {**ROWS[table], **changes}
-    if table == "chat_lines" and not isinstance(place.runs, PostgresRunStores):
-        row["is_open"] = 1
     marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
     statement = f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"
-    if isinstance(place.runs, PostgresRunStores):
-        await place.runs.place.database.write(statement, *row.values())
+    if place.is_postgres:
+        await place.spoil(statement, *row.values())
         return
-    store = place.runs._desk  # type: ignore[attr-defined]
-    await store._submit(lambda db: db.execute(re.sub(r"\$\d+", "?", statement), tuple(row.values())))
+    assert place.store is not None
+    text, values = re.sub(r"\$\d+", "?", statement), tuple(row.values())
+    await place.store.engine.writer.submit(lambda db: db.execute(text, values))  # type: ignore[attr-defined]
 
 
-@on_disk
 async def test_the_schema_refuses_what_no_record_can_be(place: Opened) -> None:
     for table, changes in WRONG:
         with pytest.raises(Exception, match=r"(?i)check constraint"):
@@ -443,7 +423,6 @@ async def test_the_schema_refuses_what_no_record_can_be(place: Opened) -> None:
         await written(place, table, {})
 
 
-@on_disk
 async def test_the_schema_refuses_what_must_never_be_twice(place: Opened) -> None:
     for table in ROWS:
         await written(place, table, {})
@@ -454,125 +433,119 @@ async def test_the_schema_refuses_what_must_never_be_twice(place: Opened) -> Non
     await written(place, "chat_conversations", {"thread_id": "t3", "title": None})
 
 
-READ_WHOLE = {"requests": "a few, of all platforms where none is named"}
+HISTORY = """
+INSERT INTO chat_lines (platform, account, chat_id, message_id, session_key, body, status, is_open, received_at,
+                        updated_at, revision)
+SELECT 'p', 'a', 'c', 'm' || n, 's', '{}', 'done', 0, n, n, 1 FROM generate_series(1, 5000) n
+"""
+READ_WHOLE = {"requests", "counts", "purge"}
+"""A few, of all platforms where none is named; and what counts or removes lines, at long intervals."""
 FOUND_BY = {
-    "open_lines": "chat_lines_open ",
-    "open_inbound_of_session": "chat_lines_open_of_session ",
+    "open_inbound": "chat_lines_open ",
+    "open_inbound_of_session": "chat_lines_open",
     "purge": "chat_lines_ended ",
-    "receive": "chat_lines_key ",
-    "lock_lines": "chat_lines_pkey ",
-    "conversations": "chat_conversations_active ",
+    "inbound": "chat_lines_key ",
+    "inbound_by_id": "chat_lines_pkey ",
+    "threads": "chat_conversations_active ",
     "threads_titled": "chat_conversations_title ",
 }
 """What finds the rows of a statement, of `chat_lines` nothing else."""
 
 
-async def plans(session: Connection) -> dict[str, str]:
-    """Return the plan of each statement, as it is for all values and on tables that nothing was counted of."""
+def plans(dsn: str, schema: str) -> dict[str, str]:
+    """Return the plan of each statement, as it is for all values, beside a history that was counted once."""
     found = {}
-    for name, statement in ON_POSTGRES.items():
-        count = max((number for number in range(20) if f"${number}" in statement), default=0)
-        await session.run(f"PREPARE plan_{name} AS {statement}")
-        values = f"({', '.join(['NULL'] * count)})" if count else ""
-        lines = await session.rows(f"EXPLAIN EXECUTE plan_{name}{values}")
-        await session.run(f"DEALLOCATE plan_{name}")
-        found[name] = "\n".join(row[0] for row in lines)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f'SET search_path TO "{schema}"')
+        connection.execute(HISTORY)
+        connection.execute("ANALYZE chat_lines")
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        for name, statement in ON_POSTGRES.items():
+            connection.execute(f"PREPARE plan_{name} AS {statement.text}".encode())
+            values = f"({', '.join(['NULL'] * len(statement.parameters))})" if statement.parameters else ""
+            lines = connection.execute(f"EXPLAIN EXECUTE plan_{name}{values}".encode())
+            found[name] = "\n".join(row[0] for row in lines)
     return found
 
 
 @on_postgres
-async def test_history_is_not_looked_at_even_when_planned_on_empty_tables(place: Opened) -> None:
-    assert isinstance(place.runs, PostgresRunStores)
-    found = await place.runs.place.database.with_session(plans)
-    assert {name for name, text in found.items() if "Seq Scan" in text} <= READ_WHOLE.keys()
+async def test_history_is_not_looked_at(place: Opened) -> None:
+    found = await asyncio.to_thread(plans, place.dsn, place.schema)
+    assert {name for name, text in found.items() if "Seq Scan" in text} <= READ_WHOLE
     assert {name: found[name] for name, index in FOUND_BY.items() if index not in found[name]} == {}
-    for name in ("open_lines", "open_inbound_of_session"):
-        assert set(re.findall(r"chat_lines_\w+", found[name])) == {FOUND_BY[name].strip()}
 
 
 @on_postgres
-async def test_two_processes_receive_a_line_once(
-    place: Opened, postgres_dsn: str, clock: ManualClock
-) -> None:
-    assert isinstance(place.runs, PostgresRunStores)
-    here = place.runs
-    there = await PostgresRunStores.open(postgres_dsn, schema=here.place.database.schema, clock=clock)
+async def test_two_processes_receive_a_line_once(place: Opened, clock: ManualClock) -> None:
+    other = await asyncio.to_thread(place.opened_again, clock)
+    here, there = place.chat, StoredChats(other, is_shared=True)
     try:
-        assert there.chat.intake_log.storage_identity == here.chat.intake_log.storage_identity
+        assert there.intake_log.storage_identity == here.intake_log.storage_identity
         for number in range(8):
             async with asyncio.TaskGroup() as group:
                 tries = [
-                    group.create_task(stores.chat.intake_log.receive(draft_of(number)))
+                    group.create_task(stores.intake_log.receive(draft_of(number)))
                     for stores in (here, there) * 8
                 ]
             assert sum(one.result().is_new for one in tries) == 1
             assert len({one.result().message.inbound_id for one in tries}) == 1
     finally:
-        await there.close()
+        await asyncio.to_thread(other.close)
 
 
 @on_postgres
-async def test_a_line_that_another_is_writing_at_this_moment_is_waited_for(place: Opened) -> None:
-    assert isinstance(place.runs, PostgresRunStores)
-    database, row = place.runs.place.database, {**LINE, "message_id": "both 1"}
-    draft = InboundDraft(
-        key=InboundKey(platform="p", account="a", chat_id="c", message_id="both 1"), session_key="s"
-    )
-    marks = ", ".join(f"${number}" for number in range(1, len(row) + 1))
+async def test_a_line_that_another_is_writing_at_this_moment_is_waited_for(
+    place: Opened, clock: ManualClock
+) -> None:
+    other = await asyncio.to_thread(place.opened_again, clock)
+    draft, holds, released = draft_of(1), threading.Event(), threading.Event()
 
-    async def hold(session: Connection) -> Received:
-        await session.run("BEGIN")
-        await session.rows(f"INSERT INTO chat_lines ({', '.join(row)}) VALUES ({marks})", *row.values())
-        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    def hold(tx: Transaction) -> InboundMessage:
+        tx.lock("chat:telegram/bot/c")
+        line = tx.chats.insert_inbound(draft, 1)
+        holds.set()
+        assert released.wait(5)
+        return line
+
+    try:
+        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            held = group.create_task(other.write(hold))
+            await asyncio.to_thread(holds.wait, 5)
             received_too = group.create_task(place.chat.intake_log.receive(draft))
-            while not await database.read("SELECT pid FROM pg_locks WHERE NOT granted"):
+            while not await place.spoil("SELECT pid FROM pg_locks WHERE NOT granted"):
                 pass  # it is another process that begins to wait: nobody tells of it
-            await session.run("COMMIT")
-        return received_too.result()
-
-    found = await database.with_session(hold)
-    assert not found.is_new
-    assert found.message == await place.chat.intake_log.find(draft.key)
+            released.set()
+        assert received_too.result() == Received(message=held.result(), is_new=False)
+    finally:
+        released.set()
+        await asyncio.to_thread(other.close)
 
 
 @on_postgres
-async def test_without_an_instant_the_databases_clock_is_asked(place: Opened, postgres_dsn: str) -> None:
-    assert isinstance(place.runs, PostgresRunStores)
-    async with own_clock(postgres_dsn, place.runs.place.database.schema) as stores:
-        [[before]] = await stores.place.database.read(CLOCK)
-        line = (await stores.chat.intake_log.receive(draft_of(1))).message
-        (moved,) = await stores.chat.intake_log.move(
+async def test_without_an_instant_the_databases_clock_is_asked(place: Opened) -> None:
+    store = await asyncio.to_thread(place.opened_again, None)
+    chat = StoredChats(store, is_shared=True)
+    try:
+        line = (await chat.intake_log.receive(draft_of(1))).message
+        (moved,) = await chat.intake_log.move(
             [line.inbound_id], InboundMove(status=InboundStatus.HANDED_OVER)
         )
-        edited = await stores.chat.intake_log.edit(line.key, {"n": 1})
-        opened_now = await stores.chat.sessions.open(session())
-        changed = await stores.chat.sessions.put(opened_now)
-        let_in = await stores.chat.people.let_in(person())
-        [[after]] = await stores.place.database.read(CLOCK)
+        opened_now = await chat.sessions.open(session())
+        changed = await chat.sessions.put(opened_now)
+        let_in = await chat.people.let_in(person())
+        after = store.clock.now()
+    finally:
+        await asyncio.to_thread(store.close)
     instants = [
         line.received_at,
         moved.updated_at,
-        edited.updated_at,
         opened_now.created_at,
         changed.updated_at,
         let_in.added_at,
     ]
     assert instants == sorted(instants)
-    assert before <= instants[0]
     assert instants[-1] <= after
     assert opened_now.active_at == opened_now.created_at == opened_now.updated_at
-
-
-CLOCK = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-
-
-@asynccontextmanager
-async def own_clock(dsn: str, schema: str) -> AsyncIterator[PostgresRunStores]:
-    stores = await PostgresRunStores.open(dsn, schema=schema)
-    try:
-        yield stores
-    finally:
-        await stores.close()
 
 
 def draft_of(number: int) -> InboundDraft:

@@ -7,7 +7,7 @@ import pytest
 
 from conformance.run_backends import postgres_dsn, refuse_missing
 from postroom.contracts.store import MailStore
-from postroom.stores.mail.stores import StoredMail
+from postroom.stores.mail import StoredMail
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.conformance.given import agent, an_office, never_made, put_message

@@ -12,7 +12,8 @@ from conformance import run_backends
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.run_stores import RunStores
 from postroom.dispatch.mailbox import Mailbox
-from postroom.stores.memory import LocalLiveChannels, MemoryRunStores
+from postroom.stores.live import LocalLiveChannels
+from postroom.stores.memory import MemoryRunStores
 from postroom.testing import ManualClock
 
 postgres_dsn = run_backends.postgres_dsn

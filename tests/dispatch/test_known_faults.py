@@ -8,7 +8,7 @@ from postroom.contracts.errors import RateLimited
 from postroom.contracts.registry import PinnedEntry, content_hash
 from postroom.contracts.runs import RunMessageInput, RunStatus
 from postroom.dispatch.journal import StoreEventPublisher
-from postroom.stores.memory import MemoryRegistryStore
+from postroom.stores.registry import MemoryRegistryStore
 
 
 class LimitedOnce(Deaf):

@@ -9,7 +9,7 @@ from postroom.contracts.errors import InternalError, InvalidRecord
 from postroom.contracts.executor import ResolvedRunPlan
 from postroom.contracts.messages import Message
 from postroom.contracts.registry import PinnedEntry, RegistrySet, content_hash
-from postroom.stores.memory import MemoryRegistryStore
+from postroom.stores.registry import MemoryRegistryStore
 
 PLAN = Message.user("plan this", id="message-1")
 INVALID = "invalid pinned registry resolution id"

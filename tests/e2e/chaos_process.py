@@ -145,15 +145,15 @@ def main() -> None:
     if place.startswith("postgres"):
 
         async def on_postgres() -> None:
-            from postroom.stores.postgres import PostgresRunStores
+            from postroom.stores.postgres import PostgresStore
 
             while True:
                 try:
-                    stores = await PostgresRunStores.open(place, schema="chaos")
+                    kept = await asyncio.to_thread(PostgresStore.open, place, schema="chaos")
                     break
                 except PostroomError:
                     await a_moment()
-            await serve(stores, rest)
+            await serve(kept.runs, rest)
 
         asyncio.run(on_postgres())
     else:

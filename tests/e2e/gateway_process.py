@@ -136,13 +136,13 @@ async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port
 
 
 async def on_postgres(dsn: str, *given: Any) -> None:
-    from postroom.stores.postgres import PostgresRunStores
+    from postroom.stores.postgres import PostgresStore
 
-    stores = await PostgresRunStores.open(dsn)
+    kept = await asyncio.to_thread(PostgresStore.open, dsn)
     try:
-        await serve(stores, stores.chat, *given)
+        await serve(kept.runs, kept.chat, *given)
     finally:
-        await stores.close()
+        await asyncio.to_thread(kept.close)
 
 
 def main() -> None:

@@ -13,10 +13,10 @@ import pytest
 from postgres_server import missing_postgres
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = {"__init__", "__main__", "figures", "house", "soak"}
+PARTS = {"__init__", "__main__", "application", "figures", "soak"}
 """What is no benchmark, and the one that lasts as long as it is told to."""
 ALL = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if path.stem not in PARTS)
-NEEDS_POSTGRES = ("dispatch_mailbox", "dispatch_postgres")
+NEEDS_POSTGRES = ("dispatch_mailbox",)
 PATIENCE = 150
 pytestmark = pytest.mark.timeout(PATIENCE + 10)
 

@@ -163,7 +163,7 @@ async def test_an_agent_that_does_not_hear_a_cancel_is_ended_with_its_children(t
 
 async def test_who_waits_for_a_cancel_waits_for_the_farewell_too(tmp_path: Path) -> None:
     short = timedelta(milliseconds=50)
-    limits = CommandLimits(grace=short, kill_wait=short, drain=short, farewell=timedelta(milliseconds=1_400))
+    limits = CommandLimits(grace=short, kill_wait=short, drain=short, farewell=timedelta(milliseconds=2_400))
     room = AcpRoom(tmp_path, agent("say('pid %d\\n' % os.getpid()); hang()"), limits=limits)
     async with asyncio.TaskGroup() as group:
         group.create_task(room.ends())

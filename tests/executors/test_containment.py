@@ -10,6 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 
 from dispatch_room import PATIENCE
@@ -387,7 +388,9 @@ def test_a_process_is_told_from_a_later_one_with_its_number() -> None:
     machine = Machine()
     me = machine.look(os.getpid())
     assert me is not None
-    later = Seen(pid=me.pid, started=me.started + 1)
+    another = psutil.Process(me.pid)
+    another._ident = (me.pid, another._ident[1] + 1)  # type: ignore[attr-defined]  # started later
+    later = replace(me, process=another)
     with pytest.raises(ProcessLookupError):
         machine.send(later, signal.SIGKILL)
     assert machine.find(Wanted(leader=os.getpgid(0))) == () or os.getpid() not in {

@@ -16,7 +16,7 @@ import pytest
 from dispatch_room import PATIENCE
 from executors.room import DEAF, FORKING, HANG, PYTHON, SERVER, TELL, Room, lives, script
 from postroom.executors.command import CommandLimits
-from postroom.executors.processes.machine import boot_id
+from postroom.executors.processes.machine import boot_id, started_at
 from postroom.executors.processes.records import Record, Records
 
 HOUSE = uuid4().hex
@@ -129,9 +129,9 @@ async def test_what_runs_here_is_no_orphan(tmp_path: Path) -> None:
 def note_wrongly(room: Room, pid: int) -> None:
     """Note the process by a start that is not its own, by none, and by one after another start of the system."""
     process_runner = room.executor._with
-    known = process_runner.machine.look(pid)
-    assert known is not None
-    for started, boot in [(known.started + 1, boot_id()), (known.started, "another"), (0, boot_id())]:
+    known = started_at(pid)
+    assert known
+    for started, boot in [(known + 1, boot_id()), (known, "another"), (0, boot_id())]:
         record = process_runner.records.begin(
             instance=f"{started} {boot}", house=HOUSE, run_id="r", dispatch_id="d"
         )

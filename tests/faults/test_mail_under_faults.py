@@ -13,7 +13,7 @@ from mail_room import CHANGES, Room, a_room, everything, furnish, room_in_memory
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.store import MailStore
 from postroom.mail.desk import Caller
-from postroom.stores.memory import MemoryStore
+from postroom.stores.sqlite import SqliteStore
 from postroom.testing import LosingStore, ManualClock, RefusingStore, writes, writes_that
 
 room = room_over_each_store
@@ -157,7 +157,7 @@ def test_many_clients_that_insist_have_one_effect_each_however_the_store_fails(
     dice = random.Random(seed)
 
     async def play() -> None:
-        sound = a_room(MemoryStore(), ManualClock())
+        sound = a_room(SqliteStore.in_memory(), ManualClock())
         await sound.open()
         room = _over(sound, faulty, writes_that(lambda _: dice.random() < 0.5))
         async with asyncio.TaskGroup() as group:

@@ -121,7 +121,9 @@ async def as_one_group(store: SqlStore, *changes: Change) -> list[object]:
 
 @asynccontextmanager
 async def opened(dsn: str, schema: str, clock: ManualClock | None, **more: bool) -> AsyncIterator[SqlStore]:
-    store = await asyncio.to_thread(PostgresStore.open, dsn, schema=schema, clock=clock, readers=2, **more)
+    store = (
+        await asyncio.to_thread(PostgresStore.open, dsn, schema=schema, clock=clock, readers=2, **more)
+    ).store
     try:
         await store.engine.write(lambda sql: rows(sql, NOTES))
         yield store
@@ -235,7 +237,7 @@ async def test_a_statement_that_was_refused_at_its_first_use_is_prepared_again(s
         on(sql).send("SELECT 1/0")
         sql.run("store.set_aside", row)
 
-    assert isinstance(await outcome(store, behind_a_mistake), InvalidRecord)
+    assert isinstance(await outcome(store, behind_a_mistake), StoreError)
     assert await outcome(store, lambda sql: sql.one("store.set_aside", row)) == ("run",)
 
 

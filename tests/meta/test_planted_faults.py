@@ -83,15 +83,15 @@ FAULTS = {
         PROMISES,
     ),
     "9 two rows of a thread are claimed": Planted(
-        "stores/memory/run_tables.py",
-        '        return self._holder("claim", thread_id)\n',
-        "        return None\n",
+        "stores/runs/dispatches.py",
+        '        if self._sql.one("dispatches.claimed", {"thread_id": found.thread_id}):\n            return None\n',
+        "",
         PROMISES,
     ),
     "10 a duplicate id overwrites": Planted(
-        "stores/memory/dispatches.py",
-        "        if row.dispatch_id in self.table.rows:\n",
-        "        if row.dispatch_id in ():\n",
+        "stores/runs/dispatches.py",
+        '            raise DuplicateRecord(f"dispatch {found!r} exists", value=found)\n',
+        "            continue\n",
         PROMISES,
     ),
     "11 a lost acknowledgement of a waiting run resumes it": Planted(
@@ -113,9 +113,9 @@ FAULTS = {
         f"{MAILBOX}/test_known_faults.py",
     ),
     "14 a purge resets the epoch": Planted(
-        "stores/memory/dispatches.py",
-        "            self.table.drop(dispatch_id)\n",
-        "            self.table.epochs.pop(self.table.rows[dispatch_id].thread_id, None)\n            self.table.drop(dispatch_id)\n",
+        "stores/sql/dispatches.sql",
+        "DELETE FROM run_quarantine\n WHERE kind = 'dispatch' AND NOT EXISTS (SELECT 1 FROM run_dispatches WHERE dispatch_id = run_quarantine.id);",
+        "DELETE FROM dispatch_epochs;",
         PROMISES,
     ),
     "15 two instances that recover write one dispatch twice": Planted(
@@ -158,10 +158,10 @@ FAULTS = {
 
 
 def run_tests(test: str, source: Path) -> subprocess.CompletedProcess[str]:
-    """Run a test file, on memory alone, against the postroom at `source`."""
+    """Run a test file, on SQLite alone, against the postroom at `source`."""
     words = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-o", "pythonpath=tests", test]
     return subprocess.run(
-        [sys.executable, *words, "-k", "not sqlite and not postgres"],
+        [sys.executable, *words, "-k", "not postgres"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(source), "PYTEST_XDIST_WORKER": "", "POSTROOM_PATIENCE": "5"},
         capture_output=True,

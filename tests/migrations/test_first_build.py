@@ -399,7 +399,8 @@ async def test_runs_on_postgresql_that_were_at_work_or_queued_end_once(
 async def test_a_question_on_postgresql_can_be_answered_and_its_run_goes_on(
     gone_on: tuple[str, FakeTelegram],
 ) -> None:
-    async with stores_on(gone_on[0]) as stores, Mailbox(Deciding(), stores) as mailbox:
+    async with stores_on(gone_on[0]) as stores:
+        mailbox = Mailbox(Deciding(), stores)
         run = await stores.threads.latest_run("asking-open")
         assert run.status is RunStatus.WAITING
         [ticket] = run.waiting.tickets
@@ -411,6 +412,7 @@ async def test_a_question_on_postgresql_can_be_answered_and_its_run_goes_on(
         await mailbox.submit_background(decided)
         await mailbox.submit_background(RunActivation.new("done", [Message.user("three")], agent_id="agent"))
         await mailbox.settled()
+        await mailbox.aclose()
         texts = [one.text() for one in await stores.threads.load_messages("asking-open")]
         assert texts[-1] == "decided: [True]"
         assert (await stores.threads.latest_run("asking-open")).status is RunStatus.DONE

@@ -17,7 +17,7 @@ from postroom.contracts.mail import Message, Recipient
 from postroom.contracts.store import MailReads
 from postroom.mail.archive.batch import gather
 from postroom.mail.desk import Rules
-from postroom.stores.memory import MemoryStore
+from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
 FIELD = "/projects/field"
@@ -31,7 +31,7 @@ def _run(play: Callable[[Room], Awaitable[None]]) -> None:
     """Play in an empty mail room in memory."""
 
     async def all_of_it() -> None:
-        store = MemoryStore()
+        store = SqliteStore.in_memory()
         try:
             await play(a_room(store, ManualClock()))
         finally:

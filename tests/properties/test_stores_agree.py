@@ -31,7 +31,6 @@ from postroom.contracts.mail import (
     Term,
 )
 from postroom.contracts.store import MailReads, MailStore, MailWrites
-from postroom.stores.memory import MemoryStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
@@ -388,7 +387,7 @@ class Agreement(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.folder = tempfile.TemporaryDirectory()
         self.sqlite = self._opened()
-        self.memory = MemoryStore()
+        self.memory = SqliteStore.in_memory()
 
     def teardown(self) -> None:
         self.runner.run(self.sqlite.settle())

@@ -20,7 +20,7 @@ from postroom.contracts.messages import Boundary, DeliveryMode, Message, Role
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.runtime import function_tool
-from postroom.stores.memory import LocalLiveChannels
+from postroom.stores.live import LocalLiveChannels
 from runtime.room import Room, bounded, call, calls, until
 
 

@@ -31,7 +31,8 @@ from postroom.runtime import (
     ToolContext,
     function_tool,
 )
-from postroom.stores.memory import LocalLiveChannels, MemoryRunStores
+from postroom.stores.live import LocalLiveChannels
+from postroom.stores.memory import MemoryRunStores
 from postroom.testing import ManualClock
 from runtime.room import call, calls, until
 

@@ -6,7 +6,7 @@ import pytest
 
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.store import MailStore
-from postroom.stores.memory import MemoryStore
+from postroom.stores.sqlite import SqliteStore
 from postroom.testing import LosingStore, ManualClock, RefusingStore, writes, writes_that
 from postroom.testing.conformance import given
 from postroom.testing.conformance.mail_store import PROMISES, Promise
@@ -29,28 +29,31 @@ async def make(store: MailStore, *names: str) -> list[str]:
 
 
 async def test_a_refusing_store_writes_nothing_when_it_refuses() -> None:
-    store = RefusingStore(MemoryStore(), writes(1, 3))
+    store = RefusingStore(SqliteStore.in_memory(), writes(1, 3))
     assert await make(store, "a", "b", "c", "d", "e") == ["b", "d", "e"]
     assert await slugs(store) == ["b", "d", "e"]
     assert store.failed == 2
 
 
 async def test_a_losing_store_writes_everything_and_loses_the_answer() -> None:
-    store = LosingStore(MemoryStore(), writes(2))
+    store = LosingStore(SqliteStore.in_memory(), writes(2))
     assert await make(store, "a", "b", "c") == ["a", "c"]
     assert await slugs(store) == ["a", "b", "c"]
     assert store.failed == 1
 
 
 async def test_a_plan_may_be_any_sequence_of_booleans_or_go_on_without_end() -> None:
-    assert await make(RefusingStore(MemoryStore(), [True, False, True]), "a", "b", "c", "d") == ["b", "d"]
+    assert await make(RefusingStore(SqliteStore.in_memory(), [True, False, True]), "a", "b", "c", "d") == [
+        "b",
+        "d",
+    ]
     odd = writes_that(lambda number: number % 2 == 1)
-    assert await make(RefusingStore(MemoryStore(), odd), "a", "b", "c", "d") == ["b", "d"]
-    assert await make(LosingStore(MemoryStore(), []), "a") == ["a"]
+    assert await make(RefusingStore(SqliteStore.in_memory(), odd), "a", "b", "c", "d") == ["b", "d"]
+    assert await make(LosingStore(SqliteStore.in_memory(), []), "a") == ["a"]
 
 
 async def test_a_change_that_raises_is_raised_and_counts_as_no_failure() -> None:
-    store = LosingStore(MemoryStore(), writes(1))
+    store = LosingStore(SqliteStore.in_memory(), writes(1))
 
     def fail(tx: object) -> None:
         raise KeyError("no")
@@ -66,7 +69,7 @@ async def test_a_change_that_raises_is_raised_and_counts_as_no_failure() -> None
 async def test_a_store_that_is_not_planned_to_fail_keeps_every_promise(
     kind: type[RefusingStore] | type[LosingStore], promise: Promise
 ) -> None:
-    await promise(kind(MemoryStore(), ()), ManualClock())
+    await promise(kind(SqliteStore.in_memory(), ()), ManualClock())
 
 
 def test_the_clock_stands_until_it_is_moved() -> None:

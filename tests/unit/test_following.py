@@ -17,7 +17,7 @@ from postroom.contracts.errors import (
 from postroom.mail.desk import Rules
 from postroom.mail.following import Following
 from postroom.mail.service import Mail
-from postroom.stores.memory import MemoryStore
+from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
 room = room_over_each_store
@@ -107,7 +107,7 @@ async def test_what_cannot_be_followed_is_refused(
 
 
 async def test_where_agents_prove_who_they_are_a_watcher_does_too(clock: ManualClock) -> None:
-    store = MemoryStore()
+    store = SqliteStore.in_memory()
     open_room, strict = (Room(Mail(store, clock, Rules(verified=one)), clock) for one in (False, True))
     await open_room.open()
     with pytest.raises(TokenRequired):

@@ -32,7 +32,6 @@ from postroom.gateway.platforms.base import AdapterState
 from postroom.http_api.chat_routes import Notice
 from postroom.http_api.guard import OpenPath
 from postroom.stores.memory import MemoryRunStores
-from postroom.stores.memory.chat import MemoryChatStores
 from postroom.testing import ManualClock
 from postroom.testing.channel import FakeChannel
 
@@ -62,7 +61,7 @@ def house(tmp_path: Path, channels: str, clock: ManualClock) -> ChatService:
     assert told is not None
     registry = CollectorRegistry()
     runs = RunService(MemoryRunStores(clock), registry=registry, timer=clock)
-    chat = MemoryChatStores(clock)
+    chat = MemoryRunStores(clock).chat
     return ChatService(told, runs=runs, chat=chat, clock=clock, registry=registry, timer=clock)
 
 

@@ -14,7 +14,7 @@ from postroom.contracts.live import (
 )
 from postroom.contracts.messages import Message
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
-from postroom.stores.memory import LocalLiveChannels
+from postroom.stores.live import LocalLiveChannels
 from postroom.testing import ManualClock
 
 DELIVERED = LiveDeliveryOutcome.DELIVERED

@@ -11,7 +11,6 @@ from mail_room import SHORE, Room, room_over_each_store
 from postroom.contracts.clock import from_iso, iso
 from postroom.contracts.errors import CursorAhead, CursorExpired, UnknownMessage
 from postroom.contracts.store import MailWrites
-from postroom.stores.memory import MemoryStore
 from postroom.stores.sqlite import SqliteStore
 
 room = room_over_each_store
@@ -154,7 +153,7 @@ async def _purge(room: Room, floor: int) -> None:
             )
         )
         return
-    assert isinstance(room.store, MemoryStore)
+    assert isinstance(room.store, SqliteStore)
     agents = room.store._tables.agents
 
     def change(tx: MailWrites) -> None:

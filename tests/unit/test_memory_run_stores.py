@@ -1,8 +1,9 @@
 """What the memory stores for runs add to the promises that every store keeps: indexes, whole commits, hints."""
 
 import asyncio
-import random
+import sqlite3
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -29,8 +30,12 @@ from postroom.contracts.outbox import NackOutcome, OutboxDraft
 from postroom.contracts.registry import PinnedEntry
 from postroom.contracts.run_stores import ClaimRequest, Delivery, RunStores, ThreadCommit, ThreadQuery
 from postroom.contracts.runs import PersistedState, RunRecord, RunStatus, Thread
-from postroom.stores.memory import MemoryRegistryStore, MemoryRunStores
-from postroom.stores.memory.run_tables import DispatchTable, Ordered, Timeline
+from postroom.contracts.transactions import WORK, Listener, Transaction
+from postroom.stores.changes import ChangeNotifier, TopicListener
+from postroom.stores.memory import MemoryRunStores
+from postroom.stores.registry import MemoryRegistryStore
+from postroom.stores.sqlite.sql_transaction import SqliteTransaction
+from postroom.stores.store import OpenTransaction
 from postroom.testing import ManualClock
 
 QUEUED = RunDispatchStatus.QUEUED
@@ -71,129 +76,6 @@ async def everything(stores: RunStores) -> list[object]:
 # --- keys in order -----------------------------------------------------------------------------------------
 
 
-def test_ordered_keys_are_those_of_a_sorted_set() -> None:
-    dice = random.Random(7)
-    ordered: Ordered[int] = Ordered()
-    model: set[int] = set()
-    for step in range(12_000):
-        key = dice.randrange(4_000)
-        if dice.random() < (0.75 if step < 6_000 else 0.25):
-            ordered.add(key)
-            model.add(key)
-        else:
-            ordered.discard(key)
-            model.discard(key)
-        if step % 600 == 599:
-            expected = sorted(model)
-            assert list(ordered) == expected
-            assert (len(ordered), ordered.first, ordered.last) == (len(model), min(model), max(model))
-            assert list(ordered.behind(key)) == [one for one in expected if one > key]
-            assert list(ordered.behind(key, inclusive=True)) == [one for one in expected if one >= key]
-
-
-@pytest.mark.parametrize("step", [1, -1])
-def test_every_ordered_key_is_found_again(step: int) -> None:
-    keys = range(5_000)[::step]
-    ordered: Ordered[int] = Ordered()
-    for key in keys:
-        ordered.add(key)
-    for left, key in enumerate(reversed(keys), start=1):
-        ordered.discard(key)
-        assert len(ordered) == 5_000 - left
-
-
-def test_ordered_keys_that_all_left_leave_nothing() -> None:
-    ordered: Ordered[str] = Ordered()
-    ordered.discard("never there")
-    for key in ("b", "a", "b"):
-        ordered.add(key)
-    for key in ("a", "b", "c"):
-        ordered.discard(key)
-    assert (list(ordered), len(ordered), ordered.first, ordered.last) == ([], 0, None, None)
-    assert list(ordered.behind("")) == []
-
-
-def test_a_timeline_names_what_became_due_and_what_is_not_due_any_more() -> None:
-    timeline = Timeline()
-    assert [timeline.add(at, f"at {at}") for at in (0, 5, 10)] == [True, False, False]
-    assert timeline.look(5) == (["at 5"], True)
-    assert timeline.look(5) == ([], True)
-    assert timeline.look(99) == (["at 10"], True)
-    assert timeline.look(4) == (["at 5", "at 10"], False)
-    timeline.discard(5, "at 5")
-    assert timeline.look(9) == ([], True)
-
-
-def moved(row: RunDispatch, dice: random.Random, now: int) -> RunDispatch | None:
-    """Return a row one step further, or None when it is to be removed."""
-    if row.status is QUEUED:
-        owned = row.claim(token="x", consumer="w", lease_ms=5, now=now)
-        return dice.choice([owned, row.cancelled(now=now), row.superseded(reason="r", now=now)])
-    if row.status is RunDispatchStatus.CLAIMED:
-        later = row.nacked(error="e", delay_ms=dice.randrange(20), now=now)
-        return dice.choice([later, row.released(now=now), row.acked(now=now)])
-    return None
-
-
-def test_the_indexes_of_the_queue_agree_with_a_look_at_every_row() -> None:
-    dice = random.Random(11)
-    table, now = DispatchTable(), 100
-    for number in range(3_000):
-        now += dice.randrange(-6, 8)
-        row = dice.choice([None, *table.rows.values()])
-        if row is None or len(table.rows) < 12:
-            at = now + dice.randrange(-5, 30)
-            details = {"created_at": now, "available_at": at, "priority": dice.randrange(3)}
-            table.put(asked(f"d{number}", f"t{dice.randrange(5)}", **details))
-        else:
-            after = moved(row, dice, now)
-            busy = table.claimed(row.thread_id)
-            if after is None:
-                table.drop(row.dispatch_id)
-            elif after.status is not RunDispatchStatus.CLAIMED or busy is None:
-                table.put(after)
-        check(table, now)
-
-
-def check(table: DispatchTable, now: int) -> None:
-    queued = [row for row in table.rows.values() if row.status is QUEUED]
-    busy = {row.thread_id for row in table.rows.values() if row.status is RunDispatchStatus.CLAIMED}
-    free = [row for row in queued if row.thread_id not in busy]
-    turns = sorted(
-        (r.priority, r.created_at, r.dispatch_id, r.thread_id) for r in free if r.available_at <= now
-    )
-    assert list(table.due_threads(now)) == list(dict.fromkeys(turn[3] for turn in turns))
-    assert table.next_due_at() == min((row.available_at for row in free), default=None)
-    assert list(table.queued_threads("")) == sorted({row.thread_id for row in queued})
-    assert {status: len(index) for status, index in table.by_status.items()} == {
-        status: sum(row.status is status for row in table.rows.values()) for status in RunDispatchStatus
-    }
-    for thread in ("t0", "t1"):
-        mine = [row for row in queued if row.thread_id == thread]
-        due = [row for row in mine if row.available_at <= now]
-        first = min(due, key=lambda row: (row.priority, row.created_at, row.dispatch_id), default=None)
-        assert table.next_due(thread, now) == first
-        assert table.count_queued(thread) == len(mine)
-    assert len(table.leases) == len(busy)
-    assert len(table.unreconciled) == sum(not row.reconciled for row in table.rows.values())
-
-
-def test_a_table_that_was_emptied_holds_nothing_of_its_rows() -> None:
-    table = DispatchTable()
-    for number in range(50):
-        row = table.put(asked(f"d{number}", f"t{number}", available_at=number))
-        row = table.put(row.claim(token="x", consumer="w", lease_ms=1, now=60))
-        table.put(row.dead_lettered(error="e", now=61))
-        table.drop(row.dispatch_id)
-    table.drop("never there")
-    assert (table.rows, table._in_thread, table._holders) == ({}, {}, {})
-    assert (len(table.leases), len(table.unreconciled), len(table._timeline._times)) == (0, 0, 0)
-    assert (table._due._lanes, table._due._held, table._queued._lanes) == ({}, set(), {})
-
-
-# --- the place ---------------------------------------------------------------------------------------------
-
-
 def test_all_parts_name_one_place_and_each_instance_another() -> None:
     first, second = MemoryRunStores(), MemoryRunStores()
     parts = [first.dispatches, first.threads, first.events, first.outbox, first.coordinator]
@@ -231,12 +113,19 @@ async def test_without_an_instant_the_clock_of_the_stores_counts(
 # --- the queue ---------------------------------------------------------------------------------------------
 
 
+def on(tx: Transaction) -> sqlite3.Connection:
+    assert isinstance(tx, OpenTransaction)
+    assert isinstance(tx.sql, SqliteTransaction)
+    return tx.sql.connection
+
+
 async def test_a_queued_row_of_an_older_epoch_is_superseded_by_who_would_claim_it(
     stores: MemoryRunStores,
 ) -> None:
     for number in range(3):
         await stores.dispatches.enqueue(asked(f"d{number}"))
-    stores._dispatches._queue.table.epochs["t"] = 1  # as another program, or a restored copy, may leave it
+    # As another program, or a restored copy, may leave it:
+    await stores._store.write(lambda tx: on(tx).execute("INSERT INTO dispatch_epochs VALUES ('t', 1)"))
     assert await stores.dispatches.claim_dispatch("d2", "w", lease_ms=10) is None
     await stores.dispatches.enqueue(asked("d3"))
     claimed = await stores.dispatches.claim("t", "w", lease_ms=10)
@@ -552,6 +441,12 @@ async def test_deleting_a_thread_takes_those_below_it_only_when_asked(stores: Me
 # --- events, effects, hints, registry ----------------------------------------------------------------------
 
 
+def listeners(stores: MemoryRunStores) -> dict[str, set[TopicListener]]:
+    changes = stores._store.changes
+    assert isinstance(changes, ChangeNotifier)
+    return changes._listeners
+
+
 async def test_a_reader_is_woken_by_the_next_event_of_its_scope(stores: MemoryRunStores) -> None:
     scope = EventScope.thread("t")
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
@@ -563,7 +458,7 @@ async def test_a_reader_is_woken_by_the_next_event_of_its_scope(stores: MemoryRu
         assert not any(wait.done() for wait in waits)
         given_up.cancel()
         await asyncio.wait([given_up])
-        assert len(stores._events._table._waiting["thread:t"]) == 2
+        assert len(listeners(stores)["thread:t"]) == 2
         await stores.coordinator.commit(ThreadCommit(thread_id="t", events=(event("second"),)))
     await stores.events.wait(scope, after=1)
     with pytest.raises(CursorAhead):
@@ -573,10 +468,10 @@ async def test_a_reader_is_woken_by_the_next_event_of_its_scope(stores: MemoryRu
 async def test_a_reader_that_gives_up_leaves_nothing_behind(stores: MemoryRunStores) -> None:
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         waits = group.create_task(stores.events.wait(EventScope.run("r"), after=0))
-        while not stores._events._table._waiting:
+        while EventScope.run("r").key not in listeners(stores):
             await asyncio.sleep(0)
         waits.cancel()
-    assert stores._events._table._waiting == {}
+    assert EventScope.run("r").key not in listeners(stores)
 
 
 async def test_an_effect_that_was_performed_does_not_come_back(stores: MemoryRunStores) -> None:
@@ -605,39 +500,34 @@ async def test_an_effect_is_claimed_once_even_for_no_time(
     assert await stores.outbox.claim("l", "x", lease_ms=1, limit=9) == ()
 
 
-async def woken(stores: MemoryRunStores) -> bool:
+async def woken(news: Listener) -> bool:
     """Say whether there is a hint, and take it."""
-    await asyncio.sleep(0)
-    is_set = stores._wakeups._bell.is_set()
-    async with asyncio.timeout(5):
-        await stores.wakeups.wait(60_000 if is_set else 0)
-    assert not stores._wakeups._bell.is_set()
-    return is_set
+    return await news.wait(timedelta())
 
 
 async def test_whatever_may_let_something_be_claimed_is_a_hint(stores: MemoryRunStores) -> None:
-    queue = stores.dispatches
-    assert not await woken(stores)
+    queue, news = stores.dispatches, stores._store.changes.listen(WORK)
+    assert not await woken(news)
     await queue.enqueue(asked("d"))
-    assert await woken(stores)
+    assert await woken(news)
     claimed = await queue.claim("t", "w", lease_ms=5)
     assert claimed is not None
     await queue.extend_lease(claimed.claim_proof, extension_ms=9)
-    assert not await woken(stores)
+    assert not await woken(news)
     await queue.release(claimed.claim_proof)
-    assert await woken(stores)
+    assert await woken(news)
     await queue.claim_dispatch("d", "w", lease_ms=5, now=0)
-    assert not await woken(stores)
+    assert not await woken(news)
     await queue.reclaim_expired_leases(now=10)
-    assert await woken(stores)
+    assert await woken(news)
     await queue.cancel("d")
-    assert await woken(stores)
+    assert await woken(news)
     await queue.interrupt("t")
-    assert await woken(stores)
+    assert await woken(news)
     await stores.coordinator.commit(ThreadCommit(thread_id="t", thread_state={}))
-    assert not await woken(stores)
+    assert not await woken(news)
     await stores.coordinator.commit(ThreadCommit(thread_id="t", delivery=Delivery(dispatch=asked("d2"))))
-    assert await woken(stores)
+    assert await woken(news)
 
 
 async def test_everybody_who_waits_for_work_is_woken(stores: MemoryRunStores) -> None:

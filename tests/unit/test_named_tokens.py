@@ -25,7 +25,7 @@ from postroom.contracts.store import MailStore
 from postroom.contracts.tokens import SCOPES, TOKEN_FORM, Grant
 from postroom.mail.named_tokens import WRITTEN_EVERY, NamedTokens
 from postroom.mail.service import Mail
-from postroom.stores.memory import MemoryStore
+from postroom.stores.sqlite import SqliteStore
 from postroom.testing import LosingStore, ManualClock, RefusingStore, writes
 
 DAY = timedelta(days=1)
@@ -34,7 +34,9 @@ MOMENT = timedelta(milliseconds=1)
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest) -> MailStore:
-    found: MailStore = request.getfixturevalue("sqlite_store") if request.param == "sqlite" else MemoryStore()
+    found: MailStore = (
+        request.getfixturevalue("sqlite_store") if request.param == "sqlite" else SqliteStore.in_memory()
+    )
     return found
 
 

@@ -8,6 +8,7 @@ import pytest
 import pytest_asyncio
 
 from conformance.run_backends import postgres_dsn
+from postgres_runs_room import OpenedRuns, Session
 from postgres_schemas import a_schema, postgres_is_there
 from postroom.contracts.live import (
     LiveCommandKind,
@@ -18,8 +19,7 @@ from postroom.contracts.live import (
 )
 from postroom.contracts.messages import Message
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
-from postroom.stores.postgres import PostgresLiveChannels, PostgresRunStores
-from postroom.stores.postgres.driver import connect
+from postroom.stores.postgres.live import PostgresLiveChannels
 from postroom.testing import ManualClock
 
 __all__ = ["a_schema", "postgres_dsn", "postgres_is_there"]
@@ -41,8 +41,8 @@ COMMANDS = [
 @pytest_asyncio.fixture
 async def here(postgres_dsn: str, a_schema: str, clock: ManualClock) -> AsyncIterator[PostgresLiveChannels]:
     """Where commands are sent from."""
-    stores = await PostgresRunStores.open(postgres_dsn, schema=a_schema)
-    channels = PostgresLiveChannels(stores, timer=clock)
+    stores = await OpenedRuns.open(postgres_dsn, schema=a_schema)
+    channels = PostgresLiveChannels(stores.kept.store, timer=clock)
     yield channels
     await channels.close()
     await stores.close()
@@ -53,8 +53,8 @@ async def there(
     postgres_dsn: str, a_schema: str, here: PostgresLiveChannels
 ) -> AsyncIterator[PostgresLiveChannels]:
     """Where runs are executing; as far away from `here` as another machine."""
-    stores = await PostgresRunStores.open(postgres_dsn, schema=a_schema)
-    channels = PostgresLiveChannels(stores)
+    stores = await OpenedRuns.open(postgres_dsn, schema=a_schema)
+    channels = PostgresLiveChannels(stores.kept.store)
     yield channels
     await channels.close()
     await channels.close()
@@ -233,7 +233,7 @@ async def test_a_listener_whose_row_a_crash_took_registers_anew(
     here: PostgresLiveChannels, there: PostgresLiveChannels, postgres_dsn: str, a_schema: str
 ) -> None:
     subscription = await there.open(THREAD)
-    session = await connect(postgres_dsn, a_schema)
+    session = await Session.open(postgres_dsn, a_schema)
     await session.run("TRUNCATE run_live_listeners, run_live_commands")
     assert await here.deliver(THREAD, CANCEL) is NO_SUBSCRIBER
     there._renew_at = 0.0
@@ -247,7 +247,7 @@ async def test_a_listener_whose_row_a_crash_took_registers_anew(
 async def test_a_process_that_is_gone_is_forgotten(
     here: PostgresLiveChannels, postgres_dsn: str, a_schema: str, clock: ManualClock
 ) -> None:
-    session = await connect(postgres_dsn, a_schema)
+    session = await Session.open(postgres_dsn, a_schema)
     await session.run(
         "INSERT INTO run_live_listeners (listener_id, process_id, thread_id, expires_at) VALUES ('l', 'p', 't', 0)"
     )
@@ -268,7 +268,7 @@ async def test_a_command_that_does_not_read_back_counts_as_dropped(
     a_schema: str,
     clock: ManualClock,
 ) -> None:
-    session = await connect(postgres_dsn, a_schema)
+    session = await Session.open(postgres_dsn, a_schema)
     await session.run(
         "CREATE FUNCTION spoil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.body := '{'; RETURN NEW; END $$;"
         "CREATE TRIGGER spoil BEFORE INSERT ON run_live_commands FOR EACH ROW EXECUTE FUNCTION spoil()"

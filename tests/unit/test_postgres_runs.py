@@ -1,38 +1,27 @@
 """Runs on PostgreSQL beyond what every store promises: the schema, the clock, hints, lanes, rows set aside."""
 
 import asyncio
-import json
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import asyncpg
 import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
 from conformance.run_backends import postgres_dsn
+from postgres_runs_room import OpenedRuns, Session
 from postgres_schemas import a_schema, postgres_is_there
-from postroom.concurrency import Tasks
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.dispatch import INTERRUPTED, Claim, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
-    CommitUnknown,
-    ConfigError,
     InvalidRecord,
-    MissingExtra,
     PostroomError,
-    SchemaTooNew,
     StaleClaim,
     StoreCorrupt,
     StoreError,
-    StoreFull,
-    StoreReadOnly,
     StoreUnavailable,
 )
 from postroom.contracts.events import CanonicalEventDraft, EventScope
@@ -40,12 +29,6 @@ from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.run_stores import RunQuery, RunStores, ThreadCommit
 from postroom.contracts.runs import RunStatus
-from postroom.stores.postgres import PostgresRunStores, driver
-from postroom.stores.postgres.driver import Clash, Connection, Contended, connect, quoted
-from postroom.stores.postgres.lane import AT_MOST, Lane
-from postroom.stores.postgres.migrate import SHIPPED, Migration, migrate
-from postroom.stores.postgres.rows import kept, told
-from postroom.stores.postgres.statements import load_statements
 from postroom.testing import ManualClock
 from postroom.testing.conformance import run_given as given
 
@@ -55,8 +38,8 @@ LEASE = 30_000
 
 
 @pytest_asyncio.fixture
-async def stores(postgres_dsn: str, a_schema: str, clock: ManualClock) -> AsyncIterator[PostgresRunStores]:
-    opened = await PostgresRunStores.open(postgres_dsn, schema=a_schema, clock=clock)
+async def stores(postgres_dsn: str, a_schema: str, clock: ManualClock) -> AsyncIterator[OpenedRuns]:
+    opened = await OpenedRuns.open(postgres_dsn, schema=a_schema, clock=clock)
     yield opened
     await opened.close()
     await opened.close()
@@ -64,18 +47,18 @@ async def stores(postgres_dsn: str, a_schema: str, clock: ManualClock) -> AsyncI
 
 @pytest_asyncio.fixture
 async def elsewhere(
-    postgres_dsn: str, a_schema: str, clock: ManualClock, stores: PostgresRunStores
-) -> AsyncIterator[PostgresRunStores]:
+    postgres_dsn: str, a_schema: str, clock: ManualClock, stores: OpenedRuns
+) -> AsyncIterator[OpenedRuns]:
     """The same schema as another process sees it."""
-    opened = await PostgresRunStores.open(postgres_dsn, schema=a_schema, clock=clock)
+    opened = await OpenedRuns.open(postgres_dsn, schema=a_schema, clock=clock)
     yield opened
     await opened.close()
 
 
 @pytest_asyncio.fixture
-async def session(postgres_dsn: str, a_schema: str, stores: PostgresRunStores) -> AsyncIterator[Connection]:
+async def session(postgres_dsn: str, a_schema: str, stores: OpenedRuns) -> AsyncIterator[Session]:
     """A session beside the stores, for what no store would do."""
-    opened = await connect(postgres_dsn, a_schema)
+    opened = await Session.open(postgres_dsn, a_schema)
     yield opened
     await opened.end()
 
@@ -87,72 +70,14 @@ def asked(name: str, thread: str = "t", **details: Any) -> RunDispatch:
 # The schema
 
 
-async def test_the_shipped_steps_are_applied_once_and_recorded(
-    stores: PostgresRunStores, session: Connection
-) -> None:
-    found = await session.rows("SELECT version, checksum FROM schema_migrations")
-    assert [tuple(row) for row in found] == [(step.version, step.checksum) for step in SHIPPED]
-    assert await migrate(stores.place.database) == ()
-
-
-async def test_a_schema_of_a_newer_postroom_is_refused(
-    stores: PostgresRunStores, postgres_dsn: str, a_schema: str, session: Connection
-) -> None:
-    await session.run("INSERT INTO schema_migrations VALUES (9999, 'later', 'x', 0)")
-    with pytest.raises(SchemaTooNew, match="9999"):
-        await PostgresRunStores.open(postgres_dsn, schema=a_schema)
-
-
-async def test_a_step_that_was_changed_is_refused(
-    stores: PostgresRunStores, postgres_dsn: str, a_schema: str, session: Connection
-) -> None:
-    await session.run("UPDATE schema_migrations SET checksum = 'x'")
-    with pytest.raises(StoreCorrupt, match="other contents"):
-        await PostgresRunStores.open(postgres_dsn, schema=a_schema)
-
-
-async def test_a_step_that_fails_leaves_nothing_of_its_transaction(
-    stores: PostgresRunStores, session: Connection
-) -> None:
-    newest = SHIPPED[-1].version
-    steps = (
-        *SHIPPED,
-        Migration(version=newest + 1, name="good", sql="CREATE TABLE extra (id int)"),
-        Migration(version=newest + 2, name="bad", sql="CREATE TABLE more (id int); SELECT 1 / 0"),
-    )
-    with pytest.raises(InvalidRecord):
-        await migrate(stores.place.database, steps=steps)
-    [[extra, more]] = await session.rows("SELECT to_regclass('extra'), to_regclass('more')")
-    assert (extra, more) == (None, None)
-    assert await migrate(stores.place.database, steps=steps[:-1]) == (newest + 1,)
-
-
 async def test_a_name_that_needs_quotes_is_a_schema_like_any_other(
-    stores: PostgresRunStores, session: Connection, a_schema: str
+    stores: OpenedRuns, session: Session, a_schema: str
 ) -> None:
     assert '"' in a_schema
     [[name]] = await session.rows("SELECT current_schema()")
     assert name == a_schema
     assert stores.storage_identity == stores.coordinator.storage_identity
     assert (stores.storage_identity or "").endswith(a_schema)
-
-
-@pytest.mark.parametrize("name", ["", "x" * 64, "nul\0"])
-async def test_a_name_that_cannot_be_a_schema_is_a_mistake_of_the_settings(
-    postgres_dsn: str, name: str
-) -> None:
-    with pytest.raises(ConfigError):
-        await PostgresRunStores.open(postgres_dsn, schema=name)
-
-
-async def test_a_database_that_is_not_there_is_a_mistake_of_the_settings(postgres_dsn: str) -> None:
-    with pytest.raises(ConfigError, match="no_such"):
-        await PostgresRunStores.open(postgres_dsn.rpartition("/")[0] + "/no_such")
-
-
-async def test_a_server_that_is_not_there_is_unavailable() -> None:
-    with pytest.raises(StoreUnavailable):
-        await PostgresRunStores.open("postgresql://postgres@127.0.0.1:1/postgres")
 
 
 BROKEN = {
@@ -169,7 +94,6 @@ BROKEN = {
     "a priority out of range": "UPDATE run_dispatches SET priority = 256 WHERE dispatch_id = 'd2'",
     "a blank run": "UPDATE run_dispatches SET run_id = E'\\t ' WHERE dispatch_id = 'd2'",
     "an unknown state": "UPDATE run_dispatches SET status = 'Lost' WHERE dispatch_id = 'd2'",
-    "an epoch ahead of its thread": "UPDATE run_dispatches SET dispatch_epoch = 7 WHERE dispatch_id = 'd2'",
     "a parent that is not there": "UPDATE run_threads SET parent_thread_id = 'nobody'",
     "a thread that is its own parent": "UPDATE run_threads SET parent_thread_id = thread_id",
 }
@@ -177,12 +101,12 @@ BROKEN = {
 
 @pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
 async def test_the_schema_itself_refuses_what_no_record_can_be(
-    stores: PostgresRunStores, session: Connection, change: str
+    stores: OpenedRuns, session: Session, change: str
 ) -> None:
     await given.claimed(stores, "d1", dedupe_key="key")
     await given.enqueued(stores, "d2")
     await given.a_thread(stores)
-    with pytest.raises((Clash, InvalidRecord)):
+    with pytest.raises(StoreError):
         await session.rows(change)
 
 
@@ -194,10 +118,9 @@ async def test_without_a_clock_the_database_tells_the_time(
 ) -> None:
     """A process whose clock is an hour slow claims what is due and leases for as long as any other."""
     monkeypatch.setattr(SystemClock, "now", lambda self: right_now() - 3_600_000)
-    opened = await PostgresRunStores.open(postgres_dsn, schema=a_schema)
+    opened = await OpenedRuns.open(postgres_dsn, schema=a_schema)
     try:
         assert abs(opened.clock.now() - right_now()) < 5_000
-        assert abs(await opened.measure_clock() - 3_600_000) < 5_000
         await opened.dispatches.enqueue(asked("d1", available_at=right_now() - 1_000))
         owned = await opened.dispatches.claim("t", "w", lease_ms=LEASE)
         assert owned is not None
@@ -219,20 +142,20 @@ def right_now() -> int:
 
 
 async def test_work_that_comes_by_another_process_wakes_this_one(
-    stores: PostgresRunStores, elsewhere: PostgresRunStores
+    stores: OpenedRuns, elsewhere: OpenedRuns
 ) -> None:
     async with asyncio.timeout(10):
-        await elsewhere.place.hints.listening()
+        await elsewhere.listening()
         await elsewhere.wakeups.wait(0)
         async with asyncio.TaskGroup() as group:
             woken = group.create_task(elsewhere.wakeups.wait(60_000))
-            await stores.place.hints.listening()
+            await stores.listening()
             await stores.dispatches.enqueue(asked("d1"))
             await woken
 
 
 async def test_an_event_of_another_process_wakes_who_waits_for_it(
-    stores: PostgresRunStores, elsewhere: PostgresRunStores
+    stores: OpenedRuns, elsewhere: OpenedRuns
 ) -> None:
     scope = EventScope.thread("t")
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
@@ -243,112 +166,6 @@ async def test_an_event_of_another_process_wakes_who_waits_for_it(
     assert await elsewhere.events.count(scope) == 2
 
 
-# Lanes
-
-
-class Ledger:
-    """What a lane was asked to do, batch by batch; it may be held back, or refuse."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[str]] = []
-        self.free = asyncio.Event()
-        self.free.set()
-        self.refuse: Exception | None = None
-
-    async def perform(self, asked: Any) -> list[str | PostroomError]:
-        self.batches.append(list(asked))
-        await self.free.wait()
-        if "clash" in asked:
-            raise Clash("rule", "two of them")
-        if self.refuse is not None:
-            raise self.refuse
-        return [StaleClaim("lost") if one == "stale" else one.upper() for one in asked]
-
-
-@asynccontextmanager
-async def a_lane() -> AsyncIterator[tuple[Lane[str, str], Ledger, Tasks]]:
-    ledger, tasks = Ledger(), Tasks("test")
-    yield Lane(ledger.perform, row=lambda one: one, tasks=tasks, name="lane"), ledger, tasks
-    ledger.free.set()
-    await tasks.close()
-
-
-async def test_who_comes_meanwhile_shares_the_next_statement() -> None:
-    async with a_lane() as (lane, ledger, _), asyncio.timeout(5), asyncio.TaskGroup() as group:
-        ledger.free.clear()
-        first = group.create_task(lane.ask("b"))
-        while not ledger.batches:
-            await asyncio.sleep(0)
-        others = [group.create_task(lane.ask(one)) for one in ("d", "a", "c", "a")]
-        await asyncio.sleep(0)
-        ledger.free.set()
-        assert [await one for one in (first, *others)] == ["B", "D", "A", "C", "A"]
-        assert ledger.batches == [["b"], ["a", "c", "d"], ["a"]]
-
-
-async def test_a_statement_serves_so_many_at_most() -> None:
-    async with a_lane() as (lane, ledger, _), asyncio.timeout(5), asyncio.TaskGroup() as group:
-        for number in range(AT_MOST + 1):
-            group.create_task(lane.ask(f"{number:04}"))
-    assert [len(batch) for batch in ledger.batches] == [AT_MOST, 1]
-
-
-async def test_an_answer_may_be_an_error_for_one_alone() -> None:
-    async with a_lane() as (lane, _, __), asyncio.timeout(5), asyncio.TaskGroup() as group:
-        good = group.create_task(lane.ask("good"))
-        with pytest.raises(StaleClaim):
-            await lane.ask("stale")
-        assert await good == "GOOD"
-
-
-async def test_who_breaks_a_rule_harms_nobody_else() -> None:
-    async with a_lane() as (lane, ledger, _), asyncio.timeout(5), asyncio.TaskGroup() as group:
-        good = [group.create_task(lane.ask(one)) for one in ("a", "z")]
-        with pytest.raises(StoreError, match="two of them"):
-            await lane.ask("clash")
-        assert [await one for one in good] == ["A", "Z"]
-    assert ledger.batches[1:] == [["a"], ["clash"], ["z"]]
-
-
-async def test_a_failure_reaches_each_caller_as_its_own() -> None:
-    async with a_lane() as (lane, ledger, _), asyncio.timeout(5):
-        ledger.refuse = CommitUnknown("cut", value=7)
-        async with asyncio.TaskGroup() as group:
-            tries = [group.create_task(failure_of(lane.ask(one))) for one in ("a", "b")]
-        errors = [one.result() for one in tries]
-    assert [(type(one), one.value) for one in errors] == [(CommitUnknown, 7)] * 2
-    assert errors[0] is not errors[1]
-
-
-async def test_who_gave_up_before_the_statement_is_left_out() -> None:
-    async with a_lane() as (lane, ledger, _), asyncio.timeout(5), asyncio.TaskGroup() as group:
-        ledger.free.clear()
-        first = group.create_task(lane.ask("a"))
-        while not ledger.batches:
-            await asyncio.sleep(0)
-        gone = group.create_task(lane.ask("b"))
-        await asyncio.sleep(0)
-        gone.cancel()
-        ledger.free.set()
-        await first
-    assert ledger.batches == [["a"]]
-
-
-async def test_a_lane_that_is_closed_tells_all_who_wait() -> None:
-    async with a_lane() as (lane, ledger, tasks), asyncio.timeout(5):
-        ledger.free.clear()
-        async with asyncio.TaskGroup() as group:
-            under_way = group.create_task(failure_of(lane.ask("a")))
-            while not ledger.batches:
-                await asyncio.sleep(0)
-            waiting = group.create_task(failure_of(lane.ask("b")))
-            await asyncio.sleep(0)
-            await tasks.close()
-        assert isinstance(under_way.result(), CommitUnknown)
-        assert isinstance(waiting.result(), StoreUnavailable)
-        assert isinstance(await failure_of(lane.ask("c")), StoreUnavailable)
-
-
 async def failure_of(work: Any) -> PostroomError:
     try:
         await work
@@ -357,7 +174,7 @@ async def failure_of(work: Any) -> PostroomError:
     raise AssertionError("it did not fail")
 
 
-async def test_a_value_that_cannot_be_stored_harms_nobody_else(stores: PostgresRunStores) -> None:
+async def test_a_value_that_cannot_be_stored_harms_nobody_else(stores: OpenedRuns) -> None:
     async with asyncio.TaskGroup() as group:
         good = [group.create_task(stores.dispatches.enqueue(asked(f"d{number}"))) for number in range(3)]
         bad = group.create_task(failure_of(stores.dispatches.enqueue(asked("d\0"))))
@@ -367,16 +184,15 @@ async def test_a_value_that_cannot_be_stored_harms_nobody_else(stores: PostgresR
     assert [one.result().dispatch_id for one in good] == ["d0", "d1", "d2"]
 
 
-async def test_a_refusal_shows_no_row(stores: PostgresRunStores, session: Connection) -> None:
+async def test_a_refusal_shows_no_row(stores: OpenedRuns, session: Session) -> None:
     owned = await given.claimed(stores)
-    with pytest.raises(InvalidRecord) as raised:
+    with pytest.raises(StoreError) as raised:
         await session.rows("UPDATE run_dispatches SET claimed_by = ' '")
     assert str(owned.claim_token) not in str(raised.value)
 
 
-async def test_free_text_holds_any_character(stores: PostgresRunStores) -> None:
+async def test_free_text_holds_any_character(stores: OpenedRuns) -> None:
     text = "a\0b\x1ac\x1a0 d\\0"
-    assert told(kept(text)) == text
     owned = await given.claimed(stores)
     result = given.result(owned, response=text, error=text)
     said = await stores.dispatches.record_run_result(owned.claim_proof, result)
@@ -389,13 +205,13 @@ async def test_free_text_holds_any_character(stores: PostgresRunStores) -> None:
     assert await stores.threads.load_messages("t") == (message,)
 
 
-async def test_half_a_character_is_refused(stores: PostgresRunStores) -> None:
+async def test_half_a_character_is_refused(stores: OpenedRuns) -> None:
     with pytest.raises(InvalidRecord):
         await given.said(stores, "\ud800")
 
 
 async def test_calls_after_the_end_are_refused(postgres_dsn: str, a_schema: str) -> None:
-    opened = await PostgresRunStores.open(postgres_dsn, schema=a_schema)
+    opened = await OpenedRuns.open(postgres_dsn, schema=a_schema)
     await opened.close()
     for call in (
         opened.dispatches.enqueue(asked("d1")),
@@ -407,7 +223,7 @@ async def test_calls_after_the_end_are_refused(postgres_dsn: str, a_schema: str)
 
 
 async def test_closing_answers_what_was_asked_before(postgres_dsn: str, a_schema: str) -> None:
-    opened = await PostgresRunStores.open(postgres_dsn, schema=a_schema)
+    opened = await OpenedRuns.open(postgres_dsn, schema=a_schema)
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         stored = [group.create_task(opened.dispatches.enqueue(asked(f"d{number}"))) for number in range(200)]
         await asyncio.sleep(0)
@@ -429,7 +245,7 @@ def set_aside(logs: list[Any]) -> list[tuple[str, str]]:
 
 
 async def test_a_dispatch_that_does_not_read_back_stops_no_other(
-    stores: PostgresRunStores, session: Connection, logs: list[Any]
+    stores: OpenedRuns, session: Session, logs: list[Any]
 ) -> None:
     for number in range(3):
         await given.ended(stores, f"d{number}", RunDispatchStatus.DEAD_LETTER)
@@ -445,7 +261,7 @@ async def test_a_dispatch_that_does_not_read_back_stops_no_other(
 
 
 async def test_a_claim_passes_over_a_dispatch_that_does_not_read_back(
-    stores: PostgresRunStores, session: Connection, logs: list[Any]
+    stores: OpenedRuns, session: Session, logs: list[Any]
 ) -> None:
     await given.enqueued(stores, "d1", priority=1)
     await given.enqueued(stores, "d2", priority=2)
@@ -464,7 +280,7 @@ async def test_a_claim_passes_over_a_dispatch_that_does_not_read_back(
 
 
 async def test_a_lease_of_a_row_that_does_not_read_back_stops_no_other(
-    stores: PostgresRunStores, session: Connection, clock: ManualClock
+    stores: OpenedRuns, session: Session, clock: ManualClock
 ) -> None:
     for number in range(3):
         await given.claimed(stores, f"d{number}", thread=f"t{number}")
@@ -477,7 +293,7 @@ async def test_a_lease_of_a_row_that_does_not_read_back_stops_no_other(
 
 
 async def test_other_rows_that_do_not_read_back_are_set_aside_too(
-    stores: PostgresRunStores, session: Connection, logs: list[Any]
+    stores: OpenedRuns, session: Session, logs: list[Any]
 ) -> None:
     for name in ("r1", "r2"):
         await stores.threads.create_run(given.run(stores, name, thread=f"t-{name}"))
@@ -493,123 +309,17 @@ async def test_other_rows_that_do_not_read_back_are_set_aside_too(
         await stores.threads.load_run("r1")
     with pytest.raises(StoreCorrupt, match="'t-r1'"):
         await stores.threads.load_thread("t-r1")
-    assert {kind for kind, _ in set_aside(logs)} == {"run", "effect"}
+    assert {kind for kind, _ in set_aside(logs)} == {"run", "thread", "effect"}
 
 
 def an_effect(name: str) -> OutboxDraft:
     return OutboxDraft(lane="lane", target="target", payload={"of": name}, dedupe_key=name)
 
 
-# The driver
-
-
-STATES = {
-    "DiskFullError": StoreFull,
-    "ReadOnlySQLTransactionError": StoreReadOnly,
-    "InsufficientPrivilegeError": StoreReadOnly,
-    "DataCorruptedError": StoreCorrupt,
-    "IndexCorruptedError": StoreCorrupt,
-    "QueryCanceledError": StoreUnavailable,
-    "LockNotAvailableError": StoreUnavailable,
-    "TooManyConnectionsError": StoreUnavailable,
-    "AdminShutdownError": StoreUnavailable,
-    "CannotConnectNowError": StoreUnavailable,
-    "ConnectionDoesNotExistError": StoreUnavailable,
-    "InvalidPasswordError": ConfigError,
-    "InvalidCatalogNameError": ConfigError,
-    "UndefinedTableError": StoreError,
-    "CheckViolationError": InvalidRecord,
-    "CharacterNotInRepertoireError": InvalidRecord,
-    "UniqueViolationError": Clash,
-    "ForeignKeyViolationError": Clash,
-    "DeadlockDetectedError": Contended,
-    "SerializationError": Contended,
-}
-
-
-@pytest.mark.parametrize(("name", "kind"), STATES.items(), ids=STATES)
-def test_a_refusal_of_the_server_is_an_error_of_the_house(name: str, kind: type[Exception]) -> None:
-    with pytest.raises(kind) as raised, driver.translated():
-        raise getattr(asyncpg, name)("said the server")
-    assert "said the server" in str(raised.value)
-    assert type(raised.value) is kind
-
-
-@pytest.mark.parametrize(
-    "error", [ConnectionResetError("cut"), TimeoutError(), asyncpg.InterfaceError("cut")]
-)
-def test_a_lost_answer_leaves_open_what_was_sent_to_last(error: Exception) -> None:
-    with pytest.raises(StoreUnavailable), driver.translated():
-        raise error
-    with pytest.raises(CommitUnknown), driver.translated(sent=True):
-        raise error
-
-
-def test_a_missing_driver_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "asyncpg", None)
-    with pytest.raises(MissingExtra) as raised:
-        driver.driver()
-    assert raised.value.remedy == "pip install 'postroom[postgres]'"
-
-
-def test_the_house_is_imported_without_the_driver() -> None:
-    code = "import sys, postroom.stores.postgres as p, json; print(json.dumps(['asyncpg' in sys.modules, p.__all__]))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
-    )
-    assert json.loads(done.stdout) == [False, ["PostgresLiveChannels", "PostgresRunStores"]]
-
-
-# Plans
-
-
-FILES = {
-    name: load_statements(name) for name in ("dispatches", "threads", "commits", "events", "outbox", "live")
-}
-WHOLE = {
-    "count_by_status": "counts everything, at long intervals",
-    "descendants": "walks down from one thread",
-    "clear_listeners": "a few rows, and everything of those that are gone",
-    "clear_commands": "a few rows, and everything of those that are gone",
-}
-BY_ID = (
-    *("claim_dispatch", "give_back_unread", "start", "ack", "nack", "release", "dead_letter", "extend"),
-    *("lost_claims", "supersede_claimed", "cancel", "mark_reconciled", "discard"),
-)
-
-
-async def plans(session: Connection, name: str) -> AsyncIterator[tuple[str, str]]:
-    """Give the plan of each statement of a file, as it is for all values."""
-    for heading, statement in FILES[name].items():
-        count = max((number for number in range(30) if f"${number}" in statement), default=0)
-        await session.run(f"PREPARE plan_{heading} AS {statement}")
-        values = f"({', '.join(['NULL'] * count)})" if count else ""
-        lines = await session.rows(f"EXPLAIN EXECUTE plan_{heading}{values}")
-        await session.run(f"DEALLOCATE plan_{heading}")
-        yield heading, "\n".join(row[0] for row in lines)
-
-
-@pytest.mark.parametrize("name", FILES)
-async def test_statements_find_their_rows_by_an_index_even_when_planned_on_empty_tables(
-    session: Connection, name: str
-) -> None:
-    read_whole = {heading async for heading, plan in plans(session, name) if "Seq Scan" in plan}
-    assert read_whole <= WHOLE.keys()
-
-
-async def test_a_row_that_is_named_is_found_by_its_name(session: Connection) -> None:
-    found = {heading: plan async for heading, plan in plans(session, "dispatches")}
-    other = ("run_dispatches_urgent", "run_dispatches_due", "run_dispatches_unreconciled")
-    assert [name for name in BY_ID if any(index in found[name] for index in other)] == []
-    assert [name for name in BY_ID if "run_dispatches_pkey" not in found[name]] == []
-
-
 # Several processes
 
 
-async def test_processes_together_claim_each_dispatch_once(
-    stores: PostgresRunStores, elsewhere: PostgresRunStores
-) -> None:
+async def test_processes_together_claim_each_dispatch_once(stores: OpenedRuns, elsewhere: OpenedRuns) -> None:
     threads, depth = 8, 12
     async with asyncio.TaskGroup() as group:
         for number in range(threads * depth):
@@ -636,7 +346,7 @@ async def test_processes_together_claim_each_dispatch_once(
 
 
 async def test_an_interrupt_and_an_enqueue_do_not_pass_each_other(
-    stores: PostgresRunStores, elsewhere: PostgresRunStores
+    stores: OpenedRuns, elsewhere: OpenedRuns
 ) -> None:
     """What an interrupt did not supersede carries its epoch, and what it did stands in its answer."""
     for number in range(25):
@@ -655,7 +365,7 @@ async def test_an_interrupt_and_an_enqueue_do_not_pass_each_other(
 
 
 async def test_an_interrupt_and_what_an_owner_gives_back_do_not_pass_each_other(
-    stores: PostgresRunStores, elsewhere: PostgresRunStores
+    stores: OpenedRuns, elsewhere: OpenedRuns
 ) -> None:
     """Either it was queued again and is superseded, or the owner is told that its claim was lost."""
     for number in range(25):
@@ -682,7 +392,7 @@ async def outcome(stores: RunStores, claim: Claim) -> bool:
 
 
 async def test_commits_of_one_thread_by_processes_leave_no_gap(
-    stores: PostgresRunStores, elsewhere: PostgresRunStores
+    stores: OpenedRuns, elsewhere: OpenedRuns
 ) -> None:
     async def say(by: RunStores, name: str) -> None:
         events = (CanonicalEventDraft(scopes=(EventScope.thread("t"),), event_kind="Said"),)
@@ -701,9 +411,7 @@ async def test_commits_of_one_thread_by_processes_leave_no_gap(
     assert [one.sequences["thread:t"] for one in page.events] == list(range(1, 61))
 
 
-async def test_threads_do_not_become_each_others_ancestors(
-    stores: PostgresRunStores, elsewhere: PostgresRunStores
-) -> None:
+async def test_threads_do_not_become_each_others_ancestors(stores: OpenedRuns, elsewhere: OpenedRuns) -> None:
     for name in ("a", "b"):
         await given.a_thread(stores, name)
     one, other = [await stores.threads.load_thread(name) for name in ("a", "b")]
@@ -723,7 +431,3 @@ async def saved(stores: RunStores, thread: Any) -> bool:
     except InvalidRecord:
         return False
     return True
-
-
-def test_a_name_is_quoted_as_sql_asks() -> None:
-    assert quoted('a "b" c') == '"a ""b"" c"'

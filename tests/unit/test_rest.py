@@ -18,7 +18,7 @@ from postroom.http_api.rest.refusals import MAIL, codes_by_status
 from postroom.http_api.rest.routes import rest_paths
 from postroom.mail.desk import Rules
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
-from postroom.stores.memory import MemoryStore
+from postroom.stores.sqlite import SqliteStore
 from rest_room import LIMIT, OPERATOR, Edge, all_names, arguments_of, opened
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "postroom"
@@ -102,7 +102,7 @@ async def test_a_refusal_that_may_pass_says_when_to_come_again(edge: Edge) -> No
     reply = await edge.ask("health_check", headers={"X-Request-Id": "mine"})
     assert_problem(reply, 503, "store_unavailable")
     assert (reply.headers["retry-after"], reply.headers["x-request-id"]) == ("1", "mine")
-    edge.store = MemoryStore()  # for the fixture's end
+    edge.store = SqliteStore.in_memory()  # for the fixture's end
 
 
 @pytest.mark.parametrize(

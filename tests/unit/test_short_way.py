@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -339,3 +341,38 @@ async def test_a_failure_inside_tells_the_same_but_for_its_reference(
         assert "secret" not in json.dumps(body)
         found.append(json.loads(json.dumps(body).replace(reference, "")))
     assert found[0] == found[1]
+
+
+def test_what_a_server_loads_to_listen_holds_neither_the_sdk_nor_pictures() -> None:
+    code = "import sys, postroom.app.serve; print(sorted({'mcp', 'mcp_types', 'PIL'} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+async def test_those_who_come_first_together_are_served_by_one_server() -> None:
+    made = []
+    edge = Edge()
+
+    def make() -> McpOverHttp:
+        made.append(McpOverHttp(edge.mcp, max_request_bytes=LIMIT))
+        return made[-1]
+
+    lazy = LoadedOnUse(make)
+    async with (
+        asyncio.TaskGroup() as group,
+        httpx2.AsyncClient(transport=httpx2.ASGITransport(app=lazy), base_url=BASE, headers=BOTH) as client,
+    ):
+        group.create_task(lazy.run())
+        asking = [group.create_task(client.post("/mcp", json=asked())) for _ in range(5)]
+        assert [(await one).status_code for one in asking] == [200] * 5
+        lazy.end()
+    assert len(made) == 1
+    edge.close()
+
+
+async def test_a_server_that_nobody_asked_in_mcp_stops_at_once() -> None:
+    lazy = LoadedOnUse(lambda: pytest.fail("nobody asked"))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(lazy.run())
+        lazy.end_listening()
+        lazy.end()

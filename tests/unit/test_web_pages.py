@@ -14,7 +14,6 @@ from postroom.contracts.errors import InvalidName, StoreUnavailable, UnknownMess
 from postroom.contracts.mail import Attachment
 from postroom.contracts.waking import Handling
 from postroom.mail.query import parse_query
-from postroom.stores.memory import MemoryStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.web import error_page, page_routes, reading
 from postroom.web.assets import asset_link
@@ -150,7 +149,9 @@ def fill(writes):
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request, tmp_path):
-    made = MemoryStore() if request.param == "memory" else SqliteStore.open(tmp_path / "postroom.db")
+    made = (
+        SqliteStore.in_memory() if request.param == "memory" else SqliteStore.open(tmp_path / "postroom.db")
+    )
     yield made
     made.close()
 

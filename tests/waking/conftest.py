@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from postroom.stores.memory import MemoryRunStores, MemoryStore
+from postroom.stores.memory import MemoryRunStores
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from waking_room import Room
@@ -15,7 +15,7 @@ from waking_room import Room
 @pytest.fixture(params=["memory", "sqlite"])
 def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock):
     if request.param == "memory":
-        yield MemoryStore(), None
+        yield SqliteStore.in_memory(), None
         return
     held = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
     yield held, held.runs

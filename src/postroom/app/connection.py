@@ -26,6 +26,8 @@ QUEUE: Final = 1024
 """Connections that wait in the system to be accepted; a crowd of agents may come at once."""
 LONGEST_HEAD: Final = 64 << 10
 """Bytes that the address and headers of a request may have; as many may stand between pieces of a body."""
+_AT_ONCE: Final = 8 << 10
+"""Bytes that the parser is given at once: so many may come uncounted behind what was whole."""
 MOST_BEHIND: Final = 32
 """Requests that may wait behind one that is served."""
 
@@ -85,9 +87,9 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, no more at once than may still be unfinished, and wait for what is still owed."""
+        """Take what came, in pieces, no more than may be unfinished; wait for what is still owed."""
         while data and not self._is_deaf and not self.transport.is_closing():
-            allowed = LONGEST_HEAD - self._unfinished
+            allowed = min(LONGEST_HEAD - self._unfinished, _AT_ONCE)
             piece, data = data[:allowed], data[allowed:]
             self._unfinished += len(piece)
             super().data_received(piece)

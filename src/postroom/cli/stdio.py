@@ -37,7 +37,7 @@ GRACE: Final = timedelta(milliseconds=500)
 UNWIND: Final = timedelta(seconds=2)
 
 
-class _Errand:
+class PendingRequest:
     """One message on its way, with what is still owed for it."""
 
     def __init__(self, message: Message) -> None:
@@ -70,8 +70,8 @@ class Proxy:
         self._log = log
         self._limit = limit
         self._changed = threading.Condition()
-        self._waiting: deque[_Errand] = deque()
-        self._running: list[_Errand] = []
+        self._waiting: deque[PendingRequest] = deque()
+        self._running: list[PendingRequest] = []
         self._handshake = False
         self._version = ""
         self._modern = False
@@ -90,19 +90,19 @@ class Proxy:
         with self._changed:
             if message.version:
                 self._version, self._modern = message.version, True
-            self._waiting.append(_Errand(message))
+            self._waiting.append(PendingRequest(message))
             self._start_what_fits()
 
     def finish(self, *, grace: timedelta = GRACE) -> None:
         """Break off what is open and return when it is gone; plain requests are given `grace`."""
         with self._changed:
-            for errand in self._running:
-                if errand.streams:
-                    errand.drop()
+            for request in self._running:
+                if request.streams:
+                    request.drop()
             self._changed.wait_for(self._is_idle, grace.total_seconds())
             self._waiting.clear()
-            for errand in self._running:
-                errand.drop()
+            for request in self._running:
+                request.drop()
             self._changed.wait_for(self._is_idle, UNWIND.total_seconds())
 
     def _is_idle(self) -> bool:
@@ -110,10 +110,10 @@ class Proxy:
 
     def _start_what_fits(self) -> None:
         while self._waiting and len(self._running) < self._limit and not self._handshake:
-            errand = self._waiting.popleft()
-            self._handshake = errand.message.method == "initialize"
-            self._running.append(errand)
-            threading.Thread(target=self._run, args=(errand,), daemon=True).start()
+            request = self._waiting.popleft()
+            self._handshake = request.message.method == "initialize"
+            self._running.append(request)
+            threading.Thread(target=self._run, args=(request,), daemon=True).start()
 
     def _cancel(self, message: Message) -> bool:
         """Drop the request that is named; say whether nothing is left to forward.
@@ -122,45 +122,45 @@ class Proxy:
         """
         wanted = protocol.key_of(message.cancels)
         with self._changed:
-            errand = next((one for one in [*self._waiting, *self._running] if wanted in one.owed), None)
-            if errand is None:
+            request = next((one for one in [*self._waiting, *self._running] if wanted in one.owed), None)
+            if request is None:
                 return self._modern
-            errand.drop()
-            if errand in self._waiting:
-                self._waiting.remove(errand)
+            request.drop()
+            if request in self._waiting:
+                self._waiting.remove(request)
                 return True
-            return bool(errand.message.version)
+            return bool(request.message.version)
 
-    def _run(self, errand: _Errand) -> None:
+    def _run(self, request: PendingRequest) -> None:
         try:
-            self._forward(errand)
+            self._forward(request)
         except PostroomError as error:
-            self._fail(errand, error)
+            self._fail(request, error)
         except Exception as error:  # the edge around one request: the client is answered, the proxy stays
             self._log(traceback.format_exc())
-            self._fail(errand, PostroomError(f"the proxy failed: {error!r}"))
+            self._fail(request, PostroomError(f"the proxy failed: {error!r}"))
         finally:
             with self._changed:
-                self._running.remove(errand)
-                if errand.message.method == "initialize":
+                self._running.remove(request)
+                if request.message.method == "initialize":
                     self._handshake = False
                 self._start_what_fits()
                 self._changed.notify_all()
 
-    def _forward(self, errand: _Errand) -> None:
+    def _forward(self, request: PendingRequest) -> None:
         endpoint = self._locate()
-        errand.exchange = exchange = Exchange(endpoint, timeout=SILENCE)
-        if errand.dropped:
+        request.exchange = exchange = Exchange(endpoint, timeout=SILENCE)
+        if request.dropped:
             return
         try:
             call = Call(
-                path=endpoint.mcp_path, body=errand.message.body, headers=self._headers(errand.message)
+                path=endpoint.mcp_path, body=request.message.body, headers=self._headers(request.message)
             )
             response = exchange.send(call)
             if response.status == 200 and content_type(response) == "text/event-stream":
-                self._stream(errand, endpoint, response)
+                self._stream(request, endpoint, response)
             else:
-                self._whole(errand, endpoint, response)
+                self._whole(request, endpoint, response)
         finally:
             exchange.close()
 
@@ -174,42 +174,44 @@ class Proxy:
             headers["MCP-Protocol-Version"] = self._version
         return headers
 
-    def _stream(self, errand: _Errand, endpoint: Endpoint, response: http.client.HTTPResponse) -> None:
-        errand.streams = True
+    def _stream(
+        self, request: PendingRequest, endpoint: Endpoint, response: http.client.HTTPResponse
+    ) -> None:
+        request.streams = True
         try:
             for data in events(response.read1):
-                self._deliver(errand, json.loads(data), data.encode())
-                if errand.message.awaits and not errand.owed:
+                self._deliver(request, json.loads(data), data.encode())
+                if request.message.awaits and not request.owed:
                     return
         except ValueError as error:
             raise PostroomError("the server sent an event that is not JSON") from error
         except (OSError, http.client.HTTPException) as error:
             raise unavailable(endpoint, error) from error
-        if errand.owed:
+        if request.owed:
             raise ServerUnavailable("the server ended the stream before its answer", value=endpoint.url)
 
-    def _whole(self, errand: _Errand, endpoint: Endpoint, response: http.client.HTTPResponse) -> None:
+    def _whole(self, request: PendingRequest, endpoint: Endpoint, response: http.client.HTTPResponse) -> None:
         kind = content_type(response)
         reply = Reply(status=response.status, content_type=kind, body=whole_body(endpoint, response))
         document = reply.json()
-        if errand.owed and protocol.answered(document):
-            self._deliver(errand, document, reply.body)
+        if request.owed and protocol.answered(document):
+            self._deliver(request, document, reply.body)
         elif not 200 <= reply.status < 300:
             raise refused(reply)
-        if errand.owed:
+        if request.owed:
             raise PostroomError(
                 f"the server took the request with status {reply.status} and did not answer it"
             )
 
-    def _deliver(self, errand: _Errand, document: object, raw: bytes) -> None:
+    def _deliver(self, request: PendingRequest, document: object, raw: bytes) -> None:
         """Write one document of the server as one line, and strike off what it answers."""
-        if _lacks_id(document) and len(errand.message.awaits) == 1 and isinstance(document, dict):
-            document = {**document, "id": errand.message.awaits[0]}
+        if _lacks_id(document) and len(request.message.awaits) == 1 and isinstance(document, dict):
+            document = {**document, "id": request.message.awaits[0]}
             raw = protocol.compact(document)
-        if errand.message.method == "initialize":
+        if request.message.method == "initialize":
             self._settle(document)
-        errand.owed -= {protocol.key_of(named) for named in protocol.answered(document)}
-        if not errand.dropped:
+        request.owed -= {protocol.key_of(named) for named in protocol.answered(document)}
+        if not request.dropped:
             self._write(protocol.compact(document) if b"\n" in raw or b"\r" in raw else raw)
 
     def _settle(self, document: object) -> None:
@@ -218,15 +220,15 @@ class Proxy:
         if isinstance(version, str):
             self._version, self._modern = protocol.header_value(version), False
 
-    def _fail(self, errand: _Errand, error: PostroomError) -> None:
-        if errand.dropped:
+    def _fail(self, request: PendingRequest, error: PostroomError) -> None:
+        if request.dropped:
             return
-        if not errand.owed:
-            self._log(f"{errand.message.method or 'message'} was not delivered: {error.message}")
+        if not request.owed:
+            self._log(f"{request.message.method or 'message'} was not delivered: {error.message}")
             return
-        owed = tuple(named for named in errand.message.awaits if protocol.key_of(named) in errand.owed)
+        owed = tuple(named for named in request.message.awaits if protocol.key_of(named) in request.owed)
         text = f"{error.message}; {error.remedy}" if error.remedy else error.message
-        left = Message(body=b"", awaits=owed, batch=errand.message.batch)
+        left = Message(body=b"", awaits=owed, batch=request.message.batch)
         self._write(protocol.failures(left, protocol.SERVER_FAILURE, text, error.as_dict()))
 
 

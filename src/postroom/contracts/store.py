@@ -391,10 +391,7 @@ class MailStore(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Let reads that begin after this returns see every message written so far in search and threads.
-
-        A store may bring `search` and `threads` up to date after it has answered a writer.
-        """
+        """Let reads that begin after this returns see every message written so far in search and threads."""
         ...
 
     async def probe(self) -> None:

@@ -33,6 +33,7 @@ from postroom.mail.desk import Caller, Desk, LoadedAttachment, Rules, token_hash
 from postroom.mail.git_identity import read_git_identity
 from postroom.mail.granting import refuse_beyond, within
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
+from postroom.mail.locking import projects_of
 from postroom.mail.notifying import ChangeNotifier
 from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.projects import checked_path, find_project, spelling
@@ -175,7 +176,9 @@ class Mail:
         """
 
         def change(tx: MailWrites) -> bool:
-            agent = find_agent(tx, find_project(tx, project_key), agent_name)
+            project = find_project(tx, project_key)
+            tx.lock_projects([project.id])
+            agent = find_agent(tx, project, agent_name)
             if runner is None:
                 return tx.drop_runner(agent.id, now=now)
             known = tx.runner(agent.id) is not None
@@ -222,6 +225,7 @@ class Mail:
         purges = (self._changes + 1) % PURGE_EVERY == 0
 
         def change(tx: MailWrites) -> Any:
+            tx.lock_projects(projects_of(tx, command))
             if place is None:
                 return self._run(operation, tx, command, caller, loaded)
             if (before := self._answer_before(tx, place, command, caller)) is not None:

@@ -20,8 +20,15 @@ _DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
 
 
 def encode(value: object) -> str:
-    """Return a record, or plain JSON data, as JSON text."""
-    return _ENCODER.encode(value).decode()
+    """Return a record, or plain JSON data, as JSON text.
+
+    Raises:
+        InvalidRecord: it holds half a character, which no text may.
+    """
+    try:
+        return _ENCODER.encode(value).decode()
+    except UnicodeEncodeError as error:
+        raise InvalidRecord(f"text with half a character cannot be stored: {error}") from error
 
 
 def decode(kind: type[T], text: str | bytes, *, where: str) -> T:

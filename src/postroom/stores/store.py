@@ -5,7 +5,6 @@ again without it. Whoever asked for that very row learns it.
 """
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,12 +14,14 @@ from typing_extensions import override
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StaleClaim, StoreCorrupt
-from postroom.contracts.run_tables import EventTables, OutboxTables, RunTables
-from postroom.contracts.store import MailWrites
-from postroom.contracts.tables import ChatTables
 from postroom.contracts.transactions import Outline, Store, Transaction
 from postroom.stores.changes import ChangeNotifier
+from postroom.stores.chats import SqlChatTables
 from postroom.stores.engine import Engine
+from postroom.stores.mail import MailTables
+from postroom.stores.runs.events import EventTables
+from postroom.stores.runs.outbox import OutboxTables
+from postroom.stores.runs.tables import RunTables
 from postroom.stores.sql_transaction import SqlTransaction
 
 T = TypeVar("T")
@@ -28,51 +29,39 @@ T = TypeVar("T")
 _LOG = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tables:
-    """How the parts of a transaction are made: each from its statements, its instant and its telling."""
-
-    mail: Callable[["OpenTransaction"], MailWrites]
-    runs: Callable[["OpenTransaction"], RunTables]
-    chats: Callable[["OpenTransaction"], ChatTables]
-    events: Callable[["OpenTransaction"], EventTables]
-    outbox: Callable[["OpenTransaction"], OutboxTables]
-
-
 class OpenTransaction(Transaction):
     """One run of a change or a look; its parts are made when they are first asked for."""
 
-    def __init__(self, sql: SqlTransaction, clock: Clock, tables: Tables) -> None:
+    def __init__(self, sql: SqlTransaction, clock: Clock) -> None:
         self.sql = sql
         self.topics: set[str] = set()
         self._clock = clock
-        self._tables = tables
         self._now: int | None = None
 
     @cached_property
-    def mail(self) -> MailWrites:
+    def mail(self) -> MailTables:
         """Projects, agents, messages, reservations and what belongs to them."""
-        return self._tables.mail(self)
+        return MailTables(self.sql)
 
     @cached_property
     def runs(self) -> RunTables:
         """Threads, runs, messages, dispatches and what waits for them."""
-        return self._tables.runs(self)
+        return RunTables(self.sql, self.now, self.tell)
 
     @cached_property
-    def chats(self) -> ChatTables:
+    def chats(self) -> SqlChatTables:
         """What the chat gateway keeps."""
-        return self._tables.chats(self)
+        return SqlChatTables(self.sql)
 
     @cached_property
     def events(self) -> EventTables:
         """The event log."""
-        return self._tables.events(self)
+        return EventTables(self.sql, self.now, self.tell)
 
     @cached_property
     def outbox(self) -> OutboxTables:
         """Effects outside the database."""
-        return self._tables.outbox(self)
+        return OutboxTables(self.sql, self.now)
 
     @override
     def now(self) -> int:
@@ -94,9 +83,8 @@ class OpenTransaction(Transaction):
 class SqlStore(Store):
     """The store over an engine."""
 
-    def __init__(self, engine: Engine, tables: Tables, changes: ChangeNotifier | None = None) -> None:
+    def __init__(self, engine: Engine, changes: ChangeNotifier | None = None) -> None:
         self.engine = engine
-        self._tables = tables
         self._changes = changes or ChangeNotifier()
 
     @property
@@ -117,7 +105,7 @@ class SqlStore(Store):
     @override
     async def read(self, look: Callable[[Transaction], T]) -> T:
         return await self._without_corrupt_rows(
-            lambda: self.engine.read(lambda sql: look(OpenTransaction(sql, self.clock, self._tables)))
+            lambda: self.engine.read(lambda sql: look(OpenTransaction(sql, self.clock)))
         )
 
     @override
@@ -125,7 +113,7 @@ class SqlStore(Store):
         topics: set[str] = set()
 
         def run(sql: SqlTransaction) -> T | StaleClaim:
-            tx = OpenTransaction(sql, self.clock, self._tables)
+            tx = OpenTransaction(sql, self.clock)
             done = change(tx)
             topics.clear()  # what an earlier run of it told was undone with it
             topics.update(tx.topics)

@@ -10,6 +10,7 @@ import signal
 from contextlib import ExitStack
 from dataclasses import replace
 
+import psutil
 import structlog
 
 from postroom.concurrency import Tasks
@@ -26,7 +27,7 @@ async def end_all(
     machine: Machine, wanted: Wanted, limits: CommandLimits, timer: Timer
 ) -> tuple[tuple[Seen, ...], tuple[Seen, ...]]:
     """End every wanted process; return those that were found and those that are still alive."""
-    found: dict[tuple[int, int], Seen] = {}
+    found: dict[psutil.Process, Seen] = {}
     left: tuple[Seen, ...] = ()
     for wish, patience in (
         (signal.SIGTERM, milliseconds(limits.grace)),
@@ -53,23 +54,25 @@ class _Round:
         wanted: Wanted,
         wish: signal.Signals,
         timer: Timer,
-        found: dict[tuple[int, int], Seen],
+        found: dict[psutil.Process, Seen],
     ) -> None:
         self._machine = machine
         self._wanted = wanted
         self._wish = wish
         self._timer = timer
         self._found = found
-        self._asked: set[tuple[int, int]] = set()
+        self._asked: set[psutil.Process] = set()
 
     async def end(self, tasks: Tasks, alarm: "asyncio.Task[None]") -> tuple[Seen, ...]:
         """Return the processes that are left."""
+        is_signalled = False  # a look may take longer than the patience: the signal is sent all the same
         while True:
             left = await self._look()
-            if left == () or alarm.done():
+            if left == () or (is_signalled and alarm.done()):
                 return self._known() if left is None else left
             with ExitStack() as opened:
                 told = await asyncio.to_thread(self._sent, left, opened)
+                is_signalled = True
                 wait = self._timer.sleep(POLL_MS) if told is None else _all_ended(told, opened)
                 ended = tasks.start(wait, name="their end")
                 await asyncio.wait((alarm, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -82,7 +85,7 @@ class _Round:
         except OSError as error:
             _LOG.warning("command.processes_not_seen", reason=str(error))
             return None
-        self._found.update({one.key: one for one in left})
+        self._found.update({one.process: one for one in left})
         return left
 
     def _known(self) -> tuple[Seen, ...]:
@@ -98,8 +101,8 @@ class _Round:
             if self._wanted.leader is not None:
                 kill_group(self._wanted.leader, self._wish)
             return None
-        new = [one for one in left if one.key not in self._asked or self._wish is signal.SIGKILL]
-        self._asked.update(one.key for one in new)
+        new = [one for one in left if one.process not in self._asked or self._wish is signal.SIGKILL]
+        self._asked.update(one.process for one in new)
         return _sent(self._machine, new, self._wish, opened)
 
 

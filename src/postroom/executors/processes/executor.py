@@ -30,7 +30,7 @@ from postroom.executors.processes.orphans import Orphan
 from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.executors.processes.starting import program_of
 
-_MARGIN_MS = 1_000
+_MARGIN_MS = 2_000  # for the looks at processes, on a machine under load
 
 
 class Finished(Protocol):

@@ -1,6 +1,6 @@
 """Finds processes of this machine by group, session, parent or marker, and signals them; psutil sees them.
 
-A process is told from a later one with the same number by the instant at which it was started.
+psutil tells a process from a later one with the same pid by the instant at which it was started.
 
 Everything here blocks for some milliseconds: call it outside of the event loop.
 """
@@ -21,18 +21,13 @@ _DEAD: Final = {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A process as it was seen; `started` is in hundredths of a second, 0 for unknown."""
+    """A process as it was seen; `process` is its identity, None when it was not seen."""
 
     pid: int
     parent: int = 0
     group: int = 0
     session: int = 0
-    started: int = 0
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """The identity of the process, also after its parent has ended."""
-        return (self.pid, self.started)
+    process: psutil.Process | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,18 +36,16 @@ class Wanted:
 
     leader: int | None = None
     variables: tuple[tuple[str, str], ...] = ()
-    since: int = 0
-    """The variables of processes that were started before are not read, which costs most."""
-    known: frozenset[tuple[int, int]] = frozenset()
-    """Seen before, by `Seen.key`: the system forgets whose child a process was when the parent ends."""
+    known: frozenset[psutil.Process] = frozenset()
+    """Seen before: the system forgets whose child a process was when the parent ends."""
 
     def includes(self, one: Seen) -> bool:
         """Return whether a process is wanted by itself, and not only as a child of another."""
         if self.leader is not None and self.leader in (one.pid, one.group, one.session):
             return True
-        if one.key in self.known:
+        if one.process in self.known:
             return True
-        return bool(self.variables) and one.started >= self.since and self._marks(environment_of(one.pid))
+        return bool(self.variables) and self._marks(environment_of(one))
 
     def _marks(self, environment: dict[str, str]) -> bool:
         return all(environment.get(name) == value for name, value in self.variables)
@@ -112,15 +105,29 @@ class Machine:
         """Reap zombies that became children of this process, as the first one of a container."""
         for one in processes:
             ended = _look(one.pid, even_ended=True)
-            if ended is not None and ended.key == one.key and ended.parent == os.getpid():
+            if ended is not None and ended.process == one.process and ended.parent == os.getpid():
                 with suppress(ChildProcessError):
                     os.waitpid(one.pid, os.WNOHANG)
 
     def marked(self, name: str) -> Iterable[dict[str, str]]:
         """Yield the environment of every process that has this variable."""
         for one in _all():
-            if name in (environment := environment_of(one.pid)):
+            if name in (environment := environment_of(one)):
                 yield environment
+
+
+def started_at(pid: int) -> int:
+    """Return when a process was started, in hundredths of a second; 0 when there is no such process.
+
+    The same for every server that asks: setting the wall clock does not change it.
+    """
+    try:
+        seconds: float = psutil.Process(pid).create_time()
+    except psutil.Error:
+        return 0
+    if psutil.LINUX:  # psutil adds the boot time, which follows the wall clock there
+        seconds -= psutil.boot_time()
+    return round(seconds * 100)
 
 
 def boot_id() -> str:
@@ -151,10 +158,10 @@ def kill_group(leader: int, wish: signal.Signals = signal.SIGKILL) -> None:
         os.killpg(leader, wish)
 
 
-def environment_of(pid: int) -> dict[str, str]:
+def environment_of(one: Seen) -> dict[str, str]:
     """Return the variables of a process; none when they cannot be read."""
     try:
-        return dict(psutil.Process(pid).environ())
+        return {} if one.process is None else dict(one.process.environ())
     except psutil.Error:  # it has ended, or is another user's
         return {}
 
@@ -176,7 +183,7 @@ def _look(pid: int, *, even_ended: bool = False) -> Seen | None:
                 parent=process.ppid(),
                 group=os.getpgid(pid),
                 session=os.getsid(pid),
-                started=_started(process),
+                process=process,
             )
     except (psutil.Error, ProcessLookupError, PermissionError):
         return None
@@ -184,16 +191,8 @@ def _look(pid: int, *, even_ended: bool = False) -> Seen | None:
 
 def _refuse_other(process: Seen) -> None:
     now = _look(process.pid)
-    if now is None or now.key != process.key:
+    if now is None or now.process != process.process:
         raise ProcessLookupError(process.pid)
-
-
-def _started(process: psutil.Process) -> int:
-    """Return when a process was started; setting the wall clock does not change it."""
-    # psutil adds the boot time on Linux, where it follows the clock.
-    since = psutil.boot_time() if psutil.LINUX else 0.0
-    seconds: float = process.create_time() - since
-    return round(seconds * 100)
 
 
 def _line_of(pid: int, there: dict[int, Seen]) -> frozenset[int]:

@@ -70,12 +70,11 @@ class ProcessRunner:
             raise ConfigError("programs as agents need process groups", remedy="run it on Linux or macOS")
         if not house.strip() or "\0" in house or not folder.is_absolute():
             raise ConfigError("programs as agents need a house's name and an absolute folder", value=house)
-        machine = Machine()
         return cls(
             clock=clock or SystemClock(),
             timer=timer or SystemTimer(),
-            machine=machine,
-            records=Records(folder, machine),
+            machine=Machine(),
+            records=Records(folder),
             limits=limits or CommandLimits(),
             house=house,
             server=dict(server),
@@ -123,11 +122,11 @@ class Program:
         if active.stop.is_ending:
             return None
         try:
-            process, since = await asyncio.to_thread(self._started, launch)
+            process = await asyncio.to_thread(self._started, launch)
         except PostroomError:
             await self._forget()
             raise
-        supervision = Supervision(process, self._watch(since), active.stop, talk=talk, errors=errors)
+        supervision = Supervision(process, self._watch(), active.stop, talk=talk, errors=errors)
         ended = await supervision.end()
         if ended.left:
             pids = [one.pid for one in ended.left]
@@ -140,7 +139,7 @@ class Program:
         """Remove the note of the program: none of its processes is left."""
         await asyncio.to_thread(self._with.records.remove, self._work.active.instance)
 
-    def _started(self, launch: Launch) -> "tuple[subprocess.Popen[bytes], int]":
+    def _started(self, launch: Launch) -> "subprocess.Popen[bytes]":
         identity, records = self._work.active.identity, self._with.records
         with notes_kept():
             record = records.begin(
@@ -151,12 +150,12 @@ class Program:
             )
         process = started(launch)
         try:
-            return process, records.has_started(record, process.pid)
+            records.has_started(record, process.pid)
         except OSError as error:  # it runs: its marker alone tells it then
             _LOG.warning("command.pid_not_noted", run_id=identity.run_id, reason=str(error))
-            return process, 0
+        return process
 
-    def _watch(self, since: int) -> Watch:
+    def _watch(self) -> Watch:
         return Watch(
             runner=self._work.runner,
             limits=self._with.limits,
@@ -164,7 +163,6 @@ class Program:
             timer=self._with.timer,
             machine=self._with.machine,
             marks=tuple((name, self._marks[name]) for name in (HOUSE, INSTANCE)),
-            since=since,
         )
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from postroom.executors.processes.machine import Machine, boot_id
+from postroom.executors.processes.machine import Machine, boot_id, started_at
 from postroom.executors.processes.starting import write_private
 
 _LOG = structlog.get_logger(__name__)
@@ -44,16 +44,16 @@ class Record:
         return self.owner_pid != os.getpid() and self._is(machine, self.owner_pid, self.owner_started)
 
     def _is(self, machine: Machine, pid: int | None, started: int) -> bool:
-        seen = machine.look(pid) if pid is not None and started else None
-        return seen is not None and seen.started == started and self.boot == boot_id()
+        if pid is None or not started or self.boot != boot_id():
+            return False
+        return machine.look(pid) is not None and started_at(pid) == started
 
 
 class Records:
     """The notes of one house in its folder."""
 
-    def __init__(self, folder: Path, machine: Machine) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._machine = machine
 
     def prepare(self) -> None:
         """Make the folder, readable by its owner alone."""
@@ -67,7 +67,6 @@ class Records:
     def begin(self, *, instance: str, house: str, run_id: str, dispatch_id: str) -> Record:
         """Note that a program is about to be started."""
         self.prepare()
-        here = self._machine.look(os.getpid())
         record = Record(
             instance=instance,
             house=house,
@@ -75,17 +74,14 @@ class Records:
             dispatch_id=dispatch_id,
             boot=boot_id(),
             owner_pid=os.getpid(),
-            owner_started=here.started if here else 0,
+            owner_started=started_at(os.getpid()),
         )
         self._write(record)
         return record
 
-    def has_started(self, record: Record, pid: int) -> int:
-        """Note the process, and return when it was started; 0 for unknown."""
-        seen = self._machine.look(pid, even_ended=True)
-        started = seen.started if seen else 0
-        self._write(replace(record, pid=pid, started=started))
-        return started
+    def has_started(self, record: Record, pid: int) -> None:
+        """Note which process the program is."""
+        self._write(replace(record, pid=pid, started=started_at(pid)))
 
     def remove(self, instance: str) -> None:
         """Remove the note and the prompt of a program; harmless when repeated.

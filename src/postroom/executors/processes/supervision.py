@@ -43,8 +43,6 @@ class Watch:
     timer: Timer
     machine: Machine
     marks: tuple[tuple[str, str], ...]
-    since: int
-    """When the program was started; 0 for unknown."""
 
 
 class Talk(Protocol):
@@ -118,7 +116,7 @@ class Supervision:
         if not exited.is_set():
             await self._talk.part(exited)
         watch = self._watch
-        wanted = Wanted(leader=self._process.pid, variables=watch.marks, since=watch.since)
+        wanted = Wanted(leader=self._process.pid, variables=watch.marks)
         _, left = await end_all(watch.machine, wanted, watch.limits, watch.timer)
         if not left and not await self._has_exited(tasks, gone):
             left = (Seen(pid=self._process.pid),)

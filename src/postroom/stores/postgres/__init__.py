@@ -1,6 +1,5 @@
-"""Runs on PostgreSQL: many processes and machines on one database. Needs the extra `postroom[postgres]`."""
+"""The store on PostgreSQL, for many processes and machines. Needs the extra `postroom[postgres]`."""
 
-from postroom.stores.postgres.live import PostgresLiveChannels
-from postroom.stores.postgres.run_stores import PostgresRunStores
+from postroom.stores.postgres.store import PostgresStore
 
-__all__ = ["PostgresLiveChannels", "PostgresRunStores"]
+__all__ = ["PostgresStore"]

@@ -6,7 +6,7 @@ register anew.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from uuid import uuid4
 
@@ -23,11 +23,11 @@ from postroom.contracts.live import (
     LiveRunCommand,
     LiveRunTarget,
 )
-from postroom.stores.postgres import rows
-from postroom.stores.postgres.driver import Row
-from postroom.stores.postgres.hints import about
-from postroom.stores.postgres.run_stores import PostgresRunStores
+from postroom.stores.codec import encode
+from postroom.stores.postgres.sql_transaction import PostgresTransaction
 from postroom.stores.postgres.statements import load_statements
+from postroom.stores.sql_transaction import Row, SqlTransaction
+from postroom.stores.store import SqlStore
 from postroom.stores.subscription import Subscription
 
 _LOG = structlog.get_logger(__name__)
@@ -48,19 +48,16 @@ class PostgresLiveChannels:
     A sender waits at most `accept_within_ms` for the receipts; what was not taken up by then is withdrawn.
     """
 
-    def __init__(
-        self, stores: PostgresRunStores, *, timer: Timer | None = None, accept_within_ms: int = 5_000
-    ) -> None:
-        self._database = stores.place.database
-        self._hints = stores.place.hints
+    def __init__(self, store: SqlStore, *, timer: Timer | None = None, accept_within_ms: int = 5_000) -> None:
+        self._engine = store.engine
+        self._changes = store.changes
         self._timer: Timer = timer or SystemTimer()
         self._accept_within_ms = accept_within_ms
         self._process_id = uuid4().hex
         self._tasks = Tasks("live channels")
         self._timers = Tasks("live timers")
         self._serving = False
-        self._word = about("l", self._process_id)
-        self._called = self._hints.hear(self._word)
+        self._called = self._changes.listen(_process(self._process_id))
         self._listening: dict[str, Subscription] = {}
         self._gone: set[str] = set()
         self._settled: dict[int, bool] = {}
@@ -69,11 +66,9 @@ class PostgresLiveChannels:
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
         """Hand a command to every listener it is for; delivered when one accepted it."""
-        delivery_id, body = uuid4().hex, rows.body(command)
-        with self._hints.heard(about("d", delivery_id)) as settled:
-            sent = await self._database.write(
-                _SQL["send"], delivery_id, body, *_names(target), self._accept_within_ms
-            )
+        delivery_id, body = uuid4().hex, encode(command)
+        with self._changes.listen(_delivery(delivery_id)) as settled:
+            sent = await self._write("send", delivery_id, body, *_names(target), self._accept_within_ms)
             if not sent:
                 return LiveDeliveryOutcome.NO_SUBSCRIBER
             self._call(sent)
@@ -84,7 +79,7 @@ class PostgresLiveChannels:
                     await settled.wait(LOOK_AFTER)
             finally:
                 late.cancel()
-                ended = await self._database.write(_SQL["withdraw"], delivery_id)
+                ended = await self._write("withdraw", delivery_id)
         self._call([row[1:] for row in ended if row[0] == "taken"])
         accepted = any(row[0] == "accepted" for row in ended)
         return LiveDeliveryOutcome.DELIVERED if accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
@@ -92,9 +87,7 @@ class PostgresLiveChannels:
     async def open(self, target: LiveRunTarget) -> Subscription:
         """Listen for commands to this target from now on; who listened to it before does so no more."""
         subscription = Subscription(uuid4().hex, target, self._forget)
-        await self._database.write(
-            _SQL["register"], subscription.key, self._process_id, *_names(target), _ms(LISTENED_FOR)
-        )
+        await self._write("register", subscription.key, self._process_id, *_names(target), _ms(LISTENED_FOR))
         for former in [one for one in self._listening.values() if one.target == target]:
             former.close()  # one in another process learns it when it is renewed
         self._listening[subscription.key] = subscription
@@ -112,14 +105,23 @@ class PostgresLiveChannels:
             await self._timers.close()
             await self._settle()
             await self._remove()
-            self._hints.forget(self._word, self._called)
+            self._called.close()
 
     def _call(self, processes: Iterable[Row]) -> None:
-        for process_id in {row[0] for row in processes}:
-            self._hints.tell(about("l", process_id))
+        self._tell({_process(row[0]) for row in processes})
+
+    def _tell(self, topics: set[str]) -> None:
+        self._changes.tell(topics)
+        self._engine.share(topics)
+
+    async def _write(self, statement: str, *values: object) -> list[Row]:
+        return await self._engine.write(lambda sql: _rows(sql, statement, values))
+
+    async def _read(self, statement: str, *values: object) -> list[Row]:
+        return await self._engine.read(lambda sql: _rows(sql, statement, values))
 
     async def _unsettled(self, delivery_id: str) -> bool:
-        found = await self._database.read(_SQL["receipts"], delivery_id)
+        found = await self._read("receipts", delivery_id)
         return any(row[0] in ("sent", "taken") for row in found)
 
     async def _serve(self) -> None:
@@ -137,7 +139,7 @@ class PostgresLiveChannels:
         self._serving = False
 
     async def _take(self) -> None:
-        for row in await self._database.write(_SQL["take"], self._process_id):
+        for row in await self._write("take", self._process_id):
             subscription = self._listening.get(row[1])
             command = _command(row)
             if subscription is None or command is None:
@@ -151,7 +153,7 @@ class PostgresLiveChannels:
         """Let go of commands whose senders wait no more."""
         self._in_hand = {place: one for place, one in self._in_hand.items() if not one.settled}
         if self._in_hand:
-            found = await self._database.read(_SQL["waited_for"], list(self._in_hand))
+            found = await self._read("waited_for", list(self._in_hand))
             for place in self._in_hand.keys() - {row[0] for row in found}:
                 self._in_hand[place].drop()
 
@@ -159,15 +161,14 @@ class PostgresLiveChannels:
         if not self._settled:
             return
         settled = dict(self._settled)
-        told = await self._database.write(_SQL["settle"], list(settled), list(settled.values()))
+        told = await self._write("settle", list(settled), list(settled.values()))
         for place in settled:
             del self._settled[place]
-        for (delivery_id,) in told:
-            self._hints.tell(about("d", delivery_id))
+        self._tell({_delivery(delivery_id) for (delivery_id,) in told})
 
     async def _remove(self) -> None:
         if gone := list(self._gone):
-            await self._database.write(_SQL["remove"], gone)
+            await self._write("remove", gone)
             self._gone.difference_update(gone)
 
     async def _renew(self) -> None:
@@ -177,8 +178,8 @@ class PostgresLiveChannels:
             return
         listening = list(self._listening.values())
         names = zip(*(_names(one.target) for one in listening), strict=True)
-        renewed = await self._database.write(
-            _SQL["renew"],
+        renewed = await self._write(
+            "renew",
             self._process_id,
             [one.key for one in listening],
             *map(list, names),
@@ -190,8 +191,8 @@ class PostgresLiveChannels:
                 self._gone.add(listener_id)  # closed while it was renewed
             elif replaced:
                 subscription.close()
-        await self._database.write(_SQL["clear_listeners"], _ms(_FORGOTTEN_AFTER))
-        await self._database.write(_SQL["clear_commands"], _ms(_FORGOTTEN_AFTER))
+        await self._write("clear_listeners", _ms(_FORGOTTEN_AFTER))
+        await self._write("clear_commands", _ms(_FORGOTTEN_AFTER))
         self._renew_at = now + _RENEWED_AFTER.total_seconds()
 
     def _settler(self, place: int) -> Callable[[bool], None]:
@@ -205,6 +206,19 @@ class PostgresLiveChannels:
         self._listening.pop(subscription.key, None)
         self._gone.add(subscription.key)
         self._called.come()
+
+
+def _rows(sql: SqlTransaction, statement: str, values: Sequence[object]) -> list[Row]:
+    assert isinstance(sql, PostgresTransaction)  # noqa: S101 - the tables are of this engine alone
+    return sql.rows(_SQL[statement], values)
+
+
+def _process(process_id: str) -> str:
+    return f"live:{process_id}"
+
+
+def _delivery(delivery_id: str) -> str:
+    return f"delivery:{delivery_id}"
 
 
 def _command(row: Row) -> LiveRunCommand | None:

@@ -1,6 +1,6 @@
 """The statements of one open transaction over a connection to PostgreSQL."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Final
@@ -12,7 +12,7 @@ from postroom.stores.postgres.connection import Answer, Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended
 from postroom.stores.postgres.values import encoded
 from postroom.stores.sql_transaction import Row, SqlTransaction, Values
-from postroom.stores.statements import Dialect, statements
+from postroom.stores.statements import Dialect, Statement, statements
 
 _NONE: Final[Values] = {}
 _LOCK: Final = "SELECT pg_advisory_xact_lock($1::bigint)"
@@ -84,6 +84,14 @@ class PostgresTransaction(SqlTransaction):
         with self._noted():
             self.connection.wait()
         self._locks_are_asked = False
+
+    def rows(self, statement: Statement, values: Sequence[object]) -> list[Row]:
+        """Return the rows of a statement that this engine alone has, with its values in order."""
+        bound = [encoded(value) for value in values]
+        with self._noted():
+            answer = self.connection.send_named(statement, bound)
+        self.wait()
+        return answer.rows
 
     def refuse_failed(self) -> None:
         """Raise what failed, which the one who ran statements may have hidden."""

@@ -1,18 +1,25 @@
-"""Reads `.sql` files: a `-- name` heading, then one statement."""
+"""Statements that this engine alone has: those of live commands, whose tables SQLite does not need."""
 
 import re
 from importlib import resources
+from typing import Final
 
-_HEADING = re.compile(r"^-- ([a-z_]+)$", re.MULTILINE)
-_NOW = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-"""The database's clock in milliseconds; `{now}` stands for it in the files."""
+from postroom.stores.statements import Statement
+
+_HEADING: Final = re.compile(r"^-- ([a-z_]+)$", re.MULTILINE)
+_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 
-def load_statements(name: str) -> dict[str, str]:
-    """Return the statements of `sql/<name>.sql` by their headings."""
-    source = resources.files("postroom.stores.postgres").joinpath("sql", f"{name}.sql")
-    pieces = _HEADING.split(source.read_text(encoding="utf-8"))[1:]
+def load_statements(name: str) -> dict[str, Statement]:
+    """Return the statements of a file by their headings; `{now}` is the database's present instant."""
+    folder = resources.files("postroom.stores.postgres").joinpath("sql")
+    pieces = _HEADING.split(folder.joinpath(f"{name}.sql").read_text(encoding="utf-8"))[1:]
     return {
-        heading: body.strip().replace("{now}", _NOW)
-        for heading, body in zip(pieces[::2], pieces[1::2], strict=True)
+        heading: Statement(
+            name=f"{name}.{heading}",
+            text=text.strip().replace("{now}", _NOW),
+            parameters=(),
+            lists=frozenset(),
+        )
+        for heading, text in zip(pieces[::2], pieces[1::2], strict=True)
     }

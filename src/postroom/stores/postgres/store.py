@@ -5,26 +5,26 @@ from importlib.util import find_spec
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import MissingExtra
 from postroom.stores.changes import ChangeNotifier
-from postroom.stores.chats import SqlChatTables
-from postroom.stores.mail import MailTables
-from postroom.stores.runs.events import EventTables
-from postroom.stores.runs.outbox import OutboxTables
-from postroom.stores.runs.tables import RunTables
-from postroom.stores.store import SqlStore, Tables
+from postroom.stores.store import SqlStore
+from postroom.stores.stores import Stores
 
 
-class PostgresStore:
-    """Opens stores for many processes and machines."""
+class PostgresStore(Stores):
+    """Everything in one schema of a database, for many processes and machines."""
 
-    @staticmethod
+    def __init__(self, store: SqlStore) -> None:
+        super().__init__(store, is_shared=True)
+
+    @classmethod
     def open(
+        cls,
         dsn: str,
         *,
         schema: str = "postroom",
         clock: Clock | None = None,
         readers: int = 4,
         prepare: bool = True,
-    ) -> SqlStore:
+    ) -> "PostgresStore":
         """Connect, bring the schema to the newest state and begin to hear other processes. Blocks.
 
         The store goes by the database's clock, unless `clock` is given. `prepare` is off for a pooler that
@@ -51,13 +51,4 @@ class PostgresStore:
         changes = ChangeNotifier()
         address = Address(dsn=dsn, schema=schema, prepare=prepare)
         engine = PostgresEngine.open(address, clock=clock, readers=readers, changes=changes)
-        return SqlStore(engine, _TABLES, changes)
-
-
-_TABLES = Tables(
-    mail=lambda tx: MailTables(tx.sql),
-    runs=lambda tx: RunTables(tx.sql, tx.now, tx.tell),
-    chats=lambda tx: SqlChatTables(tx.sql),
-    events=lambda tx: EventTables(tx.sql, tx.now, tx.tell),
-    outbox=lambda tx: OutboxTables(tx.sql, tx.now),
-)
+        return cls(SqlStore(engine, changes))

@@ -20,7 +20,7 @@ from postroom.stores.runs.deliveries import delivery_looks
 from postroom.stores.runs.events import WrittenEvent, event_looks
 from postroom.stores.runs.messages import refuse_changed
 from postroom.stores.runs.outbox import WrittenEffect, effect_looks
-from postroom.stores.runs.threads import new_thread, no_parent
+from postroom.stores.runs.threads import new_thread, no_parent, own_ancestor
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +111,8 @@ def thread_before(step: ThreadCommit, found: Found, now: int) -> Thread:
         raise DuplicateRecord(f"message {twice!r} is committed already", value=twice)
     if known is not None:
         return known
+    if step.parent_thread_id == step.thread_id:
+        raise own_ancestor(step.thread_id)
     if step.parent_thread_id is not None and not found["parent",]:
         raise no_parent(step.parent_thread_id)
     return new_thread(step.thread_id, now, step.parent_thread_id)

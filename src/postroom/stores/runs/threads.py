@@ -54,7 +54,7 @@ class Threads(ThreadTables):
         if parent is not None and not above:
             raise no_parent(parent)
         if any(row[0] == thread.id for row in above):
-            raise InvalidRecord(f"thread {thread.id!r} would be its own ancestor", value=thread.id)
+            raise own_ancestor(thread.id)
         self.put(replace(thread, message_count=rows.thread(before[0]).message_count if before else 0))
 
     def put(self, thread: Thread) -> None:
@@ -194,6 +194,11 @@ class Threads(ThreadTables):
 def new_thread(thread_id: str, now: int, parent_thread_id: str | None = None) -> Thread:
     """Return a thread as it is before anything was said."""
     return Thread(id=thread_id, parent_thread_id=parent_thread_id, created_at=now, updated_at=now)
+
+
+def own_ancestor(thread_id: str) -> InvalidRecord:
+    """Return the refusal of a thread below itself."""
+    return InvalidRecord(f"thread {thread_id!r} would be its own ancestor", value=thread_id)
 
 
 def no_parent(thread_id: str) -> UnknownThread:

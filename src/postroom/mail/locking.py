@@ -1,0 +1,49 @@
+"""Which projects a command is about: its change keeps other changes of them out before it looks."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from postroom.contracts.store import MailReads
+from postroom.mail.commands import Command, RecallMessage, ReplyMessage
+from postroom.mail.people import is_persons
+from postroom.mail.projects import PEOPLE_KEY
+
+_TO_BE_MADE = 0
+"""Stands for every project that nobody has made yet."""
+
+
+def projects_of(tx: MailReads, command: Command) -> set[int]:
+    """Return the ids of the projects whose logs, agents or messages a command may change."""
+    return {_project_id(tx, key) for key in _keys(command)} | _projects_of_message(tx, command)
+
+
+def _keys(command: Command) -> Iterator[str]:
+    """Yield the keys of the projects that a command names, by themselves or in addresses."""
+    fields = msgspec.structs.asdict(command)
+    yield fields.get("project_key") or fields.get("human_key") or ""
+    for name in ("to", "cc", "bcc", "requester"):
+        named = fields.get(name) or ()
+        for address in [named] if isinstance(named, str) else named:
+            if is_persons(address):
+                yield PEOPLE_KEY
+            elif "@" in address:
+                yield address.partition("@")[2]
+
+
+def _project_id(tx: MailReads, key: str) -> int:
+    found = tx.project(key)
+    return _TO_BE_MADE if found is None else found.id
+
+
+def _projects_of_message(tx: MailReads, command: Command) -> set[int]:
+    """Return the projects of the message that a command is about; an answer goes to its readers as well."""
+    message_id = getattr(command, "message_id", None)
+    message = tx.message(message_id) if isinstance(message_id, int) else None
+    if message is None:
+        return set()
+    if not isinstance(command, ReplyMessage | RecallMessage):
+        return {message.project_id}
+    readers = [one.agent_id for one in tx.recipients([message.id])[message.id]]
+    agents = tx.agents_by_id([message.sender_id, *readers]).values()
+    return {message.project_id} | {one.project_id for one in agents}

@@ -1,0 +1,15 @@
+"""Run stores whose contents are gone with them: SQLite in memory."""
+
+from postroom.contracts.clock import Clock
+from postroom.stores.runs.ports import SqlRunStores
+from postroom.stores.sqlite import SqliteStore
+
+
+class MemoryRunStores(SqlRunStores):
+    """The ports of runs over a new store in memory."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        kept = SqliteStore.in_memory(clock)
+        super().__init__(kept.store)
+        self.chat = kept.chat
+        """What the chat gateway keeps, in the same place."""

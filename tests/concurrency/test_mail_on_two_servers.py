@@ -1,0 +1,91 @@
+"""Two servers on one database of PostgreSQL: logs without gaps, ids in order, keys answered once, no name twice."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from conformance.postgres_backend import an_empty_schema, postgres_schema
+from conformance.run_backends import postgres_dsn
+from postroom.contracts.errors import PostroomError
+from postroom.mail.service import Mail
+from postroom.stores.mail import StoredMail
+from postroom.stores.postgres.store import PostgresStore
+from postroom.testing import ManualClock
+
+__all__ = ["postgres_dsn", "postgres_schema"]
+
+ROUNDS = 20
+HOMES = ("/one", "/two")
+
+
+@pytest.fixture
+def servers(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tuple[Mail, Mail]]:
+    with an_empty_schema(request, clock) as first:
+        dsn, schema = request.getfixturevalue("postgres_dsn"), request.getfixturevalue("postgres_schema")
+        second = PostgresStore.open(dsn, schema=schema, clock=clock)
+        yield Mail(StoredMail(first), clock), Mail(second, clock)
+        second.close()
+
+
+async def furnished(mail: Mail) -> None:
+    for home in HOMES:
+        await mail.call("ensure_project", {"human_key": home})
+        for name in ("Ada", "Ben"):
+            agent = {"project_key": home, "name": name, "program": "p", "model": "m"}
+            await mail.call("register_agent", agent)
+
+
+async def test_messages_across_projects_leave_no_gap_and_no_order_undone(servers: tuple[Mail, Mail]) -> None:
+    await furnished(servers[0])
+
+    async def send(mail: Mail, home: str, other: str, number: int) -> None:
+        letter = {
+            "project_key": home,
+            "sender_name": "Ada",
+            "to": ["Ben", f"Ben@{other}"],
+            "subject": f"{number}",
+            "body_md": "plum",
+        }
+        await mail.call("send_message", letter)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(ROUNDS):
+            for mail in servers:
+                group.create_task(send(mail, HOMES[0], HOMES[1], number))
+                group.create_task(send(mail, HOMES[1], HOMES[0], number))
+    for project_id in (1, 2):
+        told = await servers[0].store.read(
+            lambda tx, home=project_id: tx.project_events(home, after=0, limit=999)  # type: ignore[misc]
+        )
+        assert [one.seq for one in told] == list(range(1, 3 + 4 * ROUNDS + 1))
+        sent = [one.happening.message_id for one in told if one.happening.message_id is not None]
+        own = await servers[1].store.read(
+            lambda tx, home=project_id: tx.project_messages(home, limit=999)  # type: ignore[misc]
+        )
+        ids = [message.id for message in own]
+        assert [one for one in sent if one in set(ids)] == ids
+
+
+async def test_a_key_is_answered_once_and_a_name_given_once(servers: tuple[Mail, Mail]) -> None:
+    await furnished(servers[0])
+
+    async def outcome(mail: Mail, name: str, arguments: dict[str, Any]) -> object:
+        try:
+            return await mail.call(name, arguments)
+        except PostroomError as error:
+            return type(error)
+
+    agent = {"project_key": "/one", "name": "Cyd", "program": "p", "model": "m"}
+    letter = {"project_key": "/one", "sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}
+    made = await asyncio.gather(*(outcome(mail, "register_agent", agent) for mail in servers * ROUNDS))
+    assert all(isinstance(one, dict) for one in made)
+    keyed = {**letter, "idempotency_key": "k"}
+    sent = await asyncio.gather(*(outcome(mail, "send_message", keyed) for mail in servers * ROUNDS))
+    assert all(one == sent[0] for one in sent)
+    new = await asyncio.gather(
+        *(outcome(mail, "ensure_project", {"human_key": "/three"}) for mail in servers * ROUNDS)
+    )
+    assert all(one == new[0] for one in new)
+    assert len(await servers[0].store.read(lambda tx: tx.projects(limit=9))) == len(HOMES) + 1

@@ -1,0 +1,61 @@
+"""Every statement prepares on both engines, and those with a second text stay few."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+
+from conformance.run_backends import postgres_dsn
+from postgres_schemas import a_schema, postgres_is_there
+from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
+from postroom.stores.statements import second_texts, statements
+
+__all__ = ["a_schema", "postgres_dsn", "postgres_is_there"]
+
+MOST_SECOND_TEXTS = 13
+NOT_TO_BE_PREPARED = {"store.rehearse", "store.forget_rehearsal", "store.end_rehearsal"}
+"""What PREPARE does not take: commands about the transaction itself."""
+
+
+@pytest.fixture(scope="module")
+def empty() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for step in shipped_migrations():
+            for statement in split_statements(step.sql):
+                connection.execute(statement)
+        yield connection
+
+
+@pytest.mark.parametrize("name", statements("sqlite"))
+def test_a_statement_prepares_on_sqlite(empty: sqlite3.Connection, name: str) -> None:
+    found = statements("sqlite")[name]
+    assert empty.execute(f"EXPLAIN {found.text}", dict.fromkeys(found.parameters)).fetchall()
+
+
+def test_every_statement_prepares_on_postgres(
+    postgres_is_there: None, postgres_dsn: str, a_schema: str
+) -> None:
+    PostgresStore.open(postgres_dsn, schema=a_schema).close()
+    refused = {}
+    with psycopg.connect(postgres_dsn, autocommit=True) as connection:
+        connection.execute(f"SET search_path TO {psycopg.sql.Identifier(a_schema).as_string(connection)}")
+        for name, found in statements("postgres").items():
+            if name in NOT_TO_BE_PREPARED:
+                continue
+            try:
+                connection.execute(f"PREPARE one AS {found.text}".encode())
+                connection.execute("DEALLOCATE one")
+            except psycopg.Error as error:
+                refused[name] = str(error)
+    assert refused == {}
+
+
+def test_a_statement_of_one_engine_alone_counts_as_a_second_text() -> None:
+    assert statements("sqlite").keys() ^ statements("postgres").keys() <= set(second_texts())
+
+
+def test_statements_with_a_second_text_are_few() -> None:
+    assert len(second_texts()) <= MOST_SECOND_TEXTS, second_texts()
