@@ -1,12 +1,10 @@
 """People who are written to, and the two ports by which mail reaches them in chats and comes back."""
 
-import json
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from postroom.contracts.errors import InvalidArgument
 
-_KIND: Final = "chat"
 _LONGEST: Final = 200
 
 
@@ -38,21 +36,6 @@ class ChatAddress:
                 remedy="write PLATFORM/ID, such as telegram/123456",
             )
         return cls(platform=platform, chat_id=chat_id)
-
-    def written(self) -> str:
-        """Return it as it is stored, in the column where others have a runner."""
-        return json.dumps({"kind": _KIND, "platform": self.platform, "chat_id": self.chat_id})
-
-    @classmethod
-    def read(cls, kept: str) -> "ChatAddress | None":
-        """Return the chat that was stored; None for a runner."""
-        try:
-            told = json.loads(kept)
-        except ValueError:
-            return None
-        if not isinstance(told, dict) or told.get("kind") != _KIND:
-            return None
-        return cls(platform=str(told.get("platform")), chat_id=str(told.get("chat_id")))
 
 
 class ChatOutbox(Protocol):

@@ -10,9 +10,8 @@ crash between the two repeats nothing; after any other crash, what is sent again
 """
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
@@ -44,28 +43,6 @@ _LOG = structlog.get_logger(__name__)
 _CLAIMED_AT_ONCE = 32
 _MOST_CARDS = 50
 NO_SUCH_CARD = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT)
-_TOLD = re.compile(r"#(\d+) tried (\d+)(\?)?: ")
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """How it went with a row before: how often it was tried, and whether it may have arrived."""
-
-    tried: int = 0
-    may_have_arrived: bool = False
-
-    @classmethod
-    def of(cls, row: OutboxMessage) -> "History":
-        """Return what the claims before this one have told; one that told nothing was cut off."""
-        told = _TOLD.match(row.last_error or "")
-        claim, tried = (int(told[1]), int(told[2])) if told else (0, 0)
-        cut_off = row.attempt_count - 1 - claim
-        return cls(tried + cut_off, cut_off > 0 or bool(told and told[3]))
-
-    def told(self, row: OutboxMessage, why: str, *, unknown: bool) -> str:
-        """Return this claim's end as it is kept with the row."""
-        mark = "?" if self.may_have_arrived or unknown else ""
-        return f"#{row.attempt_count} tried {self.tried + 1}{mark}: {why}"
 
 
 class Delivery:
@@ -142,7 +119,7 @@ class Delivery:
     async def _attempt(self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply) -> None:
         inbound = await self._stores.intake_log.messages(reply.inbound_ids[:MAX_INBOUND])
         is_closed = bool(inbound) and not any(message.status.is_open for message in inbound)
-        if is_closed and History.of(row).may_have_arrived:
+        if is_closed and row.may_have_arrived:
             await self._acknowledge(row)  # a crash came between its messages and its acknowledgement
             return
         if self._clock.now() - _owed_since(row) > milliseconds(self._config.max_age):
@@ -185,7 +162,7 @@ class Delivery:
     ) -> OutgoingMessage:
         """Return the text as it is to be sent, in the place of its draft where one is shown here."""
         text = reply.text.strip() or wording.NO_ANSWER
-        if History.of(row).may_have_arrived:
+        if row.may_have_arrived:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
         shown = self._presenter.take_shown(reply.run_id) if reply.run_id else None
         if shown is not None and shown.message_id is not None:
@@ -269,14 +246,18 @@ class Delivery:
 
     async def _failed(self, row: OutboxMessage, reply: Reply, result: SendResult) -> None:
         """Have it tried later, or not at all. What is behind it on its thread waits for it."""
-        kind, history = result.error_kind or SendErrorKind.UNKNOWN, History.of(row)
+        kind, tried = result.error_kind or SendErrorKind.UNKNOWN, row.attempt_count - 1
         self._metrics.delivery_failed(kind.value)
-        if not kind.may_pass or history.tried + 1 >= self._config.max_attempts:
+        if not kind.may_pass or tried + 1 >= self._config.max_attempts:
             await self._give_up(row, reply, f"{kind}: {result.error}")
             return
-        why = history.told(row, f"{kind}: {result.error}", unknown=kind.may_have_arrived)
-        delay = max(result.retry_after_ms or 0, self._pause(history.tried))
-        await self._outbox.nack(row.outbox_id, row.claim_token or "", error=why, delay_ms=delay)
+        await self._outbox.nack(
+            row.outbox_id,
+            row.claim_token or "",
+            error=f"{kind}: {result.error}",
+            delay_ms=max(result.retry_after_ms or 0, self._pause(tried)),
+            may_have_arrived=kind.may_have_arrived,
+        )
 
     async def _give_up(self, row: OutboxMessage, reply: Reply | None, why: str) -> None:
         """Put a row into the dead-letter queue, and say at its inbound messages why they have no answer."""
