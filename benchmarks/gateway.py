@@ -28,7 +28,7 @@ from postroom.app.wiring import LOG_RESERVE
 from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
-from postroom.contracts.chat import LineDraft, LineKey, LineStatus
+from postroom.contracts.chat import InboundDraft, InboundKey, InboundStatus
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.signing import SIGNATURE, TIMESTAMP, signature
@@ -39,9 +39,10 @@ from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.platforms.webhook import WebhookAdapter
 from postroom.gateway.platforms.webhook_wire import DELIVERY
-from postroom.gateway.replies import ChatEffects
-from postroom.gateway.services import services
+from postroom.gateway.replies import ChatEffects, DeliverySignal
+from postroom.gateway.services import Services
 from postroom.gateway.session import SessionSource, build_session_key
+from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.stores.sqlite import SqliteStore
 
@@ -104,19 +105,23 @@ class Room:
         self.executor = Noting()
         self.adapter = NotedWebhooks(webhooks)
         self.posted = 0
-        effects, presence = ChatEffects(), StreamingPresenter(config.streaming, clock, timer)
-        self.mailbox = Mailbox(ChatExecutor(self.executor, presence), store.runs, effects=effects)
-        parts = services(
+        signal, sessions = DeliverySignal(), Sessions(store.chat.sessions, config, clock)
+        presenter = StreamingPresenter(config.streaming, sessions, [self.adapter], clock, timer)
+        self.mailbox = Mailbox(
+            ChatExecutor(self.executor, presenter), store.runs, effects=ChatEffects(signal)
+        )
+        services = Services(
             config,
             stores=store.chat,
             outbox=store.runs.outbox,
             threads=store.runs.threads,
             run_queue=self.mailbox,
-            presence=presence,
+            presenter=presenter,
+            signal=signal,
             clock=clock,
             timer=timer,
         )
-        self.gateway = Gateway(parts, [self.adapter], effects)
+        self.gateway = Gateway(services)
         self._clock = clock
         self._application = Starlette(routes=list(self.adapter.routes()))
 
@@ -170,10 +175,10 @@ class Room:
     async def rest(self) -> None:
         """Return when every line has its answer and is done with."""
         async with asyncio.timeout(PATIENCE):
-            while any(status.is_open for status in await self.store.chat.journal.counts()):
+            while any(status.is_open for status in await self.store.chat.intake_log.counts()):
                 await asyncio.sleep(0.05)
-        done = await self.store.chat.journal.counts()
-        if done != {LineStatus.DONE: self.posted} or len(self.executor.began) != self.posted:
+        done = await self.store.chat.intake_log.counts()
+        if done != {InboundStatus.DONE: self.posted} or len(self.executor.began) != self.posted:
             raise SystemExit(f"{self.posted} lines, {len(self.executor.began)} executed, at the end {done}")
 
 
@@ -375,7 +380,7 @@ def _resident() -> int:
 
 
 async def at_most(table: Table) -> None:
-    """See how many lines go the whole way, beside how many the journal alone takes."""
+    """See how many lines go the whole way, beside how many the intake log alone takes."""
     bare, whole = [], []
     async with open_room() as room:
         await room.ask_all(ABREAST, LINES // 10)
@@ -387,7 +392,7 @@ async def at_most(table: Table) -> None:
     table.add(
         f"lines answered, {ABREAST} sessions that each wait for their answers",
         f"{median(whole):,.0f} lines/s",
-        f"the journal alone keeps {median(bare):,.0f} lines/s",
+        f"the intake log alone keeps {median(bare):,.0f} lines/s",
         median(whole) / median(bare),
     )
 
@@ -397,7 +402,7 @@ async def _kept_a_second(store: SqliteStore) -> float:
 
     async def keep() -> None:
         for draft in drafts:
-            await store.chat.journal.receive(draft)
+            await store.chat.intake_log.receive(draft)
 
     began = time.perf_counter()
     async with asyncio.TaskGroup() as group:
@@ -406,15 +411,15 @@ async def _kept_a_second(store: SqliteStore) -> float:
     return LINES / (time.perf_counter() - began)
 
 
-def _draft(number: int) -> LineDraft:
+def _draft(number: int) -> InboundDraft:
     """Return a line as the webhooks' adapter hands it over."""
     chat_id, message_id = f"{ROUTE}/c-{number % ABREAST}", f"{ROUTE}/d-{number}"
     source = SessionSource(
         platform=Platform.WEBHOOK, chat_id=chat_id, user_id=f"webhook:{ROUTE}", user_name=ROUTE
     )
     event = MessageEvent(text=f"{TEXT} ({number})", source=source, message_id=message_id, timestamp=1)
-    key = LineKey(platform="webhook", account=source.account, chat_id=chat_id, message_id=message_id)
-    return LineDraft(
+    key = InboundKey(platform="webhook", account=source.account, chat_id=chat_id, message_id=message_id)
+    return InboundDraft(
         key=key, session_key=build_session_key(source), sender_id=source.user_id, body=event.to_body()
     )
 

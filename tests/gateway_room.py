@@ -9,7 +9,7 @@ from typing import Any
 
 from dispatch_room import Deaf, done
 from postroom.contracts.agent_events import TextDelta
-from postroom.contracts.chat import LineStatus
+from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.people import ChatDelivery
 from postroom.contracts.run_stores import RunStores
@@ -24,8 +24,9 @@ from postroom.gateway.config import (
     PlatformConfig,
 )
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.replies import ChatEffects
-from postroom.gateway.services import services
+from postroom.gateway.replies import ChatEffects, DeliverySignal
+from postroom.gateway.services import Services
+from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.testing import ManualClock
 from postroom.testing.channel import FakeChannel, settled
@@ -100,33 +101,35 @@ class Room:
         config: GatewayConfig = CONFIG,
         channel: FakeChannel | None = None,
         consumer: str | None = None,
-        boxes: ChatDelivery | None = None,
+        mail: ChatDelivery | None = None,
         **details: Any,
     ) -> tuple[Gateway, FakeChannel]:
         """Start a gateway; it is stopped after the test."""
         channel = channel or FakeChannel(clock=self.clock, **details)
-        presence = StreamingPresenter(config.streaming, self.clock, self.clock)
-        effects = ChatEffects()
+        signal = DeliverySignal()
+        sessions = Sessions(self.stores.sessions, config, self.clock)
+        presenter = StreamingPresenter(config.streaming, sessions, [channel], self.clock, self.clock)
         mailbox = Mailbox(
-            ChatExecutor(agent, presence),
+            ChatExecutor(agent, presenter),
             self.runs,
             consumer_id=consumer or f"gateway-{len(self.opened)}",
-            effects=effects,
+            effects=ChatEffects(signal),
             timer=self.clock,
             config=MailboxConfig(drain_grace=timedelta(0)),
         )
-        parts = services(
+        services = Services(
             config,
             stores=self.stores,
             outbox=self.runs.outbox,
             threads=self.runs.threads,
             run_queue=mailbox,
-            presence=presence,
+            presenter=presenter,
+            signal=signal,
             clock=self.clock,
             timer=self.clock,
-            boxes=boxes,
+            mail=mail,
         )
-        gateway = Gateway(parts, [channel], effects)
+        gateway = Gateway(services)
         await gateway.start()
         self.opened.append((gateway, mailbox))
         return gateway, channel
@@ -138,9 +141,9 @@ class Room:
             await gateway.stop()
             await mailbox.aclose(timedelta(0))
 
-    async def statuses(self) -> dict[LineStatus, int]:
-        """Count the lines."""
-        return await self.stores.journal.counts()
+    async def statuses(self) -> dict[InboundStatus, int]:
+        """Count the inbound messages."""
+        return await self.stores.intake_log.counts()
 
     def hurry(self, gateway: Gateway) -> Callable[[], bool]:
         """Return a condition that lets time pass and hints each time it is looked at.
@@ -163,13 +166,13 @@ def busy(mode: BusyMode, **more):
     return replace(CONFIG, busy=BusyConfig(mode=mode, **more))
 
 
-async def all_answered(room, gateway, lines: int) -> None:
-    """Wait until no line is open any more."""
+async def all_answered(room, gateway, messages: int) -> None:
+    """Wait until no inbound message is open any more."""
 
     async def counted() -> bool:
         found = await room.statuses()
-        return sum(found.values()) == lines and not any(
-            found.get(one) for one in (LineStatus.WAITING, LineStatus.HANDED_OVER)
+        return sum(found.values()) == messages and not any(
+            found.get(one) for one in (InboundStatus.WAITING, InboundStatus.HANDED_OVER)
         )
 
     async with asyncio.timeout(30):

@@ -1,7 +1,7 @@
 """Commands act at once, also while an agent is at work, and never become what it reads."""
 
 from gateway_room import Agent, all_answered, settled
-from postroom.contracts.chat import LineStatus
+from postroom.contracts.chat import InboundStatus
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, TerminationReason, WaitingReason
 
@@ -72,7 +72,7 @@ async def test_stop_all_drops_what_waits_and_lists_it(room):
     listed = "Dropped: 2\n- two\n- three"
     await settled(lambda: any(listed in text for text in channel.texts()), room.hurry(gateway))
     assert agent.read == [["one"]]
-    assert (await room.statuses())[LineStatus.RETRACTED] == 2
+    assert (await room.statuses())[InboundStatus.RETRACTED] == 2
 
 
 async def test_status_says_what_is_at_work_and_what_waits(room):

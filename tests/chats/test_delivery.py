@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 from gateway_room import Agent, all_answered, delivery, settled
-from postroom.contracts.chat import LineStatus
+from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import StoreUnavailable, Unauthorized
 from postroom.gateway import wording
 from postroom.gateway.capabilities import ChannelCapabilities
@@ -29,7 +29,7 @@ async def test_what_may_pass_is_tried_again_and_said_once(room):
     await channel.say("hello")
     await all_answered(room, gateway, 1)
     assert channel.texts() == ["re: hello"]
-    assert await room.statuses() == {LineStatus.DONE: 1}
+    assert await room.statuses() == {InboundStatus.DONE: 1}
 
 
 async def test_a_platform_is_left_alone_as_long_as_it_asks(room):
@@ -83,7 +83,7 @@ async def test_what_will_not_pass_goes_to_the_tray_and_its_line_says_why(room):
     channel.refusals.append(failed(SendErrorKind.FORBIDDEN))
     await channel.say("hello")
     await all_answered(room, gateway, 1)
-    assert await room.statuses() == {LineStatus.FAILED: 1}
+    assert await room.statuses() == {InboundStatus.FAILED: 1}
     [dead] = await room.runs.outbox.dead_letters(lane="chat")
     assert "forbidden" in dead.last_error
     assert dead.payload["text"] == "re: hello"
@@ -125,7 +125,7 @@ async def test_what_was_tried_too_often_goes_to_the_tray(room):
     await channel.say("hello")
     await all_answered(room, gateway, 1)
     assert not channel.refusals
-    assert await room.statuses() == {LineStatus.FAILED: 1}
+    assert await room.statuses() == {InboundStatus.FAILED: 1}
 
 
 async def test_an_answer_that_is_too_old_is_not_sent(room):
@@ -136,7 +136,7 @@ async def test_an_answer_that_is_too_old_is_not_sent(room):
     await channel.say("hello")
     await all_answered(room, gateway, 1)
     assert channel.texts() == []
-    assert await room.statuses() == {LineStatus.FAILED: 1}
+    assert await room.statuses() == {InboundStatus.FAILED: 1}
 
 
 async def test_a_later_answer_does_not_overtake_one_that_has_to_wait(room):
@@ -234,7 +234,7 @@ async def test_a_turn_that_fails_says_so_and_the_next_one_is_answered(room):
     texts = [text for text in channel.texts() if not text.startswith("Queued")]
     assert texts[0].startswith("The agent could not answer: ")
     assert texts[1] == "fine"
-    assert await room.statuses() == {LineStatus.FAILED: 1, LineStatus.DONE: 1}
+    assert await room.statuses() == {InboundStatus.FAILED: 1, InboundStatus.DONE: 1}
 
 
 async def test_typing_is_shown_from_the_moment_a_line_is_taken(room):

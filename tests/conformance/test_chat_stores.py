@@ -22,12 +22,12 @@ from conformance.run_backends import postgres_dsn
 from postroom.contracts.chat import (
     ChatSession,
     ChatStores,
-    Conversation,
-    InboundLine,
-    LineDraft,
-    LineMove,
-    LineStatus,
+    InboundDraft,
+    InboundMessage,
+    InboundMove,
+    InboundStatus,
     Received,
+    SessionThread,
 )
 from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
 from postroom.contracts.errors import StoreCorrupt
@@ -41,8 +41,8 @@ from postroom.stores.statements import statements
 from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
 from postroom.testing.conformance import (
-    chat_journal,
-    chat_journal_listings,
+    chat_intake,
+    chat_intake_listings,
     chat_pairing,
     chat_people,
     chat_sessions,
@@ -50,8 +50,8 @@ from postroom.testing.conformance import (
 from postroom.testing.conformance.chat_given import (
     ChatPromise,
     brought_to,
+    inbound_ids,
     key,
-    line_ids,
     person,
     received,
     session,
@@ -61,7 +61,7 @@ from store_kinds import checked
 
 __all__ = ["postgres_dsn", "postgres_schema"]
 
-DONE = LineStatus.DONE
+DONE = InboundStatus.DONE
 on_postgres = pytest.mark.parametrize("place", ["postgres"], indirect=True)
 """For what many processes share."""
 Spoil = Callable[..., Awaitable[list[Any]]]
@@ -136,7 +136,7 @@ def test_no_promise_is_made_twice() -> None:
 def test_every_promise_is_listed() -> None:
     made = {
         name
-        for module in (chat_journal, chat_journal_listings, chat_pairing, chat_people, chat_sessions)
+        for module in (chat_intake, chat_intake_listings, chat_pairing, chat_people, chat_sessions)
         for name, one in vars(module).items()
         if asyncio.iscoroutinefunction(one) and one.__module__ == module.__name__ and not name.startswith("_")
     }
@@ -146,14 +146,14 @@ def test_every_promise_is_listed() -> None:
 @pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 async def test_chats_are_kept_in_one_place_with_the_runs(place: Opened) -> None:
     assert place.store is not None
-    assert place.chat.journal.storage_identity == place.store.identity
+    assert place.chat.intake_log.storage_identity == place.store.identity
     assert place.chat.sessions.storage_identity == place.store.identity
 
 
 def test_memory_stores_may_stand_alone(clock: ManualClock) -> None:
     one, other = MemoryRunStores(clock).chat, MemoryRunStores(clock).chat
-    assert one.journal.storage_identity == one.people.storage_identity
-    assert one.journal.storage_identity != other.journal.storage_identity
+    assert one.intake_log.storage_identity == one.people.storage_identity
+    assert one.intake_log.storage_identity != other.intake_log.storage_identity
 
 
 # Rows that do not read back
@@ -170,23 +170,26 @@ async def test_a_line_that_does_not_read_back_stops_no_other(
     stores = place.chat
     lines = [await received(stores, f"m{number}") for number in range(4)]
     bad = lines[1]
-    await place.spoil("UPDATE chat_lines SET body = $1 WHERE line_id = $2", body, bad.line_id)
-    others = line_ids([lines[0], *lines[2:]])
+    await place.spoil("UPDATE chat_lines SET body = $1 WHERE line_id = $2", body, bad.inbound_id)
+    others = inbound_ids([lines[0], *lines[2:]])
     with structlog.testing.capture_logs() as logs:
         for _ in range(2):
-            assert line_ids(await stores.journal.open_lines()) == others
-            assert line_ids(await stores.journal.open_lines(limit=2)) == others[:2]
-            assert line_ids(await stores.journal.open_lines(session_key="s", after=others[0])) == others[1:]
-            assert line_ids(await stores.journal.lines(line_ids(lines))) == others
-    assert said(logs) == [("line", str(bad.line_id))]
+            assert inbound_ids(await stores.intake_log.open_messages()) == others
+            assert inbound_ids(await stores.intake_log.open_messages(limit=2)) == others[:2]
+            assert (
+                inbound_ids(await stores.intake_log.open_messages(session_key="s", after=others[0]))
+                == others[1:]
+            )
+            assert inbound_ids(await stores.intake_log.messages(inbound_ids(lines))) == others
+    assert said(logs) == [("line", str(bad.inbound_id))]
 
 
 async def test_a_page_is_whole_whatever_does_not_read_back(place: Opened) -> None:
     stores = place.chat
     lines = [await received(stores, f"m{number}") for number in range(6)]
     for line in lines[:4]:
-        await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", line.line_id)
-    assert line_ids(await stores.journal.open_lines(limit=2)) == line_ids(lines[4:])
+        await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", line.inbound_id)
+    assert inbound_ids(await stores.intake_log.open_messages(limit=2)) == inbound_ids(lines[4:])
 
 
 async def test_who_asks_for_a_line_that_does_not_read_back_learns_it(
@@ -194,27 +197,27 @@ async def test_who_asks_for_a_line_that_does_not_read_back_learns_it(
 ) -> None:
     stores = place.chat
     first, bad = await received(stores, "m1"), await received(stores, "m2")
-    await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", bad.line_id)
+    await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", bad.inbound_id)
     for call in (
-        lambda: stores.journal.find(bad.key),
-        lambda: stores.journal.edit(bad.key, {"n": 1}),
-        lambda: stores.journal.move(line_ids([first, bad]), LineMove(status=DONE)),
+        lambda: stores.intake_log.find(bad.key),
+        lambda: stores.intake_log.edit(bad.key, {"n": 1}),
+        lambda: stores.intake_log.move(inbound_ids([first, bad]), InboundMove(status=DONE)),
     ):
         for _ in range(2):
-            with pytest.raises(StoreCorrupt, match=str(bad.line_id)):
+            with pytest.raises(StoreCorrupt, match=str(bad.inbound_id)):
                 await call()
-    assert await stores.journal.open_lines() == (first,)
-    assert await stores.journal.counts() == {LineStatus.WAITING: 2}
+    assert await stores.intake_log.open_messages() == (first,)
+    assert await stores.intake_log.counts() == {InboundStatus.WAITING: 2}
 
 
 async def test_what_was_said_of_a_line_goes_with_it(place: Opened, clock: ManualClock) -> None:
     stores = place.chat
     bad = await brought_to(stores, "m1", DONE)
-    await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", bad.line_id)
-    assert await stores.journal.lines([bad.line_id]) == ()
+    await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", bad.inbound_id)
+    assert await stores.intake_log.messages([bad.inbound_id]) == ()
     assert len(await place.spoil("SELECT id FROM run_quarantine WHERE kind = 'line'")) == 1
     clock.advance(timedelta(seconds=1))
-    assert await stores.journal.purge(older_than=clock.now()) == 1
+    assert await stores.intake_log.purge(older_than=clock.now()) == 1
     assert await place.spoil("SELECT id FROM run_quarantine") == []
 
 
@@ -235,7 +238,7 @@ async def test_a_session_that_does_not_read_back_stops_no_other(place: Opened, c
     ):
         with pytest.raises(StoreCorrupt, match="s1"):
             await call
-    assert await stores.sessions.conversation("chat/s1") is not None
+    assert await stores.sessions.thread("chat/s1") is not None
 
 
 async def test_a_person_that_does_not_read_back_stops_no_other(place: Opened) -> None:
@@ -279,17 +282,17 @@ MAY_BE_SCANNED = {"json_each", "run_quarantine", "chat_requests"}
 SMALL = {"chat_lines_open", "chat_lines_ended"}
 """What is open; and what has ended, which a count at long intervals and a purge read without the lines."""
 IN_ORDER = (
-    "lines",
-    "open_lines",
-    "open_lines_of_session",
+    "inbound_by_id",
+    "open_inbound",
+    "open_inbound_of_session",
     "sessions",
-    "conversations",
+    "threads",
     "people",
     "people_of_platform",
 )
 RECORDS = {
     "chat_sessions": ChatSession,
-    "chat_conversations": Conversation,
+    "chat_conversations": SessionThread,
     "chat_people": Person,
     "chat_requests": PairingRequest,
 }
@@ -438,13 +441,13 @@ SELECT 'p', 'a', 'c', 'm' || n, 's', '{}', 'done', 0, n, n, 1 FROM generate_seri
 READ_WHOLE = {"requests", "counts", "purge"}
 """A few, of all platforms where none is named; and what counts or removes lines, at long intervals."""
 FOUND_BY = {
-    "open_lines": "chat_lines_open ",
-    "open_lines_of_session": "chat_lines_open",
+    "open_inbound": "chat_lines_open ",
+    "open_inbound_of_session": "chat_lines_open",
     "purge": "chat_lines_ended ",
-    "line": "chat_lines_key ",
-    "lines": "chat_lines_pkey ",
-    "conversations": "chat_conversations_active ",
-    "conversations_titled": "chat_conversations_title ",
+    "inbound": "chat_lines_key ",
+    "inbound_by_id": "chat_lines_pkey ",
+    "threads": "chat_conversations_active ",
+    "threads_titled": "chat_conversations_title ",
 }
 """What finds the rows of a statement, of `chat_lines` nothing else."""
 
@@ -477,15 +480,15 @@ async def test_two_processes_receive_a_line_once(place: Opened, clock: ManualClo
     other = await asyncio.to_thread(place.opened_again, clock)
     here, there = place.chat, StoredChats(other, is_shared=True)
     try:
-        assert there.journal.storage_identity == here.journal.storage_identity
+        assert there.intake_log.storage_identity == here.intake_log.storage_identity
         for number in range(8):
             async with asyncio.TaskGroup() as group:
                 tries = [
-                    group.create_task(stores.journal.receive(draft_of(number)))
+                    group.create_task(stores.intake_log.receive(draft_of(number)))
                     for stores in (here, there) * 8
                 ]
             assert sum(one.result().is_new for one in tries) == 1
-            assert len({one.result().line.line_id for one in tries}) == 1
+            assert len({one.result().message.inbound_id for one in tries}) == 1
     finally:
         await asyncio.to_thread(other.close)
 
@@ -497,9 +500,9 @@ async def test_a_line_that_another_is_writing_at_this_moment_is_waited_for(
     other = await asyncio.to_thread(place.opened_again, clock)
     draft, holds, released = draft_of(1), threading.Event(), threading.Event()
 
-    def hold(tx: Transaction) -> InboundLine:
+    def hold(tx: Transaction) -> InboundMessage:
         tx.lock("chat:telegram/bot/c")
-        line = tx.chats.insert_line(draft, 1)
+        line = tx.chats.insert_inbound(draft, 1)
         holds.set()
         assert released.wait(5)
         return line
@@ -508,11 +511,11 @@ async def test_a_line_that_another_is_writing_at_this_moment_is_waited_for(
         async with asyncio.timeout(10), asyncio.TaskGroup() as group:
             held = group.create_task(other.write(hold))
             await asyncio.to_thread(holds.wait, 5)
-            received_too = group.create_task(place.chat.journal.receive(draft))
+            received_too = group.create_task(place.chat.intake_log.receive(draft))
             while not await place.spoil("SELECT pid FROM pg_locks WHERE NOT granted"):
                 pass  # it is another process that begins to wait: nobody tells of it
             released.set()
-        assert received_too.result() == Received(line=held.result(), is_new=False)
+        assert received_too.result() == Received(message=held.result(), is_new=False)
     finally:
         released.set()
         await asyncio.to_thread(other.close)
@@ -523,8 +526,10 @@ async def test_without_an_instant_the_databases_clock_is_asked(place: Opened) ->
     store = await asyncio.to_thread(place.opened_again, None)
     chat = StoredChats(store, is_shared=True)
     try:
-        line = (await chat.journal.receive(draft_of(1))).line
-        (moved,) = await chat.journal.move([line.line_id], LineMove(status=LineStatus.HANDED_OVER))
+        line = (await chat.intake_log.receive(draft_of(1))).message
+        (moved,) = await chat.intake_log.move(
+            [line.inbound_id], InboundMove(status=InboundStatus.HANDED_OVER)
+        )
         opened_now = await chat.sessions.open(session())
         changed = await chat.sessions.put(opened_now)
         let_in = await chat.people.let_in(person())
@@ -543,5 +548,5 @@ async def test_without_an_instant_the_databases_clock_is_asked(place: Opened) ->
     assert opened_now.active_at == opened_now.created_at == opened_now.updated_at
 
 
-def draft_of(number: int) -> LineDraft:
-    return LineDraft(key=key(f"both {number}"), session_key="s")
+def draft_of(number: int) -> InboundDraft:
+    return InboundDraft(key=key(f"both {number}"), session_key="s")

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import random
-import signal
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -28,8 +27,9 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway.config import DeliveryConfig, GatewayConfig, Platform, PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.telegram import TelegramAdapter
-from postroom.gateway.replies import ChatEffects
-from postroom.gateway.services import services
+from postroom.gateway.replies import ChatEffects, DeliverySignal
+from postroom.gateway.services import Services
+from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 
 TOKEN = "4711:AAE-very_secret_token"
@@ -99,24 +99,26 @@ def configured(api: str, port: int | None) -> GatewayConfig:
 
 async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port: int | None) -> None:
     config = configured(api, port)
-    timer, effects = SystemTimer(), ChatEffects()
-    presence = StreamingPresenter(config.streaming, runs.clock, timer)
-    agent = ChatExecutor(Agent(journal, turn_ms), presence)
-    mailbox = Mailbox(agent, runs, effects=effects, config=MAILBOX)
-    parts = services(
+    timer, signal = SystemTimer(), DeliverySignal()
+    adapter = TelegramAdapter(config.platforms[Platform.TELEGRAM])
+    sessions = Sessions(chat.sessions, config, runs.clock)
+    presenter = StreamingPresenter(config.streaming, sessions, [adapter], runs.clock, timer)
+    agent = ChatExecutor(Agent(journal, turn_ms), presenter)
+    mailbox = Mailbox(agent, runs, effects=ChatEffects(signal), config=MAILBOX)
+    services = Services(
         config,
         stores=chat,
         outbox=runs.outbox,
         threads=runs.threads,
         run_queue=mailbox,
-        presence=presence,
+        presenter=presenter,
+        signal=signal,
         clock=runs.clock,
         timer=timer,
     )
-    adapter = TelegramAdapter(config.platforms[Platform.TELEGRAM])
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-    async with mailbox, Gateway(parts, [adapter], effects), asyncio.TaskGroup() as group:
+    async with mailbox, Gateway(services), asyncio.TaskGroup() as group:
         server = None
         if port is not None:
             server = uvicorn.Server(

@@ -17,15 +17,16 @@ import pytest
 from channels.fake_telegram import TOKEN, FakeTelegram, message, shown_text, update
 from dispatch_room import Deaf, done
 from postroom.concurrency import SystemTimer
-from postroom.contracts.chat import LineStatus
+from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.messages import Boundary
 from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway.config import BusyConfig, BusyMode, GatewayConfig, Platform, PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.telegram import TelegramAdapter
-from postroom.gateway.replies import ChatEffects
-from postroom.gateway.services import services
+from postroom.gateway.replies import ChatEffects, DeliverySignal
+from postroom.gateway.services import Services
+from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.stores.sqlite import SqliteStore
 
@@ -116,31 +117,34 @@ async def test_all_at_once(store: SqliteStore, mode: BusyMode, lines: int) -> No
             group_sessions_per_user=False,
             drain=timedelta(0),
         )
-        presence, effects = StreamingPresenter(config.streaming, store.runs.clock, timer), ChatEffects()
-        mailbox = Mailbox(ChatExecutor(agent, presence), store.runs, effects=effects)
-        parts = services(
+        signal, adapter = DeliverySignal(), TelegramAdapter(telegram)
+        sessions = Sessions(store.chat.sessions, config, store.runs.clock)
+        presenter = StreamingPresenter(config.streaming, sessions, [adapter], store.runs.clock, timer)
+        mailbox = Mailbox(ChatExecutor(agent, presenter), store.runs, effects=ChatEffects(signal))
+        services = Services(
             config,
             stores=store.chat,
             outbox=store.runs.outbox,
             threads=store.runs.threads,
             run_queue=mailbox,
-            presence=presence,
+            presenter=presenter,
+            signal=signal,
             clock=store.runs.clock,
             timer=timer,
         )
-        async with mailbox, Gateway(parts, [TelegramAdapter(telegram)], effects) as gateway:
+        async with mailbox, Gateway(services) as gateway:
             fake.feed(*(said(number) for number in range(1, lines + 1)))
             counts = await _all_closed(store, lines)
             assert (await gateway.counts()).adds_up
     _refuse_wrong(fake, agent, mode, lines, counts)
 
 
-async def _all_closed(store: SqliteStore, lines: int) -> dict[LineStatus, int]:
+async def _all_closed(store: SqliteStore, lines: int) -> dict[InboundStatus, int]:
     never = asyncio.Event()
     async with asyncio.timeout(100 + lines * TURN_MS / 800):
         while True:
-            counts = await store.chat.journal.counts()
-            ended = sum(counts.get(one, 0) for one in LineStatus if not one.is_open)
+            counts = await store.chat.intake_log.counts()
+            ended = sum(counts.get(one, 0) for one in InboundStatus if not one.is_open)
             if ended == lines:
                 return counts
             with contextlib.suppress(TimeoutError):  # to look without a pause would take the gateway's time
@@ -149,7 +153,7 @@ async def _all_closed(store: SqliteStore, lines: int) -> dict[LineStatus, int]:
 
 
 def _refuse_wrong(
-    fake: FakeTelegram, agent: Agent, mode: BusyMode, lines: int, counts: dict[LineStatus, int]
+    fake: FakeTelegram, agent: Agent, mode: BusyMode, lines: int, counts: dict[InboundStatus, int]
 ) -> None:
     wanted = [f"w{number}" for number in range(1, lines + 1)]
     assert agent.peak == 1
@@ -163,7 +167,7 @@ def _refuse_wrong(
     refused = sum(text.startswith("Not taken") for text in texts)
     stopped = sum(text == "Stopped." for text in texts)
     assert len(answered) == len(set(answered))
-    assert refused == counts.get(LineStatus.REJECTED, 0)
+    assert refused == counts.get(InboundStatus.REJECTED, 0)
     assert len(answered) + refused + stopped == lines, counts
     if mode in (BusyMode.QUEUE, BusyMode.COLLECT, BusyMode.STEER):
         assert stopped == 0

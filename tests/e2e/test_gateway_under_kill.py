@@ -20,7 +20,7 @@ import pytest
 from channels.fake_telegram import FakeTelegram, message, shown_text, update
 from conformance.run_backends import refuse_missing
 from postgres_server import running_postgres
-from postroom.contracts.chat import LineStatus
+from postroom.contracts.chat import InboundStatus
 from postroom.gateway import wording
 from postroom.stores.sqlite import SqliteStore
 
@@ -173,7 +173,7 @@ async def test_killed_again_and_again_each_line_is_answered_once(tmp_path: Path)
         refuse_two_at_once(processes.entries(), dead=True)
         store = await asyncio.to_thread(SqliteStore.open, place, purpose="test")
         try:
-            assert await store.chat.journal.counts() == {LineStatus.DONE: lines}
+            assert await store.chat.intake_log.counts() == {InboundStatus.DONE: lines}
         finally:
             await asyncio.to_thread(store.close)
 

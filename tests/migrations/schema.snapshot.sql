@@ -4,6 +4,8 @@ CREATE INDEX attachments_blob ON attachments (sha256);
 
 CREATE INDEX attachments_preview ON attachments (preview_sha256) WHERE preview_sha256 IS NOT NULL;
 
+CREATE INDEX chat_addresses_chat ON chat_addresses (platform, chat_id);
+
 CREATE INDEX chat_conversations_active ON chat_conversations (session_key, active_at DESC, thread_id);
 
 CREATE UNIQUE INDEX chat_conversations_title ON chat_conversations (session_key, title) WHERE title IS NOT NULL;
@@ -144,6 +146,13 @@ CREATE TABLE attachments (
 CREATE TABLE blobs (
   sha256  TEXT PRIMARY KEY,
   content BLOB NOT NULL
+);
+
+CREATE TABLE chat_addresses (
+  agent_id   INTEGER PRIMARY KEY REFERENCES agents (id),
+  platform   TEXT NOT NULL,
+  chat_id    TEXT NOT NULL,
+  updated_at INTEGER NOT NULL
 );
 
 CREATE TABLE chat_conversations (
@@ -475,7 +484,7 @@ CREATE TABLE run_outbox (
   max_attempts  INTEGER NOT NULL,
   claim_token   TEXT,
   lease_until   INTEGER,
-  last_error    TEXT, order_key TEXT,
+  last_error    TEXT, order_key TEXT, may_have_arrived INTEGER NOT NULL DEFAULT 0 CHECK (may_have_arrived IN (0, 1)),
   CHECK ((status = 'claimed') = (claim_token IS NOT NULL)
          AND (status = 'claimed') = (lease_until IS NOT NULL))
 ) STRICT;

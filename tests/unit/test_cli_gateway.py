@@ -12,8 +12,14 @@ from fake_postroom import FakePostroom
 from postroom.cli.main import main
 
 STATE = {"state": "connected", "inbound_at": "10:00", "outbound_at": None, "error_code": None, "error": None}
-LINES = {"accepted": 3, "finished": 1, "queued": 1, "running": 1, "rejected": 0, "adds_up": True}
-HEALTH = {"state": "running", "channels": {"web": STATE}, "lines": LINES, "dispatches": {}, "undelivered": 2}
+MESSAGES = {"accepted": 3, "finished": 1, "queued": 1, "running": 1, "rejected": 0, "adds_up": True}
+HEALTH = {
+    "state": "running",
+    "channels": {"web": STATE},
+    "messages": MESSAGES,
+    "dispatches": {},
+    "undelivered": 2,
+}
 ADA = {"platform": "telegram", "user_id": "77", "role": "member", "name": "Ada\x1b[2J", "from": "paired"}
 BEN = {"platform": "telegram", "user_id": "78", "name": None, "expires_at": "11:00"}
 DEAD = {"outbox_id": "o-1", "target": "telegram/1", "created_at": "09:00", "error": "forbidden: blocked"}
@@ -95,7 +101,7 @@ CALLS: list[tuple[tuple[str, ...], tuple[str, str], Any, Any, str]] = [
         None,
         {"gateway": HEALTH},
         "gateway: running\nCHANNEL\tSTATE\tHEARD\tSAID\tWHY\nweb\tconnected\t10:00\t-\t\n"
-        "lines: 3 accepted = 1 finished, 1 queued, 1 running, 0 rejected\nundelivered: 2",
+        "messages: 3 accepted = 1 finished, 1 queued, 1 running, 0 rejected\nundelivered: 2",
     ),
 ]
 
@@ -125,8 +131,8 @@ def test_a_name_without_a_platform_is_refused_before_anybody_is_asked(fake: Fake
     assert "telegram/4711" in err
 
 
-def test_lines_that_do_not_add_up_are_said_to(fake: FakePostroom, run: Run) -> None:
-    wrong = {**HEALTH, "lines": {**LINES, "adds_up": False}}
+def test_messages_that_do_not_add_up_are_said_to(fake: FakePostroom, run: Run) -> None:
+    wrong = {**HEALTH, "messages": {**MESSAGES, "adds_up": False}}
     fake.admin[("GET", "/health/detailed")] = lambda _: {"gateway": wrong}
     assert "which does not add up" in run("status")[1]
 

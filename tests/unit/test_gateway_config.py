@@ -109,7 +109,7 @@ def test_everything_that_holds_for_all_channels_can_be_set(home: Path) -> None:
     assert config.get_reset_policy(Platform.SLACK, "group").idle_minutes == 120
     assert config.get_reset_policy(Platform.WEB, "group").idle_minutes == 30
     assert config.get_reset_policy(Platform.SLACK, "dm").mode is ResetMode.DAILY
-    assert (config.max_line_age, config.keep_lines) == (timedelta(seconds=90), timedelta(days=2))
+    assert (config.max_message_age, config.keep_messages) == (timedelta(seconds=90), timedelta(days=2))
     assert (config.drain, config.max_media_bytes) == (timedelta(milliseconds=500), 5)
     assert config.command_roles == {"stop": PersonRole.OWNER}
     assert not config.group_sessions_per_user

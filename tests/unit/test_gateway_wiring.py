@@ -18,7 +18,7 @@ from postroom.app.gateway_config import load_gateway
 from postroom.app.gateway_service import GatewayService
 from postroom.app.gateway_wiring import ChatService, open_paths
 from postroom.app.run_service import RunService
-from postroom.contracts.chat import LineStatus
+from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import (
     ConfigError,
     InternalError,
@@ -237,26 +237,30 @@ async def test_an_answer_that_was_given_up_is_delivered_when_it_is_revived(desk:
     async with asyncio.timeout(5):
         while not (found := (await desk.operator.dead())["undelivered"]):
             await asyncio.sleep(0)
-    assert (await desk.room.statuses())[LineStatus.FAILED] == 1
+    assert (await desk.room.statuses())[InboundStatus.FAILED] == 1
     await desk.operator.revive(found[0]["outbox_id"])
     await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
     assert desk.channel.texts() == ["re: lights?"]
 
 
-async def test_health_says_where_every_line_is(desk: Desk) -> None:
+async def test_health_says_where_every_message_is(desk: Desk) -> None:
     desk.agent.free.clear()
     await desk.channel.say("one")
     await desk.channel.say("two")
     await settled(desk.agent.began(1), desk.room.hurry(desk.gateway))
     found = await desk.operator.health()
-    assert found["lines"] == {
-        "accepted": 2,
-        "finished": 0,
-        "queued": 1,
-        "running": 1,
-        "rejected": 0,
-        "adds_up": True,
-    }
+    assert (
+        found["messages"]
+        == found["lines"]
+        == {
+            "accepted": 2,
+            "finished": 0,
+            "queued": 1,
+            "running": 1,
+            "rejected": 0,
+            "adds_up": True,
+        }
+    )
     assert found["dispatches"]["claimed"] == 1
     assert found["channels"]["telegram"]["state"] == "connected"
     assert str(found["channels"]["telegram"]["inbound_at"]).endswith("Z")

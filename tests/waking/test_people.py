@@ -13,26 +13,26 @@ from postroom.contracts.errors import (
     UnknownMessage,
     UnknownThread,
 )
-from postroom.contracts.people import ChatPlace
+from postroom.contracts.people import ChatAddress
 from postroom.mail.desk import Caller, Rules
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from waking_room import PROJECT, number
 
-PIER = ChatPlace(platform="telegram", chat_id="77")
+PIER = ChatAddress(platform="telegram", chat_id="77")
 
 
-class FakeCarrier:
+class FakeChatOutbox:
     """A fake for tests: says nothing anywhere, and remembers what it was to say."""
 
     def __init__(self, *, fails: int = 0) -> None:
         self.carried: list[tuple[str, str, str]] = []
         self.fails = fails
 
-    def reaches(self, place: ChatPlace) -> bool:
+    def reaches(self, place: ChatAddress) -> bool:
         return place.platform == "telegram"
 
-    async def carry(self, key: str, place: ChatPlace, text: str) -> None:
+    async def enqueue(self, key: str, place: ChatAddress, text: str) -> None:
         self.carried.append((key, place.name, text))
         if self.fails:
             self.fails -= 1
@@ -41,7 +41,7 @@ class FakeCarrier:
 
 @pytest.fixture
 def carrier(room):
-    room.waker.carrier = FakeCarrier()
+    room.waker.carrier = FakeChatOutbox()
     return room.waker.carrier
 
 
@@ -103,7 +103,7 @@ async def test_a_message_to_a_person_is_said_in_their_chat_and_answered_from_the
 
 
 async def test_a_message_whose_carrier_lost_its_answer_is_carried_again_under_its_key(room):
-    carrier = room.waker.carrier = FakeCarrier(fails=1)
+    carrier = room.waker.carrier = FakeChatOutbox(fails=1)
     await room.people("Ada")
     await named(room)
     await room.send("Ada", "human:alice")
@@ -146,7 +146,7 @@ async def test_only_the_chat_that_has_a_message_answers_it(room, carrier, boxes)
     await named(room, "bob", "telegram/78")
     sent = await room.send("Ada", "human:alice")
     await room.turn()
-    for place, message in ((ChatPlace(platform="telegram", chat_id="78"), number(sent)), (PIER, 999)):
+    for place, message in ((ChatAddress(platform="telegram", chat_id="78"), number(sent)), (PIER, 999)):
         with pytest.raises(UnknownMessage):
             await boxes.reply(place, message, "No.", key="k")
     assert await room.texts("Ada") == []

@@ -13,7 +13,7 @@ from postroom.contracts.errors import InvalidArgument, StoreUnavailable
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
-from postroom.gateway.asking import hand_over
+from postroom.gateway.questions import answer_run
 from postroom.gateway.replies import question_of
 from waking_room import PROJECT
 
@@ -88,7 +88,7 @@ async def test_an_answer_that_came_before_its_time_counts_though_the_run_has_not
     [run] = await waiting(room)
     [ticket] = run.open_tickets
     yes = ToolCallResume(decision_id="yes", result={"approved": True})
-    assert await hand_over(room.mailbox, run.thread_id, question_of(run, ticket), yes)
+    assert await answer_run(room.mailbox, run.thread_id, question_of(run, ticket), yes)
     room.clock.advance(timedelta(minutes=2))
     await pauses.round()
     await room.turn()
@@ -151,7 +151,7 @@ async def test_a_waiting_run_is_cancelled_once_and_not_when_it_went_on_meanwhile
     [run] = await waiting(room)
     [ticket] = run.open_tickets
     yes = ToolCallResume(decision_id="yes", result={"approved": True})
-    assert await hand_over(room.mailbox, run.thread_id, question_of(run, ticket), yes)
+    assert await answer_run(room.mailbox, run.thread_id, question_of(run, ticket), yes)
     assert not await room.mailbox.cancel_waiting(run)
     await room.turn()
     assert [text for _, text in await room.texts("Ada")][1:] == ["The answer is yes."]

@@ -16,7 +16,7 @@ from postroom.app.run_service import RunService
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock
 from postroom.contracts.executor import RunDispatchExecutor
-from postroom.contracts.people import Carrier, ChatPlace
+from postroom.contracts.people import ChatAddress, ChatOutbox
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runners import AnyRunner, Runner
 from postroom.contracts.store import MailReads
@@ -72,12 +72,12 @@ class AgentSupervisor:
         """Hint that a message was written."""
         self._waker.wake()
 
-    def reaches(self, place: ChatPlace) -> bool:
+    def reaches(self, place: ChatAddress) -> bool:
         """Say whether there is a channel to a chat."""
         carrier = self._waker.carrier
         return carrier is not None and carrier.reaches(place)
 
-    def carry_by(self, carrier: Carrier) -> None:
+    def carry_by(self, carrier: ChatOutbox) -> None:
         """Have messages to people said in chats."""
         self._waker.carrier = carrier
 

@@ -35,6 +35,7 @@ STATE_DIR: Final = "gateway"
 """Folder in the data folder: the gateway's status, its locks, and how far channels have read."""
 _LARGEST: Final = 1024 * 1024
 _TABLES: Final = ("agent", "gateway", "platforms")
+_FORMER_NAMES: Final = {"max_line_age": "max_message_age", "keep_lines": "keep_messages"}
 _PASSWORD: Final = re.compile(r"://[^/\s]*@")
 T = TypeVar("T", bound=BaseModel)
 
@@ -100,9 +101,20 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
         if not isinstance(told.get(name, {}), dict):
             source.table("").refuse(f"{name} is no table", value=name, remedy=f"write it as [{name}]")
     agent = _agent(source, told.get("agent"))
-    rules = _checked(source.table("gateway"), GatewayTable, told.get("gateway", {}))
+    rules = _checked(source.table("gateway"), GatewayTable, _current(source, told.get("gateway", {})))
     channels = _channels(source, told.get("platforms", {}))
     return GatewayFile(path=file, agent=agent, gateway=_gateway(source, agent, rules, channels))
+
+
+def _current(source: _Source, told: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `[gateway]` with the names that its settings have now."""
+    table, names = source.table("gateway"), dict(told)
+    for old, new in _FORMER_NAMES.items():
+        if old in names:
+            if new in names:
+                table.refuse(f"{old} and {new} are the same here", value=old, remedy=f"keep {new}")
+            names[new] = names.pop(old)
+    return names
 
 
 def _read(file: Path, *, required: bool) -> dict[str, Any] | None:
@@ -198,8 +210,8 @@ def _gateway(
         pairing=rules.pairing.rules(),
         unauthorized_dm_behavior=rules.unauthorized_dm_behavior,
         command_roles=dict(rules.command_roles),
-        max_line_age=rules.max_line_age,
-        keep_lines=rules.keep_lines,
+        max_message_age=rules.max_message_age,
+        keep_messages=rules.keep_messages,
         max_media_bytes=rules.max_media_bytes,
         drain=rules.drain,
         agent_id=agent.agent_id,

@@ -150,8 +150,8 @@ class GatewayTable(_Table):
     unauthorized_dm_behavior: Literal["pair", "ignore"] = "pair"
     group_sessions_per_user: bool = True
     thread_sessions_per_user: bool = True
-    max_line_age: Time = timedelta(hours=1)
-    keep_lines: Time = timedelta(days=7)
+    max_message_age: Time = timedelta(hours=1)
+    keep_messages: Time = timedelta(days=7)
     max_media_bytes: Annotated[Count, Field(ge=0, le=1_000_000_000)] = 20_000_000
     drain: Time = timedelta(seconds=30)
 

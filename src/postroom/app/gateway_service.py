@@ -35,8 +35,16 @@ class GatewayService:
         return channels_check(states, is_running=self._house.state == "running")
 
     async def health(self) -> Mapping[str, object]:
-        """Return its state, its channels, where the lines are that were accepted, and what is queued."""
-        lines = await self._house.gateway.counts()
+        """Return its state, its channels, where the accepted messages are, and what is queued."""
+        counts = await self._house.gateway.counts()
+        messages = {
+            "accepted": counts.accepted,
+            "finished": counts.finished,
+            "queued": counts.queued,
+            "running": counts.running,
+            "rejected": counts.rejected,
+            "adds_up": counts.adds_up,
+        }
         dispatches = await self._house.runs.stores.dispatches.count_by_status()
         dead = await self._services.outbox.dead_letters(lane=CHAT_LANE, limit=_MOST_DEAD)
         return {
@@ -44,14 +52,8 @@ class GatewayService:
             "channels": {
                 name: {**state, **_instants(state)} for name, state in self._house.gateway.liveness().items()
             },
-            "lines": {
-                "accepted": lines.accepted,
-                "finished": lines.finished,
-                "queued": lines.queued,
-                "running": lines.running,
-                "rejected": lines.rejected,
-                "adds_up": lines.adds_up,
-            },
+            "messages": messages,
+            "lines": messages,  # the name of earlier versions
             "dispatches": {status.label: count for status, count in dispatches.items()},
             "undelivered": len(dead),
         }
@@ -120,12 +122,12 @@ class GatewayService:
                 value=adapter.liveness.error,
                 remedy="see `postroom gateway status`, and send it again when it is",
             )
-        source = await self._place(adapter, notice)
+        source = await self._destination(adapter, notice)
         reply = Reply(
             kind=ReplyKind.NOTICE,
             thread_id=thread_name(adapter.platform.value, adapter.account, "notice"),
             text=notice.text,
-            place=source.to_dict(),
+            source=source.to_dict(),
         )
         row = await self._services.outbox.enqueue(reply.draft(f"sent/{notice.key or token_hex(16)}"))
         self._house.gateway.wake()
@@ -148,7 +150,7 @@ class GatewayService:
         self._house.gateway.wake()
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
-    async def _place(self, adapter: BasePlatformAdapter, notice: Notice) -> SessionSource:
+    async def _destination(self, adapter: BasePlatformAdapter, notice: Notice) -> SessionSource:
         """Return where a notice goes: the chat it names, else the one that was made home, else the file's."""
         platform, account = adapter.platform, adapter.account
         chat_id, thread_id = notice.chat_id, notice.thread_id
@@ -198,12 +200,12 @@ def _person(person: Person, origin: str) -> dict[str, object]:
 
 
 def _undelivered(row: OutboxMessage) -> dict[str, object]:
-    place = row.payload.get("place") or {}
+    source = row.payload.get("source", row.payload.get("place"))  # as earlier versions named it
     return {
         "outbox_id": row.outbox_id,
         "target": row.target,
         "kind": row.payload.get("kind"),
-        "chat_id": place.get("chat_id") if isinstance(place, Mapping) else None,
+        "chat_id": source.get("chat_id") if isinstance(source, Mapping) else None,
         "thread_id": row.payload.get("thread_id"),
         "text": row.payload.get("text"),
         "error": row.last_error,

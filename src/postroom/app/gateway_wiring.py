@@ -1,7 +1,7 @@
 """The gateway of a house: its channels and who answers, made from what `gateway.toml` says.
 
 start: the house's mailbox takes up what was left, then channels are connected
-stop: nothing new is taken, turns and answers get their time
+stop: nothing new is taken, runs and answers get their time
 """
 
 import asyncio
@@ -29,11 +29,12 @@ from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatDelivery
 from postroom.gateway.config import Platform, PlatformConfig
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.messages import MessageCarrier
+from postroom.gateway.mail_outbox import MailOutbox
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.replies import ChatEffects
-from postroom.gateway.services import services
+from postroom.gateway.replies import ChatEffects, DeliverySignal
+from postroom.gateway.services import Services
+from postroom.gateway.sessions import Sessions
 from postroom.gateway.status import ScopedLocks
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.http_api.guard import OpenPath
@@ -58,14 +59,14 @@ class ChatService:
         clock: Clock,
         registry: CollectorRegistry,
         agents: RunsAgents | None = None,
-        boxes: ChatDelivery | None = None,
+        mail: ChatDelivery | None = None,
         locks_dir: Path | None = None,
         timer: Timer | None = None,
     ) -> None:
         """Make everything; nothing runs yet.
 
-        `agents` gives what runs an agent of the mail room, where one of them answers. `boxes` are told what
-        became of messages in chats.
+        `agents` gives what runs an agent of the mail room, where one of them answers. `mail` is told what
+        became of its messages in chats.
         `locks_dir` is where servers of this machine's user see which bot tokens are taken.
 
         Raises:
@@ -81,25 +82,28 @@ class ChatService:
         self.mailbox = runs.mailbox
         self.state = "stopped"
         """stopped, starting, running or stopping."""
-        presence, effects = StreamingPresenter(config.streaming, clock, timer), ChatEffects()
+        signal = DeliverySignal()
+        sessions = Sessions(chat.sessions, config, clock)
+        presenter = StreamingPresenter(config.streaming, sessions, self.adapters, clock, timer)
         self._model: OpenAICompatibleModel | None = None
         agent = self._answering(told.agent, agents, clock, timer)
-        runs.serve(CHAT_THREAD, ChatExecutor(agent, presence), effects)
-        parts = services(
+        runs.serve(CHAT_THREAD, ChatExecutor(agent, presenter), ChatEffects(signal))
+        services = Services(
             config,
             stores=chat,
             outbox=runs.stores.outbox,
             threads=runs.stores.threads,
             run_queue=self.mailbox,
-            presence=presence,
+            presenter=presenter,
+            signal=signal,
             clock=clock,
             timer=timer,
             metrics=GatewayMetrics(registry),
-            boxes=boxes,
+            mail=mail,
         )
-        self.gateway = Gateway(parts, self.adapters, effects)
-        self.carrier = MessageCarrier(runs.stores.outbox, self.adapters, self.gateway.wake)
-        """Says messages of the mail room in its chats."""
+        self.gateway = Gateway(services)
+        self.mail_outbox = MailOutbox(runs.stores.outbox, self.adapters, signal)
+        """Has mail messages delivered to its chats."""
         self._locks_dir = locks_dir
         self._locks = ScopedLocks(locks_dir)
 
@@ -144,7 +148,7 @@ class ChatService:
             self.state = "stopped"
 
     async def hurry(self) -> None:
-        """Let a stop that waits for turns wait no longer; they are taken up at the next start."""
+        """Let a stop that waits for runs wait no longer; they are taken up at the next start."""
         await self.mailbox.drain(timedelta(0))
 
     def _take_tokens(self) -> None:
@@ -179,7 +183,7 @@ def open_gateway(  # noqa: PLR0913 - every port by name
     clock: Clock,
     registry: CollectorRegistry,
     agents: RunsAgents,
-    boxes: ChatDelivery,
+    mail: ChatDelivery,
 ) -> ChatService:
     """Make the gateway of a server with these settings.
 
@@ -194,7 +198,7 @@ def open_gateway(  # noqa: PLR0913 - every port by name
         clock=clock,
         registry=registry,
         agents=agents,
-        boxes=boxes,
+        mail=mail,
         locks_dir=places.machine_dir(places.environment()),
     )
     _check_paths(told.path, made.open_paths, settings.mcp_path)

@@ -13,7 +13,6 @@ from postroom.app.wiring import Application
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidRunner, RunFailure
-from postroom.contracts.people import ChatPlace
 from postroom.contracts.store import MailReads
 from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
@@ -179,7 +178,5 @@ def kept_runners(tx: MailReads) -> list[tuple[str, str]]:
         for one in page:
             agent = agents[one.agent_id]
             home = tx.project_by_id(agent.project_id)
-            if ChatPlace.read(one.runner) is not None:
-                continue  # a person, reached in a chat
             found.append((f"{agent.name}@{'?' if home is None else home.slug}", one.runner))
     return found

@@ -12,7 +12,7 @@ from postroom.contracts.clock import Clock, iso
 from postroom.contracts.errors import StaleDecision
 from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus
 from postroom.contracts.work import GivenAnswer, OpenQuestion
-from postroom.gateway.asking import decided, hand_over
+from postroom.gateway.questions import answer_run, decision_of
 from postroom.gateway.replies import Question, question_of
 
 PAGES: Final = "page"
@@ -110,8 +110,8 @@ class QuestionService:
     async def _hand_over(
         self, run: RunRecord, question: Question, *, approved: bool, why: str, by: str, at: str
     ) -> None:
-        decision = decided(question, approved=approved, why=why, by=by, at=at, now=self._clock.now())
-        if not await hand_over(self._runs.mailbox, run.thread_id, question, decision):
+        decision = decision_of(question, approved=approved, why=why, by=by, at=at, now=self._clock.now())
+        if not await answer_run(self._runs.mailbox, run.thread_id, question, decision):
             slug, _ = whose(run.thread_id)
             before = await self.given_answer(slug, run.run_id, question.number)
             raise _stale(question.number, before)

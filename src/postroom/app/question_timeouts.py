@@ -11,7 +11,7 @@ from postroom.contracts.errors import PostroomError
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import OnTimeout, RunRecord, RunStatus, RunWaitingTicket
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
-from postroom.gateway.asking import hand_over
+from postroom.gateway.questions import answer_run
 from postroom.gateway.replies import question_of
 
 _LOG = structlog.get_logger(__name__)
@@ -69,4 +69,4 @@ class QuestionTimeouts:
             updated_at=self._clock.now(),
             by=NOBODY,
         )
-        await hand_over(self._runs.mailbox, run.thread_id, question, decision)
+        await answer_run(self._runs.mailbox, run.thread_id, question, decision)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.messages import Json
-from postroom.contracts.people import ChatPlace
 from postroom.contracts.runners import AnyRunner, Runner, runner_of
 from postroom.contracts.store import MailReads
 from postroom.mail.projects import find_project
@@ -48,8 +47,6 @@ def _declared(tx: MailReads, project: str | None) -> list[dict[str, object]]:
         after = page[-1].agent_id
         agents = tx.agents_by_id([one.agent_id for one in page])
         for one in page:
-            if ChatPlace.read(one.runner) is not None:
-                continue  # a person, reached in a chat: `postroom people list` shows them
             agent = agents[one.agent_id]
             home = tx.project_by_id(agent.project_id)
             if only in (None, agent.project_id) and home is not None:

@@ -126,9 +126,9 @@ class Application:
             clock=self.clock,
             registry=self.metrics.registry,
             agents=self.agents.as_agent,
-            boxes=self.agents.boxes,
+            mail=self.agents.boxes,
         )
-        self.agents.carry_by(self.gateway.carrier)
+        self.agents.carry_by(self.gateway.mail_outbox)
 
     def mcp_server(self) -> "PostroomMcpServer":
         """Make an MCP server over this house; several may stand side by side."""

@@ -56,7 +56,7 @@ def run(
 
 @app.command()
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Say how the running server's chats are: channels, lines, what waits, what could not be delivered."""
+    """Say how the running server's chats are: channels, messages, what waits, what could not be delivered."""
     found = show.fields(Server.find(data_dir=data_dir).admin("GET", "/health/detailed").get("gateway"))
     show.answer(found, as_json=as_json, text=lambda: _status(found))
 
@@ -171,18 +171,18 @@ def _no_file(file: Path) -> ConfigError:
 def _status(found: Mapping[str, Any]) -> str:
     if found.get("state") == "off":
         return "off: the server found no gateway.toml when it started"
-    lines = show.fields(found["lines"])
+    messages = show.fields(found["messages"] if "messages" in found else found["lines"])
     rows = [
         (name, one["state"], one["inbound_at"] or "-", one["outbound_at"] or "-", one["error"] or "")
         for name, one in show.fields(found["channels"]).items()
     ]
-    counted = ", ".join(f"{lines[name]} {name}" for name in ("finished", "queued", "running", "rejected"))
-    wrong = "" if lines["adds_up"] else " (which does not add up)"
+    counted = ", ".join(f"{messages[name]} {name}" for name in ("finished", "queued", "running", "rejected"))
+    wrong = "" if messages["adds_up"] else " (which does not add up)"
     return "\n".join(
         [
             f"gateway: {show.line(found['state'])}",
             show.table(("CHANNEL", "STATE", "HEARD", "SAID", "WHY"), rows, none="no channels"),
-            f"lines: {lines['accepted']} accepted = {counted}{wrong}",
+            f"messages: {messages['accepted']} accepted = {counted}{wrong}",
             f"undelivered: {show.line(found['undelivered'])}",
         ]
     )

@@ -1,14 +1,14 @@
-"""Lines from chats and the sessions they belong to, and the ports that keep them.
+"""Inbound messages of chats, the sessions they belong to, and the ports that keep them.
 
     waiting ──▶ handed_over ──▶ done
        │             ├────────▶ failed
        │             └────────▶ retracted      taken back in the chat before a run read it
-       ├──▶ done        a command, or a line that another answered for
+       ├──▶ done        a command, or a message that another answered for
        ├──▶ rejected    refused, and the sender was told why
        └──▶ retracted
 
-A line is kept before its platform is told that we have it: once for each platform, account, chat and id,
-however often the platform sends it. What is neither done, failed, rejected nor retracted is open.
+An inbound message is kept before its platform is told that we have it: once for each platform, account, chat
+and id, however often the platform sends it. What is neither done, failed, rejected nor retracted is open.
 """
 
 from collections.abc import Collection
@@ -20,18 +20,18 @@ from postroom.contracts.chat_people import ChatPeople
 from postroom.contracts.errors import AlreadyConsumed, IllegalTransition
 from postroom.contracts.messages import Json
 
-MAX_LINES = 200
+MAX_INBOUND = 200
 """No listing returns more than this at once."""
-LINE_MESSAGE = "line-"
-"""A line's message on its thread is named by this and the line's id."""
+INBOUND_ID = "line-"
+"""On its thread an inbound message is named by this and its id; the word is that of rows already stored."""
 CHAT_THREAD = "chat/"
 """Threads of chats are named `chat/<platform>/<account>/<unique>`; who answers there is read off the name."""
 CHAT_LANE = "chat"
 """The outbox lane of what is to be said in chats; its targets are `<platform>/<account>`."""
 
 
-class LineStatus(StrEnum):
-    """Where a line is on its way to an answer."""
+class InboundStatus(StrEnum):
+    """Where a message is on its way to an answer."""
 
     WAITING = "waiting"
     HANDED_OVER = "handed_over"
@@ -43,20 +43,20 @@ class LineStatus(StrEnum):
     @property
     def is_open(self) -> bool:
         """Whether somebody still has to do something about it."""
-        return self in OPEN_LINES
+        return self in OPEN_STATUSES
 
 
-OPEN_LINES = (LineStatus.WAITING, LineStatus.HANDED_OVER)
-LINE_MOVES: dict[LineStatus, frozenset[LineStatus]] = {
-    LineStatus.WAITING: frozenset(LineStatus) - {LineStatus.WAITING, LineStatus.FAILED},
-    LineStatus.HANDED_OVER: frozenset({LineStatus.DONE, LineStatus.FAILED, LineStatus.RETRACTED}),
+OPEN_STATUSES = (InboundStatus.WAITING, InboundStatus.HANDED_OVER)
+INBOUND_MOVES: dict[InboundStatus, frozenset[InboundStatus]] = {
+    InboundStatus.WAITING: frozenset(InboundStatus) - {InboundStatus.WAITING, InboundStatus.FAILED},
+    InboundStatus.HANDED_OVER: frozenset({InboundStatus.DONE, InboundStatus.FAILED, InboundStatus.RETRACTED}),
 }
-"""What may become of an open line; nothing becomes of the others."""
+"""What may become of an open message; nothing becomes of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineKey:
-    """How a platform names a line, for ever."""
+class InboundKey:
+    """How a platform names a message, for ever."""
 
     platform: str
     account: str
@@ -66,50 +66,51 @@ class LineKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineDraft:
-    """A line as it came in. `body` is all of it that an answer needs: text, sender, media, time."""
+class InboundDraft:
+    """A message as it came in. `body` is all of it that an answer needs: text, sender, media, time."""
 
-    key: LineKey
+    key: InboundKey
     session_key: str
     sender_id: str | None = None
     body: dict[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InboundLine:
-    """A kept line; `line_id` grows in the order in which one place received them, with gaps."""
+class InboundMessage:
+    """A kept message; `inbound_id` grows in the order in which one place received them, with gaps."""
 
-    line_id: int
-    key: LineKey
+    inbound_id: int
+    key: InboundKey
     session_key: str
     sender_id: str | None
     body: dict[str, Json]
-    status: LineStatus
+    status: InboundStatus
     received_at: int
     updated_at: int
     revision: int = 1
     """Raised by each edit in the chat."""
     thread_id: str | None = None
-    """The conversation it was handed over to."""
+    """The thread that it was handed over to."""
     reason: str | None = None
     """Why it was rejected or failed."""
 
     @property
-    def message_id(self) -> str:
-        """The id of its message on the thread."""
-        return f"{LINE_MESSAGE}{self.line_id}"
+    def thread_message_id(self) -> str:
+        """Its id as a message of its thread."""
+        return f"{INBOUND_ID}{self.inbound_id}"
 
-    def moved(self, move: "LineMove", *, now: int) -> "InboundLine":
-        """Return the line as a move leaves it; one to the status that it has already leaves it as it is.
+    def moved(self, move: "InboundMove", *, now: int) -> "InboundMessage":
+        """Return the message as a move leaves it; one to the status that it has already leaves it as it is.
 
         Raises:
             IllegalTransition: it may not become that.
         """
         if self.status is move.status:
             return self
-        if move.status not in LINE_MOVES.get(self.status, ()):
+        if move.status not in INBOUND_MOVES.get(self.status, ()):
             raise IllegalTransition(
-                f"line {self.line_id} is {self.status} and cannot become {move.status}", value=self.line_id
+                f"message {self.inbound_id} is {self.status} and cannot become {move.status}",
+                value=self.inbound_id,
             )
         return replace(
             self,
@@ -119,52 +120,52 @@ class InboundLine:
             updated_at=now,
         )
 
-    def edited(self, body: dict[str, Json], *, now: int) -> "InboundLine":
-        """Return the line with other words; the same words leave it as it is.
+    def edited(self, body: dict[str, Json], *, now: int) -> "InboundMessage":
+        """Return the message with other words; the same words leave it as it is.
 
         Raises:
             AlreadyConsumed: it is not open any more.
         """
         if not self.status.is_open:
-            raise AlreadyConsumed(f"line {self.line_id} is {self.status}", value=self.line_id)
+            raise AlreadyConsumed(f"message {self.inbound_id} is {self.status}", value=self.inbound_id)
         if self.body == body:
             return self
         return replace(self, body=body, revision=self.revision + 1, updated_at=now)
 
 
-def line_id_of(message_id: str) -> int | None:
-    """Return the line that a message of a thread came from; None when it came from no chat."""
-    number = message_id.removeprefix(LINE_MESSAGE)
+def inbound_id_of(message_id: str) -> int | None:
+    """Return the inbound message that a message of a thread came from; None when it came from no chat."""
+    number = message_id.removeprefix(INBOUND_ID)
     return int(number) if number != message_id and number.isascii() and number.isdigit() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """A received line: `is_new` is False for one that was known, which is as it was."""
+    """A received message: `is_new` is False for one that was known, which is as it was."""
 
-    line: InboundLine
+    message: InboundMessage
     is_new: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineMove:
-    """What becomes of lines: their status, and what is then known of them (None leaves it as it was)."""
+class InboundMove:
+    """What becomes of messages: their status, and what is then known of them (None leaves it as it was)."""
 
-    status: LineStatus
+    status: InboundStatus
     thread_id: str | None = None
     reason: str | None = None
 
 
-class InboundJournal(Protocol):
-    """The lines of all chats."""
+class IntakeLog(Protocol):
+    """The inbound messages of all chats."""
 
     @property
     def storage_identity(self) -> str | None:
         """Names the place where it writes."""
         ...
 
-    async def receive(self, draft: LineDraft, *, now: int | None = None) -> Received:
-        """Keep a line as waiting; one that is known by its key is returned as it stands, and stays so.
+    async def receive(self, draft: InboundDraft, *, now: int | None = None) -> Received:
+        """Keep a message as waiting; one that is known by its key is returned as it stands, and stays so.
 
         Durable when it returns. Safe to repeat when its answer was lost.
 
@@ -174,64 +175,64 @@ class InboundJournal(Protocol):
         ...
 
     async def move(
-        self, line_ids: Collection[int], move: LineMove, *, now: int | None = None
-    ) -> tuple[InboundLine, ...]:
-        """Move all of these lines, or none, and return them by id; an id that comes twice counts once.
+        self, inbound_ids: Collection[int], move: InboundMove, *, now: int | None = None
+    ) -> tuple[InboundMessage, ...]:
+        """Move all of these messages, or none, and return them by id; an id that comes twice counts once.
 
-        A move to the status that a line has already changes nothing of it and is no error, so that a move may
-        be repeated when its answer was lost.
+        A move to the status that a message has already changes nothing and is no error, so that a move may be
+        repeated when its answer was lost.
 
         Raises:
-            UnknownMessage: there is no line with one of these ids.
-            IllegalTransition: one of them may not become that: `LINE_MOVES`.
+            UnknownMessage: there is no message with one of these ids.
+            IllegalTransition: one of them may not become that: `INBOUND_MOVES`.
         """
         ...
 
-    async def edit(self, key: LineKey, body: dict[str, Json], *, now: int | None = None) -> InboundLine:
-        """Replace the body of an open line and raise its revision; the same body again changes nothing.
+    async def edit(self, key: InboundKey, body: dict[str, Json], *, now: int | None = None) -> InboundMessage:
+        """Replace the body of an open message and raise its revision; the same body again changes nothing.
 
         Raises:
-            UnknownMessage: the line was never received.
+            UnknownMessage: the message was never received.
             AlreadyConsumed: it is not open any more.
         """
         ...
 
-    async def find(self, key: LineKey) -> InboundLine | None:
-        """Return the line with this key."""
+    async def find(self, key: InboundKey) -> InboundMessage | None:
+        """Return the message with this key."""
         ...
 
-    async def lines(self, line_ids: Collection[int]) -> tuple[InboundLine, ...]:
-        """Return those of these lines that exist, by id; at most `MAX_LINES` ids.
+    async def messages(self, inbound_ids: Collection[int]) -> tuple[InboundMessage, ...]:
+        """Return those of these messages that exist, by id; at most `MAX_INBOUND` ids.
 
         Raises:
             InvalidRecord: more ids than that.
         """
         ...
 
-    async def open_lines(
+    async def open_messages(
         self,
         *,
-        status: LineStatus | None = None,
+        status: InboundStatus | None = None,
         session_key: str | None = None,
         after: int = 0,
-        limit: int = MAX_LINES,
-    ) -> tuple[InboundLine, ...]:
-        """Return open lines by id, of one of the open states and one session where that is asked.
+        limit: int = MAX_INBOUND,
+    ) -> tuple[InboundMessage, ...]:
+        """Return open messages by id, of one of the open states and one session where that is asked.
 
         It costs what is open, not what ever was.
         """
         ...
 
-    async def newest(self, platform: str, *, limit: int = MAX_LINES) -> tuple[InboundLine, ...]:
-        """Return the lines of a platform that were received last, the newest first, however they ended."""
+    async def newest(self, platform: str, *, limit: int = MAX_INBOUND) -> tuple[InboundMessage, ...]:
+        """Return the messages of a platform that were received last, the newest first, however they ended."""
         ...
 
-    async def counts(self) -> dict[LineStatus, int]:
-        """Count all lines by status, states without lines left out; for gauges, at long intervals."""
+    async def counts(self) -> dict[InboundStatus, int]:
+        """Count all messages by status, states without messages left out; for gauges, at long intervals."""
         ...
 
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
-        """Remove up to `limit` lines that are not open and were last changed before `older_than`.
+        """Remove up to `limit` messages that are not open and were last changed before `older_than`.
 
         Return how many that were. What was removed is not known any more when the platform sends it again.
         """
@@ -257,7 +258,7 @@ class ChatSession:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conversation:
+class SessionThread:
     """A thread that a session is, or once was, bound to; it can be taken up again."""
 
     thread_id: str
@@ -280,7 +281,7 @@ class ChatSessions(Protocol):
         ...
 
     async def open(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
-        """Store a new session and its conversation; when there is one with this key, return that unchanged.
+        """Store a new session and its thread; when there is one with this key, return that unchanged.
 
         Of callers at the same time one makes it, and all are given the same.
 
@@ -294,26 +295,26 @@ class ChatSessions(Protocol):
         """Store a changed session, compared by its revision, and return it with the next one.
 
         `thread_id`, `source`, `title`, `settings` and `active_at` are stored as given. A thread that it was
-        not bound to before becomes a conversation of it; the title is also that of the present conversation.
+        not bound to before becomes one of its own; the title is also that of the present thread.
 
         Raises:
             UnknownThread: there is no such session.
             VersionConflict: it was changed since it was read.
-            DuplicateRecord: another conversation of this session has the title, or the thread is another's.
+            DuplicateRecord: another thread of this session has the title, or the thread is another session's.
         """
         ...
 
-    async def conversations(
-        self, session_key: str, *, title: str | None = None, limit: int = MAX_LINES
-    ) -> tuple[Conversation, ...]:
-        """Return a session's conversations, the last active first; those of one title when it is given."""
+    async def threads(
+        self, session_key: str, *, title: str | None = None, limit: int = MAX_INBOUND
+    ) -> tuple[SessionThread, ...]:
+        """Return a session's threads, the last active first; those of one title when it is given."""
         ...
 
-    async def conversation(self, thread_id: str) -> Conversation | None:
-        """Return the conversation on this thread, whether a session is bound to it at present or not."""
+    async def thread(self, thread_id: str) -> SessionThread | None:
+        """Return this thread of a session, whether the session is bound to it at present or not."""
         ...
 
-    async def sessions(self, *, after: str = "", limit: int = MAX_LINES) -> tuple[ChatSession, ...]:
+    async def sessions(self, *, after: str = "", limit: int = MAX_INBOUND) -> tuple[ChatSession, ...]:
         """Return sessions by key."""
         ...
 
@@ -327,8 +328,8 @@ class ChatStores(Protocol):
         ...
 
     @property
-    def journal(self) -> InboundJournal:
-        """The lines of all chats."""
+    def intake_log(self) -> IntakeLog:
+        """The inbound messages of all chats."""
         ...
 
     @property

@@ -66,6 +66,8 @@ class OutboxMessage:
     lease_until: int | None = None
     last_error: str | None = None
     order_key: str | None = None
+    may_have_arrived: bool = False
+    """Whether an earlier claim may have performed it: that claim's lease ended, or nobody knows."""
 
 
 class OutboxStore(Protocol):
@@ -93,7 +95,7 @@ class OutboxStore(Protocol):
         """Record that the effect was performed; False when the claim was lost."""
         ...
 
-    async def nack(
+    async def nack(  # noqa: PLR0913 - what became of it, by name
         self,
         outbox_id: str,
         token: str,
@@ -102,10 +104,12 @@ class OutboxStore(Protocol):
         delay_ms: int = 0,
         now: int | None = None,
         final: bool = False,
+        may_have_arrived: bool = False,
     ) -> NackOutcome:
         """Give it back for later, or to the dead letters when its attempts are used up.
 
-        With `final` it becomes a dead letter at once, whatever attempts are left.
+        With `final` it becomes a dead letter at once, whatever attempts are left. With `may_have_arrived`
+        later claims are told that it may have been performed; without, what was known of that stays.
         """
         ...
 

@@ -1,17 +1,15 @@
-"""People who are written to, and the two ports by which messages reach them in chats and come back."""
+"""People who are written to, and the two ports by which mail reaches them in chats and comes back."""
 
-import json
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from postroom.contracts.errors import InvalidArgument
 
-_KIND: Final = "chat"
 _LONGEST: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChatPlace:
+class ChatAddress:
     """A chat in which somebody is reached: `platform/chat_id`, with the platform's own id."""
 
     platform: str
@@ -19,15 +17,15 @@ class ChatPlace:
 
     @property
     def name(self) -> str:
-        """The place as it is written in an address."""
+        """The chat as it is written in an address."""
         return f"{self.platform}/{self.chat_id}"
 
     @classmethod
-    def named(cls, text: str) -> "ChatPlace":
-        """Return the place of this name.
+    def parse(cls, text: str) -> "ChatAddress":
+        """Return the chat of this name.
 
         Raises:
-            InvalidArgument: it is none.
+            InvalidArgument: it is no such name.
         """
         platform, slash, chat_id = text.partition("/")
         fits = slash and platform.isidentifier() and chat_id.strip() == chat_id != ""
@@ -39,31 +37,16 @@ class ChatPlace:
             )
         return cls(platform=platform, chat_id=chat_id)
 
-    def written(self) -> str:
-        """Return it as it is kept, in the place where others have a runner."""
-        return json.dumps({"kind": _KIND, "platform": self.platform, "chat_id": self.chat_id})
 
-    @classmethod
-    def read(cls, kept: str) -> "ChatPlace | None":
-        """Return the place that was kept; None for a runner."""
-        try:
-            told = json.loads(kept)
-        except ValueError:
-            return None
-        if not isinstance(told, dict) or told.get("kind") != _KIND:
-            return None
-        return cls(platform=str(told.get("platform")), chat_id=str(told.get("chat_id")))
+class ChatOutbox(Protocol):
+    """Has mail messages delivered to chats."""
 
-
-class Carrier(Protocol):
-    """Says messages in chats."""
-
-    def reaches(self, place: ChatPlace) -> bool:
+    def reaches(self, address: ChatAddress) -> bool:
         """Say whether there is a channel to this chat."""
         ...
 
-    async def carry(self, key: str, place: ChatPlace, text: str) -> None:
-        """Take a message for a chat: it is said, or told to be lost. Taken twice, it is said once.
+    async def enqueue(self, key: str, address: ChatAddress, text: str) -> None:
+        """Take a message for a chat: it is delivered, or reported as lost. Taken twice, it is delivered once.
 
         Raises:
             StoreError: it could not be taken; take it again.
@@ -90,7 +73,7 @@ class ChatDelivery(Protocol):
         """
         ...
 
-    async def reply(self, place: ChatPlace, message: int, text: str, *, key: str) -> str:
+    async def reply(self, address: ChatAddress, message: int, text: str, *, key: str) -> str:
         """Answer a message for the person of this chat, and return whom; repeated under its key, once.
 
         Raises:

@@ -82,5 +82,5 @@ class ThreadState:
 
     @property
     def is_idle(self) -> bool:
-        """Whether a line would begin at once."""
+        """Whether a message would begin at once."""
         return self.active is None and not self.waiting

@@ -372,7 +372,16 @@ class OutboxTables(Protocol):
         """Record that the effect was performed; False when the claim was lost."""
         ...
 
-    def nack(self, outbox_id: str, token: str, *, error: str, delay_ms: int, final: bool) -> NackOutcome:
+    def nack(
+        self,
+        outbox_id: str,
+        token: str,
+        *,
+        error: str,
+        delay_ms: int,
+        final: bool,
+        may_have_arrived: bool = False,
+    ) -> NackOutcome:
         """Give it back for later, or to the dead letters when its attempts are used up or it is `final`."""
         ...
 

@@ -5,58 +5,58 @@ from typing import Protocol
 
 from postroom.contracts.chat import (
     ChatSession,
-    Conversation,
-    InboundLine,
-    LineDraft,
-    LineKey,
-    LineMove,
-    LineStatus,
+    InboundDraft,
+    InboundKey,
+    InboundMessage,
+    InboundMove,
+    InboundStatus,
+    SessionThread,
 )
 from postroom.contracts.chat_people import PairingRequest, Person
 
 
 class ChatTables(Protocol):
-    """What the chat gateway keeps: inbound lines, sessions and people.
+    """What the chat gateway keeps: inbound messages, sessions and people.
 
     A row that does not read back raises StoreCorrupt. Listings leave out what was set aside for that.
     """
 
-    def line(self, key: LineKey) -> InboundLine | None:
-        """Return the line with this key."""
+    def inbound(self, key: InboundKey) -> InboundMessage | None:
+        """Return the inbound message with this key."""
         ...
 
-    def lines(self, line_ids: Collection[int], *, readable: bool = False) -> list[InboundLine]:
-        """Return those of these lines that exist, by id; the readable ones, or all."""
+    def inbound_by_id(self, inbound_ids: Collection[int], *, readable: bool = False) -> list[InboundMessage]:
+        """Return those of these inbound messages that exist, by id; the readable ones, or all."""
         ...
 
-    def open_lines(
-        self, *, status: LineStatus | None, session_key: str | None, after: int, limit: int
-    ) -> list[InboundLine]:
-        """Return open lines by id, of one status and one session where that is asked."""
+    def open_inbound(
+        self, *, status: InboundStatus | None, session_key: str | None, after: int, limit: int
+    ) -> list[InboundMessage]:
+        """Return open messages by id, of one status and one session where that is asked."""
         ...
 
-    def newest_lines(self, platform: str, *, limit: int) -> list[InboundLine]:
-        """Return the lines of a platform that were received last, the newest first."""
+    def newest_inbound(self, platform: str, *, limit: int) -> list[InboundMessage]:
+        """Return the messages of a platform that were received last, the newest first."""
         ...
 
-    def count_lines(self) -> dict[LineStatus, int]:
-        """Count all lines by status."""
+    def count_inbound(self) -> dict[InboundStatus, int]:
+        """Count all messages by status."""
         ...
 
-    def insert_line(self, draft: LineDraft, now: int) -> InboundLine:
-        """Store a line, which waits."""
+    def insert_inbound(self, draft: InboundDraft, now: int) -> InboundMessage:
+        """Store a message, which waits."""
         ...
 
-    def move_lines(self, line_ids: Collection[int], move: LineMove, now: int) -> None:
-        """Store what becomes of these lines, save of those that have the status already."""
+    def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:
+        """Store what becomes of these messages, save of those that have the status already."""
         ...
 
-    def put_body(self, line: InboundLine) -> None:
-        """Store the body and the revision of a line."""
+    def put_body(self, message: InboundMessage) -> None:
+        """Store the body and the revision of a message."""
         ...
 
-    def purge_lines(self, *, older_than: int, limit: int) -> int:
-        """Remove lines that are not open, those changed longest ago first; return how many."""
+    def purge_inbound(self, *, older_than: int, limit: int) -> int:
+        """Remove messages that are not open, those changed longest ago first; return how many."""
         ...
 
     def session(self, session_key: str) -> ChatSession | None:
@@ -71,16 +71,16 @@ class ChatTables(Protocol):
         """Store a session, or replace the one with its key."""
         ...
 
-    def conversation(self, thread_id: str) -> Conversation | None:
-        """Return the conversation on this thread."""
+    def thread(self, thread_id: str) -> SessionThread | None:
+        """Return this thread of a session."""
         ...
 
-    def conversations(self, session_key: str, *, title: str | None, limit: int) -> list[Conversation]:
-        """Return a session's conversations, the last active first; those of one title when it is given."""
+    def threads(self, session_key: str, *, title: str | None, limit: int) -> list[SessionThread]:
+        """Return a session's threads, the last active first; those of one title when it is given."""
         ...
 
-    def put_conversation(self, conversation: Conversation) -> None:
-        """Store a conversation, or the new title and activity of the one on its thread."""
+    def put_thread(self, thread: SessionThread) -> None:
+        """Store a thread of a session, or its new title and activity."""
         ...
 
     def person(self, platform: str, user_id: str) -> Person | None:

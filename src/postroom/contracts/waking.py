@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import OnTimeout
 
 RunnerSource = Literal["operator", "file"]
@@ -60,7 +61,15 @@ class WakingReads(Protocol):
         ...
 
     def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        """Return which of these agents have a runner, and when it was declared."""
+        """Return which of these agents have a runner or a chat address, and when it was declared."""
+        ...
+
+    def chat_address(self, agent_id: int) -> ChatAddress | None:
+        """Return the chat in which a person is reached."""
+        ...
+
+    def reached_at(self, address: ChatAddress) -> list[int]:
+        """Return the people who are reached in this chat, by id."""
         ...
 
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
@@ -85,6 +94,14 @@ class WakingWrites(WakingReads, Protocol):
 
     def drop_runner(self, agent_id: int, *, now: int) -> bool:
         """Have an agent run no more; False when it was not."""
+        ...
+
+    def put_chat_address(self, agent_id: int, address: ChatAddress, *, now: int) -> None:
+        """Have a person reached in this chat, and in no other."""
+        ...
+
+    def drop_chat_address(self, agent_id: int, *, now: int) -> bool:
+        """Have a person reached in no chat; False when they were in none."""
         ...
 
     def put_handling(self, handling: Handling) -> None:

@@ -1,12 +1,12 @@
-"""Who hands a session's lines over: one at a time, decided in one step without an await.
+"""Who hands a session's messages over: one at a time, decided in one step without an await.
 
-    idle ──▶ handing over (the sentinel) ──▶ idle, or at work when a turn of the session executes here
+    idle ──▶ handing over (the sentinel) ──▶ idle, or at work when a run of the session executes here
                  │ others arrive
                  ▼
-              they stand in line, in order; whoever hands over goes on with them before it leaves
+              they wait in order; whoever hands over goes on with them before it leaves
 
-The line in memory is no queue to lose: each of its events is on disk already, and what counts as busy for the
-agents is decided by the mailbox, for all processes together. Here it is decided who of this process speaks.
+What waits in memory cannot be lost: each of its events is on disk already. What counts as busy for the
+agents is decided by the mailbox, for all processes together; here it is decided who of this process speaks.
 """
 
 from collections import deque
@@ -17,19 +17,19 @@ from typing import Protocol
 from postroom.gateway.events import MessageEvent
 
 AGENT_PENDING = object()
-"""Stands for the agent of a session whose line is being handed over."""
+"""Stands for the agent of a session whose message is being handed over."""
 
 
 class Agent(Protocol):
-    """What executes a session's turn."""
+    """What executes a run of a session."""
 
     def interrupt(self, reason: str) -> object:
-        """End the turn soon."""
+        """End the run soon."""
         ...
 
 
 class AdmissionKind(StrEnum):
-    """What became of a line when it was let in."""
+    """What became of a message when it was let in."""
 
     STARTED = "started"
     QUEUED = "queued"
@@ -40,9 +40,9 @@ class AdmissionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What became of a line; the acknowledgement is worded from this and nothing else.
+    """What became of a message; the acknowledgement is worded from this and nothing else.
 
-    `ahead` is how many lines are answered before this one; `reason` is why it was rejected.
+    `ahead` is how many messages are answered before this one; `reason` is why it was rejected.
     """
 
     kind: AdmissionKind
@@ -52,56 +52,56 @@ class Admission:
 
 @dataclass(slots=True)
 class SessionGuard:
-    """Which sessions are being handed over for, and what stands in line.
+    """Which sessions are being handed over for, and what waits.
 
     `running` shows for each busy session its agent, or the sentinel. Any text may be a key.
     """
 
     running: dict[str, object] = field(default_factory=dict)
     waiting: dict[str, deque[MessageEvent]] = field(default_factory=dict)
-    turns: dict[str, Agent] = field(default_factory=dict)
-    """Turns of ours that execute in this process."""
+    runs: dict[str, Agent] = field(default_factory=dict)
+    """Runs of chats that execute in this process."""
     stop_wishes: set[str] = field(default_factory=set)
-    """Sessions whose line, at this moment on its way to an agent, is to be stopped again."""
+    """Sessions whose message, at this moment on its way to an agent, is to be stopped again."""
 
     def admit(self, key: str, event: MessageEvent) -> Admission:
-        """Let a line in: it is handed over by the caller, or stands in line behind others. Never waits."""
+        """Let a message in: it is handed over by the caller, or waits behind others. Never blocks."""
         current = self.running.get(key)
-        if current is None or current is self.turns.get(key):
+        if current is None or current is self.runs.get(key):
             self.running[key] = AGENT_PENDING
             return Admission(AdmissionKind.STARTED)
-        line = self.waiting.setdefault(key, deque())
-        line.append(event)
-        return Admission(AdmissionKind.QUEUED, ahead=len(line))
+        queue = self.waiting.setdefault(key, deque())
+        queue.append(event)
+        return Admission(AdmissionKind.QUEUED, ahead=len(queue))
 
     def next(self, key: str) -> MessageEvent | None:
-        """Take the line that is next; None ends the handing over in the same step."""
-        line = self.waiting.get(key)
-        if line:
-            event = line.popleft()
-            if not line:
+        """Take the message that is next; None ends the handing over in the same step."""
+        queue = self.waiting.get(key)
+        if queue:
+            event = queue.popleft()
+            if not queue:
                 del self.waiting[key]
             return event
         self.release(key)
         return None
 
     def head(self, key: str) -> MessageEvent | None:
-        """Return the line that is next, and leave it there."""
-        line = self.waiting.get(key)
-        return line[0] if line else None
+        """Return the message that is next, and leave it there."""
+        queue = self.waiting.get(key)
+        return queue[0] if queue else None
 
     def release(self, key: str) -> None:
         """End the handing over; an agent at work in the session is shown again."""
         if self.running.get(key) is not AGENT_PENDING:
             return
         self.stop_wishes.discard(key)
-        if key in self.turns:
-            self.running[key] = self.turns[key]
+        if key in self.runs:
+            self.running[key] = self.runs[key]
         else:
             del self.running[key]
 
     def abandon(self, key: str) -> None:
-        """End the handing over, and let go of what stands in line: it is on disk, and is found there."""
+        """End the handing over, and let go of what waits: it is on disk, and is found there."""
         if self.running.get(key) is AGENT_PENDING:
             self.waiting.pop(key, None)
             self.stop_wishes.discard(key)
@@ -114,21 +114,21 @@ class SessionGuard:
         self.stop_wishes.add(key)
         return True
 
-    def turn_began(self, key: str, agent: Agent) -> None:
-        """Show that a turn of the session executes here."""
-        self.turns[key] = agent
+    def run_began(self, key: str, agent: Agent) -> None:
+        """Show that a run of the session executes here."""
+        self.runs[key] = agent
         if self.running.get(key) is not AGENT_PENDING:
             self.running[key] = agent
 
-    def turn_ended(self, key: str, agent: Agent) -> None:
-        """Show that this turn, and no newer one, has ended."""
-        if self.turns.get(key) is not agent:
+    def run_ended(self, key: str, agent: Agent) -> None:
+        """Show that this run, and no newer one, has ended."""
+        if self.runs.get(key) is not agent:
             return
-        del self.turns[key]
+        del self.runs[key]
         if self.running.get(key) is agent:
             del self.running[key]
 
     def agents(self) -> list[object]:
         """Return the agents at work; a session that is being handed over for has none yet."""
-        found = [one for one in self.running.values() if one is not AGENT_PENDING]
-        return found + [turn for turn in self.turns.values() if not any(turn is one for one in found)]
+        found = [agent for agent in self.running.values() if agent is not AGENT_PENDING]
+        return found + [run for run in self.runs.values() if not any(run is agent for agent in found)]

@@ -1,9 +1,29 @@
 """Commands: what a person tells the gateway itself. They act at once, also while an agent is at work."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
 
+from postroom.contracts.chat import ChatSession
 from postroom.contracts.chat_people import PersonRole
+from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.errors import DuplicateRecord, PostroomError, StoreError
+from postroom.contracts.messages import Message, Role, Visibility
+from postroom.contracts.people import ChatAddress, ChatDelivery
+from postroom.contracts.run_queue import RunQueue, ThreadState
+from postroom.contracts.run_stores import RunQuery, ThreadStore
+from postroom.contracts.runs import RunRecord, Usage
+from postroom.gateway import wording
+from postroom.gateway.config import BusyMode, GatewayConfig
+from postroom.gateway.events import MessageEvent
+from postroom.gateway.handover import Handover
+from postroom.gateway.people import People
+from postroom.gateway.questions import Questions
+from postroom.gateway.replies import thread_name
+from postroom.gateway.session import SessionSource
+from postroom.gateway.sessions import Sessions, hidden_runs
+
+_MOST_LISTED = 10
+_ID_DIGITS = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +40,8 @@ class Command:
 COMMANDS = (
     Command(name="help", help="list the commands", role=PersonRole.VIEWER),
     Command(name="status", help="what is at work here, and what waits", role=PersonRole.VIEWER),
-    Command(name="stop", usage="[all]", help="end the turn at work; with `all` drop what waits as well"),
-    Command(name="queue", usage="<text>", aliases=("q",), help="have this answered in a turn of its own"),
+    Command(name="stop", usage="[all]", help="end the run at work; with `all` drop what waits as well"),
+    Command(name="queue", usage="<text>", aliases=("q",), help="have this answered in a run of its own"),
     Command(name="steer", usage="<text>", help="have the agent read this at its next step"),
     Command(
         name="busy",
@@ -51,7 +71,7 @@ COMMANDS = (
         name="sethome", aliases=("set-home",), help="send here what answers nobody", role=PersonRole.OWNER
     ),
 )
-_BY_NAME = {name: one for one in COMMANDS for name in (one.name, *one.aliases)}
+_BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.aliases)}
 
 
 def resolve_command(name: str) -> Command | None:
@@ -61,5 +81,341 @@ def resolve_command(name: str) -> Command | None:
 
 def help_text(may_use: Callable[[Command], bool]) -> str:
     """Return what somebody who may use these commands is told of them."""
-    lines = (f"/{one.name} {one.usage}".rstrip() + f": {one.help}" for one in COMMANDS if may_use(one))
-    return "\n".join(lines)
+    shown = [command for command in COMMANDS if may_use(command)]
+    return "\n".join(f"/{command.name} {command.usage}".rstrip() + f": {command.help}" for command in shown)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandCall:
+    """A command as somebody has used it."""
+
+    event: MessageEvent
+    source: SessionSource
+    key: str
+    words: str
+
+
+class Commands:
+    """Does what people command."""
+
+    def __init__(  # noqa: PLR0913 - its collaborators by name
+        self,
+        config: GatewayConfig,
+        sessions: Sessions,
+        handover: Handover,
+        people: People,
+        questions: Questions,
+        run_queue: RunQueue,
+        threads: ThreadStore,
+        mail: ChatDelivery | None = None,
+    ) -> None:
+        self._mail = mail
+        self._config = config
+        self._sessions = sessions
+        self._handover = handover
+        self._people = people
+        self._questions = questions
+        self._run_queue = run_queue
+        self._threads = threads
+        self._handlers: Mapping[str, Callable[[CommandCall], Awaitable[str | None]]] = {
+            "status": self._status,
+            "stop": self._stop,
+            "queue": self._queue,
+            "steer": self._steer,
+            "busy": self._busy,
+            "new": self._new,
+            "retry": self._retry,
+            "undo": self._undo,
+            "title": self._title,
+            "resume": self._resume,
+            "search": self._search,
+            "usage": self._usage,
+            "approve": self._approve,
+            "deny": self._deny,
+            "reply": self._reply,
+            "background": self._background,
+            "sethome": self._sethome,
+        }
+
+    def may_use(self, command: Command, source: SessionSource) -> bool:
+        """Say whether somebody may use a command."""
+        return self._people.may(source, self._config.command_roles.get(command.name, command.role))
+
+    async def obey(
+        self, command: Command, event: MessageEvent, source: SessionSource, key: str
+    ) -> str | None:
+        """Do what a command says and return what is to be said about it.
+
+        Raises:
+            StoreError: it could not be done.
+        """
+        call = CommandCall(event=event, source=source, key=key, words=event.get_command_args())
+        return await self._handlers[command.name](call)
+
+    # Looking.
+
+    async def _status(self, call: CommandCall) -> str:
+        session, state = await self._with_state(call)
+        active = state.active
+        lines = [
+            f"Conversation: {session.title or 'untitled'}",
+            f"At work: {'yes' if active is not None else 'no'}",
+            f"Waiting: {state.waiting}",
+            f"While busy: {self._handover.busy_mode(session, call.source).value}",
+        ]
+        if active is not None and active.status is RunDispatchStatus.QUEUED:
+            lines[1] = "At work: no, it is queued"
+        asked = await self._questions.open(session.thread_id)
+        lines += [f"Asks ({one.number}): {one.text}" for one in asked]
+        return "\n".join(lines)
+
+    async def _usage(self, call: CommandCall) -> str:
+        session, _ = await self._sessions.of(call.key, call.source)
+        runs = await self._runs(session.thread_id)
+        used = sum((run.usage for run in runs), Usage())
+        cost = f", cost {used.cost_micros / 1_000_000:.4f}" if used.cost_micros else ""
+        return (
+            f"{len(runs)} runs; {used.input_tokens} tokens read, {used.output_tokens} written,"
+            f" {used.wall_ms / 1_000:.1f} s{cost}"
+        )
+
+    # The run at work, and what waits.
+
+    async def _stop(self, call: CommandCall) -> str:
+        session, _ = await self._sessions.of(call.key, call.source)
+        dropped: tuple[Message, ...] = ()
+        if call.words.lower() == "all":
+            dropped = await self._handover.dropped(session.thread_id)
+        stopped = await self._handover.stop(session.thread_id)
+        waiting = len(await self._run_queue.pending(session.thread_id))
+        said = [wording.STOPPING if stopped else wording.NOTHING_TO_STOP]
+        said += _listed("Dropped", [message.text() for message in dropped])
+        if waiting:
+            said.append(f"{waiting} waiting, and answered next; /stop all drops them.")
+        return "\n".join(said)
+
+    async def _queue(self, call: CommandCall) -> str | None:
+        return await self._handed_over(call, BusyMode.QUEUE)
+
+    async def _steer(self, call: CommandCall) -> str | None:
+        return await self._handed_over(call, BusyMode.STEER)
+
+    async def _handed_over(self, call: CommandCall, mode: BusyMode) -> str | None:
+        if not call.words and not call.event.media:
+            return f"Say what: /{mode.value} <text>"
+        session, _ = await self._sessions.of(call.key, call.source)
+        call.event.text = call.words
+        admission = await self._handover.hand_over(call.event, session, mode=mode)
+        return wording.acknowledgement(admission)
+
+    async def _busy(self, call: CommandCall) -> str:
+        word = call.words.lower()
+        session, _ = await self._sessions.of(call.key, call.source)
+        if not word:
+            return f"While busy: {self._handover.busy_mode(session, call.source).value}"
+        if word == "default":
+            kept = {name: one for name, one in session.settings.items() if name != "busy"}
+            await self._sessions.changed(call.key, lambda one: replace(one, settings=kept))
+            return (
+                f"While busy: {self._config.get_busy_mode(call.source.platform, call.source.chat_id).value}"
+            )
+        try:
+            mode = BusyMode(word)
+        except ValueError:
+            return f"There is no way {word!r}; there are {', '.join(BusyMode)}."
+        await self._set(call.key, "busy", mode.value)
+        return f"While busy: {mode.value}"
+
+    async def _background(self, call: CommandCall) -> str | None:
+        if not call.words and not call.event.media:
+            return "Say what: /background <text>"
+        source = call.source
+        beside = thread_name(source.platform.value, source.account, f"beside-{call.event.inbound_id}")
+        session = ChatSession(session_key=call.key, thread_id=beside, source=source.to_dict())
+        call.event.text = call.words
+        await self._handover.hand_over(call.event, session, mode=BusyMode.QUEUE)
+        return "Begun beside the conversation; its answer comes here."
+
+    # Threads, which people know as conversations.
+
+    async def _new(self, call: CommandCall) -> str:
+        session, _ = await self._sessions.of(call.key, call.source)
+        dropped = await self._handover.dropped(session.thread_id)
+        stopped = await self._handover.stop(session.thread_id)
+        await self._sessions.begin_anew(call.key, call.source)
+        said = ["A new conversation."]
+        if stopped:
+            said.append("What was at work is stopped.")
+        said += _listed("Dropped", [message.text() for message in dropped])
+        return "\n".join(said)
+
+    async def _title(self, call: CommandCall) -> str:
+        session, _ = await self._sessions.of(call.key, call.source)
+        if not call.words:
+            return f"Title: {session.title or 'none yet; /title <name> gives it one'}"
+        title = " ".join(call.words.split())[:100]
+        try:
+            await self._sessions.changed(call.key, lambda one: replace(one, title=title))
+        except DuplicateRecord:
+            return f"Another conversation here is called {title!r}."
+        return f"Title: {title}"
+
+    async def _resume(self, call: CommandCall) -> str:
+        session, _ = await self._sessions.of(call.key, call.source)
+        known = [one for one in await self._sessions.threads(call.key) if one.thread_id != session.thread_id]
+        if not known:
+            return "There is no earlier conversation here."
+        if not call.words:
+            titles = [f"{place}. {one.title or 'untitled'}" for place, one in enumerate(known, start=1)]
+            return "\n".join([*titles[:_MOST_LISTED], "/resume <title or number> takes one up again."])
+        wanted = call.words.strip()
+        chosen = next((one for one in known if one.title == wanted), None)
+        if chosen is None and wanted.isdigit() and 0 < int(wanted) <= len(known):
+            chosen = known[int(wanted) - 1]
+        if chosen is None:
+            return f"No conversation here is called {wanted!r}; /resume lists them."
+        await self._sessions.bind(call.key, chosen.thread_id, title=chosen.title)
+        return f"Taken up again: {chosen.title or 'untitled'}"
+
+    async def _search(self, call: CommandCall) -> str:
+        words = call.words.casefold().split()
+        if not words:
+            return "Say what to look for: /search <words>"
+        found: list[str] = []
+        for one in await self._sessions.threads(call.key):
+            messages = await self._threads.load_messages(one.thread_id) or ()
+            said = (" ".join(message.text().split()) for message in reversed(messages) if _is_shown(message))
+            found += [
+                f"{one.title or 'untitled'}: {_around(text, words[0])}"
+                for text in said
+                if all(word in text.casefold() for word in words)
+            ]
+            if len(found) >= _MOST_LISTED:
+                break
+        return "\n".join(found[:_MOST_LISTED]) or "Nothing was found."
+
+    async def _undo(self, call: CommandCall) -> str:
+        number = int(call.words) if call.words.isdigit() and int(call.words) > 0 else 1
+        session, state = await self._with_state(call)
+        if state.active is not None:
+            return wording.busy()
+        shown = await self._shown_runs(session)
+        gone = [run.run_id for run in shown[-number:]]
+        if not gone:
+            return "There is nothing to undo."
+        await self._hide(call.key, session.thread_id, gone)
+        return (
+            f"Forgotten: {len(gone)} of the last exchanges."
+            if len(gone) > 1
+            else "The last exchange is forgotten."
+        )
+
+    async def _retry(self, call: CommandCall) -> str | None:
+        session, state = await self._with_state(call)
+        if state.active is not None:
+            return wording.busy()
+        shown = await self._shown_runs(session)
+        if not shown:
+            return "There is nothing to answer again."
+        last = shown[-1]
+        asked = await self._asked_by(last)
+        await self._hide(call.key, session.thread_id, [last.run_id])
+        call.event.text = "\n".join(message.text() for message in asked)
+        await self._handover.hand_over(call.event, session, mode=BusyMode.QUEUE)
+        return None
+
+    async def _sethome(self, call: CommandCall) -> str:
+        key = f"home:{call.source.platform.value}:{call.source.account}"
+        await self._sessions.of(key, call.source)
+        await self._sessions.changed(key, lambda one: replace(one, source=call.source.to_dict()))
+        return "What answers nobody is sent here from now on."
+
+    # What an agent asks.
+
+    async def _approve(self, call: CommandCall) -> str:
+        session, _ = await self._sessions.of(call.key, call.source)
+        return await self._questions.decide(session, call.source, call.words, approved=True)
+
+    async def _deny(self, call: CommandCall) -> str:
+        session, _ = await self._sessions.of(call.key, call.source)
+        return await self._questions.decide(session, call.source, call.words, approved=False)
+
+    async def _reply(self, call: CommandCall) -> str:
+        number, _, text = call.words.partition(" ")
+        message = int(number) if number.isascii() and number.isdigit() and len(number) <= _ID_DIGITS else 0
+        if not message or not text.strip():
+            return "Say which and what: /reply <number> <text>"
+        if self._mail is None:
+            return "No messages come to this chat."
+        source = call.source
+        address = ChatAddress(platform=source.platform.value, chat_id=source.chat_id)
+        said = (
+            text.strip()
+            if source.chat_type == "dm"
+            else f"{source.user_name or source.user_id}: {text.strip()}"
+        )
+        key = f"chat/{address.name}/{call.event.inbound_id or call.event.message_id}"
+        try:
+            whom = await self._mail.reply(address, message, said, key=key)
+        except StoreError:
+            raise
+        except PostroomError as error:
+            return f"It was not sent: {error.message}."
+        return f"Sent to {whom}."
+
+    # Parts of these.
+
+    async def _with_state(self, call: CommandCall) -> tuple[ChatSession, ThreadState]:
+        session, _ = await self._sessions.of(call.key, call.source)
+        return session, await self._handover.state(session.thread_id)
+
+    async def _runs(self, thread_id: str) -> list[RunRecord]:
+        """Return a thread's runs, the oldest first."""
+        found: list[RunRecord] = []
+        after = ""
+        while page := await self._threads.list_runs(RunQuery(thread_id=thread_id, after=after)):
+            found += page
+            after = page[-1].run_id
+        return sorted(found, key=lambda run: (run.created_at, run.run_id))
+
+    async def _shown_runs(self, session: ChatSession) -> list[RunRecord]:
+        hidden = hidden_runs(session, session.thread_id)
+        return [run for run in await self._runs(session.thread_id) if run.run_id not in hidden]
+
+    async def _asked_by(self, run: RunRecord) -> list[Message]:
+        ids = set(run.input.trigger_message_ids if run.input else ())
+        messages = await self._threads.load_messages(run.thread_id) or ()
+        return [message for message in messages if message.id in ids]
+
+    async def _hide(self, key: str, thread_id: str, runs: list[str]) -> None:
+        def hiding(session: ChatSession) -> ChatSession:
+            hidden = dict(session.settings.get("hidden", {}))
+            hidden[thread_id] = [*hidden.get(thread_id, []), *runs]
+            return replace(session, settings={**session.settings, "hidden": hidden})
+
+        await self._sessions.changed(key, hiding)
+
+    async def _set(self, key: str, name: str, value: object) -> None:
+        await self._sessions.changed(key, lambda one: replace(one, settings={**one.settings, name: value}))
+
+
+def _is_shown(message: Message) -> bool:
+    return message.visibility is Visibility.ALL and message.role in (Role.USER, Role.ASSISTANT)
+
+
+def _around(text: str, word: str, most: int = 80) -> str:
+    """Return the part of a text that a word stands in."""
+    at = max(text.casefold().find(word) - most // 3, 0)
+    part = text[at : at + most]
+    return f"{'…' if at else ''}{part}{'…' if at + most < len(text) else ''}"
+
+
+def _listed(title: str, texts: list[str], most: int = 60) -> list[str]:
+    """Return texts as a list for people, each in one line."""
+    if not texts:
+        return []
+    lines = (" ".join(text.split()) or "(a file)" for text in texts)
+    return [
+        f"{title}: {len(texts)}",
+        *(f"- {one if len(one) <= most else one[: most - 1] + '…'}" for one in lines),
+    ]

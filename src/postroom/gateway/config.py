@@ -26,10 +26,10 @@ class Platform(StrEnum):
 
 
 class BusyMode(StrEnum):
-    """What happens to a line that comes while its session's agent is at work.
+    """What happens to a message that comes while its session's agent is at work.
 
-    queue: it waits for a turn of its own. collect: it is read together with what else waits of its sender.
-    steer: the agent reads it at its next step. interrupt: the agent's turn is ended, then it is its turn.
+    queue: it waits for a run of its own. collect: it is read together with what else waits of its sender.
+    steer: the agent reads it at its next step. interrupt: the agent's run is ended, then this one begins.
     reject: the sender is told to wait.
     """
 
@@ -41,7 +41,7 @@ class BusyMode(StrEnum):
 
 
 class ResetMode(StrEnum):
-    """When a session begins a new conversation by itself; with `both`, whichever comes first."""
+    """When a session begins a new thread by itself; with `both`, whichever comes first."""
 
     NONE = "none"
     DAILY = "daily"
@@ -105,13 +105,13 @@ class StreamingConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusyConfig:
-    """What a busy session does with another line: the session's own choice, else the chat's, and so on."""
+    """What a busy session does with another message: the session's own choice, else the chat's, and so on."""
 
     mode: BusyMode = BusyMode.QUEUE
     by_platform: Mapping[Platform, BusyMode] = field(default_factory=dict)
     by_chat: Mapping[tuple[Platform, str], BusyMode] = field(default_factory=dict)
     max_waiting: int = 100
-    """Lines that may wait in one session; those beyond are refused."""
+    """Messages that may wait in one session; those beyond are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,13 +145,13 @@ class GatewayConfig:
     """What a stranger's direct message gets: `pair`, a code to be let in with, or `ignore`."""
     command_roles: Mapping[str, PersonRole] = field(default_factory=dict)
     """Who may use a command, where that differs from the command's own rule."""
-    max_line_age: timedelta = timedelta(hours=1)
-    """After which a line that a crash left behind is not answered any more; its sender is told."""
-    keep_lines: timedelta = timedelta(days=7)
-    """How long a line that has its answer is known, should its platform send it again."""
+    max_message_age: timedelta = timedelta(hours=1)
+    """After which a message that a crash left behind is not answered any more; its sender is told."""
+    keep_messages: timedelta = timedelta(days=7)
+    """How long a message that has its answer is known, should its platform send it again."""
     max_media_bytes: int = 20_000_000
     drain: timedelta = timedelta(seconds=30)
-    """How long a stop waits for turns at work and answers on their way."""
+    """How long a stop waits for runs at work and answers on their way."""
     agent_id: str | None = None
     """Which agent answers; None: the mailbox's default."""
     state_dir: Path | None = None

@@ -1,28 +1,27 @@
-"""Says what is to be said: outbox rows are claimed, delivered in order within a chat, and acknowledged.
+"""Delivers what is to be said: outbox rows are claimed, sent in order within a thread, and acknowledged.
 
-    claimed ─▶ where to? ─▶ said, part by part ─▶ its lines are done ─▶ acknowledged
+    claimed ─▶ where to? ─▶ sent, part by part ─▶ its inbound messages are done ─▶ acknowledged
                                 │ may pass: again later, with growing pauses
-                                │ will not pass, or has had its time: dead letter, its lines have failed
+                                │ will not pass, or has had its time: dead letter, its messages have failed
                                 └ the answer was lost: again, and marked as a possible duplicate
 
-A row is delivered at least once. Its lines are marked done before it is acknowledged, so that a crash between
-the two repeats nothing; after any other crash in between, what is said again says that it may be a duplicate.
+A row is delivered at least once. Its inbound messages are marked done before it is acknowledged, so that a
+crash between the two repeats nothing; after any other crash, what is sent again may be marked as a duplicate.
 """
 
 import asyncio
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import structlog
 
 from postroom.contracts.chat import (
     CHAT_LANE,
-    MAX_LINES,
+    MAX_INBOUND,
     ChatStores,
-    InboundLine,
-    LineMove,
-    LineStatus,
+    InboundMessage,
+    InboundMove,
+    InboundStatus,
 )
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import IllegalTransition, PostroomError
@@ -34,39 +33,16 @@ from postroom.gateway.config import DeliveryConfig
 from postroom.gateway.drafts import Final
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
 from postroom.gateway.metrics import GatewayMetrics
-from postroom.gateway.outgoing import OutgoingMessage, Place, parts_of
+from postroom.gateway.outgoing import OutgoingMessage, ReplyAddress, parts_of
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import Reply, ReplyKind, target_name
 from postroom.gateway.session import SessionSource
-from postroom.gateway.sessions import Sessions
-from postroom.gateway.streaming import StreamingPresenter, place_of
+from postroom.gateway.streaming import StreamingPresenter, send_metadata
 
 _LOG = structlog.get_logger(__name__)
 _CLAIMED_AT_ONCE = 32
 _MOST_CARDS = 50
 NO_SUCH_CARD = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT)
-_TOLD = re.compile(r"#(\d+) tried (\d+)(\?)?: ")
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """How it went with a row before: how often it was tried, and whether it may have arrived."""
-
-    tried: int = 0
-    may_have_arrived: bool = False
-
-    @classmethod
-    def of(cls, row: OutboxMessage) -> "History":
-        """Return what the claims before this one have told; one that told nothing was cut off."""
-        told = _TOLD.match(row.last_error or "")
-        claim, tried = (int(told[1]), int(told[2])) if told else (0, 0)
-        cut_off = row.attempt_count - 1 - claim
-        return cls(tried + cut_off, cut_off > 0 or bool(told and told[3]))
-
-    def told(self, row: OutboxMessage, why: str, *, unknown: bool) -> str:
-        """Return this claim's end as it is kept with the row."""
-        mark = "?" if self.may_have_arrived or unknown else ""
-        return f"#{row.attempt_count} tried {self.tried + 1}{mark}: {why}"
 
 
 class Delivery:
@@ -76,23 +52,22 @@ class Delivery:
         self,
         outbox: OutboxStore,
         stores: ChatStores,
-        sessions: Sessions,
-        presence: StreamingPresenter,
+        presenter: StreamingPresenter,
         config: DeliveryConfig,
         *,
         clock: Clock,
         metrics: GatewayMetrics,
-        boxes: ChatDelivery | None = None,
+        mail: ChatDelivery | None = None,
     ) -> None:
-        self._boxes = boxes
+        self._mail = mail
         self._outbox = outbox
         self._stores = stores
-        self._sessions = sessions
-        self._presence = presence
+        self._sessions = presenter.sessions
+        self._presenter = presenter
         self._config = config
         self._clock = clock
         self._metrics = metrics
-        self._sayings: dict[str, OutgoingMessage] = {}
+        self._outgoing: dict[str, OutgoingMessage] = {}
         self._under_way = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -110,8 +85,8 @@ class Delivery:
         self._idle.clear()
         try:
             async with asyncio.TaskGroup() as group:
-                for line in _lines_of(rows):
-                    group.create_task(self._delivered_in_turn(adapter, line))
+                for ordered in _by_order(rows):
+                    group.create_task(self._deliver_in_order(adapter, ordered))
         finally:
             self._under_way -= 1
             if not self._under_way:
@@ -122,11 +97,11 @@ class Delivery:
         """Return when nothing is being delivered: what is on its way counts as active work."""
         await self._idle.wait()
 
-    async def _delivered_in_turn(self, adapter: BasePlatformAdapter, rows: Sequence[OutboxMessage]) -> None:
+    async def _deliver_in_order(self, adapter: BasePlatformAdapter, rows: Sequence[OutboxMessage]) -> None:
         for row in rows:
-            await self._delivered(adapter, row)
+            await self._deliver(adapter, row)
 
-    async def _delivered(self, adapter: BasePlatformAdapter, row: OutboxMessage) -> None:
+    async def _deliver(self, adapter: BasePlatformAdapter, row: OutboxMessage) -> None:
         """Deliver a row, or have it tried later, or put it into the dead-letter queue."""
         try:
             reply = Reply.of(row)
@@ -134,105 +109,107 @@ class Delivery:
             await self._give_up(row, None, f"it cannot be read: {type(error).__name__}")
             return
         try:
-            await self._looked_after(adapter, row, reply)
+            await self._attempt(adapter, row, reply)
         except PostroomError as error:
             _LOG.warning("reply.left_to_lease", outbox_id=row.outbox_id, reason=error.describe())
         except Exception as error:  # an adapter broke its promise: the others' answers must not wait for it
             _LOG.exception("reply.adapter_broke", outbox_id=row.outbox_id)
             await self._failed(row, reply, SendResult.failed(SendErrorKind.UNKNOWN, type(error).__name__))
 
-    async def _looked_after(self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply) -> None:
-        lines = await self._stores.journal.lines(reply.lines[:MAX_LINES])
-        is_closed = bool(lines) and not any(line.status.is_open for line in lines)
-        if is_closed and History.of(row).may_have_arrived:
-            await self._acknowledged(row)  # a crash came between its lines and its acknowledgement
+    async def _attempt(self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply) -> None:
+        inbound = await self._stores.intake_log.messages(reply.inbound_ids[:MAX_INBOUND])
+        is_closed = bool(inbound) and not any(message.status.is_open for message in inbound)
+        if is_closed and row.may_have_arrived:
+            await self._acknowledge(row)  # a crash came between its messages and its acknowledgement
             return
         if self._clock.now() - _owed_since(row) > milliseconds(self._config.max_age):
             await self._give_up(row, reply, "it is too old to be sent")
             return
-        place = await self._place(reply, lines)
-        if place is None:
+        address = await self._address(reply, inbound)
+        if address is None:
             await self._give_up(row, reply, "nobody knows where it goes")
             return
-        result = await self._said(adapter, row, reply, place)
+        result = await self._send(adapter, row, reply, address)
         if result.success:
-            await self._settled(row, reply)
+            await self._settle(row, reply)
         else:
             await self._failed(row, reply, result)
 
-    async def _place(self, reply: Reply, lines: Sequence[InboundLine]) -> Place | None:
-        answers = reply.answers or tuple(line.key.message_id for line in lines)
-        told = reply.place or (lines[-1].body.get("source") if lines else None)
-        if told:
-            return Place(SessionSource.from_dict(told), answers)
-        address = await self._sessions.address(reply.thread_id)
-        return None if address is None else Place(address[1], answers)
+    async def _address(self, reply: Reply, inbound: Sequence[InboundMessage]) -> ReplyAddress | None:
+        answers = reply.answers or tuple(message.key.message_id for message in inbound)
+        source = reply.source or (inbound[-1].body.get("source") if inbound else None)
+        if source:
+            return ReplyAddress(SessionSource.from_dict(source), answers)
+        found = await self._sessions.address(reply.thread_id)
+        return None if found is None else ReplyAddress(found[1], answers)
 
-    async def _said(
-        self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, place: Place
+    async def _send(
+        self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> SendResult:
         match reply.kind:
             case ReplyKind.CARD:
-                return await self._answered(adapter, reply, place)
+                return await self._update_card(adapter, reply, address)
             case ReplyKind.QUESTION if reply.questions:
-                return await self._asked(adapter, row, reply, place)
+                return await self._ask(adapter, row, reply, address)
             case _:
-                saying = self._sayings.get(row.outbox_id)
-                if saying is None:
-                    saying = self._sayings[row.outbox_id] = self._begun(adapter, row, reply, place)
-                return await saying.go_on(adapter)
+                outgoing = self._outgoing.get(row.outbox_id)
+                if outgoing is None:
+                    outgoing = self._outgoing[row.outbox_id] = self._begin(adapter, row, reply, address)
+                return await outgoing.send_rest(adapter)
 
-    def _begun(
-        self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, place: Place
+    def _begin(
+        self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
-        """Return the text as it is to be said, in the place of its draft where one is shown here."""
+        """Return the text as it is to be sent, in the place of its draft where one is shown here."""
         text = reply.text.strip() or wording.NO_ANSWER
-        if History.of(row).may_have_arrived:
+        if row.may_have_arrived:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
-        shown = self._presence.take_shown(reply.run_id) if reply.run_id else None
+        shown = self._presenter.take_shown(reply.run_id) if reply.run_id else None
         if shown is not None and shown.message_id is not None:
             final = shown.draft.finish(text, now=self._clock.now())
             if isinstance(final, Final) and final.edits_first:
-                return OutgoingMessage(row.outbox_id, place, list(final.parts), draft_id=shown.message_id)
+                return OutgoingMessage(row.outbox_id, address, list(final.parts), draft_id=shown.message_id)
             return OutgoingMessage(
-                row.outbox_id, place, list(parts_of(text, adapter)), stale_id=shown.message_id
+                row.outbox_id, address, list(parts_of(text, adapter)), stale_id=shown.message_id
             )
-        return OutgoingMessage(row.outbox_id, place, list(parts_of(text, adapter)))
+        return OutgoingMessage(row.outbox_id, address, list(parts_of(text, adapter)))
 
-    async def _asked(
-        self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, place: Place
+    async def _ask(
+        self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> SendResult:
         """Ask each question with a card of its own, and remember the cards."""
-        saying = self._sayings.setdefault(row.outbox_id, OutgoingMessage(row.outbox_id, place))
+        outgoing = self._outgoing.setdefault(row.outbox_id, OutgoingMessage(row.outbox_id, address))
         result = SendResult.sent()
         for number, question in enumerate(reply.questions):
-            if number < saying.said:
+            if number < outgoing.sent:
                 continue
             text = f"{reply.text}\n\n{question.text}" if reply.text and number == 0 else question.text
             buttons = (
                 Button(label="Approve", value=f"approve {question.number}"),
                 Button(label="Deny", value=f"deny {question.number}"),
             )
-            where = place_of(place.source, dedupe_key=f"{row.outbox_id}/{number}", final=True)
+            metadata = send_metadata(address.source, dedupe_key=f"{row.outbox_id}/{number}", final=True)
             card = Card(text=text, buttons=buttons)
-            result = await adapter.send_card(place.source.chat_id, card, where)
+            result = await adapter.send_card(address.source.chat_id, card, metadata)
             if not result.success:
                 return result
-            saying.said += 1
+            outgoing.sent += 1
             if result.message_id is not None:
                 await self._remember_card(reply.thread_id, question.number, result.message_id)
         return result
 
-    async def _answered(self, adapter: BasePlatformAdapter, reply: Reply, place: Place) -> SendResult:
+    async def _update_card(
+        self, adapter: BasePlatformAdapter, reply: Reply, address: ReplyAddress
+    ) -> SendResult:
         """Show on a question's card that it has its answer; without a card there is nothing to show."""
-        address = await self._sessions.address(reply.thread_id)
-        session = None if address is None else await self._sessions.load(address[0])
+        found = await self._sessions.address(reply.thread_id)
+        session = None if found is None else await self._sessions.load(found[0])
         cards = {} if session is None else session.settings.get("cards", {})
         if reply.question not in cards:
             return SendResult.sent()
-        where = place_of(place.source)
+        source, card = address.source, Card(text=reply.text)
         card_id = cards[reply.question]
-        result = await adapter.update_card(place.source.chat_id, card_id, Card(text=reply.text), where)
+        result = await adapter.update_card(source.chat_id, card_id, card, send_metadata(source))
         return SendResult.sent() if result.error_kind in NO_SUCH_CARD else result
 
     async def _remember_card(self, thread_id: str, number: str, card_id: str) -> None:
@@ -243,63 +220,67 @@ class Delivery:
                 lambda one: replace(one, settings=_with_card(one.settings, number, card_id)),
             )
 
-    async def _settled(self, row: OutboxMessage, reply: Reply) -> None:
-        await self._close_lines(reply)
-        if reply.message is not None and self._boxes is not None:
-            await self._boxes.arrived(reply.message)
-        await self._acknowledged(row)
+    async def _settle(self, row: OutboxMessage, reply: Reply) -> None:
+        await self._close_inbound(reply)
+        if reply.mail_key is not None and self._mail is not None:
+            await self._mail.arrived(reply.mail_key)
+        await self._acknowledge(row)
         self._metrics.delivered(self._clock.now() - row.created_at)
         if reply.run_id:
-            self._presence.forget(reply.run_id)
+            self._presenter.forget(reply.run_id)
 
-    async def _close_lines(self, reply: Reply, *, lost: str | None = None) -> None:
-        """Mark the lines that have their answer; one that was closed otherwise stays so."""
+    async def _close_inbound(self, reply: Reply, *, lost: str | None = None) -> None:
+        """Mark the inbound messages that have their answer; one that was closed otherwise stays so."""
         failed = lost or reply.failed
-        move = LineMove(status=LineStatus.FAILED if failed else LineStatus.DONE, reason=failed)
-        for line_id in reply.lines:
+        move = InboundMove(status=InboundStatus.FAILED if failed else InboundStatus.DONE, reason=failed)
+        for inbound_id in reply.inbound_ids:
             try:
-                await self._stores.journal.move([line_id], move)
+                await self._stores.intake_log.move([inbound_id], move)
             except IllegalTransition as error:
-                _LOG.info("line.closed_before", line_id=line_id, reason=error.message)
+                _LOG.info("message.closed_before", inbound_id=inbound_id, reason=error.message)
 
-    async def _acknowledged(self, row: OutboxMessage) -> None:
-        self._sayings.pop(row.outbox_id, None)
+    async def _acknowledge(self, row: OutboxMessage) -> None:
+        self._outgoing.pop(row.outbox_id, None)
         if not await self._outbox.ack(row.outbox_id, row.claim_token or ""):
             _LOG.warning("reply.lease_ended_before_ack", outbox_id=row.outbox_id)
 
     async def _failed(self, row: OutboxMessage, reply: Reply, result: SendResult) -> None:
-        """Have it tried later, or not at all. What stands behind it in its conversation waits for it."""
-        kind, history = result.error_kind or SendErrorKind.UNKNOWN, History.of(row)
+        """Have it tried later, or not at all. What is behind it on its thread waits for it."""
+        kind, tried = result.error_kind or SendErrorKind.UNKNOWN, row.attempt_count - 1
         self._metrics.delivery_failed(kind.value)
-        if not kind.may_pass or history.tried + 1 >= self._config.max_attempts:
+        if not kind.may_pass or tried + 1 >= self._config.max_attempts:
             await self._give_up(row, reply, f"{kind}: {result.error}")
             return
-        why = history.told(row, f"{kind}: {result.error}", unknown=kind.may_have_arrived)
-        delay = max(result.retry_after_ms or 0, self._pause(history.tried))
-        await self._outbox.nack(row.outbox_id, row.claim_token or "", error=why, delay_ms=delay)
+        await self._outbox.nack(
+            row.outbox_id,
+            row.claim_token or "",
+            error=f"{kind}: {result.error}",
+            delay_ms=max(result.retry_after_ms or 0, self._pause(tried)),
+            may_have_arrived=kind.may_have_arrived,
+        )
 
     async def _give_up(self, row: OutboxMessage, reply: Reply | None, why: str) -> None:
-        """Put a row into the dead-letter queue, and say at its lines why they have no answer."""
+        """Put a row into the dead-letter queue, and say at its inbound messages why they have no answer."""
         _LOG.warning("reply.given_up", outbox_id=row.outbox_id, reason=why)
-        self._sayings.pop(row.outbox_id, None)
-        if reply is not None and reply.message is not None and self._boxes is not None:
-            await self._boxes.lost(reply.message, f"the chat did not take it: {why}")
+        self._outgoing.pop(row.outbox_id, None)
+        if reply is not None and reply.mail_key is not None and self._mail is not None:
+            await self._mail.lost(reply.mail_key, f"the chat did not take it: {why}")
         await self._outbox.nack(row.outbox_id, row.claim_token or "", error=why, final=True)
         self._metrics.gave_up()
         if reply is not None:
-            await self._close_lines(reply, lost=f"it could not be delivered: {why}")
+            await self._close_inbound(reply, lost=f"it could not be delivered: {why}")
 
     def _pause(self, tried: int) -> int:
         first, longest = milliseconds(self._config.first_retry), milliseconds(self._config.longest_retry)
         return int(min(first * 2 ** min(tried, 20), longest))
 
 
-def _lines_of(rows: Sequence[OutboxMessage]) -> list[list[OutboxMessage]]:
+def _by_order(rows: Sequence[OutboxMessage]) -> list[list[OutboxMessage]]:
     """Return rows that do not wait for one another apart; notices stay in order among themselves."""
-    lines: dict[str, list[OutboxMessage]] = {}
+    ordered: dict[str, list[OutboxMessage]] = {}
     for row in rows:
-        lines.setdefault(row.order_key or "", []).append(row)
-    return list(lines.values())
+        ordered.setdefault(row.order_key or "", []).append(row)
+    return list(ordered.values())
 
 
 def _owed_since(row: OutboxMessage) -> int:

@@ -39,7 +39,7 @@ class Attachment:
 
 @dataclass(eq=False, kw_only=True)
 class MessageEvent:
-    """A line as an adapter understood it. Two events are the same only if they are the same object.
+    """A message as an adapter understood it. Two events are the same only if they are the same object.
 
     `timestamp` is in milliseconds since the epoch, as the platform says.
     """
@@ -49,17 +49,17 @@ class MessageEvent:
     source: SessionSource | None = None
     raw_message: object = field(default=None, repr=False)
     message_id: str | None = None
-    """Unique in its chat, for ever; the same when the platform sends the line again."""
+    """Unique in its chat, for ever; the same when the platform sends the message again."""
     media: tuple[Attachment, ...] = ()
     reply_to_message_id: str | None = None
     reply_to_text: str | None = None
     timestamp: int | None = None
     addressed: bool = True
     """Whether it was meant for us: a direct message, a mention, an answer to us."""
-    line_id: int | None = None
+    inbound_id: int | None = None
     """Set when it was kept."""
     revision: int = 1
-    """How often the chat has changed it, as far as this event knows: that of its line when it was read."""
+    """How often the chat has changed it, as far as this event knows: that of its message when it was read."""
     handed_over: bool = False
     """Whether it has become a message for an agent."""
     metadata: dict[str, Json] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class MessageEvent:
 
     @classmethod
     def from_body(
-        cls, body: Mapping[str, Json], *, line_id: int | None = None, revision: int = 1
+        cls, body: Mapping[str, Json], *, inbound_id: int | None = None, revision: int = 1
     ) -> "MessageEvent":
         """Return the event that `to_body` was given.
 
@@ -133,7 +133,7 @@ class MessageEvent:
             reply_to_text=body["reply_to_text"],
             timestamp=body["timestamp"],
             addressed=body["addressed"],
-            line_id=line_id,
+            inbound_id=inbound_id,
             revision=revision,
             metadata=dict(body["metadata"]),
         )

@@ -1,29 +1,27 @@
 """A gateway that lives: connects its channels, delivers, looks after what was left, and ends in good order.
 
-start: what a crash left is handed over, then channels are connected, then lines come in
-meanwhile: delivery for each channel; lost lines, old lines and channels that went down are looked after
-stop: nothing new is taken, turns and answers get their time, channels are disconnected
+start: what a crash left is handed over, then channels are connected, then messages come in
+meanwhile: delivery for each channel; lost messages, old messages and channels that went down are looked after
+stop: nothing new is taken, runs and answers get their time, channels are disconnected
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
 import structlog
 
 from postroom.concurrency import Tasks
-from postroom.contracts.chat import LineStatus
+from postroom.contracts.chat import InboundStatus
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.messages import Json
 from postroom.gateway import status
 from postroom.gateway.config import GatewayConfig, Platform
-from postroom.gateway.events import MessageEvent
 from postroom.gateway.intake import Intake
-from postroom.gateway.metrics import LineCounts
+from postroom.gateway.metrics import InboundCounts
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
-from postroom.gateway.replies import ChatEffects
 from postroom.gateway.run import GatewayRunner
 from postroom.gateway.services import Services
 from postroom.gateway.session import SessionSource
@@ -42,28 +40,14 @@ _OUTBOX_KEPT_MS = 7 * 86_400_000
 class Gateway:
     """Connects channels with agents. `async with Gateway(...)` starts it and stops it."""
 
-    def __init__(
-        self, services: Services, adapters: Sequence[BasePlatformAdapter], effects: ChatEffects
-    ) -> None:
+    def __init__(self, services: Services) -> None:
         self.services = services
         self.runner = GatewayRunner(services.config, services)
-        self._adapters = {adapter.platform: adapter for adapter in adapters}
-        self.intake = Intake(
-            services.stores,
-            services.people,
-            services.config,
-            services.clock,
-            services.metrics,
-            handle=self.runner.handle,
-            changed=services.changed,
-            withdrawn=services.withdrawn,
-            told=self._tell,
-            pressed=self.runner.pressed,
-        )
+        self.intake = Intake(services, self.runner)
+        self._adapters = services.presenter.adapters
+        self._due = {platform: services.signal.listener() for platform in self._adapters}
         self._tasks = Tasks("gateway")
         self._locks = ScopedLocks(services.config.state_dir)
-        self._due = {adapter.platform: asyncio.Event() for adapter in adapters}
-        effects.hint = services.notices.hint = self.wake
 
     @property
     def config(self) -> GatewayConfig:
@@ -86,14 +70,11 @@ class Gateway:
             ConfigError, MissingExtra: a channel lacks something that a person must give it.
             StoreError: what was left could not be looked through.
         """
-        await self._told_status("starting")
+        await self._write_status("starting")
         try:
             for adapter in self._adapters.values():
                 await self._take_lock(adapter)
             self.runner.adapters = dict(self._adapters)
-            presence = self.services.presence
-            presence.adapters = {one.platform.value: one for one in self._adapters.values()}
-            self.services.before_drain.append(self.intake.close)
             for adapter in self._adapters.values():
                 adapter.set_message_handler(self.intake)
                 await self._remind(adapter)
@@ -108,13 +89,14 @@ class Gateway:
             self._tasks.start(self._watch(adapter), name=f"watch {adapter.platform.value}")
         self._tasks.start(self._sweep(), name="sweep")
         await asyncio.to_thread(status.write_pid_file, self.config.state_dir)
-        await self._told_status("running")
+        await self._write_status("running")
 
     async def stop(self) -> None:
         """End it in good order; harmless when done twice. The mailbox is drained, and left open."""
+        await self.intake.close()
         await self.runner.stop()
         await self._tasks.close()
-        await self.services.presence.close()
+        await self.services.presenter.close()
         await asyncio.to_thread(self._locks.release_all)
 
     async def __aenter__(self) -> Self:
@@ -130,20 +112,18 @@ class Gateway:
 
     # How it stands.
 
-    async def counts(self) -> LineCounts:
-        """Count where the lines are that were ever accepted and are still known."""
-        found = await self.services.stores.journal.counts()
-        waiting, handed = found.get(LineStatus.WAITING, 0), found.get(LineStatus.HANDED_OVER, 0)
-        running = min(handed, len(self.services.presence.guard.turns))
-        finished = sum(
-            found.get(one, 0) for one in (LineStatus.DONE, LineStatus.FAILED, LineStatus.RETRACTED)
-        )
-        return LineCounts(
+    async def counts(self) -> InboundCounts:
+        """Count where the messages are that were ever accepted and are still known."""
+        found = await self.services.stores.intake_log.counts()
+        waiting, handed = found.get(InboundStatus.WAITING, 0), found.get(InboundStatus.HANDED_OVER, 0)
+        running = min(handed, len(self.services.presenter.guard.runs))
+        ended = (InboundStatus.DONE, InboundStatus.FAILED, InboundStatus.RETRACTED)
+        return InboundCounts(
             accepted=sum(found.values()),
-            finished=finished,
+            finished=sum(found.get(status, 0) for status in ended),
             queued=waiting + handed - running,
             running=running,
-            rejected=found.get(LineStatus.REJECTED, 0),
+            rejected=found.get(InboundStatus.REJECTED, 0),
         )
 
     def liveness(self) -> dict[str, dict[str, Json]]:
@@ -161,8 +141,7 @@ class Gateway:
 
     def wake(self) -> None:
         """Hint that there may be something to deliver."""
-        for due in self._due.values():
-            due.set()
+        self.services.signal.give()
 
     # Its rounds.
 
@@ -198,23 +177,25 @@ class Gateway:
             await services.timer.sleep(pause)
             pause = min(pause * 2, _LONGEST_RECONNECT_MS)
             await self._connect(adapter, is_reconnect=True)
-            await self._told_status("running")
+            await self._write_status("running")
 
     async def _sweep(self) -> None:
-        """Look after lines that nobody hands over, and forget what had its time."""
+        """Look after messages that nobody hands over, and forget what had its time."""
         services, purge_at = self.services, 0
         while True:
             await services.timer.sleep(_SWEEP_EVERY_MS)
             try:
                 await self.intake.sweep()
-                counts = await services.stores.journal.counts()
+                counts = await services.stores.intake_log.counts()
                 services.metrics.show_open(
-                    counts.get(LineStatus.WAITING, 0), counts.get(LineStatus.HANDED_OVER, 0)
+                    counts.get(InboundStatus.WAITING, 0), counts.get(InboundStatus.HANDED_OVER, 0)
                 )
                 now = services.clock.now()
                 if now >= purge_at:
                     purge_at = now + _PURGE_EVERY_MS
-                    await services.stores.journal.purge(older_than=now - milliseconds(self.config.keep_lines))
+                    await services.stores.intake_log.purge(
+                        older_than=now - milliseconds(self.config.keep_messages)
+                    )
                     await services.outbox.purge(older_than=now - _OUTBOX_KEPT_MS)
             except PostroomError as error:
                 _LOG.warning("gateway.sweep_failed", reason=error.describe())
@@ -245,26 +226,20 @@ class Gateway:
 
     async def _remind(self, adapter: BasePlatformAdapter) -> None:
         """Tell an adapter up to where its chats are known."""
-        places: set[tuple[str, str | None]] = set()
-        for line in await self.services.stores.journal.newest(adapter.platform.value):
-            told = line.body.get("source")
-            source = SessionSource.from_dict(told) if told else None
-            if source is not None and (source.chat_id, source.thread_id) not in places:
-                places.add((source.chat_id, source.thread_id))
-                adapter.remember(source, line.key.message_id)
+        known: set[tuple[str, str | None]] = set()
+        for message in await self.services.stores.intake_log.newest(adapter.platform.value):
+            kept = message.body.get("source")
+            source = SessionSource.from_dict(kept) if kept else None
+            if source is not None and (source.chat_id, source.thread_id) not in known:
+                known.add((source.chat_id, source.thread_id))
+                adapter.remember(source, message.key.message_id)
 
     async def _take_lock(self, adapter: BasePlatformAdapter) -> None:
         identity = adapter.lock_identity()
         if identity is not None:
             await asyncio.to_thread(self._locks.acquire, adapter.platform.value, identity)
 
-    async def _tell(self, event: MessageEvent, text: str) -> None:
-        if event.source is not None:
-            await self.services.notices.tell(
-                event.source, text, key=f"told/line/{event.line_id}", answers=event.message_id
-            )
-
-    async def _told_status(self, word: str) -> None:
+    async def _write_status(self, word: str) -> None:
         await asyncio.to_thread(
             status.write_runtime_status,
             self.config.state_dir,

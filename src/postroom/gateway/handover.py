@@ -1,20 +1,20 @@
-"""Hands a line over to the agents: it becomes a message that waits on its session's thread.
+"""Hands an inbound message over to the agents: it becomes a message that waits on its session's thread.
 
-    line ─▶ its session's thread ─▶ a pending message, read as the busy policy says ─▶ the line is handed over
-                                     │ too many wait, or none may
-                                     └─▶ taken back, the line is rejected, its sender is told why
+    inbound message ─▶ its session's thread ─▶ a pending message, read as the policy says ─▶ handed over
+                                                │ too many wait, or none may
+                                                └─▶ taken back and rejected; its sender is told why
 
-The message is named by the line, so all of this can be done again after a crash: what is there already is
-passed over.
+The pending message is named by the inbound one, so all of this can be done again after a crash: what is there
+already is passed over.
 """
 
 from postroom.contracts.chat import (
-    LINE_MESSAGE,
+    INBOUND_ID,
     ChatSession,
-    InboundJournal,
-    LineMove,
-    LineStatus,
-    line_id_of,
+    InboundMove,
+    InboundStatus,
+    IntakeLog,
+    inbound_id_of,
 )
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import AlreadyConsumed, IllegalTransition, UnknownMessage
@@ -51,48 +51,48 @@ _KINDS = {
 
 
 class Handover:
-    """Hands lines over, one session's in order."""
+    """Hands inbound messages over, one session's in order."""
 
-    def __init__(self, run_queue: RunQueue, journal: InboundJournal, config: GatewayConfig) -> None:
+    def __init__(self, run_queue: RunQueue, intake_log: IntakeLog, config: GatewayConfig) -> None:
         self._run_queue = run_queue
-        self._journal = journal
+        self._intake_log = intake_log
         self._config = config
 
     async def hand_over(
         self, event: MessageEvent, session: ChatSession, *, mode: BusyMode | None = None
     ) -> Admission:
-        """Hand a line over and say what became of it.
+        """Hand a message over and say what became of it.
 
         Raises:
-            StoreError: it could not be kept; the line still waits and is handed over later.
+            StoreError: it could not be kept; the message still waits and is handed over later.
         """
-        line_id, source = event.line_id, event.source
-        if line_id is None or source is None:
-            raise UnknownMessage("a line is handed over only when it was kept", value=event.message_id)
+        inbound_id, source = event.inbound_id, event.source
+        if inbound_id is None or source is None:
+            raise UnknownMessage("a message is handed over only when it was kept", value=event.message_id)
         mode = mode or self.busy_mode(session, source)
         message = message_of(event, shared=self._is_shared(source))
         started = await self._run_queue.deliver(session.thread_id, [message], delivery_of(mode, source))
         admission = Admission(AdmissionKind.STARTED)
         if started is None:
-            admission = await self._place_of(message, session.thread_id, mode)
+            admission = await self._position(message, session.thread_id, mode)
         if admission.kind is AdmissionKind.REJECTED:
             return admission
         event.handed_over = True
-        await self._moved(event, line_id, session.thread_id)
+        await self._note(event, inbound_id, session.thread_id)
         if mode is BusyMode.INTERRUPT and started is None:
             await self.stop(session.thread_id, begun=True)
         return admission
 
-    async def _moved(self, event: MessageEvent, line_id: int, thread_id: str) -> None:
-        """Note that a line was handed over; its message follows what became of it in the chat meanwhile."""
-        handed = LineMove(status=LineStatus.HANDED_OVER, thread_id=thread_id)
+    async def _note(self, event: MessageEvent, inbound_id: int, thread_id: str) -> None:
+        """Note that a message was handed over; on its thread it follows what the chat did to it meanwhile."""
+        handed = InboundMove(status=InboundStatus.HANDED_OVER, thread_id=thread_id)
         try:
-            [line] = await self._journal.move([line_id], handed)
+            [inbound] = await self._intake_log.move([inbound_id], handed)
         except IllegalTransition:
-            await self.taken_back(thread_id, f"{LINE_MESSAGE}{line_id}")  # or another process was faster
+            await self.taken_back(thread_id, f"{INBOUND_ID}{inbound_id}")  # or another process was faster
             return
-        if line.revision > event.revision:
-            await self.edited(MessageEvent.from_body(line.body, line_id=line_id), thread_id)
+        if inbound.revision > event.revision:
+            await self.edited(MessageEvent.from_body(inbound.body, inbound_id=inbound_id), thread_id)
 
     def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyMode:
         """Return what the session does when it is busy: its own choice, else its chat's, and so on."""
@@ -100,12 +100,12 @@ class Handover:
         return BusyMode(chosen) if chosen else self._config.get_busy_mode(source.platform, source.chat_id)
 
     async def state(self, thread_id: str) -> ThreadState:
-        """Return how busy a conversation is."""
+        """Return how busy a thread is."""
         active = await self.active(thread_id)
         return ThreadState(active=active, waiting=len(await self._run_queue.pending(thread_id)))
 
     async def active(self, thread_id: str) -> RunDispatch | None:
-        """Return what is at work in a conversation, or about to be."""
+        """Return what is at work on a thread, or about to be."""
         statuses = (RunDispatchStatus.CLAIMED, RunDispatchStatus.QUEUED)
         rows = await self._run_queue.list_dispatches(thread_id, statuses, limit=10)
         return next(
@@ -113,7 +113,7 @@ class Handover:
         )
 
     async def stop(self, thread_id: str, *, begun: bool = False) -> bool:
-        """End what is at work in a conversation; what waits is kept. False when nothing was at work.
+        """End what is at work on a thread; what waits is kept. False when nothing was at work.
 
         With `begun` only what has begun is ended, and not what is only about to.
         """
@@ -123,18 +123,19 @@ class Handover:
         return await self._run_queue.cancel(active.run_id)
 
     async def dropped(self, thread_id: str) -> tuple[Message, ...]:
-        """Take back all that waits in a conversation, and return it; its lines count as taken back."""
+        """Take back all that waits on a thread, and return it; its inbound messages count as taken back."""
         waiting = await self._run_queue.pending(thread_id)
-        gone = [one.message for one in waiting if await self.taken_back(thread_id, one.pending_id)]
-        lines = [line for line in (line_id_of(one.id or "") for one in gone) if line is not None]
-        if lines:
-            move = LineMove(status=LineStatus.RETRACTED, reason="dropped by command")
-            await self._journal.move(lines, move)
+        gone = [entry.message for entry in waiting if await self.taken_back(thread_id, entry.pending_id)]
+        found = (inbound_id_of(message.id or "") for message in gone)
+        inbound_ids = [inbound_id for inbound_id in found if inbound_id is not None]
+        if inbound_ids:
+            move = InboundMove(status=InboundStatus.RETRACTED, reason="dropped by command")
+            await self._intake_log.move(inbound_ids, move)
         return tuple(gone)
 
     async def edited(self, event: MessageEvent, thread_id: str) -> bool:
         """Give a message that no run has read yet other words; False when it was read."""
-        if event.line_id is None or event.source is None:
+        if event.inbound_id is None or event.source is None:
             return False
         message = message_of(event, shared=self._is_shared(event.source))
         try:
@@ -151,7 +152,7 @@ class Handover:
             return False
         return True
 
-    async def _place_of(self, message: Message, thread_id: str, mode: BusyMode) -> Admission:
+    async def _position(self, message: Message, thread_id: str, mode: BusyMode) -> Admission:
         """Say where a message stands that did not begin at once; one too many is taken back."""
         waiting = await self._run_queue.pending(thread_id)
         ids = [entry.pending_id for entry in waiting]
@@ -177,7 +178,7 @@ class Handover:
 
 
 def delivery_of(mode: BusyMode, source: SessionSource) -> DeliveryMode:
-    """Return when a line's message is read; those of different senders are never read as one."""
+    """Return when a message is read; those of different senders are never read as one."""
     sender = source.user_id or ""
     match mode:
         case BusyMode.COLLECT:
@@ -189,7 +190,7 @@ def delivery_of(mode: BusyMode, source: SessionSource) -> DeliveryMode:
 
 
 def message_of(event: MessageEvent, *, shared: bool) -> Message:
-    """Return a line as a message of its thread: what was said, by whom, when, and its files."""
+    """Return an inbound message as one of its thread: what was said, by whom, when, and its files."""
     source = event.source
     data = {
         "platform": source.platform.value if source else "",
@@ -201,12 +202,14 @@ def message_of(event: MessageEvent, *, shared: bool) -> Message:
     }
     name = (source.user_name or source.user_id) if source else None
     words = f"[{name}] {event.text}" if shared and name else event.text
-    text = ContentBlock(text=storable(words), data={key: one for key, one in data.items() if one is not None})
+    text = ContentBlock(
+        text=storable(words), data={key: value for key, value in data.items() if value is not None}
+    )
     files = (
         ContentBlock(
-            type=_BLOCKS.get(one.kind, "document"),
-            data={"ref": one.ref, "mime": one.mime, "name": one.name, "size": one.size},
+            type=_BLOCKS.get(file.kind, "document"),
+            data={"ref": file.ref, "mime": file.mime, "name": file.name, "size": file.size},
         )
-        for one in event.media
+        for file in event.media
     )
-    return Message(role=Role.USER, content=(text, *files), id=f"{LINE_MESSAGE}{event.line_id}")
+    return Message(role=Role.USER, content=(text, *files), id=f"{INBOUND_ID}{event.inbound_id}")

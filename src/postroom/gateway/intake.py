@@ -1,26 +1,24 @@
-"""Takes lines in: kept first, then handed over in order, each once.
+"""Takes messages in: kept first, then handed over in order, each once.
 
-adapter ─▶ accept: kept in the journal ─▶ the adapter tells its platform ─▶ (in the background) the runner
-start ─▶ lines that a crash left waiting: in order, before anything new ─▶ the runner
-now and then ─▶ lines of processes that died ─▶ the runner
+adapter ─▶ accept: kept in the intake log ─▶ the adapter tells its platform ─▶ (in the background) the runner
+start ─▶ messages that a crash left waiting: in order, before anything new ─▶ the runner
+now and then ─▶ messages of processes that died ─▶ the runner
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import structlog
 
 from postroom.concurrency import Tasks
 from postroom.contracts.chat import (
-    ChatStores,
-    InboundLine,
-    LineDraft,
-    LineKey,
-    LineMove,
-    LineStatus,
+    InboundDraft,
+    InboundKey,
+    InboundMessage,
+    InboundMove,
+    InboundStatus,
 )
-from postroom.contracts.clock import Clock, milliseconds
+from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import (
     AlreadyConsumed,
     IllegalTransition,
@@ -31,48 +29,30 @@ from postroom.contracts.errors import (
     UnknownMessage,
 )
 from postroom.gateway import wording
-from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import ButtonPress, MessageEvent
-from postroom.gateway.metrics import GatewayMetrics
-from postroom.gateway.people import People
+from postroom.gateway.notices import notice_key
+from postroom.gateway.run import GatewayRunner
+from postroom.gateway.services import Services
 from postroom.gateway.session import SessionSource, build_session_key
 
 _LOG = structlog.get_logger(__name__)
 MOST_TEXT = 1_000_000
-"""Characters of one line."""
+"""Characters of one message."""
 _LEFT_BEHIND_MS = 60_000
-"""After which a line that still waits counts as left by a process that died."""
-
-Handle = Callable[[MessageEvent], Awaitable[None]]
+"""After which a message that still waits counts as left by a process that died."""
 
 
 class Intake:
-    """Where adapters hand lines over to."""
+    """Where adapters hand messages over to."""
 
-    def __init__(  # noqa: PLR0913 - its collaborators by name
-        self,
-        stores: ChatStores,
-        people: People,
-        config: GatewayConfig,
-        clock: Clock,
-        metrics: GatewayMetrics,
-        *,
-        handle: Handle,
-        changed: Callable[[MessageEvent, InboundLine], Awaitable[None]],
-        withdrawn: Callable[[InboundLine], Awaitable[None]],
-        told: Callable[[MessageEvent, str], Awaitable[None]],
-        pressed: Callable[[ButtonPress], Awaitable[str]],
-    ) -> None:
-        self._stores = stores
-        self._people = people
-        self._config = config
-        self._clock = clock
-        self._metrics = metrics
-        self._handle = handle
-        self._changed = changed
-        self._withdrawn = withdrawn
-        self._told = told
-        self._pressed = pressed
+    def __init__(self, services: Services, runner: GatewayRunner) -> None:
+        self._services = services
+        self._runner = runner
+        self._log = services.stores.intake_log
+        self._people = services.people
+        self._config = services.config
+        self._clock = services.clock
+        self._metrics = services.metrics
         self._in_hand: set[int] = set()
         self._open = asyncio.Event()
         self.tasks = Tasks("chat intake")
@@ -80,7 +60,7 @@ class Intake:
     # What adapters call.
 
     async def accept(self, event: MessageEvent) -> None:
-        """Keep a line; durable when it returns. One that is known already is passed over.
+        """Keep a message; durable when it returns. One that is known already is passed over.
 
         Raises:
             StoreError: it could not be kept.
@@ -92,20 +72,22 @@ class Intake:
         await self._open.wait()
         self._refuse_ended()
         await self._people.learn(source)
-        received = await self._stores.journal.receive(self._draft(event, source))
-        line = received.line
-        if not received.is_new and (line.status is not LineStatus.WAITING or line.line_id in self._in_hand):
-            self._metrics.line("duplicate")
+        received = await self._log.receive(self._draft(event, source))
+        message = received.message
+        if not received.is_new and (
+            message.status is not InboundStatus.WAITING or message.inbound_id in self._in_hand
+        ):
+            self._metrics.message("duplicate")
             return
-        self._metrics.line("accepted" if received.is_new else "duplicate")
+        self._metrics.message("accepted" if received.is_new else "duplicate")
         if received.is_new:
-            event.line_id = line.line_id
-            self._begin(event)
+            event.inbound_id = message.inbound_id
+            self._start(event)
         else:
-            await self._taken_up(line)
+            await self._resume(message)
 
     async def edited(self, event: MessageEvent) -> None:
-        """Give a line other words, as long as no run has read it.
+        """Give a message other words, as long as no run has read it.
 
         Raises:
             StoreError: it could not be looked up.
@@ -115,38 +97,38 @@ class Intake:
         if not self._people.may_write(source):
             return
         try:
-            line = await self._stores.journal.edit(_key(source, event.message_id), event.to_body())
+            message = await self._log.edit(_key(source, event.message_id), event.to_body())
         except (AlreadyConsumed, UnknownMessage):
             return
-        event.line_id = line.line_id
-        await self._changed(event, line)
+        event.inbound_id = message.inbound_id
+        await self._services.follow_edit(event, message)
 
     async def deleted(self, source: SessionSource, message_id: str) -> None:
-        """Take a line back, as long as no run has read it.
+        """Take a message back, as long as no run has read it.
 
         Raises:
             StoreError: it could not be looked up.
         """
-        line = await self._stores.journal.find(_key(source, message_id))
-        if line is not None and line.status.is_open:
-            await self._withdrawn(line)
+        message = await self._log.find(_key(source, message_id))
+        if message is not None and message.status.is_open:
+            await self._services.follow_deletion(message)
 
     async def pressed(self, press: ButtonPress) -> str:
         """Take a pressed button and return a note for whoever pressed it."""
         await self._people.learn(press.source)
-        return await self._pressed(press)
+        return await self._runner.pressed(press)
 
     # What was left behind.
 
     async def recover(self) -> int:
-        """Hand over what a crash left waiting, in order; then let new lines in. Return how many that were."""
-        taken = await self._take_up(older_than=None)
+        """Hand over what a crash left waiting, in order; then let others in. Return how many that were."""
+        taken = await self._resume_waiting(older_than=None)
         self._open.set()
         return taken
 
     async def sweep(self) -> int:
-        """Hand over what processes that died have left waiting; return how many lines."""
-        return await self._take_up(older_than=self._clock.now() - _LEFT_BEHIND_MS)
+        """Hand over what processes that died have left waiting; return how many messages."""
+        return await self._resume_waiting(older_than=self._clock.now() - _LEFT_BEHIND_MS)
 
     async def close(self) -> None:
         """Let nothing more in, and end what is being handed over: it is kept. Who waits is refused."""
@@ -157,71 +139,75 @@ class Intake:
         if self.tasks.closed:
             raise StoreUnavailable("the gateway is ending; send it again")
 
-    async def _take_up(self, *, older_than: int | None) -> int:
+    async def _resume_waiting(self, *, older_than: int | None) -> int:
         taken, after = 0, 0
-        while page := await self._stores.journal.open_lines(status=LineStatus.WAITING, after=after):
-            after = page[-1].line_id
-            for line in page:
-                late = older_than is None or line.updated_at < older_than
-                if late and line.line_id not in self._in_hand:
-                    taken += await self._taken_up(line)
+        while page := await self._log.open_messages(status=InboundStatus.WAITING, after=after):
+            after = page[-1].inbound_id
+            for message in page:
+                late = older_than is None or message.updated_at < older_than
+                if late and message.inbound_id not in self._in_hand:
+                    taken += await self._resume(message)
         return taken
 
-    async def _taken_up(self, line: InboundLine) -> bool:
+    async def _resume(self, message: InboundMessage) -> bool:
         try:
-            event = MessageEvent.from_body(line.body, line_id=line.line_id, revision=line.revision)
+            event = MessageEvent.from_body(
+                message.body, inbound_id=message.inbound_id, revision=message.revision
+            )
         except (KeyError, TypeError, ValueError) as error:
-            await self._rejected(line.line_id, f"it cannot be read: {type(error).__name__}")
+            await self._reject(message.inbound_id, f"it cannot be read: {type(error).__name__}")
             return False
-        most = self._config.max_line_age
-        if self._clock.now() - line.received_at > milliseconds(most):
+        most = self._config.max_message_age
+        if self._clock.now() - message.received_at > milliseconds(most):
             notice = wording.too_old(int(most.total_seconds() // 60))
-            await self._told(event, notice)
-            await self._rejected(line.line_id, notice)
+            await self._services.notify(event, notice, key=notice_key("told", message.inbound_id))
+            await self._reject(message.inbound_id, notice)
             return False
         if event.source is not None:
             await self._people.learn(event.source)
-        self._begin(event)
+        self._start(event)
         return True
 
-    async def _rejected(self, line_id: int, why: str) -> None:
+    async def _reject(self, inbound_id: int, why: str) -> None:
         try:
-            await self._stores.journal.move([line_id], LineMove(status=LineStatus.REJECTED, reason=why))
+            await self._log.move([inbound_id], InboundMove(status=InboundStatus.REJECTED, reason=why))
         except IllegalTransition:
             return  # another process was faster
-        self._metrics.line("rejected")
+        self._metrics.message("rejected")
 
-    def _begin(self, event: MessageEvent) -> None:
-        """Hand a line over in the background. Those of one session are begun in the order of the calls."""
-        line_id = event.line_id or 0
+    def _start(self, event: MessageEvent) -> None:
+        """Hand a message over in the background. Those of one session are begun in the order of the calls."""
+        inbound_id = event.inbound_id or 0
         if self.tasks.closed:
             return  # it is kept, and found at the next start
-        self._in_hand.add(line_id)
-        self.tasks.start(self._handled(event, line_id), name=f"line {line_id}")
+        self._in_hand.add(inbound_id)
+        self.tasks.start(self._run_handler(event, inbound_id), name=f"message {inbound_id}")
 
-    async def _handled(self, event: MessageEvent, line_id: int) -> None:
+    async def _run_handler(self, event: MessageEvent, inbound_id: int) -> None:
         try:
-            await self._handle(event)
+            await self._runner.handle(event)
         except PostroomError as error:
-            _LOG.warning("line.left_waiting", line_id=line_id, reason=error.describe())
+            _LOG.warning("message.left_waiting", inbound_id=inbound_id, reason=error.describe())
         finally:
-            self._in_hand.discard(line_id)
+            self._in_hand.discard(inbound_id)
 
     def _checked(self, event: MessageEvent) -> SessionSource:
         source = event.source
         if source is None or not event.message_id or not (source.chat_id or source.user_id):
-            raise InvalidRecord("a line needs a source, a chat and an id of its own", value=event.message_id)
+            raise InvalidRecord(
+                "a message needs a source, a chat and an id of its own", value=event.message_id
+            )
         if event.metadata.get("verified") is False:  # whoever it says it is from may not have sent it
             source = event.source = replace(source, user_id=None, user_id_alt=None)
         if len(event.text) > MOST_TEXT:
-            raise TooLarge(f"a line of {len(event.text)} characters", value=len(event.text))
-        size = sum(one.size or 0 for one in event.media)
+            raise TooLarge(f"a message of {len(event.text)} characters", value=len(event.text))
+        size = sum(file.size or 0 for file in event.media)
         if size > self._config.max_media_bytes:
             raise TooLarge(f"files of {size} bytes; {self._config.max_media_bytes} are the most", value=size)
         return source
 
-    def _draft(self, event: MessageEvent, source: SessionSource) -> LineDraft:
-        return LineDraft(
+    def _draft(self, event: MessageEvent, source: SessionSource) -> InboundDraft:
+        return InboundDraft(
             key=_key(source, event.message_id),
             session_key=build_session_key(
                 source, self._config.group_sessions_per_user, self._config.thread_sessions_per_user
@@ -231,8 +217,8 @@ class Intake:
         )
 
 
-def _key(source: SessionSource, message_id: str | None) -> LineKey:
-    return LineKey(
+def _key(source: SessionSource, message_id: str | None) -> InboundKey:
+    return InboundKey(
         platform=source.platform.value,
         account=source.account,
         chat_id=source.chat_id or source.user_id or "",

@@ -1,6 +1,6 @@
 """What the gateway counts. `accepted = finished + queued + running + rejected` holds at every instant.
 
-Lines are counted where they change hands in this process; what waits or runs elsewhere is not ours to count.
+Messages are counted where they change hands in this process; what waits or runs elsewhere is not counted.
 """
 
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
 @dataclass(frozen=True, slots=True)
-class LineCounts:
-    """Where the lines that were accepted are now."""
+class InboundCounts:
+    """Where the inbound messages that were accepted are now."""
 
     accepted: int
     finished: int
@@ -20,7 +20,7 @@ class LineCounts:
 
     @property
     def adds_up(self) -> bool:
-        """Whether every accepted line is somewhere."""
+        """Whether every accepted message is somewhere."""
         return self.accepted == self.finished + self.queued + self.running + self.rejected
 
 
@@ -30,14 +30,14 @@ class GatewayMetrics:
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         registry = CollectorRegistry() if registry is None else registry
         self.registry = registry
-        self._lines = Counter(
-            "postroom_chat_lines_total",
-            "Lines from chats by what became of them",
+        self._messages = Counter(
+            "postroom_chat_messages_total",
+            "Messages from chats by what became of them",
             ["outcome"],
             registry=registry,
         )
         self._open = Gauge(
-            "postroom_chat_lines_open", "Lines that have no answer yet", ["status"], registry=registry
+            "postroom_chat_messages_open", "Messages that have no answer yet", ["status"], registry=registry
         )
         self._deliveries = Counter(
             "postroom_chat_delivery_failures_total",
@@ -54,22 +54,22 @@ class GatewayMetrics:
         self._given_up = Counter(
             "postroom_chat_replies_given_up_total", "Answers that could not be delivered", registry=registry
         )
-        self._stall = Gauge(
+        self._channel_up = Gauge(
             "postroom_chat_channel_up", "Whether a channel receives", ["platform"], registry=registry
         )
 
-    def line(self, outcome: str) -> None:
-        """Count a line: accepted, duplicate, refused, started, queued, steered, collected or rejected."""
-        self._lines.labels(outcome).inc()
+    def message(self, outcome: str) -> None:
+        """Count a message: accepted, duplicate, refused, started, queued, steered, collected or rejected."""
+        self._messages.labels(outcome).inc()
 
     def show_open(self, waiting: int, handed_over: int) -> None:
-        """Show how many lines have no answer yet."""
+        """Show how many messages have no answer yet."""
         self._open.labels("waiting").set(waiting)
         self._open.labels("handed_over").set(handed_over)
 
     def channel(self, platform: str, *, is_up: bool) -> None:
         """Show whether a channel receives."""
-        self._stall.labels(platform).set(is_up)
+        self._channel_up.labels(platform).set(is_up)
 
     def delivered(self, after_ms: int) -> None:
         """Record that an answer was delivered, so long after it existed."""

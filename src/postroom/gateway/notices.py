@@ -1,12 +1,10 @@
 """What the gateway itself has to tell somebody: kept like an answer, and delivered like one."""
 
-from collections.abc import Callable
-
 import structlog
 
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import OutboxStore
-from postroom.gateway.replies import Reply, ReplyKind, thread_name
+from postroom.gateway.replies import DeliverySignal, Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
 
 _LOG = structlog.get_logger(__name__)
@@ -15,15 +13,14 @@ _LOG = structlog.get_logger(__name__)
 class Notices:
     """Tells people things that no run has said."""
 
-    def __init__(self, outbox: OutboxStore) -> None:
+    def __init__(self, outbox: OutboxStore, signal: DeliverySignal) -> None:
         self._outbox = outbox
-        self.hint: Callable[[], None] | None = None
-        """Called when there is something to be said."""
+        self._signal = signal
 
     async def tell(self, source: SessionSource, text: str, *, key: str, answers: str | None = None) -> None:
-        """Have something said at a place, once a `key`; the first words count.
+        """Have something said in a chat, once a `key`; the first words count.
 
-        `answers` is the platform's id of the line that has its answer by it.
+        `answers` is the platform's id of the message that has its answer by it.
 
         Raises:
             StoreError: it could not be kept.
@@ -32,10 +29,10 @@ class Notices:
             kind=ReplyKind.NOTICE,
             thread_id=thread_name(source.platform.value, source.account, "notice"),
             text=text,
-            place=source.to_dict(),
+            source=source.to_dict(),
             answers=() if answers is None else (answers,),
         )
-        await self._enqueued(reply, key)
+        await self._enqueue(reply, key)
 
     async def show_answered(self, thread_id: str, number: str, text: str) -> None:
         """Have a question's card show that it has its answer; after the card itself, however late that is.
@@ -44,12 +41,16 @@ class Notices:
             StoreError: it could not be kept.
         """
         reply = Reply(kind=ReplyKind.CARD, thread_id=thread_id, text=text, question=number)
-        await self._enqueued(reply, f"card/{number}")
+        await self._enqueue(reply, f"card/{number}")
 
-    async def _enqueued(self, reply: Reply, key: str) -> None:
+    async def _enqueue(self, reply: Reply, key: str) -> None:
         try:
             await self._outbox.enqueue(reply.draft(key))
         except IdempotencyConflict:
             _LOG.info("notice.told_before", key=key)
-        if self.hint is not None:
-            self.hint()
+        self._signal.give()
+
+
+def notice_key(what: str, inbound_id: int | None) -> str:
+    """Return the key under which an inbound message's sender is told something once."""
+    return f"{what}/line/{inbound_id}"  # the word of the first build, whose notices are not told again

@@ -74,7 +74,7 @@ class People:
         return has is not None and has.reaches(role)
 
     def may_write(self, source: SessionSource) -> bool:
-        """Say whether somebody's lines reach an agent."""
+        """Say whether somebody's messages reach an agent."""
         return self.may(source, PersonRole.MEMBER)
 
     async def code_for(self, source: SessionSource) -> str | None:

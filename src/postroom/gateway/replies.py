@@ -4,19 +4,22 @@ The rows are stored in the commit that ends the run. Nothing is looked up here: 
 the thread's name, where it goes is looked up by whoever delivers it.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from json import dumps
 from urllib.parse import quote, unquote
 
-from postroom.contracts.chat import CHAT_LANE, CHAT_THREAD, line_id_of
+from postroom.contracts.chat import CHAT_LANE, CHAT_THREAD, inbound_id_of
 from postroom.contracts.messages import Json
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind, WaitingReason
 from postroom.gateway import wording
 
+_EARLIER_NAMES = {"lines": "inbound_ids", "place": "source", "message": "mail_key", "letter": "mail_key"}
+"""What earlier versions called parts of a stored reply."""
 MOST_CLAIMS = 1_000_000
 """How often a reply is tried, and for how long, is decided by its delivery."""
 
@@ -49,19 +52,19 @@ class Reply:
     thread_id: str
     text: str = ""
     run_id: str | None = None
-    lines: tuple[int, ...] = ()
-    """The lines that have their answer by it."""
+    inbound_ids: tuple[int, ...] = ()
+    """The inbound messages that have their answer by it."""
     failed: str | None = None
-    """Why the lines were not done, when they were not."""
+    """Why those messages were not done, when they were not."""
     questions: tuple[Question, ...] = ()
-    place: dict[str, Json] | None = None
+    source: dict[str, Json] | None = None
     """Where it goes, when it is not where the thread's session is."""
     answers: tuple[str, ...] = ()
-    """The platform's ids of what it answers, where that are no lines of its own."""
+    """The platform's ids of what it answers, where those are not its inbound messages."""
     question: str | None = None
     """The number of the question that has its answer."""
-    message: str | None = None
-    """The key of the message that is said by it, where the mail room waits to be told."""
+    mail_key: str | None = None
+    """The key of the mail message that is said by it, where the mail room waits to be told."""
 
     def draft(self, dedupe_key: str) -> OutboxDraft:
         """Return it as an outbox row."""
@@ -70,16 +73,16 @@ class Reply:
             "thread_id": self.thread_id,
             "text": self.text,
             "run_id": self.run_id,
-            "lines": list(self.lines),
+            "inbound_ids": list(self.inbound_ids),
             "failed": self.failed,
             "questions": [
                 {"number": one.number, "run_id": one.run_id, "call_id": one.call_id, "text": one.text}
                 for one in self.questions
             ],
-            "place": self.place,
+            "source": self.source,
             "answers": list(self.answers),
             "question": self.question,
-            "message": self.message,
+            "mail_key": self.mail_key,
         }
         return OutboxDraft(
             lane=CHAT_LANE,
@@ -92,24 +95,24 @@ class Reply:
 
     @classmethod
     def of(cls, row: OutboxMessage) -> "Reply":
-        """Return what a row says.
+        """Return what a row says, also one of an earlier version.
 
         Raises:
             KeyError, TypeError, ValueError: it is none of ours.
         """
-        told = row.payload
+        payload = {_EARLIER_NAMES.get(name, name): value for name, value in row.payload.items()}
         return cls(
-            kind=ReplyKind(told["kind"]),
-            thread_id=told["thread_id"],
-            text=told["text"],
-            run_id=told["run_id"],
-            lines=tuple(told["lines"]),
-            failed=told["failed"],
-            questions=tuple(Question(**one) for one in told["questions"]),
-            place=told["place"],
-            answers=tuple(told.get("answers", ())),
-            question=told["question"],
-            message=told.get("message", told.get("letter")),  # as an earlier version named it
+            kind=ReplyKind(payload["kind"]),
+            thread_id=payload["thread_id"],
+            text=payload["text"],
+            run_id=payload["run_id"],
+            inbound_ids=tuple(payload["inbound_ids"]),
+            failed=payload["failed"],
+            questions=tuple(Question(**question) for question in payload["questions"]),
+            source=payload["source"],
+            answers=tuple(payload.get("answers", ())),
+            question=payload["question"],
+            mail_key=payload.get("mail_key"),
         )
 
 
@@ -160,17 +163,34 @@ def _arguments(arguments: Json, most: int = 600) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
+class DeliverySignal:
+    """Hints that there is something to be said; whoever delivers for a bot listens."""
+
+    def __init__(self) -> None:
+        self._listeners: list[asyncio.Event] = []
+
+    def listener(self) -> asyncio.Event:
+        """Return an event that is set with each hint from now on."""
+        event = asyncio.Event()
+        self._listeners.append(event)
+        return event
+
+    def give(self) -> None:
+        """Hint that there is something to be said."""
+        for event in self._listeners:
+            event.set()
+
+
 class ChatEffects:
     """Has the ends of chats' runs told in their chats; those of other threads cause nothing here."""
 
-    def __init__(self) -> None:
-        self.hint: Callable[[], None] | None = None
-        """Called when there is something to be said."""
+    def __init__(self, signal: DeliverySignal) -> None:
+        self._signal = signal
 
     def stored(self, run: RunRecord) -> None:
         """Hint that there is something to be said."""
-        if self.hint is not None and is_chat(run.thread_id):
-            self.hint()
+        if is_chat(run.thread_id):
+            self._signal.give()
 
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the answer of a run that is done, or the questions of one that waits."""
@@ -188,7 +208,7 @@ class ChatEffects:
             thread_id=run.thread_id,
             run_id=run.run_id,
             text=wording.end_of(run),
-            lines=_lines_of(run),
+            inbound_ids=_inbound_ids_of(run),
             failed=wording.end_of(run) if failed else None,
         )
 
@@ -207,6 +227,6 @@ class ChatEffects:
         )
 
 
-def _lines_of(run: RunRecord) -> tuple[int, ...]:
+def _inbound_ids_of(run: RunRecord) -> tuple[int, ...]:
     ids = run.input.trigger_message_ids if run.input else ()
-    return tuple(sorted({line for line in map(line_id_of, ids) if line is not None}))
+    return tuple(sorted({inbound_id for inbound_id in map(inbound_id_of, ids) if inbound_id is not None}))

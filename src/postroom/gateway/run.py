@@ -1,7 +1,7 @@
-"""The runner: what becomes of each line of each chat. One line of a session is handed over at a time.
+"""The runner: what becomes of each message of each chat. One message of a session is handed over at a time.
 
-    stranger ─▶ a pairing code, or nothing          command ─▶ done at once, never prompt text, never in line
-    line ─▶ admitted in one step without an await ─▶ handed over, the session's others after it, in order
+    stranger ─▶ a pairing code, or nothing          command ─▶ done at once, never prompt text, never queued
+    message ─▶ admitted in one step without an await ─▶ handed over, the session's others after it, in order
 
 What is busy is decided by the mailbox for all processes; the guard here decides who of this one speaks. It is
 what `_running_agents` and the adapters' `_pending_messages` show.
@@ -9,29 +9,27 @@ what `_running_agents` and the adapters' `_pending_messages` show.
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import structlog
 
-from postroom.contracts.chat import LineMove, LineStatus
+from postroom.contracts.chat import InboundMove, InboundStatus
 from postroom.contracts.errors import IllegalTransition, PostroomError, StoreError
 from postroom.gateway import status, wording
 from postroom.gateway.admission import AGENT_PENDING, Admission, AdmissionKind, SessionGuard
+from postroom.gateway.commands import Command, help_text, resolve_command
 from postroom.gateway.config import BusyMode, GatewayConfig, Platform
 from postroom.gateway.events import ButtonPress, MessageEvent
+from postroom.gateway.notices import notice_key
+from postroom.gateway.platforms.base import BasePlatformAdapter
+from postroom.gateway.services import Services
 from postroom.gateway.session import SessionSource, build_session_key
-
-if TYPE_CHECKING:
-    from postroom.gateway.commands import Command
-    from postroom.gateway.platforms.base import BasePlatformAdapter
-    from postroom.gateway.services import Services
 
 _LOG = structlog.get_logger(__name__)
 _AGENT_PENDING_SENTINEL = AGENT_PENDING
 _PATIENCE_MS = (5, 10, 20, 50, 100, 200, 400, 800)
 _PAUSES_MS = (50, 200, 500, 1_000, 2_000, 4_000)
 _ASK_AND_WAIT = (Platform.API_SERVER, Platform.WEBHOOK)
-"""Platforms where a line is a request and has one answer: what became of it meanwhile is not told."""
+"""Platforms where a message is a request and has one answer: what became of it meanwhile is not told."""
 SHUTTING_DOWN = "Gateway shutting down"
 
 
@@ -43,16 +41,16 @@ class GatewayRunner:
     """
 
     config: GatewayConfig
-    adapters: "Mapping[Platform, BasePlatformAdapter]"
-    _services: "Services | None" = None
+    adapters: Mapping[Platform, BasePlatformAdapter]
+    _services: Services | None = None
     _running = False
     _exit_reason: str | None = None
 
-    def __init__(self, config: GatewayConfig, services: "Services") -> None:
+    def __init__(self, config: GatewayConfig, services: Services) -> None:
         self.config = config
         self.adapters = {}
         self._services = services
-        self._guard = services.presence.guard
+        self._guard = services.presenter.guard
         self._pending_messages: dict[str, str] = {}
         self._pending_approvals: dict[str, object] = {}
         self._voice_mode: dict[str, str] = {}
@@ -77,27 +75,25 @@ class GatewayRunner:
     def _running_agents(self, shown: dict[str, object]) -> None:
         self.guard.running = shown
 
-    # A line.
+    # A message.
 
     async def handle(self, event: MessageEvent) -> None:
-        """Take a line that was kept: what is to be said at once is said, and a line that is done is closed.
+        """Take a message that was kept: what is to be said at once is said, and one that is done is closed.
 
         Raises:
-            StoreError: it is not done; the line still waits.
+            StoreError: it is not done; the message still waits.
         """
         text = await self._handle_message(event)
         services, source = self._services, event.source
-        if services is None or source is None or event.line_id is None:
+        if services is None or source is None or event.inbound_id is None:
             return
         if text is not None:
-            await services.notices.tell(
-                source, text, key=f"said/line/{event.line_id}", answers=event.message_id
-            )
+            await services.notify(event, text, key=notice_key("said", event.inbound_id))
         if event.is_command() and not event.handed_over and self._is_user_authorized(source):
-            await self._close(event, LineStatus.DONE)
+            await self._close(event, InboundStatus.DONE)
 
     async def _handle_message(self, event: MessageEvent) -> str | None:
-        """Take a line and return what is to be said to it at once, if anything is."""
+        """Take a message and return what is to be said to it at once, if anything is."""
         source = event.source
         if source is None:
             return None
@@ -127,16 +123,16 @@ class GatewayRunner:
                 try:
                     await self._handle_message_with_agent(event, source, key)
                 except PostroomError as error:
-                    _LOG.warning("line.left_waiting", line_id=event.line_id, reason=error.describe())
+                    _LOG.warning("message.left_waiting", inbound_id=event.inbound_id, reason=error.describe())
         finally:
             guard.abandon(key)
 
     async def _handle_message_with_agent(
         self, event: MessageEvent, source: SessionSource, key: str
     ) -> str | None:
-        """Hand a line over to the agents; their answer comes by the outbox.
+        """Hand a message over to the agents; their answer comes by the outbox.
 
-        While the store is out of order it is tried again, for the lines behind it must not overtake it.
+        While the store is out of order it is tried again, for the messages behind it must not overtake it.
         """
         services = self._services
         if services is None:
@@ -151,13 +147,11 @@ class GatewayRunner:
         return await self._hand_over(services, event, source, key)
 
     async def _hand_over(
-        self, services: "Services", event: MessageEvent, source: SessionSource, key: str
+        self, services: Services, event: MessageEvent, source: SessionSource, key: str
     ) -> str | None:
         if key in self.guard.stop_wishes:
-            await services.notices.tell(
-                source, wording.STOPPED, key=f"stopped/line/{event.line_id}", answers=event.message_id
-            )
-            await self._close(event, LineStatus.DONE)
+            await services.notify(event, wording.STOPPED, key=notice_key("stopped", event.inbound_id))
+            await self._close(event, InboundStatus.DONE)
             return None
         session, began_anew = await services.sessions.of(key, source)
         if began_anew and self.config.get_reset_policy(source.platform, source.chat_type).notify:
@@ -166,21 +160,21 @@ class GatewayRunner:
         if services.stores.is_shared:
             await self._wait_for_earlier(services, event, key)
         admission = await services.handover.hand_over(event, session, mode=mode)
-        services.metrics.line(admission.kind.value)
+        services.metrics.message(admission.kind.value)
         if admission.kind is not AdmissionKind.REJECTED:
-            services.presence.show_typing(source)
+            services.presenter.show_typing(source)
         await self._acknowledge(event, source, key, admission)
         if key in self.guard.stop_wishes and admission.kind is AdmissionKind.STARTED:
             await services.handover.stop(session.thread_id)
         return None
 
-    async def _wait_for_earlier(self, services: "Services", event: MessageEvent, key: str) -> None:
+    async def _wait_for_earlier(self, services: Services, event: MessageEvent, key: str) -> None:
         """Let what other processes took before be handed over first; one that died is not waited for long."""
         for pause_ms in _PATIENCE_MS:
-            waiting = await services.stores.journal.open_lines(
-                status=LineStatus.WAITING, session_key=key, limit=1
+            waiting = await services.stores.intake_log.open_messages(
+                status=InboundStatus.WAITING, session_key=key, limit=1
             )
-            if not waiting or waiting[0].line_id >= (event.line_id or 0):
+            if not waiting or waiting[0].inbound_id >= (event.inbound_id or 0):
                 return
             await services.timer.sleep(pause_ms)
 
@@ -192,21 +186,20 @@ class GatewayRunner:
         if services is None or text is None:
             return
         if admission.kind is AdmissionKind.REJECTED:
-            await services.notices.tell(
-                source, text, key=f"rejected/line/{event.line_id}", answers=event.message_id
-            )
-            await self._close(event, LineStatus.REJECTED, reason=text)
+            await services.notify(event, text, key=notice_key("rejected", event.inbound_id))
+            await self._close(event, InboundStatus.REJECTED, reason=text)
         elif source.platform not in _ASK_AND_WAIT and services.acknowledgements.is_due(key):
-            await services.notices.tell(source, text, key=f"ack/line/{event.line_id}")
+            key = notice_key("ack", event.inbound_id)
+            await services.notify(event, text, key=key, is_answer=False)
 
-    async def _close(self, event: MessageEvent, to: LineStatus, *, reason: str | None = None) -> None:
+    async def _close(self, event: MessageEvent, to: InboundStatus, *, reason: str | None = None) -> None:
         services = self._services
-        if services is None or event.line_id is None:
+        if services is None or event.inbound_id is None:
             return
         try:
-            await services.stores.journal.move([event.line_id], LineMove(status=to, reason=reason))
+            await services.stores.intake_log.move([event.inbound_id], InboundMove(status=to, reason=reason))
         except IllegalTransition as error:
-            _LOG.info("line.closed_before", line_id=event.line_id, reason=error.message)
+            _LOG.info("message.closed_before", inbound_id=event.inbound_id, reason=error.message)
 
     def _show_next(self, key: str, source: SessionSource) -> None:
         """Show at the adapter which event of the session is next: the same object."""
@@ -232,22 +225,18 @@ class GatewayRunner:
         services = self._services
         if services is None:
             return None
-        services.metrics.line("refused")
+        services.metrics.message("refused")
         code = await services.people.code_for(source)
         if code is not None:
             text = wording.pairing(source.platform.value, code)
-            await services.notices.tell(
-                source, text, key=f"pair/line/{event.line_id}", answers=event.message_id
-            )
-        await self._close(event, LineStatus.REJECTED, reason="its sender may not write")
+            await services.notify(event, text, key=notice_key("pair", event.inbound_id))
+        await self._close(event, InboundStatus.REJECTED, reason="its sender may not write")
         return None
 
     # Commands.
 
     async def _obey(self, event: MessageEvent, source: SessionSource, key: str) -> str | None:
-        """Do what a command says. It never waits for a turn and never becomes what an agent reads."""
-        from postroom.gateway.commands import resolve_command
-
+        """Do what a command says. It never waits for a run and never becomes what an agent reads."""
         name = event.get_command() or ""
         command = resolve_command(name)
         if command is None:
@@ -262,13 +251,11 @@ class GatewayRunner:
             raise PostroomError("this runner was made without its services")
         return await self._services.commands.obey(command, event, source, key)
 
-    def _may_use(self, command: "Command", source: SessionSource) -> bool:
+    def _may_use(self, command: Command, source: SessionSource) -> bool:
         services = self._services
         return services is None or services.commands.may_use(command, source)
 
     async def _handle_help_command(self, event: MessageEvent) -> str:
-        from postroom.gateway.commands import help_text
-
         return help_text(lambda command: event.source is None or self._may_use(command, event.source))
 
     async def pressed(self, press: ButtonPress) -> str:
@@ -282,7 +269,7 @@ class GatewayRunner:
     # Its end.
 
     async def stop(self) -> None:
-        """End it, once: nothing new is taken, turns and answers get their time, agents are told.
+        """End it, once: nothing new is taken, runs and answers get their time, agents are told.
 
         Nothing that was accepted is lost: what did not end in time is taken up at the next start.
         """
@@ -300,7 +287,7 @@ class GatewayRunner:
         self._running = False
         services = self._services
         if services is not None:
-            await services.wind_down(self.adapters)
+            await services.wind_down(self.adapters.values())
         for agent in self.guard.agents():
             interrupt = getattr(agent, "interrupt", None)
             if interrupt is not None:

@@ -2,23 +2,20 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from datetime import timedelta
-from secrets import token_hex
 
 import structlog
 
-from postroom.contracts.chat import ChatStores, InboundLine, LineMove, LineStatus
+from postroom.contracts.chat import ChatStores, InboundMessage, InboundMove, InboundStatus
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError
 from postroom.contracts.outbox import OutboxStore
 from postroom.contracts.people import ChatDelivery
 from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.run_stores import ThreadStore
-from postroom.gateway.asking import Asking
-from postroom.gateway.command_handlers import Commands
-from postroom.gateway.config import GatewayConfig, Platform
+from postroom.gateway.commands import Commands
+from postroom.gateway.config import GatewayConfig
 from postroom.gateway.delivery import Delivery
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import Handover
@@ -26,65 +23,82 @@ from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.sessions import Sessions
+from postroom.gateway.questions import Questions
+from postroom.gateway.replies import DeliverySignal
 from postroom.gateway.streaming import StreamingPresenter
 
 _LOG = structlog.get_logger(__name__)
-_SAID_EVERY_MS = 30_000
+_ACKNOWLEDGED_EVERY_MS = 30_000
 _LEAST_FLUSH = timedelta(seconds=1)
 _MOST_SESSIONS = 10_000
 
 
 class Acknowledgements:
-    """Keeps a busy session from being told of each line: one in half a minute says enough."""
+    """Keeps a busy session from being told of each message: one in half a minute says enough."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._said: OrderedDict[str, int] = OrderedDict()
+        self._told: OrderedDict[str, int] = OrderedDict()
 
     def is_due(self, key: str) -> bool:
         """Say whether something may be said now; then it counts as said."""
         now = self._clock.now()
-        before = self._said.get(key)
-        if before is not None and 0 <= now - before < _SAID_EVERY_MS:
+        before = self._told.get(key)
+        if before is not None and 0 <= now - before < _ACKNOWLEDGED_EVERY_MS:
             return False
-        self._said[key] = now
-        self._said.move_to_end(key)
-        if len(self._said) > _MOST_SESSIONS:
-            self._said.popitem(last=False)
+        self._told[key] = now
+        self._told.move_to_end(key)
+        if len(self._told) > _MOST_SESSIONS:
+            self._told.popitem(last=False)
         return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What a runner works with."""
+    """What a gateway works with, made over these ports."""
 
-    config: GatewayConfig
-    stores: ChatStores
-    outbox: OutboxStore
-    run_queue: RunQueue
-    presence: StreamingPresenter
-    sessions: Sessions
-    handover: Handover
-    people: People
-    notices: Notices
-    delivery: Delivery
-    commands: Commands
-    metrics: GatewayMetrics
-    acknowledgements: Acknowledgements
-    clock: Clock
-    timer: Timer
-    before_drain: list[Callable[[], Awaitable[None]]] = field(default_factory=list)
-    """What ends the taking in of lines."""
+    def __init__(  # noqa: PLR0913 - every port by name
+        self,
+        config: GatewayConfig,
+        *,
+        stores: ChatStores,
+        outbox: OutboxStore,
+        threads: ThreadStore,
+        run_queue: RunQueue,
+        presenter: StreamingPresenter,
+        signal: DeliverySignal,
+        clock: Clock,
+        timer: Timer,
+        metrics: GatewayMetrics | None = None,
+        mail: ChatDelivery | None = None,
+    ) -> None:
+        self.config = config
+        self.stores = stores
+        self.outbox = outbox
+        self.run_queue = run_queue
+        self.presenter = presenter
+        self.signal = signal
+        self.clock = clock
+        self.timer = timer
+        self.metrics = metrics or GatewayMetrics()
+        self.sessions = presenter.sessions
+        self.handover = Handover(run_queue, stores.intake_log, config)
+        self.people = People(stores.people, config, clock)
+        self.notices = Notices(outbox, signal)
+        questions = Questions(run_queue, threads, self.notices, clock)
+        self.commands = Commands(
+            config, self.sessions, self.handover, self.people, questions, run_queue, threads, mail
+        )
+        self.delivery = Delivery(
+            outbox, stores, presenter, config.delivery, clock=clock, metrics=self.metrics, mail=mail
+        )
+        self.acknowledgements = Acknowledgements(clock)
 
-    async def wind_down(self, adapters: Mapping[Platform, BasePlatformAdapter]) -> None:
-        """Take nothing new, let turns end within the time for that, then deliver what is due."""
-        for close in self.before_drain:
-            await close()
+    async def wind_down(self, adapters: Iterable[BasePlatformAdapter]) -> None:
+        """Let runs end within the time for that, then deliver what is due."""
         await self.run_queue.drain(self.config.drain)
         try:
             async with asyncio.timeout(max(self.config.drain, _LEAST_FLUSH).total_seconds()):
-                for adapter in adapters.values():
+                for adapter in adapters:
                     while await self.delivery.round(adapter):
                         continue
                 await self.delivery.idle()
@@ -93,65 +107,31 @@ class Services:
         except PostroomError as error:
             _LOG.warning("gateway.not_all_delivered", reason=error.describe())
 
-    async def changed(self, event: MessageEvent, line: InboundLine) -> None:
-        """Give the message of an edited line its new words; one on its way gets them when it has arrived."""
-        if line.status is not LineStatus.HANDED_OVER or line.thread_id is None or event.source is None:
+    async def follow_edit(self, event: MessageEvent, inbound: InboundMessage) -> None:
+        """Give an edited message its new words on its thread; one on its way gets them on arrival."""
+        if inbound.status is not InboundStatus.HANDED_OVER or inbound.thread_id is None:
             return
-        if not await self.handover.edited(event, line.thread_id):
-            _LOG.info("line.edited_too_late", line_id=line.line_id)
+        if not await self.handover.edited(event, inbound.thread_id):
+            _LOG.info("message.edited_too_late", inbound_id=inbound.inbound_id)
 
-    async def withdrawn(self, line: InboundLine) -> None:
-        """Take back the message of a deleted line, if no run has read it."""
-        thread_id = line.thread_id if line.status is LineStatus.HANDED_OVER else None
-        if thread_id is not None and not await self.handover.taken_back(thread_id, line.message_id):
+    async def follow_deletion(self, inbound: InboundMessage) -> None:
+        """Take a deleted message back from its thread, if no run has read it."""
+        thread_id = inbound.thread_id if inbound.status is InboundStatus.HANDED_OVER else None
+        if thread_id is not None and not await self.handover.taken_back(thread_id, inbound.thread_message_id):
             return
         try:
-            await self.stores.journal.move([line.line_id], LineMove(status=LineStatus.RETRACTED))
+            await self.stores.intake_log.move(
+                [inbound.inbound_id], InboundMove(status=InboundStatus.RETRACTED)
+            )
         except IllegalTransition:
-            _LOG.info("line.deleted_too_late", line_id=line.line_id)
+            _LOG.info("message.deleted_too_late", inbound_id=inbound.inbound_id)
 
+    async def notify(self, event: MessageEvent, text: str, *, key: str, is_answer: bool = True) -> None:
+        """Tell the sender of an inbound message something, once a `key`.
 
-def services(  # noqa: PLR0913 - every port by name
-    config: GatewayConfig,
-    *,
-    stores: ChatStores,
-    outbox: OutboxStore,
-    threads: ThreadStore,
-    run_queue: RunQueue,
-    presence: StreamingPresenter,
-    clock: Clock,
-    timer: Timer,
-    metrics: GatewayMetrics | None = None,
-    boxes: ChatDelivery | None = None,
-    new_id: Callable[[], str] | None = None,
-) -> Services:
-    """Put the parts of a gateway together over these ports."""
-    metrics = metrics or GatewayMetrics()
-    sessions = Sessions(stores.sessions, config, clock, new_id or (lambda: token_hex(16)))
-    handover = Handover(run_queue, stores.journal, config)
-    people = People(stores.people, config, clock)
-    notices = Notices(outbox)
-    asking = Asking(run_queue, threads, notices, clock)
-    commands = Commands(config, sessions, handover, people, asking, run_queue, threads, boxes)
-    delivery = Delivery(
-        outbox, stores, sessions, presence, config.delivery, clock=clock, metrics=metrics, boxes=boxes
-    )
-    presence.address = sessions.address
-    presence.hidden = sessions.hidden
-    return Services(
-        config=config,
-        stores=stores,
-        outbox=outbox,
-        run_queue=run_queue,
-        presence=presence,
-        sessions=sessions,
-        handover=handover,
-        people=people,
-        notices=notices,
-        delivery=delivery,
-        commands=commands,
-        metrics=metrics,
-        acknowledgements=Acknowledgements(clock),
-        clock=clock,
-        timer=timer,
-    )
+        Raises:
+            StoreError: it could not be kept.
+        """
+        if event.source is not None:
+            answers = event.message_id if is_answer else None
+            await self.notices.tell(event.source, text, key=key, answers=answers)

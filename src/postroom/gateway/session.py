@@ -1,4 +1,4 @@
-"""Where a line comes from, and the key of the session it belongs to."""
+"""Where a message comes from, and the key of the session it belongs to."""
 
 from dataclasses import dataclass, fields
 from urllib.parse import quote
@@ -26,7 +26,7 @@ class SessionSource:
     user_id_alt: str | None = None
     chat_id_alt: str | None = None
     account: str = "default"
-    """Which bot, or other identity of ours, the line was sent to."""
+    """Which bot, or other identity of ours, the message was sent to."""
     is_bot: bool = False
 
     @property
@@ -55,7 +55,7 @@ class SessionSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionKey:
-    """The parts of a session's key; two lines with equal parts are of one session."""
+    """The parts of a session's key; two messages with equal parts belong to one session."""
 
     platform: Platform
     chat_type: str

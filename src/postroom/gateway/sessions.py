@@ -1,11 +1,12 @@
-"""Which conversation a chat's session is bound to, and where what is said in a conversation goes."""
+"""Which thread a chat's session is bound to, and where what is said on a thread goes."""
 
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
+from secrets import token_hex
 
-from postroom.contracts.chat import ChatSession, ChatSessions, Conversation
+from postroom.contracts.chat import ChatSession, ChatSessions, SessionThread
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import UnknownThread, VersionConflict
 from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy
@@ -22,7 +23,11 @@ class Sessions:
     """The sessions of all chats."""
 
     def __init__(
-        self, store: ChatSessions, config: GatewayConfig, clock: Clock, new_id: Callable[[], str]
+        self,
+        store: ChatSessions,
+        config: GatewayConfig,
+        clock: Clock,
+        new_id: Callable[[], str] = lambda: token_hex(16),
     ) -> None:
         self._store = store
         self._config = config
@@ -31,7 +36,7 @@ class Sessions:
         self._addresses: OrderedDict[str, tuple[str, SessionSource]] = OrderedDict()
 
     async def of(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
-        """Return the session of a line that comes now, and whether it began anew by its reset policy."""
+        """Return the session of a message that comes now, and whether it began anew by its reset policy."""
         now = self._clock.now()
         session = await self._store.load(key)
         if session is None:
@@ -50,24 +55,24 @@ class Sessions:
         return await self._store.load(key)
 
     async def begin_anew(self, key: str, source: SessionSource) -> ChatSession:
-        """Bind the session to a new conversation; the old one can be taken up again."""
+        """Bind the session to a new thread; the old one can be taken up again."""
         await self._store.open(self._fresh(key, source, self._clock.now()))
         thread_id = self._new_thread(source)
         return await self.bind(key, thread_id, title=None)
 
     async def bind(self, key: str, thread_id: str, *, title: str | None) -> ChatSession:
-        """Bind the session to a conversation of its own."""
+        """Bind the session to a thread of its own."""
         now = self._clock.now()
         return await self.changed(
             key, lambda one: replace(one, thread_id=thread_id, title=title, active_at=now)
         )
 
-    async def conversations(self, key: str) -> tuple[Conversation, ...]:
-        """Return the conversations that a session is or was bound to, the last active first."""
-        return await self._store.conversations(key)
+    async def threads(self, key: str) -> tuple[SessionThread, ...]:
+        """Return the threads that a session is or was bound to, the last active first."""
+        return await self._store.threads(key)
 
     async def hidden(self, thread_id: str) -> frozenset[str]:
-        """Return the runs that were undone in a conversation."""
+        """Return the runs of a thread that were undone."""
         address = await self.address(thread_id)
         session = None if address is None else await self._store.load(address[0])
         return frozenset() if session is None else hidden_runs(session, thread_id)
@@ -92,13 +97,13 @@ class Sessions:
         raise VersionConflict(f"session {key!r} was changed by others {_TRIES} times in a row", value=key)
 
     async def address(self, thread_id: str) -> tuple[str, SessionSource] | None:
-        """Return the session that a conversation belongs to, and where it is; None for one without."""
+        """Return the session that a thread belongs to, and where it is; None for one without."""
         known = self._addresses.get(thread_id)
         if known is not None:
             self._addresses.move_to_end(thread_id)
             return known
-        conversation = await self._store.conversation(thread_id)
-        session = None if conversation is None else await self._store.load(conversation.session_key)
+        thread = await self._store.thread(thread_id)
+        session = None if thread is None else await self._store.load(thread.session_key)
         if session is None:
             return None
         found = session.session_key, SessionSource.from_dict(session.source)
@@ -121,7 +126,7 @@ class Sessions:
 
 
 def hidden_runs(session: ChatSession, thread_id: str) -> frozenset[str]:
-    """Return the runs that were undone in one of a session's conversations."""
+    """Return the runs that were undone on one of a session's threads."""
     return frozenset(session.settings.get("hidden", {}).get(thread_id, ()))
 
 

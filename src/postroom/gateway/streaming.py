@@ -1,4 +1,4 @@
-"""Shows in the chat that a turn is at work: typing, and the answer while it is being written.
+"""Shows in the chat that a run is at work: typing, and the answer while it is being written.
 
 It stands around the executor, so that every execution is shown, also one that follows another or is taken up
 after a crash, in whichever process it runs. What is shown here is for the moment; the answer itself is
@@ -7,7 +7,7 @@ delivered from the outbox and takes the place of what was shown.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -28,11 +28,11 @@ from postroom.gateway.events import SendErrorKind
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import is_chat
 from postroom.gateway.session import SessionSource
+from postroom.gateway.sessions import Sessions
 
 _LOG = structlog.get_logger(__name__)
 _TYPING_EVERY_MS = 4_000
 _MOST_SHOWN = 1_000
-Address = tuple[str, SessionSource]
 
 
 @dataclass(slots=True)
@@ -44,44 +44,49 @@ class Shown:
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
+class RunInChat:
     """A run of a chat that executes in this process."""
 
-    key: str
     run_id: str
     cancel: Callable[[], object]
     answers: tuple[str, ...] = ()
-    """The platform's ids of the lines that it answers."""
+    """The platform's ids of the messages that it answers."""
     deltas: "asyncio.Queue[AgentEvent]" = field(default_factory=asyncio.Queue)
 
     def interrupt(self, reason: str) -> None:
-        """End the turn soon; what waits in its session is kept."""
-        _LOG.info("turn.interrupted", run_id=self.run_id, reason=reason)
+        """End the run soon; what waits in its session is kept."""
+        _LOG.info("run.interrupted", run_id=self.run_id, reason=reason)
         self.cancel()
 
 
 class StreamingPresenter:
-    """Shows turns. What fails here is no failure of the turn."""
+    """Shows runs in the chats of these adapters. What fails here is no failure of the run."""
 
-    def __init__(self, config: StreamingConfig, clock: Clock, timer: Timer) -> None:
+    def __init__(
+        self,
+        config: StreamingConfig,
+        sessions: Sessions,
+        adapters: Sequence[BasePlatformAdapter],
+        clock: Clock,
+        timer: Timer,
+    ) -> None:
         self.guard = SessionGuard()
-        self.adapters: Mapping[str, BasePlatformAdapter] = {}
-        self.address: Callable[[str], Awaitable[Address | None]] | None = None
-        self.hidden: Callable[[str], Awaitable[frozenset[str]]] | None = None
+        self.sessions = sessions
+        self.adapters = {adapter.platform: adapter for adapter in adapters}
         self._config = config
         self._clock = clock
         self._timer = timer
         self._shown: OrderedDict[str, Shown] = OrderedDict()
-        self._tasks = Tasks("chat presence")
+        self._tasks = Tasks("chat presenter")
 
     def show_typing(self, source: SessionSource) -> None:
-        """Show that somebody looks at a line that was accepted; a failure is no failure."""
-        adapter = self.adapters.get(source.platform.value)
+        """Show that somebody looks at a message that was accepted; a failure is no failure."""
+        adapter = self.adapters.get(source.platform)
         if adapter is not None and adapter.capabilities.typing and not self._tasks.closed:
-            self._tasks.start(adapter.send_typing(source.chat_id, place_of(source)), name="typing")
+            self._tasks.start(adapter.send_typing(source.chat_id, send_metadata(source)), name="typing")
 
     async def close(self) -> None:
-        """End what is being shown outside of turns."""
+        """End what is being shown outside of runs."""
         await self._tasks.close()
 
     def take_shown(self, run_id: str) -> Shown | None:
@@ -92,79 +97,73 @@ class StreamingPresenter:
         """Let go of what was shown: the answer is delivered."""
         self._shown.pop(run_id, None)
 
-    async def hidden_runs(self, thread_id: str) -> frozenset[str]:
-        """Return the runs that were undone in a conversation."""
-        return frozenset() if self.hidden is None else await self.hidden(thread_id)
-
     @asynccontextmanager
-    async def turn(
+    async def shown(
         self, activation: RunActivation, cancel: Callable[[], object]
     ) -> AsyncIterator["asyncio.Queue[AgentEvent] | None"]:
-        """Show a turn while it executes; what it tells is put into the queue that is given."""
+        """Show a run while it executes; what it tells is put into the queue that is given."""
         address = await self._address(activation.thread_id)
         if address is None:
             yield None
             return
         key, source = address
-        turn = Turn(key, activation.run_id or "", cancel, answered_by(activation))
-        adapter = self.adapters.get(source.platform.value)
-        tasks = Tasks(f"turn {turn.run_id}")
-        self.guard.turn_began(key, turn)
+        run = RunInChat(activation.run_id or "", cancel, answered_by(activation))
+        adapter = self.adapters.get(source.platform)
+        tasks = Tasks(f"run {run.run_id}")
+        self.guard.run_began(key, run)
         try:
             if adapter is not None and adapter.capabilities.typing:
                 tasks.start(self._typing(adapter, source), name="typing")
             if adapter is not None and self._config.enabled and shows_drafts(adapter.capabilities):
-                tasks.start(self._painted(adapter, source, turn), name="draft")
-            yield turn.deltas
+                tasks.start(self._draw(adapter, source, run), name="draft")
+            yield run.deltas
         finally:
-            self.guard.turn_ended(key, turn)
+            self.guard.run_ended(key, run)
             await tasks.close()
 
-    async def _address(self, thread_id: str) -> Address | None:
-        if self.address is None:
-            return None
+    async def _address(self, thread_id: str) -> tuple[str, SessionSource] | None:
         try:
-            return await self.address(thread_id)
+            return await self.sessions.address(thread_id)
         except PostroomError as error:
-            _LOG.warning("turn.not_shown", thread_id=thread_id, reason=error.describe())
+            _LOG.warning("run.not_shown", thread_id=thread_id, reason=error.describe())
             return None
 
     async def _typing(self, adapter: BasePlatformAdapter, source: SessionSource) -> None:
         while True:
-            await adapter.send_typing(source.chat_id, place_of(source))
+            await adapter.send_typing(source.chat_id, send_metadata(source))
             await self._timer.sleep(_TYPING_EVERY_MS)
 
-    async def _painted(self, adapter: BasePlatformAdapter, source: SessionSource, turn: Turn) -> None:
+    async def _draw(self, adapter: BasePlatformAdapter, source: SessionSource, run: RunInChat) -> None:
         """Show the answer as it grows, no more often than the platform likes."""
         capabilities = shown_by(adapter.capabilities, self._config)
         rules = DraftRules(least_new=self._config.buffer_threshold)
         shown = Shown(Draft(capabilities, rules))
         while True:
-            event = await turn.deltas.get()
+            event = await run.deltas.get()
             if isinstance(event, StreamReset | RunRetrying):
                 shown = Shown(Draft(capabilities, rules))
-                self.forget(turn.run_id)
+                self.forget(run.run_id)
             elif isinstance(event, TextDelta):
                 step = shown.draft.add(event.delta, now=self._clock.now())
                 while isinstance(step, Show | Edit):
-                    self._remember(turn.run_id, shown)
-                    place = place_of(source, answers=list(turn.answers))
-                    step = await self._shown_as(adapter, source.chat_id, shown, step, place)
+                    self._remember(run.run_id, shown)
+                    metadata = send_metadata(source, answers=list(run.answers))
+                    step = await self._take_step(adapter, source.chat_id, shown, step, metadata)
 
-    async def _shown_as(
+    async def _take_step(
         self,
         adapter: BasePlatformAdapter,
         chat_id: str,
         shown: Shown,
         step: Show | Edit,
-        place: dict[str, Json],
+        metadata: dict[str, Json],
     ) -> Step:
         if shown.message_id is None:
-            reply_to = place["answers"][-1] if place["answers"] else None
-            result = await adapter.send(chat_id, step.text, reply_to, place)
+            reply_to = metadata["answers"][-1] if metadata["answers"] else None
+            result = await adapter.send(chat_id, step.text, reply_to, metadata)
             shown.message_id = result.message_id
         else:
-            result = await adapter.edit_message(chat_id, shown.message_id, step.text, place)
+            result = await adapter.edit_message(chat_id, shown.message_id, step.text, metadata)
         now = self._clock.now()
         if result.success and shown.message_id is not None:
             return shown.draft.done(now=now)
@@ -178,7 +177,7 @@ class StreamingPresenter:
 
 
 def answered_by(activation: RunActivation) -> tuple[str, ...]:
-    """Return the platform's ids of the lines that a run was begun by."""
+    """Return the platform's ids of the messages that a run was begun by."""
     told = (block.data.get("message_id") for one in activation.messages for block in one.content[:1])
     return tuple(str(message_id) for message_id in told if message_id is not None)
 
@@ -196,13 +195,13 @@ def shown_by(capabilities: ChannelCapabilities, config: StreamingConfig) -> Chan
     return replace(capabilities, min_edit_interval_ms=interval)
 
 
-def place_of(source: SessionSource, **more: Json) -> dict[str, Json]:
-    """Return what an adapter needs to speak at this place."""
-    place: dict[str, Json] = {} if source.thread_id is None else {"thread_id": source.thread_id}
-    return place | more
+def send_metadata(source: SessionSource, **more: Json) -> dict[str, Json]:
+    """Return what an adapter needs to speak in this chat: see `Metadata`."""
+    metadata: dict[str, Json] = {} if source.thread_id is None else {"thread_id": source.thread_id}
+    return metadata | more
 
 
-class _Telling:
+class _DeltaSink:
     """Passes events on, and those of the answer to whoever shows it as well."""
 
     def __init__(self, sink: EventSink, deltas: "asyncio.Queue[AgentEvent]") -> None:
@@ -217,11 +216,11 @@ class _Telling:
 
 
 class ChatExecutor(ExecutorAround):
-    """Runs what the executor within runs, and shows chats' turns while they execute."""
+    """Runs what the executor within runs, and shows runs of chats while they execute."""
 
-    def __init__(self, within: RunDispatchExecutor, presence: StreamingPresenter) -> None:
+    def __init__(self, within: RunDispatchExecutor, presenter: StreamingPresenter) -> None:
         super().__init__(within)
-        self._presence = presence
+        self._presenter = presenter
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run and return how it ended."""
@@ -229,12 +228,12 @@ class ChatExecutor(ExecutorAround):
             return await self._within.run(activation, sink)
         activation = await self._without_hidden(activation)
         run_id = activation.run_id or ""
-        async with self._presence.turn(activation, lambda: self._within.cancel(run_id)) as deltas:
-            return await self._within.run(activation, sink if deltas is None else _Telling(sink, deltas))
+        async with self._presenter.shown(activation, lambda: self._within.cancel(run_id)) as deltas:
+            return await self._within.run(activation, sink if deltas is None else _DeltaSink(sink, deltas))
 
     async def _without_hidden(self, activation: RunActivation) -> RunActivation:
-        """Return the request with what was undone in its conversation out of its sight."""
-        hidden = await self._presence.hidden_runs(activation.thread_id)
+        """Return the request with what was undone on its thread out of its sight."""
+        hidden = await self._presenter.sessions.hidden(activation.thread_id)
         control = activation.control
         if not hidden or not isinstance(control, RunControl):
             return activation

@@ -15,18 +15,20 @@ EDITED_TOO_LATE = "That message had been read before you changed it."
 
 
 def too_old(minutes: int) -> str:
-    """Say that a line was left unanswered over a break."""
+    """Say that a message was left unanswered over a break."""
     return f"This waited over {minutes} minutes while I was away and is not answered any more. Send it again."
 
 
 def acknowledgement(admission: Admission) -> str | None:
-    """Say what became of a line; None when its answer says enough."""
+    """Say what became of a message; None when its answer says enough."""
     match admission.kind:
         case AdmissionKind.STARTED:
             return None
         case AdmissionKind.QUEUED:
             return (
-                f"Queued: {_lines(admission.ahead)} before it." if admission.ahead else "Queued: it is next."
+                f"Queued: {_messages(admission.ahead)} before it."
+                if admission.ahead
+                else "Queued: it is next."
             )
         case AdmissionKind.STEERED:
             return "The agent reads this at its next step."
@@ -36,17 +38,17 @@ def acknowledgement(admission: Admission) -> str | None:
             return admission.reason
 
 
-def _lines(number: int) -> str:
+def _messages(number: int) -> str:
     return "1 message" if number == 1 else f"{number} messages"
 
 
 def busy(reason_to_wait: str = "the agent is at work") -> str:
-    """Say that a line is refused because of others."""
+    """Say that a message is refused because of others."""
     return f"Not taken: {reason_to_wait}. Send it again later."
 
 
 def queue_full(most: int) -> str:
-    """Say that a line is refused because too many wait."""
+    """Say that a message is refused because too many wait."""
     return f"Not taken: {most} messages wait here already. Send it again later."
 
 

@@ -17,7 +17,7 @@ class ChatOperations(Protocol):
     """The gateway as its operator sees it. Answers are plain JSON data."""
 
     async def health(self) -> Mapping[str, object]:
-        """Return its state, its channels, where the lines are that were accepted, and what is queued."""
+        """Return its state, its channels, where the accepted messages are, and what is queued."""
         ...
 
     async def pair(self, platform: str, code: str, role: str) -> Mapping[str, object]:

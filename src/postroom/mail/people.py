@@ -9,7 +9,7 @@ from typing import Final
 
 from postroom.contracts.errors import NotPermitted, UnknownAgent
 from postroom.contracts.mail import Agent, Project
-from postroom.contracts.people import ChatPlace
+from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads
 from postroom.mail.desk import Reading, Writing
 from postroom.mail.names import nearest, shown
@@ -43,8 +43,9 @@ def find_person(tx: MailReads, address: str) -> tuple[Project, Agent]:
     project = tx.project(PEOPLE_KEY)
     everybody = [] if project is None else tx.agents(project.id, include_retired=True, limit=_MOST)
     if address.startswith(CHAT):
-        place = address.removeprefix(CHAT)
-        found = next((one for one in everybody if _is_reached_at(tx, one, place)), None)
+        platform, _, chat_id = address.removeprefix(CHAT).partition("/")
+        reached = set(tx.reached_at(ChatAddress(platform=platform, chat_id=chat_id)))
+        found = next((person for person in everybody if person.id in reached), None)
     else:
         name = address.removeprefix(HUMAN).casefold()
         found = next((one for one in everybody if one.name.casefold() == name), None)
@@ -57,14 +58,3 @@ def find_person(tx: MailReads, address: str) -> tuple[Project, Agent]:
         remedy="the operator names people with `postroom people add NAME [--chat PLATFORM/ID]`",
         details={"nearest": close},
     )
-
-
-def _is_reached_at(tx: MailReads, person: Agent, place: str) -> bool:
-    found = place_of(tx, person)
-    return found is not None and found.name == place
-
-
-def place_of(tx: MailReads, person: Agent) -> ChatPlace | None:
-    """Return the chat in which somebody is reached; None for nobody's."""
-    kept = tx.runner(person.id)
-    return None if kept is None else ChatPlace.read(kept.runner)

@@ -12,6 +12,7 @@ import msgspec
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import IdempotencyConflict, NotPermitted, TokenRequired
 from postroom.contracts.mail import Project
+from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.contracts.waking import RunnerSource
@@ -183,6 +184,30 @@ class Mail:
                 return tx.drop_runner(agent.id, now=now)
             known = tx.runner(agent.id) is not None
             tx.put_runner(agent.id, runner, declared_by=declared_by, now=now)
+            return known
+
+        now = self.clock.now()
+        had_one = await self.store.write(change)
+        self.bell.ring()
+        return had_one
+
+    async def set_chat_address(self, project_key: str, person: str, address: ChatAddress | None) -> bool:
+        """Say in which chat a person is reached, None for none; for the operator alone.
+
+        Return whether they were reached in one before.
+
+        Raises:
+            UnknownProject, UnknownAgent: there is none of that name.
+        """
+
+        def change(tx: MailWrites) -> bool:
+            project = find_project(tx, project_key)
+            tx.lock_projects([project.id])
+            agent = find_agent(tx, project, person)
+            if address is None:
+                return tx.drop_chat_address(agent.id, now=now)
+            known = tx.chat_address(agent.id) is not None
+            tx.put_chat_address(agent.id, address, now=now)
             return known
 
         now = self.clock.now()

@@ -1,11 +1,11 @@
 """The adapter of one chat platform: what every platform must do, and what it may.
 
-    platform ──▶ adapter: one MessageEvent a line ──▶ handle_message: kept ──▶ the platform is told we have it
+    platform ──▶ adapter: a MessageEvent each ──▶ handle_message: kept ──▶ the platform is told we have it
     platform ◀── adapter: send, edit, card, typing ◀── the gateway
 
-An adapter tells its platform that it has a line (moves an offset, answers 200, acks an envelope) only after
-`handle_message` has returned: then the line is on disk. When it raises, the adapter does not acknowledge,
-and the platform sends the line again. An adapter knows nothing of sessions, agents or policies.
+An adapter tells its platform that it has a message (moves an offset, answers 200, acks an envelope) only
+after `handle_message` has returned: then the message is on disk. When it raises, the adapter does not
+acknowledge, and the platform sends the message again. It knows nothing of sessions, agents or policies.
 """
 
 from abc import ABC, abstractmethod
@@ -56,7 +56,7 @@ Metadata = Mapping[str, Json]
 |---|---|
 | thread_id | the platform's thread within the chat |
 | dedupe_key | the same for each repetition of the same thing |
-| answers | the platform's ids of the lines that are answered |
+| answers | the platform's ids of the messages that are answered |
 | final | true for the last part of an answer; what was shown before was a draft, or an earlier part |
 """
 
@@ -65,7 +65,7 @@ class Inbound(Protocol):
     """What adapters hand over to."""
 
     async def accept(self, event: MessageEvent) -> None:
-        """Keep a line; durable when it returns. A line that is known already is passed over.
+        """Keep a message; durable when it returns. A message that is known already is passed over.
 
         Raises:
             StoreError: it could not be kept; the platform must not be told that we have it.
@@ -74,7 +74,7 @@ class Inbound(Protocol):
         ...
 
     async def edited(self, event: MessageEvent) -> None:
-        """Take it that a line has other words now.
+        """Take it that a message has other words now.
 
         Raises:
             StoreError: as for `accept`.
@@ -82,7 +82,7 @@ class Inbound(Protocol):
         ...
 
     async def deleted(self, source: SessionSource, message_id: str) -> None:
-        """Take it that a line was taken back.
+        """Take it that a message was taken back.
 
         Raises:
             StoreError: as for `accept`.
@@ -132,7 +132,7 @@ class BasePlatformAdapter(ABC):
     """Speaks with one platform as one bot. Constructed idle; `connect` begins, `disconnect` ends everything.
 
     A subclass sets `platform` and `capabilities`, is importable without its extra, and raises `MissingExtra`
-    from `connect` when a library is not there. It never logs a token, a secret or the text of a line.
+    from `connect` when a library is not there. It never logs a token, a secret or the text of a message.
     """
 
     platform: ClassVar[Platform]
@@ -148,12 +148,12 @@ class BasePlatformAdapter(ABC):
         self._tasks = Tasks(f"channel {self.platform.value}")
         self._inbound: Inbound | None = None
         self._pending_messages: dict[str, MessageEvent] = {}
-        """The line that is next in each busy session; a view that the runner keeps."""
+        """The message that is next in each busy session; a view that the runner keeps."""
 
     # Wiring.
 
     def set_message_handler(self, inbound: Inbound) -> None:
-        """Say where lines go."""
+        """Say where messages go."""
         self._inbound = inbound
 
     @property
@@ -166,7 +166,7 @@ class BasePlatformAdapter(ABC):
         return None
 
     def remember(self, source: SessionSource, message_id: str) -> None:  # noqa: B027 - optional
-        """Take note, before `connect`, of the newest line of a place that is kept.
+        """Take note, before `connect`, of the newest message of a place that is kept.
 
         An adapter whose platform does not send again what we missed asks it for what came after.
         """
@@ -179,7 +179,7 @@ class BasePlatformAdapter(ABC):
 
     @abstractmethod
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Check the credentials and begin to receive; return when lines can come.
+        """Check the credentials and begin to receive; return when messages can come.
 
         Receiving goes on in the background and mends its own connection, with growing pauses. What cannot be
         mended without a person is told by `_fail`.
@@ -263,7 +263,7 @@ class BasePlatformAdapter(ABC):
     # For subclasses.
 
     async def handle_message(self, event: MessageEvent) -> None:
-        """Hand a line over; when this returns it is on disk.
+        """Hand a message over; when this returns it is on disk.
 
         Raises:
             StoreError: it is not; do not acknowledge it.
@@ -271,7 +271,7 @@ class BasePlatformAdapter(ABC):
         """
         self._heard()
         if self._inbound is None:
-            raise StoreUnavailable(f"nobody takes the lines of {self.platform.value} yet")
+            raise StoreUnavailable(f"nobody takes the messages of {self.platform.value} yet")
         await self._inbound.accept(event)
 
     def _heard(self) -> None:

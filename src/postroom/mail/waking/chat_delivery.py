@@ -2,11 +2,10 @@
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import UnknownMessage
-from postroom.contracts.people import ChatPlace
+from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.desk import Caller
 from postroom.mail.outgoing import woken_by
-from postroom.mail.people import place_of
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.service import Mail
 from postroom.mail.waking.completion import RunCompletion
@@ -31,8 +30,8 @@ class StoredChatDelivery:
 
         def change(tx: MailWrites) -> None:
             person = tx.agents_by_id([agent_id]).get(agent_id)
-            place = None if person is None else place_of(tx, person)
-            by = "chat" if place is None else f"chat:{place.name}"
+            address = None if person is None else tx.chat_address(agent_id)
+            by = "chat" if address is None else f"chat:{address.name}"
             tx.mark_announced(agent_id, [message_id], by=by, now=self._clock.now())
 
         await self._mail.store.write(change)
@@ -62,14 +61,14 @@ class StoredChatDelivery:
         await self._mail.store.write(change)
         self._mail.tell_of_change()
 
-    async def reply(self, place: ChatPlace, message: int, text: str, *, key: str) -> str:
+    async def reply(self, address: ChatAddress, message: int, text: str, *, key: str) -> str:
         """Answer a message for the person of this chat, and return whom; repeated under its key, once.
 
         Raises:
             UnknownMessage: nobody who is reached in this chat was written this message.
             PostroomError: the mail room refuses the answer.
         """
-        person = await self._mail.store.read(lambda tx: _reader_at(tx, place, message))
+        person = await self._mail.store.read(lambda tx: _reader_at(tx, address, message))
         if person is None:
             raise UnknownMessage(
                 f"no message {message} came to this chat",
@@ -83,8 +82,8 @@ class StoredChatDelivery:
         return ", ".join(sent["deliveries"][0]["payload"]["to"])
 
 
-def _reader_at(tx: MailReads, place: ChatPlace, message: int) -> str | None:
+def _reader_at(tx: MailReads, address: ChatAddress, message: int) -> str | None:
     """Return the person who was written a message and is reached in this chat."""
     readers = [one for one in tx.recipients([message])[message] if one.project_slug == PEOPLE_SLUG]
     people = tx.agents_by_id([one.agent_id for one in readers])
-    return next((one.name for one in people.values() if place_of(tx, one) == place), None)
+    return next((one.name for one in people.values() if tx.chat_address(one.id) == address), None)

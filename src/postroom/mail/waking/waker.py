@@ -16,7 +16,7 @@ from postroom.concurrency import Rounds
 from postroom.contracts.clock import Clock
 from postroom.contracts.mail import OutboxRow
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
-from postroom.contracts.people import Carrier, ChatDelivery, ChatPlace
+from postroom.contracts.people import ChatAddress, ChatDelivery, ChatOutbox
 from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.mail.outgoing import WAKE, woken_by
@@ -42,7 +42,7 @@ class Wake:
 class Carried:
     """A message that a person is to have in a chat."""
 
-    place: ChatPlace
+    address: ChatAddress
     text: str
 
 
@@ -58,7 +58,7 @@ class Waker:
         verified: bool,
         boxes: ChatDelivery,
     ) -> None:
-        self.carrier: Carrier | None = None
+        self.carrier: ChatOutbox | None = None
         """Says messages in chats, where there are any."""
         self._boxes = boxes
         self._store = store
@@ -95,10 +95,10 @@ class Waker:
 
     async def _carried(self, row: OutboxRow, message: Carried) -> None:
         """Have a message said in a chat; who wrote it is told where there is no way to that chat."""
-        if self.carrier is not None and self.carrier.reaches(message.place):
-            await self.carrier.carry(row.key, message.place, message.text)
+        if self.carrier is not None and self.carrier.reaches(message.address):
+            await self.carrier.enqueue(row.key, message.address, message.text)
         else:
-            await self._boxes.lost(row.key, f"there is no channel to {message.place.name} here")
+            await self._boxes.lost(row.key, f"there is no channel to {message.address.name} here")
 
     async def _finish(self, row: OutboxRow, *, announced: bool) -> None:
         message_id, agent_id = woken_by(row.key)
@@ -121,8 +121,9 @@ class Waker:
         if message is None or agent is None or mine is None:
             return None
         is_over = mine.read_at is not None or message.recalled_at is not None
-        kept = tx.runner(agent_id)
-        if is_over or agent.retired_at is not None or kept is None:
+        chat = tx.chat_address(agent_id)
+        is_reached = chat is not None or tx.runner(agent_id) is not None
+        if is_over or agent.retired_at is not None or not is_reached:
             return None
         home = tx.project_by_id(message.project_id)
         sender = tx.agents_by_id([message.sender_id]).get(message.sender_id)
@@ -132,9 +133,8 @@ class Waker:
             verified=self._verified,
             is_answer=tx.answering_run(message_id) is not None,
         )
-        place = ChatPlace.read(kept.runner)
-        if place is not None:
-            return Carried(place=place, text=as_said(message, origin))
+        if chat is not None:
+            return Carried(address=chat, text=as_said(message, origin))
         text = as_prompt(message, origin, reader=agent.name, nonce=token_hex(8))
         return Wake(
             thread_id=agent_thread(mine.project_slug, agent.name),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from typing_extensions import override
 
-from postroom.contracts.chat import MAX_LINES
+from postroom.contracts.chat import MAX_INBOUND
 from postroom.contracts.chat_people import ChatPeople, PairingRequest, PairingRules, Person, PersonRole
 from postroom.contracts.errors import QueueFull
 from postroom.contracts.transactions import Store, Transaction
@@ -28,7 +28,7 @@ class StoredPeople(ChatPeople):
 
     @override
     async def people(
-        self, *, platform: str | None = None, after: tuple[str, str] = ("", ""), limit: int = MAX_LINES
+        self, *, platform: str | None = None, after: tuple[str, str] = ("", ""), limit: int = MAX_INBOUND
     ) -> tuple[Person, ...]:
         return tuple(
             await self._store.read(
@@ -110,7 +110,7 @@ class StoredPeople(ChatPeople):
         self, *, platform: str | None = None, now: int | None = None
     ) -> tuple[PairingRequest, ...]:
         def look(tx: Transaction) -> tuple[PairingRequest, ...]:
-            return tuple(tx.chats.requests(platform=platform, now=_at(tx, now), limit=MAX_LINES))
+            return tuple(tx.chats.requests(platform=platform, now=_at(tx, now), limit=MAX_INBOUND))
 
         return await self._store.read(look)
 

@@ -3,12 +3,12 @@
 from typing import Any
 
 from postroom.contracts.chat import (
-    MAX_LINES,
+    MAX_INBOUND,
     ChatSession,
-    Conversation,
-    InboundLine,
-    LineKey,
-    LineStatus,
+    InboundKey,
+    InboundMessage,
+    InboundStatus,
+    SessionThread,
 )
 from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
@@ -44,23 +44,23 @@ def unreadable(kind: str, row_id: str, reason: object) -> StoreCorrupt:
 
 def page(limit: int) -> int:
     """Return how much a listing holds that was asked for so much."""
-    return max(0, min(limit, MAX_LINES))
+    return max(0, min(limit, MAX_INBOUND))
 
 
-def line(row: Row) -> InboundLine:
+def inbound(row: Row) -> InboundMessage:
     """Map a row of `chat_lines`.
 
     Raises:
         StoreCorrupt: the row is no such record.
     """
     try:
-        return InboundLine(
-            line_id=row[0],
-            key=LineKey(platform=row[1], account=row[2], chat_id=row[3], message_id=row[4]),
+        return InboundMessage(
+            inbound_id=row[0],
+            key=InboundKey(platform=row[1], account=row[2], chat_id=row[3], message_id=row[4]),
             session_key=row[5],
             sender_id=row[6],
             body=_fields(row[7], "body"),
-            status=LineStatus(row[8]),
+            status=InboundStatus(row[8]),
             received_at=row[9],
             updated_at=row[10],
             revision=row[11],
@@ -93,10 +93,10 @@ def session(row: Row) -> ChatSession:
         raise unreadable("session", row[0], error) from error
 
 
-def conversation(row: Row) -> Conversation:
+def thread(row: Row) -> SessionThread:
     """Map a row of `chat_conversations`."""
     thread_id, session_key, title, created_at, active_at = row
-    return Conversation(
+    return SessionThread(
         thread_id=thread_id,
         session_key=session_key,
         title=told(title),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from typing_extensions import override
 
-from postroom.contracts.chat import MAX_LINES, ChatSession, ChatSessions, Conversation
+from postroom.contracts.chat import MAX_INBOUND, ChatSession, ChatSessions, SessionThread
 from postroom.contracts.errors import DuplicateRecord, UnknownThread, VersionConflict
 from postroom.contracts.transactions import Store, Transaction
 from postroom.stores.chats.rows import page, plain, refuse_unfit
@@ -60,21 +60,19 @@ class StoredSessions(ChatSessions):
         return await self._store.write(change, key=session.session_key)
 
     @override
-    async def conversations(
-        self, session_key: str, *, title: str | None = None, limit: int = MAX_LINES
-    ) -> tuple[Conversation, ...]:
+    async def threads(
+        self, session_key: str, *, title: str | None = None, limit: int = MAX_INBOUND
+    ) -> tuple[SessionThread, ...]:
         return tuple(
-            await self._store.read(
-                lambda tx: tx.chats.conversations(session_key, title=title, limit=page(limit))
-            )
+            await self._store.read(lambda tx: tx.chats.threads(session_key, title=title, limit=page(limit)))
         )
 
     @override
-    async def conversation(self, thread_id: str) -> Conversation | None:
-        return await self._store.read(lambda tx: tx.chats.conversation(thread_id))
+    async def thread(self, thread_id: str) -> SessionThread | None:
+        return await self._store.read(lambda tx: tx.chats.thread(thread_id))
 
     @override
-    async def sessions(self, *, after: str = "", limit: int = MAX_LINES) -> tuple[ChatSession, ...]:
+    async def sessions(self, *, after: str = "", limit: int = MAX_INBOUND) -> tuple[ChatSession, ...]:
         return tuple(await self._store.read(lambda tx: tx.chats.sessions(after=after, limit=page(limit))))
 
 
@@ -90,23 +88,21 @@ def _lock(tx: Transaction, session: ChatSession) -> None:
 
 
 def _stored(tx: Transaction, session: ChatSession) -> ChatSession:
-    """Store a session, and its thread as a conversation of it with its title."""
-    bound = tx.chats.conversation(session.thread_id)
+    """Store a session, and its thread with its title."""
+    bound = tx.chats.thread(session.thread_id)
     if bound is not None and bound.session_key != session.session_key:
         raise DuplicateRecord(f"thread {bound.thread_id!r} is another session's", value=bound.thread_id)
     if session.title is not None:
-        titled = tx.chats.conversations(session.session_key, title=session.title, limit=1)
+        titled = tx.chats.threads(session.session_key, title=session.title, limit=1)
         if titled and titled[0].thread_id != session.thread_id:
-            raise DuplicateRecord(
-                f"another conversation has the title {session.title!r}", value=session.title
-            )
-    conversation = Conversation(
+            raise DuplicateRecord(f"another thread has the title {session.title!r}", value=session.title)
+    thread = SessionThread(
         thread_id=session.thread_id,
         session_key=session.session_key,
         title=session.title,
         created_at=session.updated_at,
         active_at=session.active_at,
     )
-    tx.chats.put_conversation(conversation)
+    tx.chats.put_thread(thread)
     tx.chats.put_session(session)
     return session

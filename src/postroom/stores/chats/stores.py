@@ -4,7 +4,7 @@ from typing_extensions import override
 
 from postroom.contracts.chat import ChatStores
 from postroom.contracts.transactions import Store
-from postroom.stores.chats.lines import StoredLines
+from postroom.stores.chats.intake_log import StoredIntakeLog
 from postroom.stores.chats.people import StoredPeople
 from postroom.stores.chats.sessions import StoredSessions
 
@@ -14,7 +14,7 @@ class StoredChats(ChatStores):
 
     def __init__(self, store: Store, *, is_shared: bool) -> None:
         self._is_shared = is_shared
-        self._lines = StoredLines(store)
+        self._lines = StoredIntakeLog(store)
         self._sessions = StoredSessions(store)
         self._people = StoredPeople(store)
 
@@ -25,7 +25,7 @@ class StoredChats(ChatStores):
 
     @property
     @override
-    def journal(self) -> StoredLines:
+    def intake_log(self) -> StoredIntakeLog:
         return self._lines
 
     @property

@@ -1,4 +1,4 @@
-"""Inbound lines, sessions and people over the named statements of a transaction. Decides nothing."""
+"""Inbound messages, sessions and people over the named statements of a transaction. Decides nothing."""
 
 from collections.abc import Collection
 from dataclasses import asdict
@@ -8,12 +8,12 @@ from typing_extensions import override
 
 from postroom.contracts.chat import (
     ChatSession,
-    Conversation,
-    InboundLine,
-    LineDraft,
-    LineKey,
-    LineMove,
-    LineStatus,
+    InboundDraft,
+    InboundKey,
+    InboundMessage,
+    InboundMove,
+    InboundStatus,
+    SessionThread,
 )
 from postroom.contracts.chat_people import PairingRequest, Person
 from postroom.contracts.tables import ChatTables
@@ -31,39 +31,39 @@ class SqlChatTables(ChatTables):
         self._tx = tx
 
     @override
-    def line(self, key: LineKey) -> InboundLine | None:
-        row = self._tx.one("chats.line", asdict(key))
-        return rows.line(row) if row else None
+    def inbound(self, key: InboundKey) -> InboundMessage | None:
+        row = self._tx.one("chats.inbound", asdict(key))
+        return rows.inbound(row) if row else None
 
     @override
-    def lines(self, line_ids: Collection[int], *, readable: bool = False) -> list[InboundLine]:
-        statement = "chats.readable_lines" if readable else "chats.lines"
-        return [rows.line(row) for row in self._tx.all(statement, {"ids": _possible(line_ids)})]
+    def inbound_by_id(self, inbound_ids: Collection[int], *, readable: bool = False) -> list[InboundMessage]:
+        statement = "chats.readable_inbound" if readable else "chats.inbound_by_id"
+        return [rows.inbound(row) for row in self._tx.all(statement, {"ids": _possible(inbound_ids)})]
 
     @override
-    def open_lines(
-        self, *, status: LineStatus | None, session_key: str | None, after: int, limit: int
-    ) -> list[InboundLine]:
+    def open_inbound(
+        self, *, status: InboundStatus | None, session_key: str | None, after: int, limit: int
+    ) -> list[InboundMessage]:
         values = {
             "status": status and status.value,
             "session_key": session_key,
             "after": max(0, min(after, _NEWEST)),
             "limit": limit,
         }
-        statement = "chats.open_lines" if session_key is None else "chats.open_lines_of_session"
-        return [rows.line(row) for row in self._tx.all(statement, values)]
+        statement = "chats.open_inbound" if session_key is None else "chats.open_inbound_of_session"
+        return [rows.inbound(row) for row in self._tx.all(statement, values)]
 
     @override
-    def newest_lines(self, platform: str, *, limit: int) -> list[InboundLine]:
+    def newest_inbound(self, platform: str, *, limit: int) -> list[InboundMessage]:
         found = self._tx.all("chats.newest", {"platform": platform, "limit": limit})
-        return [rows.line(row) for row in found]
+        return [rows.inbound(row) for row in found]
 
     @override
-    def count_lines(self) -> dict[LineStatus, int]:
-        return {LineStatus(status): number for status, number in self._tx.all("chats.counts")}
+    def count_inbound(self) -> dict[InboundStatus, int]:
+        return {InboundStatus(status): number for status, number in self._tx.all("chats.counts")}
 
     @override
-    def insert_line(self, draft: LineDraft, now: int) -> InboundLine:
+    def insert_inbound(self, draft: InboundDraft, now: int) -> InboundMessage:
         values = {
             **asdict(draft.key),
             "session_key": draft.session_key,
@@ -72,12 +72,12 @@ class SqlChatTables(ChatTables):
             "now": now,
         }
         [row] = self._tx.all("chats.receive", values)
-        return rows.line(row)
+        return rows.inbound(row)
 
     @override
-    def move_lines(self, line_ids: Collection[int], move: LineMove, now: int) -> None:
+    def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:
         values = {
-            "ids": _possible(line_ids),
+            "ids": _possible(inbound_ids),
             "status": move.status.value,
             "is_open": move.status.is_open,
             "thread_id": move.thread_id,
@@ -87,17 +87,17 @@ class SqlChatTables(ChatTables):
         self._tx.run("chats.move", values)
 
     @override
-    def put_body(self, line: InboundLine) -> None:
+    def put_body(self, message: InboundMessage) -> None:
         values = {
-            "line_id": line.line_id,
-            "body": rows.json_text(line.body),
-            "revision": line.revision,
-            "now": line.updated_at,
+            "line_id": message.inbound_id,
+            "body": rows.json_text(message.body),
+            "revision": message.revision,
+            "now": message.updated_at,
         }
         self._tx.run("chats.edit", values)
 
     @override
-    def purge_lines(self, *, older_than: int, limit: int) -> int:
+    def purge_inbound(self, *, older_than: int, limit: int) -> int:
         gone = self._tx.all("chats.purge", {"older_than": older_than, "limit": limit})
         self._tx.run("chats.forget_purged", {"ids": [str(row[0]) for row in gone]})
         return len(gone)
@@ -116,20 +116,20 @@ class SqlChatTables(ChatTables):
         self._tx.run("chats.put_session", rows.of_session(session))
 
     @override
-    def conversation(self, thread_id: str) -> Conversation | None:
-        row = self._tx.one("chats.conversation", {"thread_id": thread_id})
-        return rows.conversation(row) if row else None
+    def thread(self, thread_id: str) -> SessionThread | None:
+        row = self._tx.one("chats.thread", {"thread_id": thread_id})
+        return rows.thread(row) if row else None
 
     @override
-    def conversations(self, session_key: str, *, title: str | None, limit: int) -> list[Conversation]:
-        statement = "chats.conversations" if title is None else "chats.conversations_titled"
+    def threads(self, session_key: str, *, title: str | None, limit: int) -> list[SessionThread]:
+        statement = "chats.threads" if title is None else "chats.threads_titled"
         values = {"session_key": session_key, "title": rows.kept(title), "limit": limit}
-        return [rows.conversation(row) for row in self._tx.all(statement, values)]
+        return [rows.thread(row) for row in self._tx.all(statement, values)]
 
     @override
-    def put_conversation(self, conversation: Conversation) -> None:
-        values = {**asdict(conversation), "title": rows.kept(conversation.title)}
-        self._tx.run("chats.put_conversation", values)
+    def put_thread(self, thread: SessionThread) -> None:
+        values = {**asdict(thread), "title": rows.kept(thread.title)}
+        self._tx.run("chats.put_thread", values)
 
     @override
     def person(self, platform: str, user_id: str) -> Person | None:
@@ -196,6 +196,6 @@ class SqlChatTables(ChatTables):
         self._tx.run("chats.put_guesses", values)
 
 
-def _possible(line_ids: Collection[int]) -> list[int]:
-    """Return those ids that a line can have."""
-    return [one for one in line_ids if 0 < one <= _NEWEST]
+def _possible(inbound_ids: Collection[int]) -> list[int]:
+    """Return those ids that an inbound message can have."""
+    return [one for one in inbound_ids if 0 < one <= _NEWEST]

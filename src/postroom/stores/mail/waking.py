@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing_extensions import override
 
 from postroom.contracts.errors import StoreError
+from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import OnTimeout
 from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner, RunnerSource, WakingWrites
 from postroom.stores.mail import rows
@@ -57,6 +58,29 @@ class Waking(Part, WakingWrites):
     @override
     def drop_runner(self, agent_id: int, *, now: int) -> bool:
         known = self._tx.changed("mail.drop_runner", {"agent_id": agent_id}) > 0
+        if known:
+            self._events.of_agent("agent.runner_dropped", agent_id, now)
+        return known
+
+    @override
+    def chat_address(self, agent_id: int) -> ChatAddress | None:
+        row = self._tx.one("mail.chat_address", {"agent_id": agent_id})
+        return ChatAddress(platform=row[0], chat_id=row[1]) if row else None
+
+    @override
+    def reached_at(self, address: ChatAddress) -> list[int]:
+        values = {"platform": address.platform, "chat_id": address.chat_id}
+        return [row[0] for row in self._tx.all("mail.reached_at", values)]
+
+    @override
+    def put_chat_address(self, agent_id: int, address: ChatAddress, *, now: int) -> None:
+        values = {"agent_id": agent_id, "platform": address.platform, "chat_id": address.chat_id, "now": now}
+        self._tx.run("mail.put_chat_address", values)
+        self._events.of_agent("agent.runner_set", agent_id, now)
+
+    @override
+    def drop_chat_address(self, agent_id: int, *, now: int) -> bool:
+        known = self._tx.changed("mail.drop_chat_address", {"agent_id": agent_id}) > 0
         if known:
             self._events.of_agent("agent.runner_dropped", agent_id, now)
         return known

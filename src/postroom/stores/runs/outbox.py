@@ -98,11 +98,21 @@ class OutboxTables(run_tables.OutboxTables):
         return found is not None
 
     @override
-    def nack(self, outbox_id: str, token: str, *, error: str, delay_ms: int, final: bool) -> NackOutcome:
+    def nack(
+        self,
+        outbox_id: str,
+        token: str,
+        *,
+        error: str,
+        delay_ms: int,
+        final: bool,
+        may_have_arrived: bool = False,
+    ) -> NackOutcome:
         found = self._owned(outbox_id, token)
         if found is None:
             return NackOutcome.LOST_CLAIM
-        failed = replace(found, last_error=error)
+        unsure = found.may_have_arrived or may_have_arrived
+        failed = replace(found, last_error=error, may_have_arrived=unsure)
         if final or found.attempt_count >= found.max_attempts:
             self._put(_without_claim(failed, OutboxStatus.DEAD_LETTER))
             return NackOutcome.DEAD_LETTERED
@@ -121,7 +131,13 @@ class OutboxTables(run_tables.OutboxTables):
         if found is None or found.status is not OutboxStatus.DEAD_LETTER:
             return None
         return self._put(
-            replace(found, status=OutboxStatus.PENDING, available_at=self._now(), attempt_count=0)
+            replace(
+                found,
+                status=OutboxStatus.PENDING,
+                available_at=self._now(),
+                attempt_count=0,
+                may_have_arrived=False,
+            )
         )
 
     @override
@@ -149,6 +165,7 @@ class OutboxTables(run_tables.OutboxTables):
             "claim_token": effect.claim_token,
             "lease_until": effect.lease_until,
             "last_error": rows.kept(effect.last_error),
+            "may_have_arrived": effect.may_have_arrived,
         }
         self._sql.run("outbox.move", values)
         return effect
@@ -206,6 +223,7 @@ def _claimed(effect: OutboxMessage, token: str, lease_until: int) -> OutboxMessa
         attempt_count=effect.attempt_count + 1,
         claim_token=token,
         lease_until=lease_until,
+        may_have_arrived=effect.may_have_arrived or effect.status is OutboxStatus.CLAIMED,
     )
 
 

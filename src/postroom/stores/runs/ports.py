@@ -479,10 +479,18 @@ class SqlOutboxStore(_Port, OutboxStore):
         delay_ms: int = 0,
         now: int | None = None,
         final: bool = False,
+        may_have_arrived: bool = False,
     ) -> NackOutcome:
         return await self._in_line(
             outbox_id,
-            lambda outbox: outbox.nack(outbox_id, token, error=error, delay_ms=delay_ms, final=final),
+            lambda outbox: outbox.nack(
+                outbox_id,
+                token,
+                error=error,
+                delay_ms=delay_ms,
+                final=final,
+                may_have_arrived=may_have_arrived,
+            ),
             now,
         )
 

@@ -255,6 +255,7 @@ def effect(row: Row) -> OutboxMessage:
             lease_until=row[11],
             last_error=told(row[12]),
             order_key=row[13],
+            may_have_arrived=bool(row[14]),
         )
     except (ValueError, StoreCorrupt) as error:
         raise unreadable("effect", row[0], error) from error

@@ -1,6 +1,6 @@
--- Chats: lines by key, by id and by what is open; sessions and conversations; people and who asks to be let in.
+-- Chats: inbound messages by key, by id and by what is open; sessions and their threads; people and who asks.
 
--- line
+-- inbound
 SELECT * FROM chat_lines
  WHERE platform = :platform AND account = :account AND chat_id = :chat_id AND message_id = :message_id;
 
@@ -10,10 +10,10 @@ INSERT INTO chat_lines (platform, account, chat_id, message_id, session_key, sen
 VALUES (:platform, :account, :chat_id, :message_id, :session_key, :sender_id, :body, 'waiting', :now, :now, 1, 1)
 RETURNING *;
 
--- lines
+-- inbound_by_id
 SELECT * FROM chat_lines WHERE line_id IN {ints :ids} ORDER BY line_id;
 
--- readable_lines
+-- readable_inbound
 SELECT * FROM chat_lines
  WHERE line_id IN {ints :ids}
    AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'line' AND q.id = CAST(line_id AS text))
@@ -28,13 +28,13 @@ UPDATE chat_lines
 -- edit
 UPDATE chat_lines SET body = :body, revision = :revision, updated_at = :now WHERE line_id = :line_id;
 
--- open_lines
+-- open_inbound
 SELECT * FROM chat_lines {index chat_lines_open}
  WHERE is_open = 1 AND line_id > :after AND (CAST(:status AS text) IS NULL OR status = :status)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine q WHERE q.kind = 'line' AND q.id = CAST(line_id AS text))
  ORDER BY line_id LIMIT :limit;
 
--- open_lines_of_session
+-- open_inbound_of_session
 SELECT * FROM chat_lines {index chat_lines_open_of_session}
  WHERE is_open = 1 AND session_key = :session_key AND line_id > :after
    AND (CAST(:status AS text) IS NULL OR status = :status)
@@ -80,18 +80,18 @@ ON CONFLICT (session_key) DO UPDATE
        settings = excluded.settings, updated_at = excluded.updated_at, active_at = excluded.active_at,
        revision = excluded.revision;
 
--- conversation
+-- thread
 SELECT * FROM chat_conversations WHERE thread_id = :thread_id;
 
--- conversations
+-- threads
 SELECT * FROM chat_conversations {index chat_conversations_active}
  WHERE session_key = :session_key ORDER BY active_at DESC, thread_id LIMIT :limit;
 
--- conversations_titled
+-- threads_titled
 SELECT * FROM chat_conversations {index chat_conversations_title}
  WHERE session_key = :session_key AND title = :title AND title IS NOT NULL LIMIT :limit;
 
--- put_conversation
+-- put_thread
 INSERT INTO chat_conversations (thread_id, session_key, title, created_at, active_at)
 VALUES (:thread_id, :session_key, :title, :created_at, :active_at)
 ON CONFLICT (thread_id) DO UPDATE SET title = excluded.title, active_at = excluded.active_at;

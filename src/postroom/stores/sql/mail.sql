@@ -510,7 +510,9 @@ SELECT agent_id, runner, declared_by, updated_at FROM runners WHERE agent_id = :
 SELECT agent_id, runner, declared_by, updated_at FROM runners WHERE agent_id > :after ORDER BY agent_id LIMIT :limit;
 
 -- with_runner
-SELECT agent_id, updated_at FROM runners WHERE agent_id IN {ints :ids};
+SELECT agent_id, updated_at FROM runners WHERE agent_id IN {ints :ids}
+ UNION ALL
+SELECT agent_id, updated_at FROM chat_addresses WHERE agent_id IN {ints :ids};
 
 -- put_runner
 INSERT INTO runners (agent_id, runner, declared_by, updated_at) VALUES (:agent_id, :runner, :declared_by, :now)
@@ -519,6 +521,20 @@ ON CONFLICT (agent_id) DO UPDATE
 
 -- drop_runner
 DELETE FROM runners WHERE agent_id = :agent_id;
+
+-- chat_address
+SELECT platform, chat_id FROM chat_addresses WHERE agent_id = :agent_id;
+
+-- reached_at
+SELECT agent_id FROM chat_addresses WHERE platform = :platform AND chat_id = :chat_id ORDER BY agent_id;
+
+-- put_chat_address
+INSERT INTO chat_addresses (agent_id, platform, chat_id, updated_at) VALUES (:agent_id, :platform, :chat_id, :now)
+ON CONFLICT (agent_id) DO UPDATE
+   SET platform = excluded.platform, chat_id = excluded.chat_id, updated_at = excluded.updated_at;
+
+-- drop_chat_address
+DELETE FROM chat_addresses WHERE agent_id = :agent_id;
 
 -- working_on
 SELECT DISTINCT s.agent_id FROM sittings s

@@ -9,13 +9,13 @@ VALUES (:outbox_id, :lane, :target, :payload, 'pending', :available_at, :created
 
 -- first_of_key
 SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
-       claim_token, lease_until, last_error, order_key
+       claim_token, lease_until, last_error, order_key, may_have_arrived
   FROM run_outbox
  WHERE lane = :lane AND target = :target AND dedupe_key = :dedupe_key AND dedupe_key IS NOT NULL;
 
 -- effect
 SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
-       claim_token, lease_until, last_error, order_key
+       claim_token, lease_until, last_error, order_key, may_have_arrived
   FROM run_outbox WHERE outbox_id = :outbox_id;
 
 -- line_of
@@ -23,7 +23,7 @@ SELECT lane, target FROM run_outbox WHERE outbox_id = :outbox_id;
 
 -- due
 SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
-       claim_token, lease_until, last_error, order_key
+       claim_token, lease_until, last_error, order_key, may_have_arrived
   FROM run_outbox
  WHERE lane = :lane AND target = :target AND status IN ('pending', 'claimed')
    AND coalesce(lease_until, available_at) <= :now
@@ -38,12 +38,12 @@ SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedup
 -- move
 UPDATE run_outbox
    SET status = :status, available_at = :available_at, attempt_count = :attempt_count, claim_token = :claim_token,
-       lease_until = :lease_until, last_error = :last_error
+       lease_until = :lease_until, last_error = :last_error, may_have_arrived = :may_have_arrived
  WHERE outbox_id = :outbox_id;
 
 -- dead_letters
 SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
-       claim_token, lease_until, last_error, order_key
+       claim_token, lease_until, last_error, order_key, may_have_arrived
   FROM run_outbox
  WHERE status = 'dead_letter' AND outbox_id > :after AND (CAST(:lane AS text) IS NULL OR lane = :lane)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)

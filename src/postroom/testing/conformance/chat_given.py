@@ -1,4 +1,4 @@
-"""What a promise about chats starts from: lines, sessions and people, and only what matters to it."""
+"""What a promise about chats starts from: messages, sessions and people, and only what matters to it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 from postroom.contracts.chat import (
     ChatSession,
     ChatStores,
-    InboundLine,
-    LineDraft,
-    LineKey,
-    LineMove,
-    LineStatus,
+    InboundDraft,
+    InboundKey,
+    InboundMessage,
+    InboundMove,
+    InboundStatus,
 )
 from postroom.contracts.chat_people import PairingRequest, PairingRules, Person, PersonRole
 from postroom.contracts.errors import PostroomError
@@ -26,53 +26,53 @@ ROUNDS = 4
 """How often such a promise is tried: at first a store may still be opening what it works with."""
 RULES = PairingRules(code_ms=60_000, ask_again_ms=10_000, most_open=3, most_wrong=3, locked_ms=30_000)
 IMPOSSIBLE = (-1, 0, 2**63, 10**30)
-"""Ids that no line has; the last two are longer than what stores count with."""
+"""Ids that no message has; the last two are longer than what stores count with."""
 BLANK = ("", " ", "\t\n")
 HALF = "half \ud83d"
 """Half a character, as a platform that cuts texts may send it."""
 
 
-def key(message_id: str = "m1", **parts: str) -> LineKey:
+def key(message_id: str = "m1", **parts: str) -> InboundKey:
     """Return a key in the one chat of the one account, where no other is named."""
     named = {"platform": "telegram", "account": "bot", "chat_id": "c", **parts}
-    return LineKey(message_id=message_id, **named)
+    return InboundKey(message_id=message_id, **named)
 
 
-def draft(message_id: str = "m1", **details: Any) -> LineDraft:
-    """Return a line to receive."""
+def draft(message_id: str = "m1", **details: Any) -> InboundDraft:
+    """Return a message to receive."""
     parts = {name: details.pop(name) for name in ("platform", "account", "chat_id") if name in details}
     details.setdefault("session_key", "s")
     details.setdefault("body", {"text": f"text of {message_id}"})
-    return LineDraft(key=key(message_id, **parts), **details)
+    return InboundDraft(key=key(message_id, **parts), **details)
 
 
-async def received(stores: ChatStores, message_id: str = "m1", **details: Any) -> InboundLine:
-    """Receive a line that is new."""
-    found = await stores.journal.receive(draft(message_id, **details))
+async def received(stores: ChatStores, message_id: str = "m1", **details: Any) -> InboundMessage:
+    """Receive a message that is new."""
+    found = await stores.intake_log.receive(draft(message_id, **details))
     assert found.is_new, f"{message_id} was there"
-    return found.line
+    return found.message
 
 
-async def moved(stores: ChatStores, line: InboundLine, *statuses: LineStatus) -> InboundLine:
-    """Move a line from status to status."""
+async def moved(stores: ChatStores, message: InboundMessage, *statuses: InboundStatus) -> InboundMessage:
+    """Move a message from status to status."""
     for status in statuses:
-        (line,) = await stores.journal.move([line.line_id], LineMove(status=status))
-    return line
+        (message,) = await stores.intake_log.move([message.inbound_id], InboundMove(status=status))
+    return message
 
 
-async def brought_to(stores: ChatStores, message_id: str, status: LineStatus) -> InboundLine:
-    """Receive a line and move it there on a way that is allowed."""
-    line = await received(stores, message_id)
-    if status is LineStatus.WAITING:
-        return line
-    if status is LineStatus.FAILED:
-        line = await moved(stores, line, LineStatus.HANDED_OVER)
-    return await moved(stores, line, status)
+async def brought_to(stores: ChatStores, message_id: str, status: InboundStatus) -> InboundMessage:
+    """Receive a message and move it there on a way that is allowed."""
+    message = await received(stores, message_id)
+    if status is InboundStatus.WAITING:
+        return message
+    if status is InboundStatus.FAILED:
+        message = await moved(stores, message, InboundStatus.HANDED_OVER)
+    return await moved(stores, message, status)
 
 
-def line_ids(lines: Iterable[InboundLine]) -> list[int]:
-    """Return the ids of lines."""
-    return [line.line_id for line in lines]
+def inbound_ids(messages: Iterable[InboundMessage]) -> list[int]:
+    """Return the ids of messages."""
+    return [message.inbound_id for message in messages]
 
 
 def session(session_key: str = "s", thread_id: str | None = None, **details: Any) -> ChatSession:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from postroom.contracts.chat import MAX_LINES, ChatStores
+from postroom.contracts.chat import MAX_INBOUND, ChatStores
 from postroom.contracts.chat_people import Person, PersonRole
 from postroom.contracts.errors import InvalidRecord, QueueFull
 from postroom.testing.clock import ManualClock
@@ -129,11 +129,11 @@ async def open_requests_come_oldest_first(stores: ChatStores, clock: ManualClock
 
 async def no_listing_of_requests_is_longer_than_the_most(stores: ChatStores, clock: ManualClock) -> None:
     """However many wait on however many platforms."""
-    rules = replace(RULES, most_open=MAX_LINES + 1)
-    for number in range(MAX_LINES + 1):
+    rules = replace(RULES, most_open=MAX_INBOUND + 1)
+    for number in range(MAX_INBOUND + 1):
         await stores.people.ask(request(f"u{number}", platform=f"p{number % 2}"), rules)
         clock.advance(timedelta(milliseconds=1))
-    assert await _asked(stores, platform=None) == [f"u{number}" for number in range(MAX_LINES)]
+    assert await _asked(stores, platform=None) == [f"u{number}" for number in range(MAX_INBOUND)]
 
 
 async def the_right_code_lets_a_person_in(stores: ChatStores, clock: ManualClock) -> None:

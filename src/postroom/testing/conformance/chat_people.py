@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from postroom.contracts.chat import MAX_LINES, ChatStores
+from postroom.contracts.chat import MAX_INBOUND, ChatStores
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import InvalidRecord
 from postroom.testing.clock import ManualClock
@@ -82,10 +82,10 @@ async def people_come_by_platform_and_id(stores: ChatStores, clock: ManualClock)
 
 async def no_listing_of_people_is_longer_than_the_most(stores: ChatStores, clock: ManualClock) -> None:
     """Whatever is asked for."""
-    for number in range(MAX_LINES + 1):
+    for number in range(MAX_INBOUND + 1):
         await stores.people.let_in(person(f"u{number:03}"))
     for found in (await stores.people.people(limit=10**9), await stores.people.people(platform=HERE)):
-        assert [one.user_id for one in found] == [f"u{number:03}" for number in range(MAX_LINES)]
+        assert [one.user_id for one in found] == [f"u{number:03}" for number in range(MAX_INBOUND)]
 
 
 async def letting_in_at_the_same_time_is_one_person(stores: ChatStores, clock: ManualClock) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import timedelta
 
-from postroom.contracts.chat import MAX_LINES, ChatSession, ChatStores, Conversation
+from postroom.contracts.chat import MAX_INBOUND, ChatSession, ChatStores, SessionThread
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread, VersionConflict
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.chat_given import (
@@ -27,12 +27,12 @@ async def _on(
 
 
 async def _threads(stores: ChatStores, session_key: str = "s", *, title: str | None = None) -> list[str]:
-    found = await stores.sessions.conversations(session_key, title=title)
+    found = await stores.sessions.threads(session_key, title=title)
     return [one.thread_id for one in found]
 
 
 async def a_session_is_opened_with_its_conversation(stores: ChatStores, clock: ManualClock) -> None:
-    """As it was given, at revision 1, made now; found by its key, the conversation by its thread."""
+    """As it was given, at revision 1, made now; found by its key, the thread by its thread."""
     given = session(
         "s: 'ü'",
         "chat/t",
@@ -46,20 +46,20 @@ async def a_session_is_opened_with_its_conversation(stores: ChatStores, clock: M
     assert stored == replace(given, created_at=now, updated_at=now)
     assert stored.revision == 1
     assert await stores.sessions.load(given.session_key) == stored
-    conversation = await stores.sessions.conversation("chat/t")
-    assert conversation == Conversation(
+    thread = await stores.sessions.thread("chat/t")
+    assert thread == SessionThread(
         thread_id="chat/t", session_key=given.session_key, title="a title", created_at=now, active_at=7
     )
-    assert await stores.sessions.conversations(given.session_key) == (conversation,)
+    assert await stores.sessions.threads(given.session_key) == (thread,)
 
 
 async def a_session_that_says_nothing_of_it_is_active_now(stores: ChatStores, clock: ManualClock) -> None:
     """For it is opened when somebody says something; and it needs no title, source or settings."""
     stored = await stores.sessions.open(session())
     assert (stored.active_at, stored.title, stored.source, stored.settings) == (clock.now(), None, {}, {})
-    conversation = await stores.sessions.conversation(stored.thread_id)
-    assert conversation is not None
-    assert (conversation.active_at, conversation.title) == (clock.now(), None)
+    thread = await stores.sessions.thread(stored.thread_id)
+    assert thread is not None
+    assert (thread.active_at, thread.title) == (clock.now(), None)
 
 
 async def a_known_session_is_returned_unchanged(stores: ChatStores, clock: ManualClock) -> None:
@@ -72,7 +72,7 @@ async def a_known_session_is_returned_unchanged(stores: ChatStores, clock: Manua
         assert await stores.sessions.open(again) == stored
     assert await stores.sessions.load("s") == stored
     assert await _threads(stores) == ["chat/t"]
-    assert await stores.sessions.conversation("chat/new") is None
+    assert await stores.sessions.thread("chat/new") is None
 
 
 async def opening_at_the_same_time_makes_one(stores: ChatStores, clock: ManualClock) -> None:
@@ -85,7 +85,7 @@ async def opening_at_the_same_time_makes_one(stores: ChatStores, clock: ManualCl
         assert await stores.sessions.load(name) == answers[0]
         assert await _threads(stores, name) == [answers[0].thread_id]
         for one in given:
-            there = await stores.sessions.conversation(one.thread_id)
+            there = await stores.sessions.thread(one.thread_id)
             assert (there is not None) == (answers[0].thread_id == one.thread_id)
 
 
@@ -125,7 +125,7 @@ async def a_title_may_hold_every_character(stores: ChatStores, clock: ManualCloc
     for number, title in enumerate(("\0", "\x1a0", "'\"", " ", "")):
         stored = await stores.sessions.open(session(f"s{number}", title=title, source={"\0": title}))
         assert (stored.title, stored.source) == (title, {"\0": title})
-        (found,) = await stores.sessions.conversations(f"s{number}", title=title)
+        (found,) = await stores.sessions.threads(f"s{number}", title=title)
         assert found.title == title
 
 
@@ -153,9 +153,9 @@ async def a_thread_is_given_to_one_session(stores: ChatStores, clock: ManualCloc
     calls += [stores.sessions.open(session(f"new {n}", "chat/x")) for n in range(TOGETHER // 2)]
     answers, errors = await at_once(calls, DuplicateRecord)
     assert (len(answers), len(errors)) == (1, TOGETHER - 1)
-    conversation = await stores.sessions.conversation("chat/x")
-    assert conversation is not None
-    assert conversation.session_key == answers[0].session_key
+    thread = await stores.sessions.thread("chat/x")
+    assert thread is not None
+    assert thread.session_key == answers[0].session_key
     assert [one for one in await stores.sessions.sessions() if one.thread_id == "chat/x"] == answers
 
 
@@ -183,11 +183,11 @@ async def a_changed_session_is_stored_as_given(stores: ChatStores, clock: Manual
 
 
 async def a_change_of_an_unknown_session_is_refused(stores: ChatStores, clock: ManualClock) -> None:
-    """And makes neither it nor a conversation."""
+    """And makes neither it nor a thread."""
     with refused(UnknownThread):
         await stores.sessions.put(session("s", "chat/t"))
     assert await stores.sessions.load("s") is None
-    assert await stores.sessions.conversation("chat/t") is None
+    assert await stores.sessions.thread("chat/t") is None
 
 
 async def a_change_of_a_former_revision_is_refused(stores: ChatStores, clock: ManualClock) -> None:
@@ -198,7 +198,7 @@ async def a_change_of_a_former_revision_is_refused(stores: ChatStores, clock: Ma
         with refused(VersionConflict):
             await stores.sessions.put(replace(stored, revision=revision, thread_id="chat/x", title="lost"))
     assert await stores.sessions.load("s") == changed
-    assert await stores.sessions.conversation("chat/x") is None
+    assert await stores.sessions.thread("chat/x") is None
     assert await _threads(stores, title="new") == [stored.thread_id]
 
 
@@ -222,26 +222,26 @@ async def a_former_conversation_is_kept_and_taken_up_again(stores: ChatStores, c
     made_at = clock.now()
     clock.advance(timedelta(seconds=1))
     stored = await stores.sessions.put(replace(stored, thread_id="chat/2", title="two", active_at=20))
-    first, second = await stores.sessions.conversation("chat/1"), await stores.sessions.conversation("chat/2")
-    assert first == Conversation(
+    first, second = await stores.sessions.thread("chat/1"), await stores.sessions.thread("chat/2")
+    assert first == SessionThread(
         thread_id="chat/1", session_key="s", title="one", created_at=made_at, active_at=10
     )
-    assert second == Conversation(
+    assert second == SessionThread(
         thread_id="chat/2", session_key="s", title="two", created_at=clock.now(), active_at=20
     )
-    assert await stores.sessions.conversations("s") == (second, first)
+    assert await stores.sessions.threads("s") == (second, first)
     clock.advance(timedelta(seconds=1))
     await stores.sessions.put(replace(stored, thread_id="chat/1", title="one", active_at=30))
-    assert await stores.sessions.conversations("s") == (replace(first, active_at=30), second)
+    assert await stores.sessions.threads("s") == (replace(first, active_at=30), second)
 
 
 async def a_title_is_that_of_the_present_conversation(stores: ChatStores, clock: ManualClock) -> None:
-    """It can be given, changed and taken away; former conversations keep theirs."""
+    """It can be given, changed and taken away; former threads keep theirs."""
     stored = await stores.sessions.open(session("s", "chat/1", title="one"))
     stored = await _on(stores, stored, "chat/2")
     for title in ("two", "deux", None):
         stored = await stores.sessions.put(replace(stored, title=title))
-        found = await stores.sessions.conversations("s")
+        found = await stores.sessions.threads("s")
         assert {one.thread_id: one.title for one in found} == {"chat/1": "one", "chat/2": title}
 
 
@@ -253,7 +253,7 @@ async def a_title_is_used_once_in_a_session(stores: ChatStores, clock: ManualClo
         with refused(DuplicateRecord):
             await _on(stores, second, thread, "one")
     assert await stores.sessions.load("s") == second
-    assert await stores.sessions.conversation("chat/3") is None
+    assert await stores.sessions.thread("chat/3") is None
     assert await _threads(stores, title="two") == ["chat/2"]
     await stores.sessions.open(session("other", "chat/o", title="one"))
     free = await _on(stores, second, "chat/1", "uno")
@@ -278,11 +278,11 @@ async def conversations_come_by_when_they_were_last_active(stores: ChatStores, c
         stored = await stores.sessions.put(bound)
     await stores.sessions.open(session("other", "chat/o", title="t1", active_at=99))
     assert await _threads(stores) == ["chat/3", "chat/4", "chat/1", "chat/2"]
-    found = await stores.sessions.conversations("s", limit=2)
+    found = await stores.sessions.threads("s", limit=2)
     assert [one.thread_id for one in found] == ["chat/3", "chat/4"]
     for limit in (0, -1):
-        assert await stores.sessions.conversations("s", limit=limit) == ()
-        assert await stores.sessions.conversations("s", title="t1", limit=limit) == ()
+        assert await stores.sessions.threads("s", limit=limit) == ()
+        assert await stores.sessions.threads("s", title="t1", limit=limit) == ()
     assert await _threads(stores, title="t1") == ["chat/1"]
     assert await _threads(stores, title="T1") == []
     assert await _threads(stores, "unknown") == []
@@ -291,17 +291,17 @@ async def conversations_come_by_when_they_were_last_active(stores: ChatStores, c
 async def no_listing_of_conversations_is_longer_than_the_most(stores: ChatStores, clock: ManualClock) -> None:
     """Those left out were active longest ago."""
     stored = await stores.sessions.open(session("s", "chat/0", active_at=1))
-    for number in range(1, MAX_LINES + 1):
+    for number in range(1, MAX_INBOUND + 1):
         stored = await _on(stores, stored, f"chat/{number}")
-    found = await stores.sessions.conversations("s", limit=10**9)
-    assert [one.thread_id for one in found] == [f"chat/{number}" for number in range(MAX_LINES, 0, -1)]
+    found = await stores.sessions.threads("s", limit=10**9)
+    assert [one.thread_id for one in found] == [f"chat/{number}" for number in range(MAX_INBOUND, 0, -1)]
 
 
 async def what_is_unknown_is_none(stores: ChatStores, clock: ManualClock) -> None:
-    """A session and a conversation."""
+    """A session and a thread."""
     await stores.sessions.open(session("s", "chat/t"))
     assert await stores.sessions.load("chat/t") is None
-    assert await stores.sessions.conversation("s") is None
+    assert await stores.sessions.thread("s") is None
 
 
 async def sessions_come_by_key(stores: ChatStores, clock: ManualClock) -> None:
@@ -321,10 +321,10 @@ async def sessions_come_by_key(stores: ChatStores, clock: ManualClock) -> None:
 
 async def no_listing_of_sessions_is_longer_than_the_most(stores: ChatStores, clock: ManualClock) -> None:
     """Whatever is asked for."""
-    for number in range(MAX_LINES + 1):
+    for number in range(MAX_INBOUND + 1):
         await stores.sessions.open(session(f"s{number:03}"))
     found = await stores.sessions.sessions(limit=10**9)
-    assert [one.session_key for one in found] == [f"s{number:03}" for number in range(MAX_LINES)]
+    assert [one.session_key for one in found] == [f"s{number:03}" for number in range(MAX_INBOUND)]
 
 
 async def what_a_session_holds_is_the_stores_own(stores: ChatStores, clock: ManualClock) -> None:
@@ -359,7 +359,7 @@ async def an_instant_of_a_session_may_be_given(stores: ChatStores, clock: Manual
     assert (stored.created_at, stored.updated_at, stored.active_at) == (5, 5, 5)
     changed = await stores.sessions.put(replace(stored, thread_id="chat/2"), now=6)
     assert (changed.created_at, changed.updated_at, changed.active_at) == (5, 6, 5)
-    first, second = await stores.sessions.conversation("chat/1"), await stores.sessions.conversation("chat/2")
+    first, second = await stores.sessions.thread("chat/1"), await stores.sessions.thread("chat/2")
     assert first is not None
     assert second is not None
     assert (first.created_at, second.created_at) == (5, 6)

@@ -1,8 +1,8 @@
 """Every promise of the port `ChatStores`: `promise(stores, clock)` on empty stores that go by `clock`."""
 
 from postroom.testing.conformance import (
-    chat_journal,
-    chat_journal_listings,
+    chat_intake,
+    chat_intake_listings,
     chat_pairing,
     chat_people,
     chat_sessions,
@@ -10,8 +10,8 @@ from postroom.testing.conformance import (
 from postroom.testing.conformance.chat_given import ChatPromise
 
 PROMISES: tuple[ChatPromise, ...] = (
-    *chat_journal.PROMISES,
-    *chat_journal_listings.PROMISES,
+    *chat_intake.PROMISES,
+    *chat_intake_listings.PROMISES,
     *chat_sessions.PROMISES,
     *chat_people.PROMISES,
     *chat_pairing.PROMISES,

@@ -20,7 +20,7 @@ _LONGEST_NAME = 200
 ANSWERED_ALREADY = "That was answered already."
 
 
-class Asking:
+class Questions:
     """Finds questions and hands answers to the runs that wait for them."""
 
     def __init__(self, run_queue: RunQueue, threads: ThreadStore, notices: Notices, clock: Clock) -> None:
@@ -29,8 +29,8 @@ class Asking:
         self._notices = notices
         self._clock = clock
 
-    async def questions(self, thread_id: str) -> list[Question]:
-        """Return what a conversation's runs wait to be told."""
+    async def open(self, thread_id: str) -> list[Question]:
+        """Return what a thread's runs wait to be told."""
         runs = await self._threads.list_runs(RunQuery(thread_id=thread_id, statuses=(RunStatus.WAITING,)))
         return [question_of(run, ticket) for run in runs for ticket in run.open_tickets]
 
@@ -40,29 +40,28 @@ class Asking:
         Raises:
             StoreError: the answer could not be kept; the question stays open.
         """
-        asked = await self.questions(session.thread_id)
-        number, why = named(words)
-        named_ones = [one for one in asked if number is None or one.number == number]
-        if len(named_ones) > 1:
-            listed = "\n".join(f"{one.number}: {one.text}" for one in named_ones)
+        asked = await self.open(session.thread_id)
+        number, why = _number_in(words)
+        matching = [question for question in asked if number is None or question.number == number]
+        if len(matching) > 1:
+            listed = "\n".join(f"{question.number}: {question.text}" for question in matching)
             return f"Which one?\n{listed}"
-        if not named_ones:
+        if not matching:
             return "Nothing is asked here by that number; it may have been answered already."
-        [chosen] = named_ones
+        [chosen] = matching
         who = source.user_name or source.user_id or ""
-        decision = decided(chosen, approved=approved, why=why, by=who, at="chat", now=self._clock.now())
-        if not await hand_over(self._run_queue, session.thread_id, chosen, decision):
+        decision = decision_of(chosen, approved=approved, why=why, by=who, at="chat", now=self._clock.now())
+        if not await answer_run(self._run_queue, session.thread_id, chosen, decision):
             return ANSWERED_ALREADY
         note = f"{'Approved' if approved else 'Denied'} by {who or 'somebody'}."
-        await self._show(session, chosen, note)
+        text = f"{chosen.text}\n\n{note}"
+        await self._notices.show_answered(session.thread_id, chosen.number, text)
         return note
 
-    async def _show(self, session: ChatSession, question: Question, note: str) -> None:
-        text = f"{question.text}\n\n{note}"
-        await self._notices.show_answered(session.thread_id, question.number, text)
 
-
-def decided(question: Question, *, approved: bool, why: str, by: str, at: str, now: int) -> ToolCallResume:
+def decision_of(
+    question: Question, *, approved: bool, why: str, by: str, at: str, now: int
+) -> ToolCallResume:
     """Return a person's yes or no; the same person's same answer from the same place counts once."""
     word = "yes" if approved else "no"
     return ToolCallResume(
@@ -75,7 +74,7 @@ def decided(question: Question, *, approved: bool, why: str, by: str, at: str, n
     )
 
 
-async def hand_over(
+async def answer_run(
     run_queue: RunQueue, thread_id: str, question: Question, decision: ToolCallResume
 ) -> bool:
     """Hand an answer to the run that waits for it; False when another was there first.
@@ -95,7 +94,7 @@ async def hand_over(
     return True
 
 
-def named(words: str) -> tuple[str | None, str]:
+def _number_in(words: str) -> tuple[str | None, str]:
     """Return which question the words name, None for none, and what is said about it."""
     first, _, rest = words.strip().partition(" ")
     if _NUMBER.fullmatch(first.lower()):

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from gateway_room import Agent, all_answered, busy, settled
-from postroom.contracts.chat import LineStatus
+from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import StoreUnavailable
 from postroom.gateway.config import BusyMode
 
@@ -26,7 +26,7 @@ async def test_a_line_is_answered_where_it_was_said(room):
         True,
         [event.message_id],
     )
-    assert await room.statuses() == {LineStatus.DONE: 1}
+    assert await room.statuses() == {InboundStatus.DONE: 1}
     assert (await gateway.counts()).adds_up
 
 
@@ -95,7 +95,7 @@ async def test_a_line_for_a_busy_session_is_refused_where_that_is_the_rule(room)
     await all_answered(room, gateway, 2)
     assert agent.read == [["first"]]
     assert sorted(channel.texts()) == ["Not taken: the agent is at work. Send it again later.", "re: first"]
-    assert await room.statuses() == {LineStatus.DONE: 1, LineStatus.REJECTED: 1}
+    assert await room.statuses() == {InboundStatus.DONE: 1, InboundStatus.REJECTED: 1}
 
 
 async def test_a_full_queue_refuses_and_says_so(room):
@@ -130,7 +130,7 @@ async def test_a_line_that_cannot_be_kept_is_not_acknowledged_and_comes_again(ro
     agent = Agent()
     gateway, channel = await room.open(agent)
     receive, failures = (
-        gateway.services.stores.journal.receive,
+        gateway.services.stores.intake_log.receive,
         [StoreUnavailable("full"), StoreUnavailable("full")],
     )
 
@@ -139,7 +139,7 @@ async def test_a_line_that_cannot_be_kept_is_not_acknowledged_and_comes_again(ro
             raise failures.pop()
         return await receive(draft, **more)
 
-    monkeypatch.setattr(gateway.services.stores.journal, "receive", failing)
+    monkeypatch.setattr(gateway.services.stores.intake_log, "receive", failing)
     for word in ("one", "two"):
         await channel.say(word)
     assert [event.text for event in channel.unacknowledged] == ["one", "two"]
@@ -200,11 +200,13 @@ async def test_a_line_that_was_left_too_long_is_not_answered_and_its_sender_is_t
     _, channel = await room.open(agent)
     draft = channel.line("old")
     await room.close()
-    from postroom.contracts.chat import LineDraft, LineKey
+    from postroom.contracts.chat import InboundDraft, InboundKey
 
-    key = LineKey(platform="telegram", account="bot", chat_id="12345", message_id="m-old")
-    await room.stores.journal.receive(
-        LineDraft(key=key, session_key="agent:main:telegram:dm:12345", sender_id="u1", body=draft.to_body())
+    key = InboundKey(platform="telegram", account="bot", chat_id="12345", message_id="m-old")
+    await room.stores.intake_log.receive(
+        InboundDraft(
+            key=key, session_key="agent:main:telegram:dm:12345", sender_id="u1", body=draft.to_body()
+        )
     )
     room.clock.advance(timedelta(hours=2))
     gateway, channel = await room.open(agent)
@@ -229,12 +231,12 @@ async def test_an_edit_before_it_is_read_is_what_is_read_and_a_deletion_takes_it
     assert agent.read == [["first"], ["second"]]
     await channel.edit(second, "too late")
     await channel.take_back(second)
-    assert await room.statuses() == {LineStatus.DONE: 2, LineStatus.RETRACTED: 1}
+    assert await room.statuses() == {InboundStatus.DONE: 2, InboundStatus.RETRACTED: 1}
 
 
 @contextlib.asynccontextmanager
 async def on_its_way(room, gateway, channel, text):
-    """Say something to a busy session and hold it between the journal and its thread."""
+    """Say something to a busy session and hold it between the intake log and its thread."""
     mailbox = room.opened[-1][1]
     deliver, goes_on, held = mailbox.deliver, asyncio.Event(), asyncio.Event()
 
@@ -275,7 +277,7 @@ async def test_a_line_that_is_deleted_on_its_way_is_not_read(room):
     agent.free.set()
     await all_answered(room, gateway, 2)
     assert agent.read == [["first"]]
-    assert await room.statuses() == {LineStatus.DONE: 1, LineStatus.RETRACTED: 1}
+    assert await room.statuses() == {InboundStatus.DONE: 1, InboundStatus.RETRACTED: 1}
     assert (await gateway.counts()).adds_up
 
 
@@ -288,7 +290,7 @@ async def test_a_line_that_another_process_handed_over_too_stays_handed_over(roo
     async with on_its_way(room, gateway, channel, "second"):
         other, _ = await room.open(agent)
         await settled(lambda: not other.intake.tasks)
-        assert (await room.statuses())[LineStatus.HANDED_OVER] == 2
+        assert (await room.statuses())[InboundStatus.HANDED_OVER] == 2
     agent.free.set()
     await all_answered(room, gateway, 2)
     assert agent.read == [["first"], ["second"]]

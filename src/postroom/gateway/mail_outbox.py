@@ -1,0 +1,43 @@
+"""Mail messages that are said in chats: rows of the outbox like everything else that is said."""
+
+from collections.abc import Sequence
+
+from postroom.contracts.outbox import OutboxStore
+from postroom.contracts.people import ChatAddress
+from postroom.gateway.platforms.base import BasePlatformAdapter
+from postroom.gateway.replies import DeliverySignal, Reply, ReplyKind, thread_name
+from postroom.gateway.session import SessionSource
+
+
+class MailOutbox:
+    """Has mail messages said by the bots of this gateway."""
+
+    def __init__(
+        self, outbox: OutboxStore, adapters: Sequence[BasePlatformAdapter], signal: DeliverySignal
+    ) -> None:
+        self._outbox = outbox
+        self._adapters = {adapter.platform.value: adapter for adapter in adapters}
+        self._signal = signal
+
+    def reaches(self, address: ChatAddress) -> bool:
+        """Say whether there is a channel to this chat."""
+        return address.platform in self._adapters
+
+    async def enqueue(self, key: str, address: ChatAddress, text: str) -> None:
+        """Take a message for a chat: it is delivered, or reported as lost. Taken twice, it is delivered once.
+
+        Raises:
+            StoreError: it could not be taken; take it again.
+        """
+        adapter = self._adapters[address.platform]
+        source = SessionSource(platform=adapter.platform, chat_id=address.chat_id, account=adapter.account)
+        reply = Reply(
+            kind=ReplyKind.NOTICE,
+            thread_id=thread_name(address.platform, adapter.account, "notice"),
+            text=text,
+            source=source.to_dict(),
+            mail_key=key,
+        )
+        # The key of an earlier version: what it took and did not note is not delivered again.
+        await self._outbox.enqueue(reply.draft(f"letter/{key}"))
+        self._signal.give()

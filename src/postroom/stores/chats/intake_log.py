@@ -1,0 +1,143 @@
+"""Keeps the inbound messages of all chats."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from typing_extensions import override
+
+from postroom.contracts.chat import (
+    MAX_INBOUND,
+    InboundDraft,
+    InboundKey,
+    InboundMessage,
+    InboundMove,
+    InboundStatus,
+    IntakeLog,
+    Received,
+)
+from postroom.contracts.errors import InvalidRecord, UnknownMessage
+from postroom.contracts.messages import Json
+from postroom.contracts.transactions import Store, Transaction
+from postroom.stores.chats.rows import page, plain, refuse_unfit
+
+
+class StoredIntakeLog(IntakeLog):
+    """The messages of all chats in a store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    @property
+    @override
+    def storage_identity(self) -> str | None:
+        return self._store.identity
+
+    @override
+    async def receive(self, draft: InboundDraft, *, now: int | None = None) -> Received:
+        key = draft.key
+        refuse_unfit(
+            draft.sender_id,
+            platform=key.platform,
+            account=key.account,
+            chat_id=key.chat_id,
+            message_id=key.message_id,
+            session_key=draft.session_key,
+        )
+        asked = replace(draft, body=plain(draft.body))
+
+        def change(tx: Transaction) -> Received:
+            tx.lock(_chat(key))
+            if known := tx.chats.inbound(key):
+                return Received(message=known, is_new=False)
+            return Received(message=tx.chats.insert_inbound(asked, _at(tx, now)), is_new=True)
+
+        return await self._store.write(change, key=_chat(key))
+
+    @override
+    async def move(
+        self, inbound_ids: Collection[int], move: InboundMove, *, now: int | None = None
+    ) -> tuple[InboundMessage, ...]:
+        refuse_unfit(move.thread_id, move.reason)
+        asked = frozenset(inbound_ids)
+
+        def change(tx: Transaction) -> tuple[InboundMessage, ...]:
+            tx.lock(*{_chat(message.key) for message in tx.chats.inbound_by_id(asked)})
+            found = tx.chats.inbound_by_id(asked)
+            if unknown := asked - {message.inbound_id for message in found}:
+                raise UnknownMessage(f"no message {min(unknown)}", value=min(unknown))
+            at = _at(tx, now)
+            moved = tuple(message.moved(move, now=at) for message in found)
+            tx.chats.move_inbound(asked, move, at)
+            return moved
+
+        return await self._store.write(change)
+
+    @override
+    async def edit(self, key: InboundKey, body: dict[str, Json], *, now: int | None = None) -> InboundMessage:
+        asked = plain(body)
+
+        def change(tx: Transaction) -> InboundMessage:
+            tx.lock(_chat(key))
+            message = tx.chats.inbound(key)
+            if message is None:
+                raise UnknownMessage(
+                    f"no message {key.message_id!r} was received in this chat", value=key.message_id
+                )
+            edited = message.edited(asked, now=_at(tx, now))
+            if edited is not message:
+                tx.chats.put_body(edited)
+            return edited
+
+        return await self._store.write(change, key=_chat(key))
+
+    @override
+    async def find(self, key: InboundKey) -> InboundMessage | None:
+        return await self._store.read(lambda tx: tx.chats.inbound(key))
+
+    @override
+    async def messages(self, inbound_ids: Collection[int]) -> tuple[InboundMessage, ...]:
+        asked = frozenset(inbound_ids)
+        if len(asked) > MAX_INBOUND:
+            raise InvalidRecord(
+                f"{len(asked)} messages were asked for, {MAX_INBOUND} are the most", value=len(asked)
+            )
+        return await self._store.read(lambda tx: tuple(tx.chats.inbound_by_id(asked, readable=True)))
+
+    @override
+    async def open_messages(
+        self,
+        *,
+        status: InboundStatus | None = None,
+        session_key: str | None = None,
+        after: int = 0,
+        limit: int = MAX_INBOUND,
+    ) -> tuple[InboundMessage, ...]:
+        def look(tx: Transaction) -> Iterable[InboundMessage]:
+            return tx.chats.open_inbound(
+                status=status, session_key=session_key, after=after, limit=page(limit)
+            )
+
+        return tuple(await self._store.read(look))
+
+    @override
+    async def newest(self, platform: str, *, limit: int = MAX_INBOUND) -> tuple[InboundMessage, ...]:
+        return tuple(await self._store.read(lambda tx: tx.chats.newest_inbound(platform, limit=page(limit))))
+
+    @override
+    async def counts(self) -> dict[InboundStatus, int]:
+        return await self._store.read(lambda tx: tx.chats.count_inbound())
+
+    @override
+    async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
+        return await self._store.write(
+            lambda tx: tx.chats.purge_inbound(older_than=older_than, limit=max(limit, 0))
+        )
+
+
+def _chat(key: InboundKey) -> str:
+    """Return the name of the lock, in one chat, of whatever becomes of its messages."""
+    return f"chat:{key.platform}/{key.account}/{key.chat_id}"
+
+
+def _at(tx: Transaction, now: int | None) -> int:
+    return tx.now() if now is None else now
