@@ -300,6 +300,8 @@ class Submissions:
             active = await core.dispatches.claimed_dispatch(thread_id)
             if active is not None and not await self._control.give_way(active):
                 break
+            if active is not None and policy is Strategy.ROLLBACK:
+                request = _hiding(request, [active])
             try:
                 prepared = await self.prepare(request, options)
             except ActiveRunConflict:
@@ -587,10 +589,14 @@ def _by_policy(tx: Transaction, request: RunActivation, options: DispatchOptions
                 newest = max(queued, key=lambda row: (row.created_at, row.dispatch_id))
                 return request.hinted(run_id=newest.run_id)
         case Strategy.ROLLBACK:
-            open_rows = queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0)
-            gone = tuple(sorted({row.run_id for row in open_rows} - {request.run_id}))
-            return replace(request, options=replace(request.options, without_runs=gone))
+            return _hiding(request, queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0))
     return request
+
+
+def _hiding(request: RunActivation, rows: Sequence[RunDispatch]) -> RunActivation:
+    """Return the request with the runs of these dispatches out of its sight."""
+    gone = {*request.options.without_runs, *(row.run_id for row in rows)} - {request.run_id}
+    return replace(request, options=replace(request.options, without_runs=tuple(sorted(gone))))
 
 
 def _is_next(tx: Transaction, dispatch: RunDispatch, options: DispatchOptions) -> bool:
