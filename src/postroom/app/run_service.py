@@ -15,7 +15,7 @@ from postroom.contracts.run_stores import MAX_PAGE, RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.metrics import MailboxMetrics
-from postroom.dispatch.output_log import OutputLog
+from postroom.dispatch.sinks import OutputLog
 from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
 
 STOP_WAIT_MS = 15_000
