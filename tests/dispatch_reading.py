@@ -3,14 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 from postroom.contracts.dispatch import OPEN, RunDispatch
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.runs import RunRecord
-from postroom.dispatch.core import StoreSet
 from postroom.dispatch.mailbox import Mailbox
-from postroom.testing.run_faults import failing
+from postroom.testing.run_faults import failing_changes
 
 
 def ms(milliseconds: int) -> timedelta:
@@ -58,12 +56,6 @@ def runs_ended(mailbox: Mailbox, outcome: str) -> float:
 
 def failing_queue(
     stores: RunStores, *, counts: Counter[str] | None = None, **plans: Sequence[bool]
-) -> StoreSet:
-    """Return the stores with a queue whose calls are refused as planned, by method."""
-    dispatches = failing(stores.dispatches, before=plans, counts=counts)
-    return with_queue(stores, dispatches)
-
-
-def with_queue(stores: RunStores, dispatches: Any) -> StoreSet:
-    """Return the stores with another queue."""
-    return StoreSet.of(stores, dispatches=dispatches)
+) -> RunStores:
+    """Return the stores with changes of the mailbox that are refused as planned, by name."""
+    return failing_changes(stores, before=plans, counts=counts)

@@ -24,7 +24,7 @@ from postroom.contracts.runs import (
 )
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.mailbox import Mailbox
-from postroom.dispatch.preparation import Prepared
+from postroom.dispatch.submission import Prepared
 
 T = TypeVar("T")
 PATIENCE = float(os.environ.get("POSTROOM_PATIENCE", "30"))

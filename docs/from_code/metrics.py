@@ -46,8 +46,8 @@ In the registry that is given to `Mailbox(..., metrics=MailboxMetrics(registry))
 {table(columns, _rows(_of_a_mailbox()))}
 
 `operation` is a store operation or one step of a sweep; `result` is `ok`, `error`, `empty` for a claim that
-found nothing, or `lost` for a lease that was. `status` is a dispatch's status, `outcome` how a run ended,
-`event` what became of a signal. The buckets of durations end at
+found nothing, or `lost` for a lease that was. `status` is a dispatch's status, and `outcome` how a run
+ended. The buckets of durations end at
 {", ".join(f"{one:g}" for one in LONG_BUCKETS)} seconds, those of operations at 10. A
 server shows these at `/metrics` too.
 
@@ -81,7 +81,6 @@ def _of_a_mailbox() -> CollectorRegistry:
     asyncio.run(metrics.observed("operation", asyncio.sleep(0)))
     metrics.started(dispatch, now=0)
     metrics.ended("outcome", dispatch=dispatch, started_at=0, now=0)
-    metrics.signal("event")
     return metrics.registry
 
 

@@ -412,7 +412,7 @@ async def written(place: Opened, table: str, changes: dict[str, Any]) -> None:
         return
     assert place.store is not None
     text, values = re.sub(r"\$\d+", "?", statement), tuple(row.values())
-    await place.store.engine.writer.submit(lambda db: db.execute(text, values))  # type: ignore[attr-defined]
+    await place.store.engine.engine.writer.submit(lambda db: db.execute(text, values))  # type: ignore[attr-defined]
 
 
 async def test_the_schema_refuses_what_no_record_can_be(place: Opened) -> None:

@@ -183,7 +183,7 @@ async def test_a_failure_of_the_mailbox_itself_puts_the_dispatch_back(room):
     """Whatever nobody foresaw while a run is written down: an attempt counts, nothing is lost."""
 
     class Odd(Counting):
-        def recovery(self, activation):
+        def commits_steps(self, thread_id):
             raise ZeroDivisionError("a bug in an executor's other methods")
 
     mailbox = room.mailbox(Odd())

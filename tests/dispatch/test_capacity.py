@@ -22,7 +22,7 @@ from postroom.contracts.errors import DedupeKeyInUse, MailboxClosed, QueueFull
 from postroom.contracts.runs import RunStatus, Usage, WaitingReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.core import StoreSet
+from postroom.testing.run_faults import with_parts
 
 
 class Gauge(Deaf):
@@ -276,7 +276,7 @@ class Hints:
 async def test_due_work_that_may_not_start_is_not_asked_for_again_and_again(room):
     """A tenant at its bound has due work; the poller rests, and does not spin."""
     executor, hints = Gauge(), Hints()
-    stores = StoreSet.of(room.stores, wakeups=hints)
+    stores = with_parts(room.stores, wakeups=hints)
     mailbox = room.mailbox(executor, stores=stores, config=MailboxConfig(max_concurrent_runs_per_tenant=1))
     results = []
     for number in range(3):

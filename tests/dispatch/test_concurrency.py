@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from dispatch_reading import failing_queue, ms, rows_of, run_of, texts_of
+from dispatch_reading import ms, rows_of, run_of, texts_of
 from dispatch_room import Counting, Deaf, done, enqueue_prepared_dispatch, eventually
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -13,9 +13,9 @@ from postroom.contracts.messages import Message
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.outcome import DispatchAttempt
-from postroom.dispatch.submissions import MailboxDispatchStatus
-from postroom.dispatch.workers import WorkerStatus
+from postroom.dispatch.limits import WorkerStatus
+from postroom.dispatch.submission import MailboxDispatchStatus
+from postroom.dispatch.worker import DispatchAttempt
 
 CONCURRENCY = 32
 DONE_CANCELLED = (RunStatus.DONE, TerminationReason.cancelled())
@@ -227,11 +227,9 @@ async def test_worker_status_not_corrupted_after_empty_claim(room):
     assert executor.run_count == 2
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["step by step", "one transaction"])
-async def test_a_submission_that_starts_an_older_dispatch_is_told_that_its_own_waits(room, together):
+async def test_a_submission_that_starts_an_older_dispatch_is_told_that_its_own_waits(room):
     executor = OneAtATime()
-    stores = room.stores if together else failing_queue(room.stores)
-    mailbox = room.mailbox(executor, stores=stores)
+    mailbox = room.mailbox(executor)
     older = await enqueue_prepared_dispatch(mailbox, room.stores, "thread-older", "older")
     room.clock.advance(ms(1))
     newer = await mailbox.submit_background(request("thread-older", "newer"))

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 
 from dispatch.conftest import Room
-from dispatch_room import Blocking, dispatch_that, rate_limited
+from dispatch_room import Blocking, Noop, dispatch_that, rate_limited
 from dispatch_waiting import settled
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import ConfigError
+from postroom.dispatch.completion import backoff_ms, retry_delay_ms
 from postroom.dispatch.config import (
-    INLINE_CLAIM_GUARD_MS,
     MailboxConfig,
     MailboxLifecycleConfig,
     StartupRecoveryConfig,
 )
-from postroom.dispatch.outcome import DispatchAttempt, backoff_ms, retry_delay_ms
-from postroom.dispatch.signal_loop import dispatch_signal_blocked_nack_delay
+from postroom.dispatch.recovery import claim_error_pause_ms
+from postroom.dispatch.worker import DispatchAttempt
 
 BACKOFF = {1: 250, 2: 500, 3: 1_000, 4: 2_000, 5: 4_000, 6: 8_000, 7: 16_000}
 
@@ -69,10 +69,10 @@ def test_a_bound_may_be_nothing_or_not_set() -> None:
 
 
 def test_dispatch_signal_blocked_nack_delay_backs_off_and_caps() -> None:
-    assert dispatch_signal_blocked_nack_delay(None) == 500
-    assert dispatch_signal_blocked_nack_delay(3) == 2_000
-    assert dispatch_signal_blocked_nack_delay(100) == 30_000
-    delays = [dispatch_signal_blocked_nack_delay(attempts) for attempts in range(1, 9)]
+    assert claim_error_pause_ms(None) == 500
+    assert claim_error_pause_ms(3) == 2_000
+    assert claim_error_pause_ms(100) == 30_000
+    delays = [claim_error_pause_ms(attempts) for attempts in range(1, 9)]
     assert delays == [500, 1_000, 2_000, 4_000, 8_000, 16_000, 30_000, 30_000]
 
 
@@ -127,10 +127,22 @@ async def test_mailbox_config_custom_values(room: Room) -> None:
     assert await room.stores.dispatches.load_dispatch(row.dispatch_id) is None
 
 
-def test_inline_claim_guard_is_reasonable() -> None:
-    assert INLINE_CLAIM_GUARD_MS == 60_000
+async def test_inline_claim_guard_is_reasonable(room: Room) -> None:
+    """What somebody waits for is claimed in the commit that stores it: no time has to keep others off."""
+    executor, thief = Blocking(), room.mailbox(Noop(), consumer_id="thief")
+    mailbox = room.mailbox(executor, consumer_id="inline")
+    result, _ = await mailbox.submit(RunActivation.new("thread-inline", ["now"]))
+    row = await room.stores.dispatches.load_dispatch(result.dispatch_id)
+    assert row is not None
+    assert (row.status, row.claimed_by) == (RunDispatchStatus.CLAIMED, "inline")
+    assert row.available_at == row.claimed_at == row.created_at
+    assert await thief.poll() == 0
     config = MailboxConfig()
-    assert config.cancel_wait_ms + config.lease_ms < INLINE_CLAIM_GUARD_MS
+    assert config.cancel_wait_ms < config.lease_ms, (
+        "who waits for a run to give way waits for less than a lease"
+    )
+    executor.release.set()
+    await settled(mailbox)
 
 
 async def test_nack_backoff_progression(room: Room) -> None:

@@ -1,6 +1,7 @@
 """Messages that start runs themselves: handed in once, read in order, by one run at a time, never lost."""
 
 import asyncio
+from collections import Counter
 from datetime import timedelta
 
 import pytest
@@ -12,6 +13,7 @@ from postroom.contracts.errors import AlreadyConsumed, DeliveryBlocked, Unauthor
 from postroom.contracts.messages import Boundary, DeliveryMode, Granularity, Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
+from postroom.testing.run_faults import failing_changes
 
 ALONE = DeliveryMode(granularity=Granularity.ONE, starts_run=True)
 
@@ -50,32 +52,25 @@ async def test_an_idle_thread_begins_at_once_and_the_others_follow_one_by_one(ro
     assert texts == ["one", "ok", "two", "ok", "three", "ok"]
 
 
-async def test_what_is_handed_in_on_an_idle_thread_has_begun_with_its_commit(room, monkeypatch):
-    """One commit, and no look back at it: what the run reads is what was written."""
-    commits = []
-    commit = type(room.stores.coordinator).commit
-
-    async def noted(self, step, *, now=None):
-        done = await commit(self, step, now=now)
-        commits.append(step)
-        return done
-
-    monkeypatch.setattr(type(room.stores.coordinator), "commit", noted)
+async def test_what_is_handed_in_on_an_idle_thread_has_begun_with_its_commit(room):
+    """One change, and no look back at it: what the run reads is what was written. Its end is the second."""
+    changes: Counter[str] = Counter()
     executor = Blocking()
-    mailbox = room.mailbox(executor)
+    mailbox = room.mailbox(executor, stores=failing_changes(room.stores, counts=changes))
     started = await mailbox.deliver("t", said("one"), ALONE)
     await executor.started.get()
-    [only] = commits
+    assert changes == {"submit": 1}
     row = await room.stores.dispatches.load_dispatch(started.dispatch_id)
     run = await room.stores.threads.load_run(started.run_id)
-    assert (row.status, row.dispatch_instance_id) == (RunDispatchStatus.CLAIMED, only.begins)
-    assert (run.status, run.session_id, run.dispatch_id) == (RunStatus.RUNNING, only.begins, row.dispatch_id)
+    assert row.status is RunDispatchStatus.CLAIMED
+    assert (run.status, run.session_id) == (RunStatus.RUNNING, row.dispatch_instance_id)
+    assert run.dispatch_id == row.dispatch_id
     [activation] = executor.activations
-    assert (activation.attempt, activation.trace.session_id) == (1, only.begins)
+    assert (activation.attempt, activation.trace.session_id) == (1, row.dispatch_instance_id)
     executor.release.set()
     await mailbox.settled()
     assert (await room.stores.threads.load_run(started.run_id)).status is RunStatus.DONE
-    assert len(commits) == 2
+    assert changes == {"submit": 1, "end": 1}
 
 
 async def test_what_had_begun_when_its_process_died_is_begun_again_by_another(room):
@@ -84,7 +79,7 @@ async def test_what_had_begun_when_its_process_died_is_begun_again_by_another(ro
     async def dies(claimed, begun=None):
         raise Unauthorized("the process died here")
 
-    dead._parts.dispatcher.begin_or_release = dies
+    dead._dispatcher.begin_or_release = dies
     with pytest.raises(Unauthorized):
         await dead.deliver("t", said("one"), ALONE)
     [row] = await room.stores.dispatches.list_dispatches("t")
@@ -286,4 +281,4 @@ async def test_ends_that_no_execution_wrote_have_their_effects_too(room):
         cancelled.run_id: TerminationKind.CANCELLED,
     }
     assert [one["status"] for one in await effects(room)] == [RunStatus.DONE, RunStatus.DONE]
-    assert telling.known == telling.asked
+    assert [run.run_id for run in telling.known] == list(dict.fromkeys(run.run_id for run in telling.asked))

@@ -1,6 +1,5 @@
 """Work starts when it is due, without anybody's help: delayed, tried again, or left behind by a crash."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 from dispatch_room import (
@@ -16,7 +15,6 @@ from dispatch_room import (
 )
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import RateLimited
-from postroom.dispatch.config import INLINE_CLAIM_GUARD_MS
 
 
 class FailsOnce(Raising):
@@ -67,20 +65,6 @@ async def test_a_failed_run_is_executed_again_after_the_delay_that_was_asked_for
     row = await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
     assert (executor.run_count, row.attempt_count) == (2, 1)
     assert [one.attempt for one in executor.activations] == [1, 2]
-
-
-async def test_a_foreground_dispatch_left_within_its_guard_time_is_executed_after_it(room):
-    """A process died between enqueue and claim; nobody but the poller would ever look again."""
-    executor = Counting()
-    mailbox = room.mailbox(executor)
-    queued = await prepare_queued_dispatch(mailbox, "guarded", "hi")
-    guarded = replace(queued.dispatch, available_at=queued.dispatch.available_at + INLINE_CLAIM_GUARD_MS)
-    await room.stores.dispatches.enqueue(guarded)
-    assert await mailbox.recover() == 0
-    assert executor.run_count == 0
-    room.clock.advance(timedelta(milliseconds=INLINE_CLAIM_GUARD_MS))
-    assert await mailbox.poll() == 1
-    await dispatch_in(room.stores, queued.dispatch_id, RunDispatchStatus.ACKED)
 
 
 async def test_what_another_mailbox_has_queued_is_found(room):

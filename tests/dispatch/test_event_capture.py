@@ -44,12 +44,12 @@ from postroom.contracts.runs import RunMessageInput, RunRecord, RunStatus, Termi
 from postroom.dispatch.capture import WRITER as RUNTIME
 from postroom.dispatch.capture import EventBuffer
 from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.core import live_target_for_run
-from postroom.dispatch.journal import CheckpointRepairTask, ServerEventPublisher, StoreEventPublisher
+from postroom.dispatch.control import live_target
+from postroom.dispatch.events import CheckpointRepairTask, ServerEventPublisher, StoreEventPublisher
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
 from postroom.testing import writes
-from postroom.testing.run_faults import failing, with_parts
+from postroom.testing.run_faults import failing_changes, with_parts
 
 COMPACTED = RuntimeEventDurability.COMPACTED
 ACCEPTED = ["MessageCommitted", "ThreadMessagesCheckpointed"]
@@ -79,10 +79,9 @@ class Failing:
 class HoldingEvents:
     """A coordinator that holds each commit with events of an execution until it is released."""
 
-    storage_identity = None
-
     def __init__(self, inner: CommitCoordinator) -> None:
         self._inner = inner
+        self.storage_identity = inner.storage_identity
         self.reached, self.release = asyncio.Event(), asyncio.Event()
 
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
@@ -105,8 +104,8 @@ def committing(room: Room) -> CommittingEmitting:
 
 
 def failing_enqueue(stores: RunStores) -> RunStores:
-    """Return the stores with a queue that refuses the first dispatch."""
-    return with_parts(stores, dispatches=failing(stores.dispatches, before={"enqueue": writes(1)}))
+    """Return stores that fail when the first dispatch is to be stored."""
+    return failing_changes(stores, before={"submit": writes(1)})
 
 
 async def read_to_end(stream: EventStream) -> list[AgentEvent]:
@@ -146,7 +145,7 @@ async def test_runtime_event_capture_records_mailbox_decision_received(room: Roo
     run = waiting_run("run-decision-event", thread_id)
     await room.stores.threads.create_run(run)
     mailbox = room.mailbox(Noop(), publisher=publisher(room), origin="server")
-    async with listening(room.live, live_target_for_run(run)) as heard:
+    async with listening(room.live, live_target(run)) as heard:
         assert await mailbox.send_decision_live(thread_id, "tool-1", make_resume()) is True
         assert [command.kind for command in heard] == [LiveCommandKind.DECISION]
     events = await events_of(room.stores, thread_id)
@@ -366,7 +365,7 @@ async def test_advisory_server_event_publish_failure_does_not_block_live_termina
     await mailbox.settled()
     assert "RunErrored" in log.refused
     missed = CheckpointRepairTask(thread_id=result.thread_id, run_id=result.run_id, first_seq=1, last_seq=1)
-    assert list(mailbox.journal.repairs) == [missed]
+    assert list(mailbox.events.repairs) == [missed]
     assert await events_of(room.stores, "thread-server-error-fail") == ()
     row = await room.stores.dispatches.load_dispatch(result.dispatch_id)
     assert row is not None
@@ -381,18 +380,18 @@ async def test_runtime_event_capture_records_mailbox_submit_failed_on_enqueue_er
     mailbox = room.mailbox(
         Noop(), stores=failing_enqueue(room.stores), publisher=publisher(room), origin="server"
     )
-    with pytest.raises(StoreUnavailable, match="injected enqueue failure"):
+    with pytest.raises(StoreUnavailable, match="injected submit failure"):
         await mailbox.submit_background(asked(thread_id))
     events = await events_of(room.stores, thread_id)
-    assert [event.event_kind for event in events] == [*ACCEPTED, "MailboxSubmitFailed"]
-    failed = events[-1]
-    run = await room.stores.threads.latest_run(thread_id)
-    assert run is not None
-    assert (failed.run_id, run.status) == (run.run_id, RunStatus.CREATED)
-    assert failed.correlation_id == run.dispatch_id
+    (failed,) = events
+    assert failed.event_kind == "MailboxSubmitFailed"
+    assert await room.stores.threads.latest_run(thread_id) is None, "run and dispatch are one commit"
+    assert failed.run_id is not None
+    assert failed.payload["run_id"] == failed.run_id
+    assert failed.correlation_id == failed.payload["dispatch_id"]
     assert failed.payload["thread_id"] == thread_id
     assert failed.payload["reason"] == "enqueue_failed"
-    assert "injected enqueue failure" in failed.payload["error"]
+    assert "injected submit failure" in failed.payload["error"]
 
 
 async def test_runtime_event_capture_records_mailbox_resume_failed_on_enqueue_error(room: Room) -> None:
@@ -408,7 +407,7 @@ async def test_runtime_event_capture_records_mailbox_resume_failed_on_enqueue_er
         continue_run_id="run-resume-failed",
         decisions=[("tool-1", make_resume())],
     )
-    with pytest.raises(StoreUnavailable, match="injected enqueue failure"):
+    with pytest.raises(StoreUnavailable, match="injected submit failure"):
         await mailbox.submit_background(request)
     events = await events_of(room.stores, thread_id)
     assert [event.event_kind for event in events] == ["MailboxSubmitFailed", "MailboxResumeFailed"]
@@ -416,7 +415,7 @@ async def test_runtime_event_capture_records_mailbox_resume_failed_on_enqueue_er
     assert failed.run_id == "run-resume-failed"
     assert failed.payload["thread_id"] == thread_id
     assert failed.payload["reason"] == "enqueue_failed"
-    assert "injected enqueue failure" in failed.payload["error"]
+    assert "injected submit failure" in failed.payload["error"]
     (decision,) = failed.payload["decisions"]
     assert (decision["tool_call_id"], decision["decision_id"]) == ("tool-1", "d1")
     assert (decision["action"], decision["result"]) == ("resume", {"approved": True})
@@ -456,24 +455,24 @@ async def test_maintenance_drain_republishes_enqueued_checkpoint_repair(room: Ro
     await seed_messages(room.stores, run, Message.user("hi", id="msg-drain-1"))
     mailbox = telling(room)
     task = CheckpointRepairTask(thread_id=thread_id, run_id="run-drain", first_seq=1, last_seq=1)
-    mailbox.journal.repair_later(task)
+    mailbox.events.repair_later(task)
     await mailbox.run_sweep()
     first = await events_of(room.stores, thread_id)
     assert [event.event_kind for event in first] == ACCEPTED
-    assert list(mailbox.journal.repairs) == []
-    mailbox.journal.repair_later(task)
+    assert list(mailbox.events.repairs) == []
+    mailbox.events.repair_later(task)
     await mailbox.run_sweep()
     assert await events_of(room.stores, thread_id) == first
-    assert list(mailbox.journal.repairs) == []
+    assert list(mailbox.events.repairs) == []
 
 
 async def test_maintenance_drain_requeues_checkpoint_repair_when_messages_missing(room: Room) -> None:
     mailbox = telling(room)
     task = CheckpointRepairTask(thread_id="thread-missing", run_id="run-missing", first_seq=1, last_seq=1)
-    mailbox.journal.repair_later(task)
+    mailbox.events.repair_later(task)
     await mailbox.run_sweep()
     assert await events_of(room.stores, "thread-missing") == ()
-    assert list(mailbox.journal.repairs) == [task]
+    assert list(mailbox.events.repairs) == [task]
 
 
 async def test_checkpoint_event_recording_rejects_out_of_range_message_seq(room: Room) -> None:

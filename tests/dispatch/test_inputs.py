@@ -8,8 +8,8 @@ import pytest
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode
 from postroom.contracts.errors import InvalidSubmission
 from postroom.contracts.messages import Message
-from postroom.dispatch.ids import time_ordered_ids
-from postroom.dispatch.inputs import validate_run_inputs
+from postroom.dispatch.core import time_ordered_ids
+from postroom.dispatch.planning import validate_run_inputs
 from postroom.testing import ManualClock
 
 

@@ -7,7 +7,7 @@ from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import RateLimited
 from postroom.contracts.registry import PinnedEntry, content_hash
 from postroom.contracts.runs import RunMessageInput, RunStatus
-from postroom.dispatch.journal import StoreEventPublisher
+from postroom.dispatch.events import StoreEventPublisher
 from postroom.stores.registry import MemoryRegistryStore
 
 

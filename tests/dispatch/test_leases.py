@@ -19,9 +19,8 @@ from postroom.contracts.errors import StaleClaim
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import RunStatus
 from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.core import StoreSet
 from postroom.testing import writes, writes_that
-from postroom.testing.run_faults import failing
+from postroom.testing.run_faults import failing, with_parts
 
 SHORT = MailboxConfig(
     lease_ms=10_000, lease_renewal_interval=timedelta(seconds=2), lease_retry_ms=500, stop_wait_ms=1_000
@@ -58,7 +57,7 @@ async def test_renewal_is_tried_again_when_the_store_fails_and_the_run_goes_on(r
     calls: Counter[str] = Counter()
     refused = failing(room.stores.dispatches, before={"extend_lease": writes(1, 2)}, counts=calls)
     executor = Blocking()
-    mailbox = room.mailbox(executor, stores=StoreSet.of(room.stores, dispatches=refused), config=SHORT)
+    mailbox = room.mailbox(executor, stores=with_parts(room.stores, dispatches=refused), config=SHORT)
     result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
     await executor.started.get()
     first = (await room.stores.dispatches.load_dispatch(result.dispatch_id)).lease_until
@@ -78,7 +77,7 @@ async def test_renewal_is_tried_again_when_the_store_fails_and_the_run_goes_on(r
 async def test_a_lease_that_cannot_be_renewed_stops_the_run_before_another_may_begin_it(room):
     refused = failing(room.stores.dispatches, before={"extend_lease": writes_that(lambda number: True)})
     executor = Blocking()
-    mailbox = room.mailbox(executor, stores=StoreSet.of(room.stores, dispatches=refused), config=SHORT)
+    mailbox = room.mailbox(executor, stores=with_parts(room.stores, dispatches=refused), config=SHORT)
     result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
     await executor.started.get()
     row = await room.stores.dispatches.load_dispatch(result.dispatch_id)

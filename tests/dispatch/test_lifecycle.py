@@ -16,13 +16,12 @@ from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import LifecycleBusy, StoreError, StoreUnavailable
 from postroom.contracts.run_stores import DispatchStore, RunStores
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig, StartupRecoveryConfig
-from postroom.dispatch.core import StoreSet
 from postroom.dispatch.mailbox import Mailbox
-from postroom.testing.run_faults import failing
+from postroom.testing.run_faults import failing, with_parts
 
 TICK = timedelta(milliseconds=10)
 GC_EACH_TICK = MailboxConfig(gc_interval=TICK, sweep_interval=timedelta(seconds=60))
-RECLAIM = "reclaim_expired_leases"
+LOOK = "queued_thread_ids"
 
 
 def attempts(max_attempts: int, **settings: Any) -> MailboxLifecycleConfig:
@@ -33,7 +32,7 @@ def attempts(max_attempts: int, **settings: Any) -> MailboxLifecycleConfig:
 
 @dataclass
 class Watched:
-    """Stores whose first recoveries fail as often as is said; each recovery reclaims once, and is counted."""
+    """Stores whose first recoveries fail as often as is said; each recovery looks through the queue once, and is counted."""
 
     stores: RunStores
     failures: int = 0
@@ -41,15 +40,15 @@ class Watched:
 
     @property
     def recoveries(self) -> int:
-        return self.counts[RECLAIM]
+        return self.counts[LOOK]
 
-    def set(self) -> StoreSet:
+    def set(self) -> RunStores:
         def fault(method: str) -> StoreUnavailable:
             return StoreUnavailable("injected startup recovery failure")
 
-        plan = {RECLAIM: [True] * self.failures}
+        plan = {LOOK: [True] * self.failures}
         flaky = failing(self.stores.dispatches, before=plan, counts=self.counts, error=fault)
-        return StoreSet.of(self.stores, dispatches=flaky)
+        return with_parts(self.stores, dispatches=flaky)
 
 
 class HeldPurge:
@@ -203,7 +202,7 @@ async def test_shutdown_ends_a_recovery_that_has_not_begun(room: Room) -> None:
 async def test_start_lifecycle_is_refused_while_it_is_being_stopped(room: Room) -> None:
     held = HeldPurge(room.stores.dispatches)
     mailbox = room.mailbox(
-        AgentUnknown(), stores=StoreSet.of(room.stores, dispatches=held), config=GC_EACH_TICK
+        AgentUnknown(), stores=with_parts(room.stores, dispatches=held), config=GC_EACH_TICK
     )
     handle = mailbox.start_lifecycle()
     await turns()
@@ -267,7 +266,7 @@ async def test_lifecycle_shutdown_waits_for_maintenance_to_quiesce(room: Room) -
     calls: list[int] = []
     held = HeldPurge(room.stores.dispatches)
     mailbox = room.mailbox(
-        AgentUnknown(), stores=StoreSet.of(room.stores, dispatches=held), config=GC_EACH_TICK
+        AgentUnknown(), stores=with_parts(room.stores, dispatches=held), config=GC_EACH_TICK
     )
     handle = mailbox.start_lifecycle(
         MailboxLifecycleConfig(maintenance_callback=lambda: calls.append(room.clock.now()))

@@ -23,10 +23,10 @@ from postroom.contracts.live import LiveCommandKind
 from postroom.contracts.messages import Boundary, Role, Visibility
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.core import live_target_for_run
+from postroom.dispatch.control import live_target
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.sinks import ReconnectableEventSink
-from postroom.dispatch.submissions import MailboxDispatchStatus
+from postroom.dispatch.submission import MailboxDispatchStatus
 from postroom.runtime import ScriptedModel, function_tool
 
 ON = MailboxConfig(pending_zone=True)
@@ -146,7 +146,7 @@ async def test_live_then_queue_publishes_for_remote_active_run(room: Room) -> No
     thread_id = "thread-remote"
     run = await running_elsewhere(room, "run-remote", thread_id)
     mailbox = room.mailbox(Noop(), config=OFF)
-    async with listening(room.live, live_target_for_run(run)) as heard:
+    async with listening(room.live, live_target(run)) as heard:
         result = await mailbox.submit_live_then_queue(asked(thread_id, "steer-remote"))
         assert result.status is MailboxDispatchStatus.RUNNING
         assert result.run_id == "run-remote"
@@ -160,7 +160,7 @@ async def test_live_then_queue_wakes_remote_active_pending_run(room: Room) -> No
     thread_id = "thread-remote-pending-wake"
     run = await running_elsewhere(room, "run-remote-pending-wake", thread_id)
     mailbox = room.mailbox(Noop(), config=ON)
-    async with listening(room.live, live_target_for_run(run)) as heard:
+    async with listening(room.live, live_target(run)) as heard:
         result = await mailbox.submit_live_then_queue(asked(thread_id, "remote-pending"), run.run_id)
         assert result.status is MailboxDispatchStatus.RUNNING
         assert result.run_id == run.run_id
@@ -177,7 +177,7 @@ async def test_live_then_queue_falls_back_when_subscriber_drops_receipt(
     run = await running_elsewhere(room, "run-dropped", thread_id)
     executor = Counting()
     mailbox = room.mailbox(executor, config=config)
-    async with listening(room.live, live_target_for_run(run), drop) as heard:
+    async with listening(room.live, live_target(run), drop) as heard:
         result = await mailbox.submit_live_then_queue(asked(thread_id, "hello?"))
         assert len(heard) == 1
     assert result.dispatch_id == (await only_dispatch(room, thread_id)).dispatch_id
@@ -191,7 +191,7 @@ async def test_live_then_queue_is_at_least_once_when_ack_lost(room: Room) -> Non
     thread_id = "thread-ack-lost"
     run = await running_elsewhere(room, "run-ack-lost", thread_id)
     mailbox = room.mailbox(Counting(), config=OFF)
-    async with listening(room.live, live_target_for_run(run), drop) as heard:
+    async with listening(room.live, live_target(run), drop) as heard:
         result = await mailbox.submit_live_then_queue(asked(thread_id, "steer-payload"))
         taken = [message for command in heard for message in command.messages]
     assert [message.text() for message in taken] == ["steer-payload"]
@@ -205,7 +205,7 @@ async def test_live_then_queue_rejects_remote_mismatched_expected_run_id(room: R
     thread_id = "thread-mismatch"
     run = await running_elsewhere(room, "run-actual", thread_id)
     mailbox = room.mailbox(Counting(), config=OFF)
-    async with listening(room.live, live_target_for_run(run)) as heard:
+    async with listening(room.live, live_target(run)) as heard:
         result = await mailbox.submit_live_then_queue(asked(thread_id, "wrong-run"), "run-stale")
         assert heard == []
     assert result.run_id not in ("run-actual", "run-stale")
@@ -228,7 +228,7 @@ async def test_send_decision_live_delivers_to_remote_waiting_run(room: Room) -> 
     run = waiting_run("run-remote-decision", thread_id)
     await room.stores.threads.create_run(run)
     mailbox = room.mailbox(Noop())
-    async with listening(room.live, live_target_for_run(run)) as heard:
+    async with listening(room.live, live_target(run)) as heard:
         assert await mailbox.send_decision_live(thread_id, "tool-1", make_resume()) is True
         (command,) = heard
     assert command.kind is LiveCommandKind.DECISION

@@ -36,7 +36,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.runs import TerminationReason
-from postroom.dispatch.outcome import COMPLETED, OutcomeKind, classify
+from postroom.dispatch.completion import COMPLETED, OutcomeKind, classify
 
 TRANSIENT, PERMANENT = OutcomeKind.TRANSIENT_ERROR, OutcomeKind.PERMANENT_ERROR
 

@@ -17,10 +17,9 @@ from postroom.contracts.errors import (
     all_errors,
 )
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.core import StoreSet
-from postroom.dispatch.outcome import COMPLETED, MailboxRunOutcome, OutcomeKind
-from postroom.dispatch.submissions import MailboxDispatchStatus, MailboxSubmitResult
-from postroom.testing.run_faults import failing
+from postroom.dispatch.completion import COMPLETED, MailboxRunOutcome, OutcomeKind
+from postroom.dispatch.submission import MailboxDispatchStatus, MailboxSubmitResult
+from postroom.testing.run_faults import failing_changes
 
 
 class Deciding(Deaf):
@@ -82,11 +81,10 @@ async def test_mailbox_error_store_variant(room: Room) -> None:
     assert all(
         kind("x").describe() == "store error: x" for kind in all_errors() if issubclass(kind, StoreError)
     )
-    broken = failing(room.stores.dispatches, before={"enqueue": [True]})
-    mailbox = room.mailbox(Noop(), stores=StoreSet.of(room.stores, dispatches=broken))
+    mailbox = room.mailbox(Noop(), stores=failing_changes(room.stores, before={"submit": [True]}))
     with pytest.raises(StoreError) as failure:
         await mailbox.submit_background(RunActivation.new("thread-store-error", ["hi"]))
-    assert failure.value.describe() == "store error: injected enqueue failure"
+    assert failure.value.describe() == "store error: injected submit failure"
 
 
 async def test_mailbox_submit_result_fields(room: Room) -> None:

@@ -1,9 +1,9 @@
 """Accepting work in the foreground and behind others; cancel and interrupt of what was accepted."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
@@ -19,6 +19,7 @@ from dispatch_room import (
     enqueue_prepared_dispatch,
     events_of,
     kinds_of,
+    sample_dispatch,
 )
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode
 from postroom.contracts.agent_events import AgentEvent, RunFinish
@@ -26,46 +27,19 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import ActiveRunConflict
 from postroom.contracts.events import CanonicalEvent
 from postroom.contracts.live import LiveCommandKind, LiveRunCommand
-from postroom.contracts.run_stores import DispatchStore, RunQuery, RunStores
+from postroom.contracts.run_stores import RunQuery, RunStores
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind, TerminationReason
 from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE, MailboxConfig
-from postroom.dispatch.core import live_target_for_dispatch
-from postroom.dispatch.journal import StoreEventPublisher
+from postroom.dispatch.control import live_target
+from postroom.dispatch.events import StoreEventPublisher
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.sinks import EventStream
-from postroom.dispatch.submissions import MailboxDispatchStatus
+from postroom.dispatch.submission import MailboxDispatchStatus
 from postroom.testing import ManualClock
-from postroom.testing.run_faults import failing, with_parts
+from postroom.testing.run_faults import failing_changes
 
 WAITS = MailboxConfig(cancel_wait_ms=250, cancel_poll_ms=25)
 PATIENT = MailboxConfig(cancel_wait_ms=10**9, cancel_poll_ms=25)
-
-
-@pytest.fixture(params=["in one step", "step by step"])
-def stores(room: Room, request: pytest.FixtureRequest) -> RunStores:
-    """Stores of one place, and a queue that shares no transaction with the threads."""
-    if request.param == "in one step":
-        return room.stores
-    return with_parts(room.stores, dispatches=failing(room.stores.dispatches))
-
-
-class ClaimsNothingOnce:
-    """A queue whose first claim by id finds nothing, as if another had been faster."""
-
-    storage_identity = None
-
-    def __init__(self, inner: DispatchStore) -> None:
-        self._inner = inner
-        self.refused = 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def claim_dispatch(self, dispatch_id: str, consumer: str, **options: Any) -> RunDispatch | None:
-        if not self.refused:
-            self.refused += 1
-            return None
-        return await self._inner.claim_dispatch(dispatch_id, consumer, **options)
 
 
 def asked(thread_id: str, *messages: str, agent_id: str | None = "agent") -> RunActivation:
@@ -256,9 +230,9 @@ async def test_submit_returns_event_channel(room: Room) -> None:
     assert finish.termination.type is TerminationKind.ERROR
 
 
-async def test_foreground_submit_marks_prior_queued_run_cancelled(room: Room, stores: RunStores) -> None:
+async def test_foreground_submit_marks_prior_queued_run_cancelled(room: Room) -> None:
     executor = Counting()
-    mailbox = room.mailbox(executor, stores=stores, consumer_id="foreground-consumer")
+    mailbox = room.mailbox(executor, consumer_id="foreground-consumer")
     thread_id = "thread-submit-supersede"
     old = await enqueue_prepared_dispatch(mailbox, room.stores, thread_id, "old")
     result, _ = await mailbox.submit(asked(thread_id, "new"))
@@ -270,29 +244,33 @@ async def test_foreground_submit_marks_prior_queued_run_cancelled(room: Room, st
 
 
 async def test_submit_inline_claim_empty_cancels_precreated_run(room: Room) -> None:
-    queue = ClaimsNothingOnce(room.stores.dispatches)
-    mailbox = room.mailbox(
-        Noop(), stores=with_parts(room.stores, dispatches=queue), consumer_id="inline-empty-consumer"
-    )
+    """A foreground submission that cannot be claimed leaves no run of its own behind, and no dispatch."""
+    thread_id = "thread-inline-empty"
+    changes: Counter[str] = Counter()
+
+    async def another_is_faster(change: str) -> None:
+        if change == "submit" and changes["submit"] == 1:
+            other = sample_dispatch(thread_id, "run-other", "dispatch-other", now=room.clock.now())
+            await room.stores.dispatches.enqueue(other)
+            await claimed_elsewhere(room.stores, other.dispatch_id)
+
+    stores = failing_changes(room.stores, counts=changes, begins=another_is_faster)
+    mailbox = room.mailbox(Noop(), stores=stores, consumer_id="inline-empty-consumer")
     with pytest.raises(ActiveRunConflict) as raised:
-        await mailbox.submit(asked("thread-inline-empty", "go"))
+        await mailbox.submit(asked(thread_id, "go"))
     assert raised.value.message == ACTIVE_RUN_CONFLICT_MESSAGE
-    assert queue.refused == 1
-    (row,) = await room.stores.dispatches.list_dispatches("thread-inline-empty")
-    assert row.status is RunDispatchStatus.CANCELLED
-    await assert_cancelled(room.stores, row.run_id, row.dispatch_id)
-    operations = "postroom_mailbox_operations_total"
-    assert mailbox.metrics.value(operations, operation="claim_dispatch", result="empty") == 1
-    assert mailbox.metrics.value(operations, operation="mark_run_cancelled", result="ok") == 1
-    assert mailbox.metrics.value("postroom_runs_total", outcome="cancelled") == 1
+    assert changes["submit"] == 1
+    (row,) = await room.stores.dispatches.list_dispatches(thread_id)
+    assert (row.dispatch_id, row.status) == ("dispatch-other", RunDispatchStatus.CLAIMED)
+    assert await room.stores.threads.latest_run(thread_id) is None
+    assert not await texts_of(room.stores, thread_id)
 
 
 async def test_foreground_submit_sends_live_cancel_for_remote_active_dispatch(
-    room: Room, stores: RunStores
+    room: Room,
 ) -> None:
     mailbox = room.mailbox(
         Counting(),
-        stores=stores,
         consumer_id="foreground-consumer",
         publisher=StoreEventPublisher(room.stores.events),
         origin="server",
@@ -304,7 +282,7 @@ async def test_foreground_submit_sends_live_cancel_for_remote_active_dispatch(
         await room.stores.dispatches.ack(claimed.claim_proof)
         return True
 
-    async with listening(room.live, live_target_for_dispatch(active.dispatch), released) as heard:
+    async with listening(room.live, live_target(active.dispatch), released) as heard:
         result, _ = await mailbox.submit(asked(thread_id, "replacement"))
         assert [command.kind for command in heard] == [LiveCommandKind.CANCEL]
     assert result.status is MailboxDispatchStatus.RUNNING
@@ -318,12 +296,11 @@ async def test_foreground_submit_sends_live_cancel_for_remote_active_dispatch(
 
 
 async def test_foreground_submit_does_not_prepare_replacement_when_remote_cancel_times_out(
-    room: Room, stores: RunStores
+    room: Room,
 ) -> None:
     executor, timer = Counting(), ManualClock()
     mailbox = room.mailbox(
         executor,
-        stores=stores,
         consumer_id="foreground-consumer",
         config=WAITS,
         timer=timer,
@@ -332,7 +309,7 @@ async def test_foreground_submit_does_not_prepare_replacement_when_remote_cancel
     )
     thread_id = "thread-remote-cancel-timeout"
     active, _ = await active_elsewhere(room, mailbox, thread_id)
-    async with listening(room.live, live_target_for_dispatch(active.dispatch)) as heard:
+    async with listening(room.live, live_target(active.dispatch)) as heard:
         with pytest.raises(ActiveRunConflict) as raised:
             await as_time_passes(timer, mailbox.submit(asked(thread_id, "replacement")))
         assert [command.kind for command in heard] == [LiveCommandKind.CANCEL]
@@ -344,12 +321,11 @@ async def test_foreground_submit_does_not_prepare_replacement_when_remote_cancel
 
 
 async def test_foreground_submit_does_not_prepare_replacement_when_local_cancel_times_out(
-    room: Room, stores: RunStores
+    room: Room,
 ) -> None:
     timer = ManualClock()
     mailbox = room.mailbox(
         ImmediateLocalCancel(),
-        stores=stores,
         consumer_id="foreground-consumer",
         config=WAITS,
         timer=timer,
@@ -370,12 +346,11 @@ async def test_foreground_submit_does_not_prepare_replacement_when_local_cancel_
 
 
 async def test_foreground_submit_waits_for_local_cancelled_dispatch_to_release_claim(
-    room: Room, stores: RunStores
+    room: Room,
 ) -> None:
     timer = ManualClock()
     mailbox = room.mailbox(
         ImmediateLocalCancel(),
-        stores=stores,
         consumer_id="foreground-consumer",
         config=WAITS,
         timer=timer,
@@ -390,9 +365,9 @@ async def test_foreground_submit_waits_for_local_cancelled_dispatch_to_release_c
     await assert_only_active_is_there(room, thread_id, active)
 
 
-async def test_submit_inline_claim_fails_when_thread_already_claimed(room: Room, stores: RunStores) -> None:
+async def test_submit_inline_claim_fails_when_thread_already_claimed(room: Room) -> None:
     executor, timer = Blocking(), ManualClock()
-    mailbox = room.mailbox(executor, stores=stores, config=PATIENT, timer=timer)
+    mailbox = room.mailbox(executor, config=PATIENT, timer=timer)
     first, _ = await mailbox.submit(asked("thread-clash", "first", agent_id="agent-1"))
     async with asyncio.timeout(5):
         await executor.started.get()
@@ -411,7 +386,7 @@ async def test_submit_inline_claim_fails_when_thread_already_claimed(room: Room,
 
     thread_id = "thread-clash-elsewhere"
     active, _ = await active_elsewhere(room, mailbox, thread_id)
-    async with listening(room.live, live_target_for_dispatch(active.dispatch), drop):
+    async with listening(room.live, live_target(active.dispatch), drop):
         with pytest.raises(ActiveRunConflict) as raised:
             await mailbox.submit(asked(thread_id, "second"))
     assert raised.value.message == ACTIVE_RUN_CONFLICT_MESSAGE

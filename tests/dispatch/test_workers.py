@@ -21,9 +21,9 @@ from postroom.contracts.errors import InvalidSubmission
 from postroom.contracts.messages import Message, SeqRange
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
+from postroom.dispatch.limits import ThreadContext, WorkerStatus
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
-from postroom.dispatch.workers import ThreadContext, WorkerStatus
 from postroom.stores.memory import MemoryRunStores
 
 

@@ -237,7 +237,7 @@ async def test_a_statement_that_was_refused_at_its_first_use_is_prepared_again(s
         on(sql).send("SELECT 1/0")
         sql.run("store.set_aside", row)
 
-    assert isinstance(await outcome(store, behind_a_mistake), StoreError)
+    assert isinstance(await outcome(store, behind_a_mistake), InvalidRecord)
     assert await outcome(store, lambda sql: sql.one("store.set_aside", row)) == ("run",)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from postroom.contracts.messages import Boundary
-from postroom.dispatch.boundary import ThreadBoundary
+from postroom.dispatch.pending import PendingInput
 from runners.room import RunnerRoom
 from runners.test_model_agents import bo, calls, says, seen
 from runtime.endpoint import SILENCE, FakeEndpoint
@@ -153,15 +153,15 @@ async def test_a_server_that_dies_between_taking_a_message_and_noting_it_notes_i
         taken.set()
         await asyncio.Event().wait()
 
-    freeze = ThreadBoundary.freeze
+    freeze = PendingInput.freeze
 
-    async def frozen(self: ThreadBoundary, boundary: Boundary, *, group: str | None = None) -> Any:
+    async def frozen(self: PendingInput, boundary: Boundary, *, group: str | None = None) -> Any:
         found = await freeze(self, boundary, group=group)
         if found:
             monkeypatch.setattr(room.store, "write", dies)
         return found
 
-    monkeypatch.setattr(ThreadBoundary, "freeze", frozen)
+    monkeypatch.setattr(PendingInput, "freeze", frozen)
     go_on.set()
     async with asyncio.timeout(5):
         await taken.wait()

@@ -15,8 +15,8 @@ from postroom.contracts.run_stores import MAX_PAGE, RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.metrics import MailboxMetrics
-from postroom.dispatch.output_log import OutputLog
 from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
+from postroom.dispatch.sinks import OutputLog
 
 STOP_WAIT_MS = 15_000
 """A program that is asked to end has a third of it for that, then it is killed."""

@@ -12,7 +12,7 @@ from postroom.contracts.events import EventScope
 from postroom.contracts.run_stores import MAX_PAGE
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.work import Output, Waiting, Work, WorkState
-from postroom.dispatch.output_log import output_of
+from postroom.dispatch.sinks import output_of
 from postroom.mail.waking.prompts import messages_named
 
 _MOST: Final = 500

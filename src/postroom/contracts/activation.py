@@ -5,11 +5,12 @@ ids of messages and no bodies: those are in the thread.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from postroom.contracts.errors import InvalidActivation
 from postroom.contracts.messages import Json, Message, SeqRange
+from postroom.contracts.records import replace
 from postroom.contracts.tools import ToolCallResume, ToolDescriptor
 
 

@@ -16,10 +16,11 @@ same rule. `Acked` means that the queue is done with it, never that the run succ
 the run, and its projection here (`run_status` to `run_error`).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from postroom.contracts.errors import IllegalTransition, InvalidRecord
+from postroom.contracts.records import replace
 from postroom.contracts.runs import RunStatus, TerminationReason
 
 DEFAULT_PRIORITY = 128

@@ -6,11 +6,12 @@ When a pending message is read is its delivery mode: at which boundary, alone or
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from postroom.contracts.errors import InvalidRecord
+from postroom.contracts.records import replace
 
 Json = Any
 """Plain JSON data: dictionaries, lists, strings, numbers, booleans and None."""

@@ -9,7 +9,7 @@ clock (on PostgreSQL the database's). Absence is None for a look-up and an error
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from postroom.contracts.budgets import Spending
 from postroom.contracts.clock import Clock
@@ -27,6 +27,9 @@ from postroom.contracts.messages import (
 )
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage, OutboxStore
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
+
+if TYPE_CHECKING:
+    from postroom.contracts.transactions import Store
 
 MAX_PAGE = 200
 """No listing returns more than this at once."""
@@ -610,6 +613,11 @@ class Wakeups(Protocol):
 
 class RunStores(Protocol):
     """The stores of one place, which share transactions."""
+
+    @property
+    def store(self) -> "Store":
+        """The transactions that the ports below are made of."""
+        ...
 
     @property
     def clock(self) -> Clock:

@@ -9,12 +9,13 @@
 A run moves only along these arrows. `Acked` on a dispatch says nothing about any of this.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from postroom.contracts.activation import RunActivationSnapshot
 from postroom.contracts.errors import IllegalTransition, InvalidRecord
 from postroom.contracts.messages import Json, SeqRange
+from postroom.contracts.records import replace
 from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
 
 
@@ -213,12 +214,8 @@ class RunRecord:
         """
         if not (self.run_id.strip() and self.thread_id.strip() and self.agent_id.strip()):
             raise InvalidRecord("a run needs a run id, a thread id and an agent id", value=self.run_id)
-        broken = {
-            RunStatus.CREATED: self.waiting is not None or self.finished_at is not None,
-            RunStatus.RUNNING: self.waiting is not None or self.finished_at is not None,
-            RunStatus.WAITING: self.waiting is None or self.finished_at is not None,
-            RunStatus.DONE: self.waiting is not None or self.finished_at is None,
-        }[self.status]
+        waits, is_done = self.status is RunStatus.WAITING, self.status is RunStatus.DONE
+        broken = (self.waiting is not None) is not waits or (self.finished_at is not None) is not is_done
         if broken:
             raise InvalidRecord(
                 f"a run that is {self.status} cannot have this waiting state and finish", value=self.run_id

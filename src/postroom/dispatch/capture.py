@@ -4,8 +4,6 @@ Kept events are staged in a buffer and written together with the run's next chec
 tells of become durable at once, or not at all. The live stream never waits for that.
 """
 
-from collections.abc import Callable
-from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -20,8 +18,9 @@ from postroom.contracts.events import (
     EventVisibility,
     RuntimeEventDurability,
 )
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import CommitCoordinator, Committed, ThreadCommit
-from postroom.contracts.runs import RunRecord, TerminationKind
+from postroom.contracts.runs import TerminationKind
 from postroom.contracts.tools import ToolCallOutcome, ToolCallResumeMode
 
 WRITER = "runtime"
@@ -119,17 +118,23 @@ class EventBuffer:
 
 
 class CapturingSink:
-    """Stages events to keep and passes every event on."""
+    """Stages what of one execution is kept, each event under a key of its own, and passes every event on."""
 
     def __init__(
         self,
         inner: live.EventSink,
         buffer: EventBuffer,
-        draft_of: Callable[[live.AgentEvent], tuple[CanonicalEventDraft, ...]],
+        capture: "Capture",
+        dispatch: RunDispatch,
+        *,
+        resumed: bool,
     ) -> None:
         self._inner = inner
         self._buffer = buffer
-        self._draft_of = draft_of
+        self._capture = capture
+        self._dispatch = dispatch
+        self._resumed = resumed
+        self._count = 0
 
     async def emit(self, event: live.AgentEvent) -> None:
         """Stage an event where it is to be kept, and pass it on."""
@@ -138,46 +143,12 @@ class CapturingSink:
 
     def keep(self, event: live.AgentEvent) -> None:
         """Stage an event where it is to be kept; it is told later."""
-        for draft in self._draft_of(event):
-            self._buffer.stage(draft)
-
-
-class Capture:
-    """Makes the kept form of an execution's events, in order."""
-
-    def __init__(self, durability: RuntimeEventDurability, origin: str) -> None:
-        self._durability = durability
-        self._origin = origin
-
-    def sink(
-        self, inner: live.EventSink, buffer: EventBuffer, dispatch: RunDispatch, *, resumed: bool
-    ) -> CapturingSink:
-        """Return a sink that stages what this execution tells."""
-        drafts = _Drafts(self._durability, self._origin, dispatch, resumed=resumed)
-        return CapturingSink(inner, buffer, drafts.of)
-
-
-class _Drafts:
-    """Counts an execution's kept events, so that each has a key of its own."""
-
-    def __init__(
-        self, durability: RuntimeEventDurability, origin: str, dispatch: RunDispatch, *, resumed: bool
-    ) -> None:
-        self._everything = durability is RuntimeEventDurability.FULL_FIDELITY
-        self._origin = origin
-        self._dispatch = dispatch
-        self._resumed = resumed
-        self._count = 0
-
-    def of(self, event: live.AgentEvent) -> tuple[CanonicalEventDraft, ...]:
         kept = kept_as(event, resumed=self._resumed)
         if isinstance(event, live.RunStart):
             self._resumed = True  # a second start within one execution goes on with the same run
-        return tuple(
-            self._draft(kind, fidelity, event)
-            for kind, fidelity in kept
-            if self._everything or fidelity is not Fidelity.OBSERVED
-        )
+        for kind, fidelity in kept:
+            if self._capture.everything or fidelity is not Fidelity.OBSERVED:
+                self._buffer.stage(self._draft(kind, fidelity, event))
 
     def _draft(self, kind: str, fidelity: Fidelity, event: live.AgentEvent) -> CanonicalEventDraft:
         dispatch = self._dispatch
@@ -189,10 +160,24 @@ class _Drafts:
             event_kind=kind,
             payload=payload | {"event_type": event.event_type, "fidelity": fidelity.value},
             correlation_id=dispatch.dispatch_id,
-            origin=self._origin,
+            origin=self._capture.origin,
             visibility=EventVisibility.PUBLIC,
             options=AppendOptions(writer_id=WRITER, idempotency_key=key),
         )
+
+
+class Capture:
+    """Says which of the executions' events are kept, and from where they come."""
+
+    def __init__(self, durability: RuntimeEventDurability, origin: str) -> None:
+        self.everything = durability is RuntimeEventDurability.FULL_FIDELITY
+        self.origin = origin
+
+    def sink(
+        self, inner: live.EventSink, buffer: EventBuffer, dispatch: RunDispatch, *, resumed: bool
+    ) -> CapturingSink:
+        """Return a sink that stages what this execution tells."""
+        return CapturingSink(inner, buffer, self, dispatch, resumed=resumed)
 
 
 class RunCoordinator:
@@ -203,23 +188,29 @@ class RunCoordinator:
         inner: CommitCoordinator,
         claim: Claim | None,
         buffer: EventBuffer,
-        run: RunRecord | None = None,
     ) -> None:
         self._inner = inner
         self._claim = claim
         self._buffer = buffer
-        self.run = run
-        """The run as it was written last; while the claim is held nobody else writes it."""
 
     @property
     def storage_identity(self) -> str | None:
         """Names the place where it writes."""
         return self._inner.storage_identity
 
-    @property
-    def has_waiting_events(self) -> bool:
-        """Whether events wait for a commit."""
-        return len(self._buffer) > 0
+    def staged(self) -> tuple[CanonicalEventDraft, ...]:
+        """Return the events that wait for a commit."""
+        return self._buffer.waiting()
+
+    def written(self, count: int) -> None:
+        """Drop so many of them: they are durable."""
+        self._buffer.written(count)
+
+    def owned(self, commit: ThreadCommit) -> ThreadCommit:
+        """Return the commit with the proof of the claim and the events that wait."""
+        return replace(
+            commit, claim=commit.claim or self._claim, events=(*commit.events, *self._buffer.waiting())
+        )
 
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
         """Write it together with the events that wait; after a failure they wait on.
@@ -227,9 +218,7 @@ class RunCoordinator:
         Raises:
             StaleClaim: the run is not the worker's any more; and what the coordinator raises.
         """
-        waiting = self._buffer.waiting()
-        whole = replace(commit, claim=commit.claim or self._claim, events=(*commit.events, *waiting))
-        committed = await self._inner.commit(whole, now=now)
-        self._buffer.written(len(waiting))
-        self.run = commit.run or self.run
+        count = len(self._buffer)
+        committed = await self._inner.commit(self.owned(commit), now=now)
+        self._buffer.written(count)
         return committed

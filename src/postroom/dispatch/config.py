@@ -8,15 +8,10 @@ from postroom.contracts.budgets import Budget
 from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS
 from postroom.contracts.errors import ConfigError
 
-INLINE_CLAIM_GUARD_MS = 60_000
-"""How long a foreground dispatch is hidden from others when it cannot be queued and claimed in one step."""
 ACTIVE_RUN_CONFLICT_MESSAGE = "thread has an active run; cannot claim inline"
-COMMIT_ATTEMPTS = 32
-"""How often a submission is decided anew when somebody else wrote in between."""
 RECONCILE_PAGE = 100
 RECLAIM_PAGE = 100
 REPAIR_QUEUE_LIMIT = 1_024
-
 
 _MORE_THAN_NOTHING = (
     "lease_ms",
@@ -113,15 +108,3 @@ class MailboxLifecycleConfig:
     startup_recovery: StartupRecoveryConfig = field(default_factory=StartupRecoveryConfig)
     maintenance_callback: Callable[[], None] | None = None
     """Called after each round of garbage collection."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SignalConfig:
-    """How dispatch signals are taken."""
-
-    batch: int = 32
-    wait_ms: int = 500
-    error_pause_ms: int = 250
-    nack_base_ms: int = 500
-    nack_max_ms: int = 30_000
-    handlers: int = 32

@@ -1,33 +1,45 @@
-"""Reaches runs that are queued or at work: cancel, interrupt, decide. Here, or on another machine."""
+"""Reaches runs that are queued or at work, here or elsewhere: cancel, interrupt, decide, give input."""
+
+from dataclasses import dataclass
 
 import structlog
 
+from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
+from postroom.contracts.errors import AlreadyConsumed
 from postroom.contracts.live import LiveCommandKind, LiveDeliveryOutcome, LiveRunCommand, LiveRunTarget
+from postroom.contracts.messages import Boundary, DeliveryMode, Message
+from postroom.contracts.run_stores import thread_lock
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.core import Core, live_target_for_dispatch, live_target_for_run
-from postroom.dispatch.execution import Execution
-from postroom.dispatch.journal import Journal
-from postroom.dispatch.run_ends import RunEnds
-from postroom.dispatch.workers import Workers
+from postroom.contracts.transactions import Transaction
+from postroom.dispatch.completion import Completion, EndedRuns
+from postroom.dispatch.core import Core
+from postroom.dispatch.events import ServerEvents
+from postroom.dispatch.limits import Workers
 
 _LOG = structlog.get_logger(__name__)
 _CANCEL = LiveRunCommand(kind=LiveCommandKind.CANCEL)
+_WAKE = LiveRunCommand(kind=LiveCommandKind.PENDING_BOUNDARY_WAKE)
 _ACTIVE = (RunStatus.RUNNING, RunStatus.WAITING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteeredRun:
+    """The run that took the input, and its dispatch (the run's id where that is not known)."""
+
+    dispatch_id: str
+    run_id: str
 
 
 class Control:
     """Commands to runs."""
 
-    def __init__(
-        self, core: Core, journal: Journal, ends: RunEnds, workers: Workers, execution: Execution
-    ) -> None:
+    def __init__(self, core: Core, events: ServerEvents, completion: Completion, workers: Workers) -> None:
         self._core = core
-        self._journal = journal
-        self._ends = ends
+        self._events = events
+        self._completion = completion
         self._workers = workers
-        self._execution = execution
 
     async def cancel(self, id: str) -> bool:
         """Cancel what has this dispatch, run or thread id.
@@ -35,59 +47,60 @@ class Control:
         Queued work and a run that waits for a person at once, a run at work by asking it.
         """
         core = self._core
-        cancelled = await core.observed("cancel", core.dispatches.cancel(id))
+        cancelled = await core.observed("cancel", self._cancelled(id))
         if cancelled is not None:
-            await self._ends.tell(cancelled)
-            await self._journal.dispatch_happened("RunCancelled", cancelled)
+            await self._events.dispatch_happened("RunCancelled", cancelled)
             return True
-        if core.executor.cancel(id) or self._stop_here(id):
+        if core.executor.cancel(id) or self._workers.stop(id):
             return True
         target = await self._target(id)
-        if target is not None and await self._deliver(target, _CANCEL):
+        if target is not None and await self._sent(target, _CANCEL):
             return True
         run = await core.threads.load_run(id) or await core.threads.latest_run(id)
-        return run is not None and await self.cancel_waiting(run)
-
-    async def cancel_waiting(self, run: RunRecord, reason: str | None = None) -> bool:
-        """End a run that waits for a person; False when it is not as it was seen any more."""
-        if not await self._ends.cancel_waiting(run, reason):
-            return False
-        await self._journal.waiting_cancelled(run)
-        return True
+        return run is not None and await self._completion.cancel_waiting(run)
 
     async def interrupt(self, thread_id: str) -> Interrupt:
         """Supersede what the thread has queued and ask its active run to end, without waiting for it."""
         core = self._core
-        done = await core.observed("interrupt", core.dispatches.interrupt(thread_id))
-        for superseded in done.superseded_dispatches:
-            await self._ends.tell(superseded)
-        active = done.active_dispatch
-        if active is not None:
-            accepted = core.executor.cancel(active.dispatch_id) or core.executor.cancel(thread_id)
-            accepted = accepted or self._stop_here(active.dispatch_id)
-            if accepted or await self._deliver(live_target_for_dispatch(active), _CANCEL):
-                await self._journal.dispatch_happened("RunInterrupted", active)
+
+        def interrupt(tx: Transaction) -> tuple[Interrupt, EndedRuns]:
+            tx.lock(thread_lock(thread_id))
+            return self._completion.interrupted_in(tx, tx.runs.dispatches.interrupt(thread_id))
+
+        done, ended = await core.observed("interrupt", core.store.write(interrupt, key=thread_id))
+        self._completion.all_told(ended)
+        await self.stop_active(done)
         return done
+
+    async def stop_active(self, interrupt: Interrupt) -> None:
+        """Ask the run that an interrupt found at work to end, without waiting for it."""
+        core, active = self._core, interrupt.active_dispatch
+        if active is None:
+            return
+        accepted = core.executor.cancel(active.dispatch_id) or core.executor.cancel(active.thread_id)
+        accepted = accepted or self._workers.stop(active.dispatch_id)
+        if accepted or await self._sent(live_target(active), _CANCEL):
+            await self._events.dispatch_happened("RunInterrupted", active)
 
     async def give_way(self, active: RunDispatch) -> bool:
         """Ask an active run to end and wait until its dispatch is released; False when it is not."""
         here = await self._core.executor.cancel_and_wait_by_thread(active.thread_id)
-        here = self._stop_here(active.dispatch_id) or here
-        told = here or await self._deliver(live_target_for_dispatch(active), _CANCEL)
+        here = self._workers.stop(active.dispatch_id) or here
+        told = here or await self._sent(live_target(active), _CANCEL)
         if not told and active.claimed_by != self._core.consumer_id:
             return await self._is_released(active)
         waited, config = 0, self._core.config
         while not await self._is_released(active):
             if waited >= config.cancel_wait_ms:
                 reason = "local_cancel_release_wait" if here else "remote_cancel_release_wait"
-                await self._journal.dispatch_happened(
+                await self._events.dispatch_happened(
                     "MailboxTimeout", active, reason=reason, timeout_ms=config.cancel_wait_ms
                 )
                 return False
             await self._core.timer.sleep(config.cancel_poll_ms)
             waited += config.cancel_poll_ms
-            self._stop_here(active.dispatch_id)  # it may have been about to begin
-        await self._journal.dispatch_happened("RunInterrupted", active)
+            self._workers.stop(active.dispatch_id)  # it may have been about to begin
+        await self._events.dispatch_happened("RunInterrupted", active)
         return True
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
@@ -96,57 +109,111 @@ class Control:
 
     async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
         """Hand a decision to the run with this dispatch, run or thread id, wherever it is at work."""
-        target = await self._target(id)
-        if self.send_decision(id, tool_call_id, resume):
-            await self._tell_decision(target, id, tool_call_id, resume, path="local_live")
-            return True
-        command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=((tool_call_id, resume),))
-        if target is None or not await self._deliver(target, command):
-            return False
-        await self._tell_decision(target, id, tool_call_id, resume, path="remote_live")
+        target, path = await self._target(id), "local_live"
+        if not self.send_decision(id, tool_call_id, resume):
+            command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=((tool_call_id, resume),))
+            if target is None or not await self._sent(target, command):
+                return False
+            path = "remote_live"
+        if target is None or target.run_id is None:
+            _LOG.info("decision.of_unknown_run", id=id)
+        else:
+            await self._events.decision_received(
+                target.thread_id, target.run_id, tool_call_id, resume, path=path
+            )
         return True
 
-    async def active_target(self, thread_id: str) -> LiveRunTarget | None:
+    async def steered(self, request: RunActivation, expected_run_id: str | None) -> SteeredRun | None:
+        """Hand the messages to the thread's run at work; None when it does not take them, or is another."""
+        worker = self._workers.get(request.thread_id)
+        is_here = worker is not None and worker.is_running
+        if worker is not None and is_here:
+            target: LiveRunTarget | None = LiveRunTarget(
+                thread_id=request.thread_id, run_id=worker.run_id or "", dispatch_id=worker.dispatch_id
+            )
+        else:
+            target = await self._active_target(request.thread_id)
+        if target is None or target.run_id is None or expected_run_id not in (None, target.run_id):
+            return None
+        if not await self._handed_over(request.messages, target, is_here=is_here):
+            return None
+        return SteeredRun(dispatch_id=target.dispatch_id or target.run_id, run_id=target.run_id)
+
+    async def wake(self, thread_id: str) -> None:
+        """Tell the thread's run at work, here or elsewhere, that messages wait for its next step."""
+        worker = self._workers.get(thread_id)
+        if worker is not None and worker.is_running:
+            self._core.executor.wake_pending_boundary(worker.run_id or "")
+            return
+        target = await self._active_target(thread_id)
+        if target is not None:
+            await self._sent(target, _WAKE)
+
+    async def _cancelled(self, dispatch_id: str) -> RunDispatch | None:
+        """Withdraw a queued dispatch and end its run, in one step; None when it is not queued."""
+
+        def cancel(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
+            queue = tx.runs.dispatches
+            thread_id = queue.thread_of(dispatch_id)
+            if thread_id is None:
+                return None
+            tx.lock(thread_lock(thread_id))
+            row = queue.cancel(dispatch_id)
+            return None if row is None else self._completion.ended_in(tx, row)
+
+        done = await self._core.store.write(cancel)
+        return None if done is None else self._completion.told(*done)
+
+    async def _handed_over(
+        self, messages: tuple[Message, ...], target: LiveRunTarget, *, is_here: bool
+    ) -> bool:
+        """Give messages to a run: stored, and the run told to look; or as they are, without that zone."""
+        executor, run_id = self._core.executor, target.run_id or ""
+        if not self._core.config.pending_zone:
+            if is_here:
+                return executor.send_messages(run_id, messages)
+            return await self._sent(target, LiveRunCommand(kind=LiveCommandKind.MESSAGES, messages=messages))
+        mode = DeliveryMode(boundary=Boundary.NEXT_STEP, target_run_id=run_id)
+        await self._core.threads.append_pending(target.thread_id, messages, mode)
+        woken = executor.wake_pending_boundary(run_id) if is_here else await self._sent(target, _WAKE)
+        return woken or not await self._retracted(target.thread_id, messages)
+
+    async def _retracted(self, thread_id: str, messages: tuple[Message, ...]) -> bool:
+        """Take staged messages back; False when a run has read them meanwhile, so that they are delivered."""
+        for message in messages:
+            try:
+                await self._core.threads.retract_pending(thread_id, message.id or "")
+            except AlreadyConsumed:
+                return False  # they are read together, in one step
+        return True
+
+    async def _active_target(self, thread_id: str) -> LiveRunTarget | None:
         """Return the address of the thread's run at work, anywhere."""
         claimed = await self._core.dispatches.claimed_dispatch(thread_id)
         if claimed is not None:
-            return live_target_for_dispatch(claimed)
+            return live_target(claimed)
         run = await self._core.threads.latest_run(thread_id)
-        running = run is not None and run.status is RunStatus.RUNNING
-        return live_target_for_run(run) if run is not None and running else None
+        return live_target(run) if run is not None and run.status is RunStatus.RUNNING else None
 
-    async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
-        """Hand a command to a run at work; False when none accepted it."""
-        return await self._deliver(target, command)
-
-    def _stop_here(self, id: str) -> bool:
-        """Stop the execution of this dispatch, run or thread in this process, if its executor did not."""
-        for thread_id, worker in self._workers.running():
-            if id in (thread_id, worker.run_id, worker.dispatch_id) and worker.dispatch_id is not None:
-                return self._execution.cancel(worker.dispatch_id)
-        return False
+    async def _target(self, id: str) -> LiveRunTarget | None:
+        """Return the address of the run that has this dispatch, run or thread id and may be at work."""
+        row = await self._core.dispatches.load_dispatch(id)
+        if row is not None and row.status is RunDispatchStatus.CLAIMED:
+            return live_target(row)
+        run = await self._core.threads.load_run(id) or await self._core.threads.latest_run(id)
+        return live_target(run) if run is not None and run.status in _ACTIVE else None
 
     async def _is_released(self, dispatch: RunDispatch) -> bool:
         row = await self._core.dispatches.load_dispatch(dispatch.dispatch_id)
         still = row is not None and row.status is RunDispatchStatus.CLAIMED
         return not (still and row is not None and row.claim_token == dispatch.claim_token)
 
-    async def _deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
-        return await self._core.live.deliver(target, command) is LiveDeliveryOutcome.DELIVERED
+    async def _sent(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
+        """Hand a command to a run at work; False when none accepted it."""
+        live = self._core.live
+        return live is not None and await live.deliver(target, command) is LiveDeliveryOutcome.DELIVERED
 
-    async def _target(self, id: str) -> LiveRunTarget | None:
-        """Return the address of the run that has this dispatch, run or thread id and may be at work."""
-        row = await self._core.dispatches.load_dispatch(id)
-        if row is not None and row.status is RunDispatchStatus.CLAIMED:
-            return live_target_for_dispatch(row)
-        run: RunRecord | None = await self._core.threads.load_run(id)
-        run = run or await self._core.threads.latest_run(id)
-        return live_target_for_run(run) if run is not None and run.status in _ACTIVE else None
 
-    async def _tell_decision(
-        self, target: LiveRunTarget | None, id: str, call_id: str, resume: ToolCallResume, *, path: str
-    ) -> None:
-        if target is None or target.run_id is None:
-            _LOG.info("decision.of_unknown_run", id=id)
-            return
-        await self._journal.decision_received(target.thread_id, target.run_id, call_id, resume, path=path)
+def live_target(of: RunDispatch | RunRecord) -> LiveRunTarget:
+    """Return the address of a run, or of the run that a dispatch delivers."""
+    return LiveRunTarget(thread_id=of.thread_id, run_id=of.run_id, dispatch_id=of.dispatch_id)

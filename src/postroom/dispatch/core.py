@@ -1,110 +1,93 @@
-"""What every part of a mailbox works with: its ports, its settings, its clock, and nothing that decides."""
+"""What every part of a mailbox works with: its ports, its settings, its ids, and nothing that decides."""
 
-from collections.abc import Awaitable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable
 from random import Random
-from typing import Any, TypeVar
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.effects import RunEffects
-from postroom.contracts.events import EventStore
 from postroom.contracts.executor import RunDispatchExecutor
-from postroom.contracts.live import LiveChannels, LiveRunTarget
-from postroom.contracts.outbox import OutboxDraft, OutboxStore
-from postroom.contracts.run_stores import CommitCoordinator, DispatchStore, RunStores, ThreadStore, Wakeups
+from postroom.contracts.live import LiveChannels
+from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.run_stores import RunStores
 from postroom.contracts.runs import RunRecord
+from postroom.dispatch.capture import Capture
 from postroom.dispatch.config import MailboxConfig
-from postroom.dispatch.ids import Ids
-from postroom.dispatch.keyed_locks import KeyedLocks
 from postroom.dispatch.metrics import MailboxMetrics
+from postroom.dispatch.registry import Pinning
 
-T = TypeVar("T")
+Ids = Callable[[], str]
+"""Makes a new identifier of 36 characters."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSet:
-    """Stores put together by hand; only those of one place share transactions."""
-
-    clock: Clock
-    dispatches: DispatchStore
-    threads: ThreadStore
-    events: EventStore
-    outbox: OutboxStore
-    coordinator: CommitCoordinator
-    wakeups: Wakeups
-
-    @classmethod
-    def of(cls, stores: RunStores, **others: Any) -> "StoreSet":
-        """Return the parts of `stores` with some of them replaced."""
-        return cls(**{one.name: others.get(one.name, getattr(stores, one.name)) for one in fields(cls)})
+_TAIL_BITS = 74
+_LARGEST_STEP = 1 << 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
     """The ports and settings of one mailbox."""
 
-    executor: RunDispatchExecutor
-    stores: RunStores
-    consumer_id: str
-    config: MailboxConfig
-    timer: Timer
-    random: Random
-    new_id: Ids
-    metrics: MailboxMetrics
-    live: LiveChannels
-    effects: RunEffects | None = None
-    tasks: Tasks = field(default_factory=lambda: Tasks("mailbox"))
-    threads_being_read: KeyedLocks = field(default_factory=KeyedLocks)
-    """Held from look to write, so that those of this process do not make one another look again."""
-
-    @property
-    def clock(self) -> Clock:
-        """The clock that the stores go by."""
-        return self.stores.clock
-
-    @property
-    def dispatches(self) -> DispatchStore:
-        """The queue."""
-        return self.stores.dispatches
-
-    @property
-    def threads(self) -> ThreadStore:
-        """Threads, runs and messages."""
-        return self.stores.threads
-
-    @property
-    def one_transaction(self) -> bool:
-        """Whether a run and its dispatch can be written in one step."""
-        place = self.stores.coordinator.storage_identity
-        return place is not None and place == self.stores.dispatches.storage_identity
-
-    def now(self) -> int:
-        """Return the present instant."""
-        return self.stores.clock.now()
+    def __init__(  # noqa: PLR0913 - every port by name
+        self,
+        *,
+        executor: RunDispatchExecutor,
+        stores: RunStores,
+        consumer_id: str,
+        config: MailboxConfig,
+        timer: Timer,
+        random: Random,
+        new_id: Ids,
+        metrics: MailboxMetrics,
+        live: LiveChannels | None,
+        effects: RunEffects | None,
+    ) -> None:
+        self.executor = executor
+        self.stores = stores
+        self.store = stores.store
+        self.dispatches = stores.dispatches
+        self.threads = stores.threads
+        self.coordinator = stores.coordinator
+        self.consumer_id = consumer_id
+        self.config = config
+        self.timer = timer
+        self.random = random
+        self.new_id = new_id
+        self.now = stores.clock.now
+        self.metrics = metrics
+        self.observed = metrics.observed
+        self.live = live
+        self.pinning = Pinning(executor)
+        self.capture: Capture | None = None
+        """What keeps the executions' events, when something does."""
+        self.tasks = Tasks("mailbox")
+        self._effects = effects
 
     def effects_of(self, run: RunRecord) -> tuple[OutboxDraft, ...]:
         """Return what the end of a run causes in the world."""
-        return () if self.effects is None else tuple(self.effects.of(run))
+        return () if self._effects is None else tuple(self._effects.of(run))
 
     def effects_stored(self, run: RunRecord) -> None:
         """Say that what the end of a run causes is on disk."""
-        if self.effects is not None:
-            self.effects.stored(run)
-
-    async def observed(self, operation: str, work: Awaitable[T]) -> T:
-        """Await a store operation and record its time and result."""
-        return await self.metrics.observed(operation, work)
+        if self._effects is not None:
+            self._effects.stored(run)
 
 
-def live_target_for_dispatch(dispatch: RunDispatch) -> LiveRunTarget:
-    """Return the address of the run that this dispatch delivers."""
-    return LiveRunTarget(
-        thread_id=dispatch.thread_id, run_id=dispatch.run_id, dispatch_id=dispatch.dispatch_id
-    )
+def time_ordered_ids(clock: Clock, random: Random) -> Ids:
+    """Return a maker of version 7 UUIDs (RFC 9562): 48 bits of milliseconds, then 74 bits that only grow.
 
+    Identifiers sort by the time they were made. Within a millisecond, and while a clock that was set back
+    catches up, each is a random step above the last (method 2 of section 6.2).
+    """
+    last_at, last_tail = 0, 0
 
-def live_target_for_run(run: RunRecord) -> LiveRunTarget:
-    """Return the address of a run."""
-    return LiveRunTarget(thread_id=run.thread_id, run_id=run.run_id, dispatch_id=run.dispatch_id)
+    def make() -> str:
+        nonlocal last_at, last_tail
+        now = clock.now()
+        if now > last_at:
+            last_at, last_tail = now, random.getrandbits(_TAIL_BITS - 1)
+        else:
+            last_tail += random.randrange(1, _LARGEST_STEP)
+        bits = (last_at & (1 << 48) - 1) << 80 | 0x7 << 76 | (last_tail >> 62 & 0xFFF) << 64
+        digits = f"{bits | 0b10 << 62 | last_tail & (1 << 62) - 1:032x}"
+        return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+    return make

@@ -1,18 +1,19 @@
 """What people ask of the queue: why something waits, what was given up, and to have it tried again."""
 
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from postroom.contracts.activation import RunActivation, RunHints, RunMode
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE
 from postroom.contracts.runs import RunStatus
 from postroom.dispatch.core import Core
-from postroom.dispatch.dispatcher import Dispatcher
-from postroom.dispatch.submissions import MailboxDispatchStatus, MailboxSubmitResult, Submissions
+from postroom.dispatch.submission import MailboxDispatchStatus, MailboxSubmitResult, Submissions
+from postroom.dispatch.worker import Dispatcher
 
 _REPLAYS: Final = uuid.UUID("5b0f0cf6-6f0e-5f5e-9d0b-2f6a1c7f1d26")
 
@@ -78,7 +79,7 @@ class Inspection:
         )
 
     async def replay(self, dispatch_id: str) -> MailboxSubmitResult:
-        """Have a dead letter tried again as a new run on the same messages; it leaves the dead-letter queue.
+        """Have a dead letter tried again as a new run on the same messages, and remove it.
 
         It may be repeated when its end was not heard of: the new run's id is made of the dead letter's, so
         that there is one.
@@ -120,7 +121,7 @@ class Inspection:
         )
 
     async def discard(self, dispatch_id: str) -> RunDispatch:
-        """Take a dead letter out of the dead-letter queue for good; its run keeps the error.
+        """Remove a dead letter for good; its run keeps the error.
 
         Raises:
             UnknownDispatch: there is no such dispatch.

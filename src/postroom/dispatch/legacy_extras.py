@@ -1,12 +1,13 @@
 """The older stored form of a request's extras, read and written for those who still have such rows."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 
 from postroom.contracts.activation import AdapterKind, InferenceOverride, RunActivation, RunMode, RunOptions
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.messages import Json
+from postroom.contracts.records import replace
 from postroom.contracts.tools import ToolCallResume, ToolDescriptor
 
 

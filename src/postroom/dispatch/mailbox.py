@@ -1,7 +1,7 @@
 """The mailbox: accepts work for conversations and has it executed, one run a thread at a time, nothing lost.
 
-Read on in the order in which a submission travels: `submissions` accepts it, `preparation` writes the run,
-`dispatcher` claims it, `execution` brings it to its end; `recovery` and `maintenance` take up what was left.
+Read on in the order in which a submission travels: `submission` checks it, plans it and stores the run with
+its dispatch; `worker` claims and executes it; `completion` writes its end; `recovery` takes up what was left.
 """
 
 from collections.abc import Sequence
@@ -9,8 +9,6 @@ from datetime import timedelta
 from random import Random
 from types import TracebackType
 from typing import Self
-
-import structlog
 
 from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation, Strategy
@@ -26,27 +24,22 @@ from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, P
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.runs import RunRecord
-from postroom.contracts.signals import DispatchSignals
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.assembly import assemble
 from postroom.dispatch.capture import Capture, EventBuffer
-from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig, SignalConfig
-from postroom.dispatch.core import Core
-from postroom.dispatch.ids import time_ordered_ids
-from postroom.dispatch.inspection import Reason
-from postroom.dispatch.journal import Journal, ServerEventPublisher
-from postroom.dispatch.lifecycle import MailboxLifecycleHandle
+from postroom.dispatch.completion import Completion
+from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig
+from postroom.dispatch.control import Control
+from postroom.dispatch.core import Core, time_ordered_ids
+from postroom.dispatch.events import CheckpointRepair, ServerEventPublisher, ServerEvents
+from postroom.dispatch.inspection import Inspection, Reason
+from postroom.dispatch.limits import MailboxWorker, Workers
 from postroom.dispatch.metrics import MailboxMetrics
-from postroom.dispatch.no_live import NoLiveChannels
-from postroom.dispatch.outcome import DispatchAttempt
 from postroom.dispatch.planning import build_dispatch, reusable_waiting_run
-from postroom.dispatch.preparation import Prepared
-from postroom.dispatch.repair import CheckpointRepair
+from postroom.dispatch.recovery import Lifecycle, MailboxLifecycleHandle, Recovery, Rounds
+from postroom.dispatch.registry import Pinning
 from postroom.dispatch.sinks import EventStream
-from postroom.dispatch.submissions import MailboxSubmitResult
-from postroom.dispatch.workers import MailboxWorker
-
-_LOG = structlog.get_logger(__name__)
+from postroom.dispatch.submission import MailboxSubmitResult, Prepared, Submissions
+from postroom.dispatch.worker import DispatchAttempt, Dispatcher, Execution
 
 
 class Mailbox:
@@ -65,8 +58,6 @@ class Mailbox:
         consumer_id: str | None = None,
         config: MailboxConfig | None = None,
         live: LiveChannels | None = None,
-        signals: DispatchSignals | None = None,
-        signal_config: SignalConfig | None = None,
         publisher: ServerEventPublisher | None = None,
         origin: str = "server",
         timer: Timer | None = None,
@@ -96,11 +87,25 @@ class Mailbox:
             random=random,
             new_id=new_id,
             metrics=self.metrics,
-            live=live or NoLiveChannels(),
+            live=live,
             effects=effects,
         )
-        self._parts = assemble(core, Journal(publisher, origin, self.metrics), signals, signal_config)
-        self.workers = self._parts.workers
+        place = stores.coordinator.storage_identity
+        self.events = events = ServerEvents(publisher, origin, place=place, metrics=self.metrics)
+        self.workers = workers = Workers()
+        self._completion = completion = Completion(core, events)
+        self._control = control = Control(core, events, completion, workers)
+        self._dispatcher = dispatcher = Dispatcher(
+            core,
+            workers,
+            Execution(core, events, completion),
+            after_run=lambda thread_id: submissions.after_run(thread_id),
+        )
+        self._submissions = submissions = Submissions(core, events, completion, dispatcher, control)
+        self._recovery = Recovery(core, events, completion, dispatcher, submissions)
+        self._rounds = Rounds(core, completion, dispatcher, self._recovery)
+        self._inspection = Inspection(core, dispatcher, submissions)
+        self._lifecycle = Lifecycle(core, self._recovery, self._rounds, dispatcher)
 
     # Accepting work.
 
@@ -116,7 +121,7 @@ class Mailbox:
             DeliveryBlocked: a barrier stands before the message; nothing was written.
         """
         self._refuse_closed()
-        return await self._parts.foreground.submit(request, strategy=strategy)
+        return await self._submissions.submit(request, strategy=strategy)
 
     async def submit_background(
         self, request: RunActivation, *, strategy: Strategy = Strategy.QUEUE
@@ -130,7 +135,7 @@ class Mailbox:
             DedupeKeyInUse: an open dispatch of the thread has the key.
         """
         self._refuse_closed()
-        return await self._parts.submissions.submit_background(request, strategy=strategy)
+        return await self._submissions.submit_background(request, strategy=strategy)
 
     async def submit_live_then_queue(
         self, request: RunActivation, expected_run_id: str | None = None
@@ -140,13 +145,13 @@ class Mailbox:
         At least once: a lost acceptance leads to both.
         """
         self._refuse_closed()
-        return await self._parts.submissions.submit_live_then_queue(request, expected_run_id)
+        return await self._submissions.submit_live_then_queue(request, expected_run_id)
 
     # Reaching runs.
 
     async def cancel(self, id: str) -> bool:
         """Cancel what has this dispatch, run or thread id; False when there was nothing to cancel."""
-        return await self._parts.control.cancel(id)
+        return await self._control.cancel(id)
 
     async def cancel_waiting(self, run: RunRecord, *, reason: str | None = None) -> bool:
         """End a run that waits for a person, for this reason; False when it is not as it was seen any more.
@@ -154,23 +159,23 @@ class Mailbox:
         Raises:
             StoreError: it could not be written; it waits still.
         """
-        return await self._parts.control.cancel_waiting(run, reason)
+        return await self._completion.cancel_waiting(run, reason)
 
     async def interrupt(self, thread_id: str) -> Interrupt:
         """Supersede what a thread has queued and ask its active run to end, without waiting for it."""
-        return await self._parts.control.interrupt(thread_id)
+        return await self._control.interrupt(thread_id)
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
         """Hand a decision to a run at work in this process; False when none takes it."""
-        return self._parts.control.send_decision(id, tool_call_id, resume)
+        return self._control.send_decision(id, tool_call_id, resume)
 
     async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
         """Hand a decision to a run at work anywhere; False when none takes it: then submit it."""
-        return await self._parts.control.send_decision_live(id, tool_call_id, resume)
+        return await self._control.send_decision_live(id, tool_call_id, resume)
 
     def reconnect_sink(self, thread_id: str, stream: EventStream) -> bool:
         """Stream the events of the thread's run to another reader; False when none executes here."""
-        return self._parts.dispatcher.reconnect(thread_id, stream)
+        return self._dispatcher.reconnect(thread_id, stream)
 
     # What waits to be read.
 
@@ -182,7 +187,7 @@ class Mailbox:
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode | None = None
     ) -> tuple[PendingMessage, ...]:
         """Put messages where the thread's next run reads them; starts none."""
-        request = self._parts.submissions.checked(RunActivation.new(thread_id, messages), background=True)
+        request = self._submissions.checked(RunActivation.new(thread_id, messages), background=True)
         return await self._core.threads.append_pending(
             request.thread_id, request.messages, mode or DeliveryMode()
         )
@@ -200,7 +205,7 @@ class Mailbox:
             InvalidSubmission: as for `submit_background`; nothing was written.
         """
         self._refuse_closed()
-        return await self._parts.submissions.deliver(thread_id, messages, mode)
+        return await self._submissions.deliver(thread_id, messages, mode)
 
     async def edit_pending(
         self, thread_id: str, message: Message, *, expected_revision: int | None = None
@@ -253,11 +258,11 @@ class Mailbox:
         Raises:
             UnknownDispatch: there is none with this id.
         """
-        return await self._parts.inspection.why_not(dispatch_id)
+        return await self._inspection.why_not(dispatch_id)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
         """Return what was given up and waits for somebody, oldest first, behind the last one seen."""
-        return await self._parts.inspection.dead_letters(after=after)
+        return await self._inspection.dead_letters(after=after)
 
     async def replay_dead_letter(self, dispatch_id: str) -> MailboxSubmitResult:
         """Have a dead letter tried again as a new run on the same messages.
@@ -266,33 +271,33 @@ class Mailbox:
             UnknownDispatch, UnknownRun, IllegalTransition: there is no such dead letter.
         """
         self._refuse_closed()
-        return await self._parts.inspection.replay(dispatch_id)
+        return await self._inspection.replay(dispatch_id)
 
     async def discard_dead_letter(self, dispatch_id: str) -> RunDispatch:
-        """Take a dead letter out of the dead-letter queue for good.
+        """Remove a dead letter for good.
 
         Raises:
             UnknownDispatch, IllegalTransition: there is no such dead letter.
         """
-        return await self._parts.inspection.discard(dispatch_id)
+        return await self._inspection.discard(dispatch_id)
 
     # Its life.
 
     async def recover(self) -> int:
         """Take up all that a crash left behind; return how much that was."""
-        return await self._parts.recovery.recover()
+        return await self._recovery.recover()
 
     async def run_sweep(self) -> None:
         """Take back ended leases and tell runs how their dispatches ended."""
-        await self._parts.maintenance.sweep()
+        await self._rounds.sweep()
 
     async def run_gc(self) -> None:
         """Remove ended rows that have had their time, and idle workers."""
-        await self._parts.maintenance.collect_garbage()
+        await self._rounds.collect_garbage()
 
     async def poll(self) -> int:
         """Start what is due on any thread; return how many runs were started."""
-        return await self._parts.maintenance.poll()
+        return await self._rounds.poll()
 
     def start_lifecycle(self, config: MailboxLifecycleConfig | None = None) -> MailboxLifecycleHandle:
         """Start the rounds, recovery first, in the background; harmless when they are made already.
@@ -301,7 +306,7 @@ class Mailbox:
             LifecycleBusy: they are being started or stopped at this moment.
         """
         self._refuse_closed()
-        return self._parts.lifecycle.start(config or MailboxLifecycleConfig())
+        return self._lifecycle.start(config or MailboxLifecycleConfig())
 
     async def start_lifecycle_ready(
         self, config: MailboxLifecycleConfig | None = None
@@ -312,15 +317,15 @@ class Mailbox:
             StoreError: recovery failed as often as it was to be tried; nothing runs.
         """
         self._refuse_closed()
-        return await self._parts.lifecycle.start_ready(config or MailboxLifecycleConfig())
+        return await self._lifecycle.start_ready(config or MailboxLifecycleConfig())
 
     def lifecycle_is_running(self) -> bool:
         """Say whether the rounds are made."""
-        return self._parts.lifecycle.is_running
+        return self._lifecycle.is_running
 
     async def drain(self, grace: timedelta | None = None) -> None:
         """Claim nothing more, let runs end within the grace time, and give the others back uncounted."""
-        dispatcher = self._parts.dispatcher
+        dispatcher = self._dispatcher
         dispatcher.accepting = False
         grace_ms = milliseconds(self._core.config.drain_grace if grace is None else grace)
         if grace_ms:
@@ -328,14 +333,14 @@ class Mailbox:
             await dispatcher.idle()
             alarm.cancel()
         else:
-            self._parts.execution.leave()
+            self._dispatcher.leave()
             await dispatcher.idle()
 
     async def aclose(self, grace: timedelta | None = None) -> None:
         """Stop the rounds, drain and end; harmless when done twice. The stores are the caller's."""
         if self._core.tasks.closed:
             return
-        await self._parts.lifecycle.shutdown()
+        await self._lifecycle.shutdown()
         await self.drain(grace)
         await self._core.tasks.close()
 
@@ -361,7 +366,7 @@ class Mailbox:
         Raises:
             InvalidRecord: the scope is no name.
         """
-        self._parts.pinning.attach(registry, scope)
+        self._core.pinning = Pinning(self._core.executor, registry, scope)
         return self
 
     def with_runtime_event_capture(self, durability: RuntimeEventDurability, origin: str) -> Self:
@@ -372,7 +377,7 @@ class Mailbox:
             InvalidRecord: the origin is blank.
         """
         if durability is RuntimeEventDurability.DISABLED:
-            self._parts.execution.capture = None
+            self._core.capture = None
             return self
         executor = self._core.executor
         if not executor.has_commit_coordinator():
@@ -381,13 +386,13 @@ class Mailbox:
             raise InvalidSubmission("runtime event capture requires an executor with StagedCommitCoordinator")
         if not origin.strip():
             raise InvalidRecord("the origin of captured events must not be blank", value=origin)
-        self._parts.execution.capture = Capture(durability, origin)
+        self._core.capture = Capture(durability, origin)
         return self
 
     @property
     def runtime_event_capture(self) -> Capture | None:
         """What keeps the executions' events, when something does."""
-        return self._parts.execution.capture
+        return self._core.capture
 
     # The steps of a submission, for those who build on them.
 
@@ -397,7 +402,7 @@ class Mailbox:
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: the request does not fit.
         """
-        return await self._parts.preparation.prepare(request)
+        return await self._submissions.prepare(request)
 
     def build_dispatch(self, request: RunActivation) -> RunDispatch:
         """Return the dispatch of a prepared request, to be enqueued.
@@ -406,11 +411,11 @@ class Mailbox:
             InternalError: it was not prepared.
         """
         core = self._core
-        return build_dispatch(request, config=core.config, new_id=core.new_id(), now=core.now())
+        return build_dispatch(request, config=core.config, new_id=core.new_id, now=core.now())
 
     async def reusable_waiting_run_id(self, thread_id: str) -> str | None:
         """Return the run that new input to the thread would let go on."""
-        run = reusable_waiting_run(await self._parts.preparation.facts(thread_id))
+        run = reusable_waiting_run(await self._core.threads.submission_facts(thread_id))
         return None if run is None else run.run_id
 
     async def materialize_pinned_registry_set(self, resolution_id: str) -> RegistrySet | None:
@@ -419,7 +424,7 @@ class Mailbox:
         Raises:
             InternalError: the pin stands for nothing.
         """
-        return await self._parts.pinning.materialize(resolution_id)
+        return await self._core.pinning.materialize(resolution_id)
 
     def get_or_create_worker(self, thread_id: str) -> MailboxWorker:
         """Return the thread's worker in this process."""
@@ -427,57 +432,42 @@ class Mailbox:
 
     async def try_dispatch_next(self, thread_id: str) -> DispatchAttempt:
         """Claim and start the thread's next due dispatch, if it has a worker here and nothing is at work."""
-        return await self._parts.dispatcher.try_dispatch_next(thread_id)
+        return await self._dispatcher.try_dispatch_next(thread_id)
 
     async def recover_prepared_runs_missing_dispatch(self, queued_thread_ids: Sequence[str] = ()) -> int:
         """Give prepared runs without a dispatch one; threads named are looked at by somebody else."""
-        return await self._parts.recovery.dispatch_prepared_runs(queued_thread_ids)
+        return await self._recovery.dispatch_prepared_runs(queued_thread_ids)
 
     async def repair_thread_message_checkpoint_events(self) -> int:
         """Tell the event log of every run's input again; return how many messages that covers."""
-        return await self._parts.repair.repair_all()
-
-    @property
-    def journal(self) -> Journal:
-        """What tells the event log."""
-        return self._parts.journal
+        return await self._recovery.repair.repair_all()
 
     @property
     def checkpoint_repair(self) -> CheckpointRepair:
         """What repairs the event log."""
-        return self._parts.repair
+        return self._recovery.repair
 
     def wrap_dispatch_runtime_event_sink(
         self, inner: EventSink, dispatch: RunDispatch, buffer: EventBuffer, *, resumed: bool = False
     ) -> EventSink:
         """Return a sink that stages what is to be kept into `buffer`; `inner` when nothing is kept."""
-        capture = self._parts.execution.capture
+        capture = self._core.capture
         return inner if capture is None else capture.sink(inner, buffer, dispatch, resumed=resumed)
-
-    async def run_dispatch_signal_loop(self) -> None:
-        """Take dispatch signals until cancelled.
-
-        Raises:
-            InvalidSubmission: the mailbox was given no signals.
-        """
-        if self._parts.signal_loop is None:
-            raise InvalidSubmission("the mailbox was given no dispatch signals")
-        await self._parts.signal_loop.serve()
 
     async def gc_idle_workers(self) -> None:
         """Drop the workers of threads that have nothing open."""
-        await self._parts.maintenance.forget_idle_workers()
+        await self._rounds.forget_idle_workers()
 
     async def settled(self) -> None:
         """Return when nothing executes here; for tests and scripts without the rounds."""
-        await self._parts.dispatcher.idle()
+        await self._dispatcher.idle()
 
     async def _after(self, grace_ms: int) -> None:
         await self._core.timer.sleep(grace_ms)
-        self._parts.execution.leave()
+        self._dispatcher.leave()
 
     def _refuse_closed(self) -> None:
-        if self._core.tasks.closed or not self._parts.dispatcher.accepting:
+        if self._core.tasks.closed or not self._dispatcher.accepting:
             raise MailboxClosed("the mailbox takes nothing more: it is draining or closed")
 
 

@@ -50,11 +50,12 @@ class MailboxMetrics:
         self._runtime = seconds("mailbox_dispatch_runtime", "From started to ended.", "outcome")
         self._runs = count("runs", "Runs by how they ended.", "outcome")
         self._run_seconds = seconds("run_duration", "How long runs took.", "outcome")
-        self._signals = count("mailbox_dispatch_signal", "Dispatch signals.", "event")
         self._leases_lost = count("mailbox_leases_lost", "Leases lost while a run was at work.")
         self._abandoned = count("mailbox_runs_abandoned", "Executions that did not stop when told to.")
         for status in RunDispatchStatus:
             self._depth.labels(status.label).set(0)
+        self._counters: dict[tuple[str, str], Counter] = {}
+        self._timers: dict[tuple[str, str], Histogram] = {}
 
     async def observed(self, operation: str, work: Awaitable[T]) -> T:
         """Await a store operation and record its time and result."""
@@ -62,27 +63,30 @@ class MailboxMetrics:
         result = "error"
         try:
             answer = await work
-            result = "empty" if operation.startswith("claim") and answer is None else "ok"
-            if operation == "lease_renewal" and answer is False:
+            result = "empty" if answer is None and operation.startswith("claim") else "ok"
+            if answer is False and operation == "lease_renewal":
                 result = "lost"
             return answer
         finally:
-            self._operations.labels(operation, result).inc()
-            self._operation_seconds.labels(operation, result).observe(time.perf_counter() - began)
+            self.happened(operation, result)
+            timer = self._timers.get((operation, result))
+            if timer is None:
+                timer = self._operation_seconds.labels(operation, result)
+                self._timers[operation, result] = timer
+            timer.observe(time.perf_counter() - began)
 
     def happened(self, operation: str, result: str = "ok") -> None:
         """Record that something was done which is no single store operation."""
-        self._operations.labels(operation, result).inc()
+        counter = self._counters.get((operation, result))
+        if counter is None:  # to look a label up costs more than to count
+            counter = self._counters[operation, result] = self._operations.labels(operation, result)
+        counter.inc()
 
     def started(self, dispatch: RunDispatch, *, now: int) -> None:
         """Record how long a dispatch waited before it was started."""
-        since = {
-            "enqueue": dispatch.created_at,
-            "eligible": dispatch.available_at,
-            "claim": dispatch.claimed_at or now,
-        }
-        for name, instant in since.items():
-            self._to_start[name].observe(max(now - instant, 0) / 1000)
+        self._to_start["enqueue"].observe(max(now - dispatch.created_at, 0) / 1000)
+        self._to_start["eligible"].observe(max(now - dispatch.available_at, 0) / 1000)
+        self._to_start["claim"].observe(max(now - (dispatch.claimed_at or now), 0) / 1000)
 
     def ended(self, outcome: str, *, dispatch: RunDispatch, started_at: int, now: int) -> None:
         """Record how an execution ended."""
@@ -94,10 +98,6 @@ class MailboxMetrics:
     def run_ended(self, outcome: str) -> None:
         """Record the end of a run that was not executing."""
         self._runs.labels(outcome).inc()
-
-    def signal(self, event: str, count: int = 1) -> None:
-        """Record what became of signals: pulled, ack, nack, delayed_nack, redelivery."""
-        self._signals.labels(event).inc(count)
 
     def lease_lost(self) -> None:
         """Record a lease lost while the run was at work."""

@@ -1,33 +1,50 @@
-"""Closes what a crash left open. What it costs grows with open work, never with history.
+"""Takes up what was left, and makes the rounds: due work, ended leases, rows that have had their time.
+
+Recovery closes what a crash left open; what it costs grows with open work, never with history:
 
 1. expired leases are taken back             4. threads with queued work are looked at
 2. runs are told how their dispatches ended  5. prepared runs without a dispatch get one
 3. the event log is told of open runs        6. runs that waited for their own tasks are woken
                                              7. what was meant for a run that has ended goes to a new one
+
+    stopped ──▶ starting (recovery) ──▶ running (rounds) ──▶ stopping ──▶ stopped
 """
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import timedelta
+from typing import Any
 
 import structlog
 
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
-from postroom.contracts.errors import DuplicateRecord, PostroomError, RunNotOpen, StaleClaim
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
+from postroom.contracts.errors import DuplicateRecord, LifecycleBusy, PostroomError, RunNotOpen, StaleClaim
 from postroom.contracts.messages import TASKS_UPDATED, Message
-from postroom.contracts.run_stores import MAX_PAGE, RunQuery
+from postroom.contracts.run_stores import MAX_PAGE, RunQuery, thread_lock
 from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.dispatch.config import RECLAIM_PAGE
+from postroom.contracts.transactions import Transaction
+from postroom.dispatch.completion import Completion
+from postroom.dispatch.config import RECLAIM_PAGE, MailboxLifecycleConfig
 from postroom.dispatch.core import Core
-from postroom.dispatch.dispatcher import Dispatcher
-from postroom.dispatch.journal import Journal
-from postroom.dispatch.outcome import DispatchAttempt
-from postroom.dispatch.repair import CheckpointRepair
-from postroom.dispatch.run_ends import RunEnds
-from postroom.dispatch.submissions import Submissions
+from postroom.dispatch.events import CheckpointRepair, ServerEvents
+from postroom.dispatch.submission import Submissions
+from postroom.dispatch.worker import DispatchAttempt, Dispatcher
 
 _LOG = structlog.get_logger(__name__)
 OWNER_GONE = "the process that executed it is gone"
+CLAIM_ERROR_BASE_MS = 500
+CLAIM_ERROR_MOST_MS = 30_000
+_MOST_DOUBLINGS = 16
+_MOST_DUE = 1_000
 _OPEN_RUNS = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
+
+
+def claim_error_pause_ms(failures: int | None) -> int:
+    """Return after how long due work is looked at again whose claim has failed so often in a row."""
+    doublings = min(max((failures or 1) - 1, 0), _MOST_DOUBLINGS)
+    return min(CLAIM_ERROR_BASE_MS << doublings, CLAIM_ERROR_MOST_MS)
 
 
 class Recovery:
@@ -36,18 +53,17 @@ class Recovery:
     def __init__(
         self,
         core: Core,
-        journal: Journal,
-        ends: RunEnds,
+        events: ServerEvents,
+        completion: Completion,
         dispatcher: Dispatcher,
         submissions: Submissions,
-        repair: CheckpointRepair,
     ) -> None:
         self._core = core
-        self._journal = journal
-        self._ends = ends
+        self._events = events
+        self._completion = completion
         self._dispatcher = dispatcher
         self._submissions = submissions
-        self._repair = repair
+        self.repair = CheckpointRepair(events, core.threads)
 
     async def recover(self) -> int:
         """Take up all that was left behind; return how many dispatches, runs and threads that were.
@@ -58,48 +74,42 @@ class Recovery:
         if self._core.config.is_alone:
             await self._take_over()
         taken_up = len(await self.reclaim())
-        await self._ends.tell_all()
-        if self._journal.is_on:
-            await self._repair.repair_all(_OPEN_RUNS)
+        await self._completion.reconcile_all()
+        if self._events.is_on:
+            await self.repair.repair_all(_OPEN_RUNS)
         queued = await self._queued_threads()
         await self.look_at(queued)
         taken_up += await self.dispatch_prepared_runs(queued)
         taken_up += await self._wake_waiting_runs(set(queued))
         return taken_up + await self.take_up_left_over()
 
-    async def _take_over(self) -> None:
-        """Take back what processes hold that are gone; an attempt counts, as when a lease ends."""
-        after: tuple[int, str] | None = None
-        while rows := await self._core.dispatches.list_by_status(RunDispatchStatus.CLAIMED, after=after):
-            after = (rows[-1].updated_at, rows[-1].dispatch_id)
-            for row in rows:
-                if row.claimed_by != self._core.consumer_id:
-                    await self._taken_back(row)
-
-    async def _taken_back(self, row: RunDispatch) -> None:
-        try:
-            given_up = await self._core.dispatches.nack(row.claim_proof, error=OWNER_GONE)
-        except StaleClaim:
-            return  # it was superseded, and is that now
-        await self._journal.dispatch_happened("RunRescheduled", given_up, reason="owner_gone")
-
     async def reclaim(self) -> list[RunDispatch]:
         """Take back expired leases, tell of them and of the runs that are thereby given up."""
-        reclaimed: list[RunDispatch] = []
-        while rows := await self._core.observed(
-            "reclaim", self._core.dispatches.reclaim_expired_leases(limit=RECLAIM_PAGE)
-        ):
-            reclaimed += rows
-            for row in rows:
+        core, reclaimed = self._core, list[RunDispatch]()
+        while overdue := await core.store.read(lambda tx: tx.runs.dispatches.overdue(RECLAIM_PAGE)):
+            for expired in overdue:
+                row = await core.observed("reclaim", self._reclaimed(expired))
+                if row is None:
+                    continue
+                reclaimed.append(row)
                 if row.status is RunDispatchStatus.QUEUED:
-                    await self._journal.dispatch_happened(
+                    await self._events.dispatch_happened(
                         "RunRescheduled", row, reason="expired_lease_reclaimed"
                     )
-                else:
-                    await self._ends.tell(row)
-            if len(rows) < RECLAIM_PAGE:
+            if len(overdue) < RECLAIM_PAGE:
                 break
         return reclaimed
+
+    async def _reclaimed(self, expired: RunDispatch) -> RunDispatch | None:
+        """Take back one lease; a run that is thereby given up ends in the same step."""
+
+        def reclaim(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
+            tx.lock(thread_lock(expired.thread_id))
+            row = tx.runs.dispatches.reclaim(expired.dispatch_id)
+            return None if row is None else self._completion.ended_in(tx, row)
+
+        done = await self._core.store.write(reclaim, key=expired.thread_id)
+        return None if done is None else self._completion.told(*done)
 
     async def look_at(self, thread_ids: Sequence[str]) -> int:
         """Start what is due on these threads, as far as there are slots; return how many were started."""
@@ -118,6 +128,30 @@ class Recovery:
             enqueued += await self._enqueue_for(run)
         await self.look_at(sorted({run.thread_id for run in missing} - set(queued_threads)))
         return enqueued
+
+    async def take_up_left_over(self) -> int:
+        """Give what was meant for runs that have ended to new ones; return how many that started."""
+        taken_up, after = 0, ""
+        while page := await self._core.threads.threads_with_pending(after=after):
+            for thread_id in page:
+                self._core.metrics.happened("orphaned_pending_thread", "detected")
+                taken_up += await self._submissions.take_up_left_over(thread_id) is not None
+            after = page[-1]
+        return taken_up
+
+    async def _take_over(self) -> None:
+        """Take back what processes hold that are gone; an attempt counts, as when a lease ends."""
+        after: tuple[int, str] | None = None
+        while rows := await self._core.dispatches.list_by_status(RunDispatchStatus.CLAIMED, after=after):
+            after = (rows[-1].updated_at, rows[-1].dispatch_id)
+            for row in rows:
+                if row.claimed_by == self._core.consumer_id:
+                    continue
+                try:
+                    given_up = await self._core.dispatches.nack(row.claim_proof, error=OWNER_GONE)
+                except StaleClaim:
+                    continue  # it was superseded, and is that now
+                await self._events.dispatch_happened("RunRescheduled", given_up, reason="owner_gone")
 
     async def _queued_threads(self) -> list[str]:
         found: list[str] = []
@@ -163,7 +197,7 @@ class Recovery:
             queued = await self._core.observed("enqueue", self._core.dispatches.enqueue(dispatch))
         except (DuplicateRecord, RunNotOpen):
             return 0  # another instance was faster
-        await self._journal.dispatch_happened("RunQueued", queued)
+        await self._events.dispatch_happened("RunQueued", queued)
         return 1
 
     async def _wake_waiting_runs(self, queued_threads: set[str]) -> int:
@@ -171,9 +205,7 @@ class Recovery:
         for run in await self._open_runs():
             if not run.is_background_task_waiting or run.thread_id in queued_threads:
                 continue
-            if await self._core.dispatches.list_dispatches(
-                run.thread_id, (RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED), limit=1
-            ):
+            if await self._core.dispatches.list_dispatches(run.thread_id, OPEN, limit=1):
                 continue
             wake = RunActivation.new(
                 run.thread_id,
@@ -189,12 +221,227 @@ class Recovery:
             woken += 1
         return woken
 
-    async def take_up_left_over(self) -> int:
-        """Give what was meant for runs that have ended to new ones; return how many that started."""
-        taken_up, after = 0, ""
-        while page := await self._core.threads.threads_with_pending(after=after):
-            for thread_id in page:
-                self._core.metrics.happened("orphaned_pending_thread", "detected")
-                taken_up += await self._submissions.take_up_left_over(thread_id) is not None
-            after = page[-1]
-        return taken_up
+
+class Rounds:
+    """What is done again and again, each once."""
+
+    def __init__(
+        self, core: Core, completion: Completion, dispatcher: Dispatcher, recovery: Recovery
+    ) -> None:
+        self._core = core
+        self._completion = completion
+        self._dispatcher = dispatcher
+        self._recovery = recovery
+        self._is_held_up = False
+        """Whether what was due could not be started: to ask again at once would not help."""
+
+    async def poll(self) -> int:
+        """Start what is due on any thread, as far as there are slots; return how many were started."""
+        slots = self._dispatcher.slots
+        if not slots.free or not self._dispatcher.accepting:
+            return 0
+        # Those that stand in the line are due as well, and must not hide the others.
+        limit = min(slots.free + len(slots), _MOST_DUE)
+        due = await self._core.dispatches.due_thread_ids(limit=limit)
+        started = await self._recovery.look_at(due)
+        self._is_held_up = bool(due) and not started
+        return started
+
+    async def until_due(self) -> None:
+        """Return when something may be started: a slot is free again, a hint came, or an instant did."""
+        if not self._dispatcher.slots.free:
+            await self._dispatcher.slots.freed()
+            return
+        core = self._core
+        pause = milliseconds(core.config.poll_interval)
+        due_at = await core.dispatches.next_due_at()
+        if self._is_held_up:
+            failures = self._dispatcher.failed_claims
+            pause = max(pause, claim_error_pause_ms(failures)) if failures else pause
+        elif due_at is not None:
+            pause = min(max(due_at - core.now(), 1), pause)
+        await core.stores.wakeups.wait(pause)
+
+    async def sweep(self) -> None:
+        """Take back ended leases, tell runs how their dispatches ended, repair what could not be told.
+
+        What fails is logged; the next round tries again.
+        """
+        try:
+            reclaimed = await self._recovery.reclaim()
+            await self._completion.reconcile_all()
+            await self._recovery.repair.drain()
+            await self._recovery.take_up_left_over()
+            await self._dispatcher.forget_ended_readers()
+            self._core.metrics.show_depths(await self._core.dispatches.count_by_status())
+            await self._recovery.look_at(sorted({row.thread_id for row in reclaimed}))
+        except PostroomError as error:
+            _LOG.warning("mailbox.sweep_failed", reason=error.describe())
+
+    async def collect_garbage(self) -> None:
+        """Remove ended rows that have had their time, and workers that have nothing to do."""
+        now, config, dispatches = self._core.now(), self._core.config, self._core.dispatches
+        purge = dispatches.purge_terminal(
+            older_than=now - milliseconds(config.gc_ttl),
+            dead_letters_older_than=now - milliseconds(config.dead_letter_ttl),
+        )
+        try:
+            purged = await self._core.observed("purge_terminal", purge)
+            if purged:
+                _LOG.info("mailbox.purged", dispatches=purged)
+        except PostroomError as error:
+            _LOG.warning("mailbox.purge_failed", reason=error.describe())
+        await self.forget_idle_workers()
+
+    async def forget_idle_workers(self) -> None:
+        """Drop the workers of threads that have nothing open; one that cannot be looked up stays."""
+        for thread_id in self._dispatcher.workers.idle_threads():
+            try:
+                open_rows = await self._core.dispatches.list_dispatches(thread_id, OPEN, limit=1)
+            except PostroomError as error:
+                _LOG.info("worker.kept", thread_id=thread_id, reason=error.describe())
+                continue
+            if not open_rows:
+                self._dispatcher.workers.forget(thread_id)
+
+
+class Lifecycle:
+    """The background work of one mailbox: recovery first, then the rounds."""
+
+    def __init__(self, core: Core, recovery: Recovery, rounds: Rounds, dispatcher: Dispatcher) -> None:
+        self._core = core
+        self._recovery = recovery
+        self._rounds = rounds
+        self._dispatcher = dispatcher
+        self._transition = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopping = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the rounds are made."""
+        return bool(self._tasks)
+
+    def start(self, config: MailboxLifecycleConfig) -> "MailboxLifecycleHandle":
+        """Start in the background, recovery first; harmless when it runs already.
+
+        Raises:
+            LifecycleBusy: it is being started or stopped at this moment.
+        """
+        if self._stopping or (not self._tasks and self._transition.locked()):
+            raise LifecycleBusy("mailbox lifecycle transition is already running")
+        if not self._tasks:
+            self._begin(config, recover=True)
+        return MailboxLifecycleHandle(self)
+
+    async def start_ready(self, config: MailboxLifecycleConfig) -> "MailboxLifecycleHandle":
+        """Recover, then start; return when both are done. Harmless when it runs already.
+
+        Raises:
+            StoreError: recovery failed as often as it was to be tried; nothing runs.
+        """
+        async with self._transition:
+            if not self._tasks:
+                await self._recovered(config)
+                self._begin(config, recover=False)
+        return MailboxLifecycleHandle(self)
+
+    async def shutdown(self) -> None:
+        """Stop; when it returns no round is being made and no callback is called any more."""
+        async with self._transition:
+            self._stopping = True
+            tasks = set(self._tasks)
+            try:
+                self.abort()
+                if tasks:
+                    await asyncio.wait(tasks)
+            finally:
+                self._stopping = False
+
+    def abort(self) -> None:
+        """Stop without waiting."""
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
+        self._dispatcher.is_polled = False
+
+    def _begin(self, config: MailboxLifecycleConfig, *, recover: bool) -> None:
+        settings, rounds = self._core.config, self._rounds
+        self._dispatcher.is_polled = True
+
+        async def collect() -> None:
+            await rounds.collect_garbage()
+            if config.maintenance_callback is not None:
+                config.maintenance_callback()
+
+        serve: dict[str, Callable[[], Awaitable[None]]] = {
+            "poll": self._poll,
+            "sweep": lambda: self._again(settings.sweep_interval, rounds.sweep),
+            "garbage": lambda: self._again(settings.gc_interval, collect),
+        }
+        if recover:
+            serve["recovery"] = lambda: self._recovered_or_logged(config)
+        for name, work in serve.items():
+            self._tasks.add(self._core.tasks.start(self._kept_up(name, work), name=name))
+
+    async def _kept_up(self, name: str, serve: Callable[[], Awaitable[None]]) -> None:
+        """Serve; after a failure that nobody foresaw, again: one bad round must not be the last."""
+        while True:
+            try:
+                return await serve()
+            except Exception:
+                _LOG.exception("mailbox.round_failed", round=name)
+            await self._core.timer.sleep(milliseconds(self._core.config.poll_interval))
+
+    async def _poll(self) -> None:
+        """Start what is due, as soon as it is; a store that is out of order is asked again later."""
+        while True:
+            try:
+                if not await self._rounds.poll():
+                    await self._rounds.until_due()
+                else:
+                    await asyncio.sleep(0)
+            except PostroomError as error:
+                _LOG.warning("mailbox.poll_failed", reason=error.describe())
+                await self._core.timer.sleep(milliseconds(self._core.config.poll_interval))
+
+    async def _again(self, interval: timedelta, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await self._core.timer.sleep(milliseconds(interval))
+            await work()
+
+    async def _recovered(self, config: MailboxLifecycleConfig) -> None:
+        recovery = config.startup_recovery
+        await self._core.timer.sleep(milliseconds(config.startup_delay))
+        for attempt in range(1, recovery.max_attempts + 1):
+            try:
+                taken_up = await self._recovery.recover()
+            except PostroomError as error:
+                _LOG.warning("mailbox.recovery_failed", attempt=attempt, reason=error.describe())
+                if attempt == recovery.max_attempts:
+                    raise
+                await self._core.timer.sleep(milliseconds(recovery.retry_delay))
+            else:
+                if taken_up:
+                    _LOG.info("mailbox.recovered", taken_up=taken_up)
+                return
+
+    async def _recovered_or_logged(self, config: MailboxLifecycleConfig) -> None:
+        try:
+            await self._recovered(config)
+        except PostroomError as error:
+            _LOG.error("mailbox.not_recovered", reason=error.describe())
+
+
+class MailboxLifecycleHandle:
+    """A hold on the lifecycle. Letting go of it stops nothing."""
+
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self._lifecycle = lifecycle
+        self.abort = lifecycle.abort
+        self.shutdown = lifecycle.shutdown
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the rounds are made."""
+        return self._lifecycle.is_running

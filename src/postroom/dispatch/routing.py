@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
@@ -11,9 +10,10 @@ from postroom.contracts.errors import AgentNotFound
 from postroom.contracts.executor import AgentRunResult, ResolvedRunPlan, RunDispatchExecutor
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.output_log import OutputLog
+from postroom.dispatch.sinks import OutputLog
 
 
 class SeveralExecutors(RunDispatchExecutor):

@@ -46,6 +46,7 @@ class CheckingEngine(Engine):
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._clock = _HeldClock(engine.clock)
 
     @property
     @override
@@ -55,7 +56,7 @@ class CheckingEngine(Engine):
     @property
     @override
     def clock(self) -> Clock:
-        return self.engine.clock
+        return self._clock
 
     @override
     async def read(self, look: Callable[[SqlTransaction], T]) -> T:
@@ -69,7 +70,11 @@ class CheckingEngine(Engine):
         key: str = "",
         committed: Callable[[], None] | None = None,
     ) -> T:
-        return await self.engine.write(lambda sql: _run_twice(change, sql), key=key, committed=committed)
+        def twice(sql: SqlTransaction) -> T:
+            with self._clock.held():
+                return _run_twice(change, sql)
+
+        return await self.engine.write(twice, key=key, committed=committed)
 
     @override
     async def settle(self) -> None:
@@ -94,6 +99,28 @@ class CheckingEngine(Engine):
     @override
     def close(self) -> None:
         self.engine.close()
+
+
+class _HeldClock:
+    """A clock that stands still while a thread runs a change twice: both runs have one instant."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._of_thread = threading.local()
+
+    def now(self) -> int:
+        """Return the instant at which this thread holds the clock, or the present one."""
+        held: int | None = getattr(self._of_thread, "instant", None)
+        return self._clock.now() if held is None else held
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the clock for this thread."""
+        self._of_thread.instant = self._clock.now()
+        try:
+            yield
+        finally:
+            self._of_thread.instant = None
 
 
 def _run_twice(change: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:

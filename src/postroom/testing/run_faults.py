@@ -5,17 +5,19 @@ its end, and where there is no plan, every call goes through.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import PostroomError, StoreUnavailable
+from postroom.contracts.errors import PostroomError, StaleClaim, StoreUnavailable
 from postroom.contracts.events import EventStore
 from postroom.contracts.outbox import OutboxStore
 from postroom.contracts.run_stores import CommitCoordinator, DispatchStore, RunStores, ThreadStore, Wakeups
+from postroom.contracts.transactions import Store, Transaction
 
 P = TypeVar("P")
+T = TypeVar("T")
 
 Plans = Mapping[str, Iterable[bool]]
 
@@ -95,6 +97,7 @@ def _next(plans: dict[str, Iterator[bool]], name: str) -> bool:
 class RunStoresOf:
     """Run stores put together from parts, some of which may fail on purpose."""
 
+    store: Store
     clock: Clock
     dispatches: DispatchStore
     threads: ThreadStore
@@ -104,7 +107,7 @@ class RunStoresOf:
     wakeups: Wakeups
 
 
-def with_parts(
+def with_parts(  # noqa: PLR0913 - the parts by name
     stores: RunStores,
     *,
     dispatches: DispatchStore | None = None,
@@ -112,14 +115,67 @@ def with_parts(
     events: EventStore | None = None,
     outbox: OutboxStore | None = None,
     coordinator: CommitCoordinator | None = None,
+    wakeups: Wakeups | None = None,
+    store: Store | None = None,
 ) -> RunStores:
     """Return the same stores with these parts in place of their own."""
     return RunStoresOf(
+        store=store or stores.store,
         clock=stores.clock,
         dispatches=dispatches or stores.dispatches,
         threads=threads or stores.threads,
         events=events or stores.events,
         outbox=outbox or stores.outbox,
         coordinator=coordinator or stores.coordinator,
-        wakeups=stores.wakeups,
+        wakeups=wakeups or stores.wakeups,
     )
+
+
+class FailingChanges:
+    """A store whose changes fail as planned, by name: they are refused, or their answer is lost."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        before: Plans | None = None,
+        after: Plans | None = None,
+        counts: Counter[str] | None = None,
+        begins: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
+        """Plan failures as `failing` does; `begins` is awaited with the name of each change before it."""
+        self._store = store
+        self._before = {name: iter(plan) for name, plan in (before or {}).items()}
+        self._after = {name: iter(plan) for name, plan in (after or {}).items()}
+        self._counts = Counter[str]() if counts is None else counts
+        self._begins = begins
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
+        """Run a change, unless it is its turn to fail."""
+        name = change.__name__
+        self._counts[name] += 1
+        refuses, loses = _next(self._before, name), _next(self._after, name)
+        if self._begins is not None:
+            await self._begins(name)
+        if refuses:
+            raise injected(name)
+        answer = await self._store.write(change, key=key)
+        if loses:
+            raise injected(name)
+        return answer
+
+
+def failing_changes(
+    stores: RunStores,
+    *,
+    before: Plans | None = None,
+    after: Plans | None = None,
+    counts: Counter[str] | None = None,
+    begins: Callable[[str], Awaitable[None]] | None = None,
+) -> RunStores:
+    """Return the same stores with changes of the mailbox that fail as planned, by name."""
+    failing_store = FailingChanges(stores.store, before=before, after=after, counts=counts, begins=begins)
+    return with_parts(stores, store=cast("Store", failing_store))

@@ -1,6 +1,6 @@
 """Steps of threads: all that is needed is asked at once, then decided, then written."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
@@ -11,6 +11,7 @@ from postroom.contracts.errors import (
     VersionConflict,
 )
 from postroom.contracts.messages import Message, refuse_broken_delta
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import Thread
 from postroom.stores.codec import encode

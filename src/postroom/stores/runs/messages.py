@@ -4,7 +4,6 @@ Positions of what waits are counted among what is there. What changes a thread's
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from typing_extensions import override
@@ -24,6 +23,7 @@ from postroom.contracts.messages import (
     PendingVersion,
     refuse_broken_delta,
 )
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MessageQuery
 from postroom.contracts.run_tables import MessageTables
 from postroom.stores.codec import encode

@@ -1,7 +1,7 @@
 """The outbox over an open transaction; who claims, answers or revives holds the lock of the effect's line."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from secrets import token_hex
 from typing import Any, Self
 from uuid import uuid4
@@ -11,6 +11,7 @@ from typing_extensions import override
 from postroom.contracts import run_tables
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import NackOutcome, OutboxDraft, OutboxMessage, OutboxStatus, line_lock
+from postroom.contracts.records import replace
 from postroom.stores.codec import decode_json, encode
 from postroom.stores.runs import rows
 from postroom.stores.runs.asking import Found, Looks, asked

@@ -549,6 +549,7 @@ class SqlRunStores(_Port):
 
     def __init__(self, store: Store) -> None:
         super().__init__(store)
+        self.store = store
         self.clock = store.clock
         self.dispatches = SqlDispatchStore(store)
         self.threads = SqlThreadStore(store)

@@ -1,7 +1,6 @@
 """Threads, runs, what executors keep and what was spent, over an open transaction."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Final, Literal
 
 from typing_extensions import override
@@ -9,6 +8,7 @@ from typing_extensions import override
 from postroom.contracts.budgets import Spending
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
 from postroom.contracts.messages import Json
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, SubmissionFacts, ThreadQuery
 from postroom.contracts.run_tables import ThreadTables
 from postroom.contracts.runs import RunRecord, RunStatus, Thread

@@ -2,12 +2,12 @@
 
 import re
 from collections import defaultdict
-from dataclasses import replace
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import InternalError, ResolveFailed
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.messages import Json
+from postroom.contracts.records import replace
 from postroom.contracts.registry import (
     PinnedRegistryManifest,
     RegistrySet,
@@ -21,19 +21,20 @@ _PUBLICATION = re.compile(r"[0-9]{1,18}")
 class Pinning:
     """Chooses a run's pin when it is prepared, and the registry it stands for when it is executed."""
 
-    def __init__(self, executor: RunDispatchExecutor) -> None:
-        self._executor = executor
-        self._registry: VersionedRegistryStore | None = None
-        self._scope = ""
-
-    def attach(self, registry: VersionedRegistryStore, scope: str) -> None:
-        """Pin runs to publications of this registry from now on.
+    def __init__(
+        self,
+        executor: RunDispatchExecutor,
+        registry: VersionedRegistryStore | None = None,
+        scope: str = "",
+    ) -> None:
+        """Pin runs to publications of this registry, where there is one.
 
         Raises:
             InvalidRecord: the scope is no name.
         """
-        self._scope = checked_scope(scope)
+        self._executor = executor
         self._registry = registry
+        self._scope = scope if registry is None else checked_scope(scope)
 
     async def pin(self, request: RunActivation, *, run_id: str) -> str:
         """Return what a new run is pinned to: as asked, else the latest publication, else its own id.

@@ -1,0 +1,593 @@
+"""What is written when a run begins and when it ends, and what an end means for its dispatch.
+
+    begins ─▶ executed ─┬─▶ result: messages, run, acknowledgement and effects in one commit
+                        ├─▶ fails, may pass: back with a delay
+                        └─▶ fails for good: dead letter, and the run ends with the error
+
+An end that no execution wrote (cancelled, superseded, given up) ends the run as well.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import TypeVar
+
+import structlog
+
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.agent_events import EventSink, RunFinish, RunRetrying
+from postroom.contracts.budgets import Spending
+from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchResult, RunDispatchStatus
+from postroom.contracts.errors import (
+    IllegalTransition,
+    InvalidResume,
+    PhaseError,
+    PostroomError,
+    RunFailure,
+    StaleClaim,
+    StoreError,
+    VersionConflict,
+)
+from postroom.contracts.events import CanonicalEventDraft
+from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.messages import Message, MessageMetadata, storable
+from postroom.contracts.records import replace
+from postroom.contracts.run_stores import ClaimRequest, ThreadCommit, thread_lock
+from postroom.contracts.runs import (
+    RunRecord,
+    RunStatus,
+    RunWaitingState,
+    TerminationKind,
+    TerminationReason,
+    WaitingReason,
+)
+from postroom.contracts.transactions import Transaction
+from postroom.dispatch.capture import CapturingSink, RunCoordinator
+from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
+from postroom.dispatch.core import Core
+from postroom.dispatch.events import ServerEvents
+from postroom.dispatch.sinks import SuspensionAwareSink
+
+T = TypeVar("T")
+_LOG = structlog.get_logger(__name__)
+_MOST_DOUBLINGS = 6
+EndedRuns = list[tuple[RunDispatch, RunRecord | None]]
+"""Dispatches that have ended unacked, each with its run as it has ended with them."""
+_RECONCILIATIONS = {
+    RunDispatchStatus.CANCELLED: ("mark_run_cancelled", "cancelled"),
+    RunDispatchStatus.SUPERSEDED: ("mark_run_superseded", "superseded"),
+    RunDispatchStatus.DEAD_LETTER: ("mark_run_dead_letter", "dead_letter"),
+}
+
+
+class OutcomeKind(StrEnum):
+    """How the queue goes on."""
+
+    COMPLETED = "completed"
+    TRANSIENT_ERROR = "transient_error"
+    PERMANENT_ERROR = "permanent_error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailboxRunOutcome:
+    """An end, with the error's text and how long the other side asked to be left alone."""
+
+    kind: OutcomeKind
+    error: str = ""
+    retry_after_ms: int | None = None
+
+    @property
+    def metric_label(self) -> str:
+        """The word for it in metrics."""
+        return self.kind.value
+
+
+COMPLETED = MailboxRunOutcome(kind=OutcomeKind.COMPLETED)
+
+
+def classify(ended: AgentRunResult | BaseException) -> MailboxRunOutcome:
+    """Say what an execution's end means.
+
+    A result of any termination is consumed. One of our failures says by `retryable` whether it is tried
+    again; a phase that failed on its own state, and a resume of nothing, leave nothing to try. A store's
+    failure, and everything that says nothing, is tried again, as often as the dispatch allows.
+    """
+    if isinstance(ended, AgentRunResult | PhaseError | InvalidResume):
+        return COMPLETED
+    text = ended.describe() if isinstance(ended, PostroomError) else f"{type(ended).__name__}: {ended}"
+    permanent = isinstance(ended, PostroomError) and not (ended.retryable or isinstance(ended, StoreError))
+    return MailboxRunOutcome(
+        kind=OutcomeKind.PERMANENT_ERROR if permanent else OutcomeKind.TRANSIENT_ERROR,
+        error=storable(text),
+        retry_after_ms=ended.retry_after_ms if isinstance(ended, RunFailure) else None,
+    )
+
+
+def backoff_ms(config: MailboxConfig, attempt: int) -> int:
+    """Return the longest delay before attempt number `attempt + 1`: doubled each time, up to the cap."""
+    doublings = min(max(attempt - 1, 0), _MOST_DOUBLINGS)
+    return min(config.default_retry_delay_ms << doublings, config.max_retry_delay_ms)
+
+
+def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry_after_ms: int | None) -> int:
+    """Return the delay after failure number `attempt`: anywhere up to the backoff, never before asked.
+
+    Full jitter spreads those who failed together
+    (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
+    """
+    return max(random.randint(0, backoff_ms(config, attempt)), retry_after_ms or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claimed:
+    """A dispatch that is ours, with its run and what it was given to read as they are in that step."""
+
+    dispatch: RunDispatch
+    instance_id: str
+    run: RunRecord | None = None
+    messages: tuple[Message, ...] = ()
+    has_begun: bool = False
+    """Whether its execution began in the step that claimed it: nothing of it is to be looked up."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One execution: what it is of, and what it writes and tells with."""
+
+    dispatch: RunDispatch
+    run: RunRecord
+    activation: RunActivation
+    instance_id: str
+    watched: SuspensionAwareSink
+    sink: EventSink
+    """What the executor tells: it is kept where it is to be kept, and goes on to `watched`."""
+    coordinator: RunCoordinator
+    started_at: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _End:
+    """What the end of an execution is to write, made before the change."""
+
+    attempt: Attempt
+    result: AgentRunResult
+    spends: tuple[Spending, ...]
+    events: tuple[CanonicalEventDraft, ...]
+    asks: "ClaimAsk | None"
+    answer_id: str | None
+    """The id of what was said; None where the executor has stored that itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What an end has written: the run, and what is next on its thread."""
+
+    run: RunRecord | None = None
+    leaves_waiting: bool = True
+    """Whether messages may wait on the thread; True where that is not known."""
+    next: Claimed | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimAsk:
+    """Who claims, for how long, and under which id what is claimed begins; None: it begins later."""
+
+    request: ClaimRequest
+    instance_id: str
+    begins: bool = True
+
+
+def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | None:
+    """Claim the thread's next due dispatch and begin it; to be called under the lock of the thread."""
+    claimed = tx.runs.dispatches.claim(thread_id, asks.request)
+    return None if claimed is None else begun_in(tx, claimed, asks)
+
+
+def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
+    """Begin what was claimed in this change, if it can be; else who executes it says why not."""
+    runs, instance_id = tx.runs, asks.instance_id
+    run = runs.threads.load_run(claimed.run_id)
+    late = claimed.deadline_at is not None and tx.now() > claimed.deadline_at
+    has_run = run is not None and run.thread_id == claimed.thread_id and is_left_open(run, claimed)
+    if run is None or not (has_run and asks.begins) or late or run.activation is None:
+        return Claimed(dispatch=claimed, run=run, instance_id=instance_id)
+    ids = run.activation.trigger_message_ids
+    records = runs.messages.named(run.thread_id, ids) if ids else ()
+    if len(records) != len(set(ids)):
+        return Claimed(dispatch=claimed, run=run, instance_id=instance_id)
+    begun = None
+    if run.status is RunStatus.CREATED:
+        begun = run.begun(claimed.dispatch_id, instance_id, now=tx.now())
+    committed = runs.commit(
+        ThreadCommit(thread_id=run.thread_id, run=begun, claim=claimed.claim_proof, begins=instance_id)
+    )
+    if isinstance(committed, StaleClaim) or committed.dispatch is None:
+        return Claimed(dispatch=claimed, run=run, instance_id=instance_id)
+    return Claimed(
+        dispatch=committed.dispatch,
+        run=begun or run,
+        messages=tuple(record.message for record in records),
+        instance_id=instance_id,
+        has_begun=True,
+    )
+
+
+class Completion:
+    """Writes begins and ends of executions."""
+
+    def __init__(self, core: Core, events: ServerEvents) -> None:
+        self._core = core
+        self._events = events
+
+    async def begin(self, attempt: Attempt) -> None:
+        """Write that the execution begins; a run that was only prepared is running from now on.
+
+        Raises:
+            StaleClaim: the dispatch is not ours any more; nothing was written.
+        """
+        now, run = self._core.now(), None
+        if attempt.run.status is RunStatus.CREATED:
+            run = attempt.run.begun(attempt.dispatch.dispatch_id, attempt.instance_id, now=now)
+        begins = ThreadCommit(thread_id=attempt.run.thread_id, run=run, begins=attempt.instance_id)
+        committed = await self._core.observed("record_dispatch_start", attempt.coordinator.commit(begins))
+        attempt.dispatch = committed.dispatch or attempt.dispatch
+        attempt.run, attempt.started_at = run or attempt.run, now
+
+    async def end(
+        self,
+        attempt: Attempt,
+        result: AgentRunResult,
+        spends: tuple[Spending, ...] = (),
+        asks: ClaimAsk | None = None,
+    ) -> Ending:
+        """Write how the execution ended, have its dispatch acked, claim what is next when asked, and tell it.
+
+        Raises:
+            StaleClaim: the dispatch is not ours any more; nothing was written.
+        """
+        finish = finish_event(attempt.dispatch, result.termination, result.response)
+        is_told = attempt.watched.finished
+        if not is_told and isinstance(attempt.sink, CapturingSink):
+            attempt.sink.keep(finish)
+        ending = await self._ended(attempt, result, spends, asks)
+        if not is_told:
+            await attempt.watched.emit(finish)
+        return ending
+
+    async def acknowledge(self, attempt: Attempt) -> Ending:
+        """Have a dispatch acked whose run has ended: what was left of it is its acknowledgement."""
+        run, dispatch = attempt.run, attempt.dispatch
+        _LOG.info("dispatch.settled_before", dispatch_id=dispatch.dispatch_id, run_id=run.run_id)
+        termination = run.termination or TerminationReason.suspended()
+        result = AgentRunResult(
+            run_id=run.run_id, response=run.final_output or "", termination=termination, waiting=run.waiting
+        )
+        ending = await self._ended(attempt, result, (), None)
+        await attempt.watched.emit(finish_event(dispatch, termination, result.response))
+        return ending
+
+    async def try_later(self, attempt: Attempt, outcome: MailboxRunOutcome) -> bool:
+        """Give the dispatch back, due later; False when it was the last attempt and it is given up."""
+        core, dispatch = self._core, attempt.dispatch
+        delay = retry_delay_ms(
+            core.config, dispatch.attempt_count + 1, core.random, retry_after_ms=outcome.retry_after_ms
+        )
+        row = await self._moved(
+            "nack", dispatch, lambda row, now: row.nacked(error=outcome.error, delay_ms=delay, now=now)
+        )
+        if row.status is RunDispatchStatus.DEAD_LETTER:
+            await self._tell_failure(row, attempt.sink, outcome.error)
+            return False
+        await self._events.dispatch_happened("RunRescheduled", row, reason="retry_backoff")
+        retrying = RunRetrying(
+            run_id=row.run_id, attempt=row.attempt_count, retry_at=row.available_at, error=outcome.error
+        )
+        await attempt.sink.emit(retrying)
+        return True
+
+    async def give_up(self, dispatch: RunDispatch, sink: EventSink, instance_id: str, error: str) -> None:
+        """Make the dispatch a dead letter and end its run with the error, in one step."""
+        await self._tell_failure(dispatch, sink, error)
+        failed = RunDispatchResult(
+            run_id=dispatch.run_id,
+            dispatch_instance_id=instance_id,
+            status=RunStatus.DONE,
+            termination=TerminationReason.error(error),
+            error=error,
+        )
+
+        def given_up(row: RunDispatch, now: int) -> RunDispatch:
+            begun = row.record_dispatch_start(instance_id, now=now)
+            return begun.record_run_result(failed, now=now).dead_lettered(error=error, now=now)
+
+        await self._moved("dead_letter", dispatch, given_up)
+
+    async def put_back(self, claimed: RunDispatch, error: Exception) -> bool:
+        """Give back what failed for a reason that nobody foresaw; an attempt counts. False: given up."""
+        delay = backoff_ms(self._core.config, claimed.attempt_count + 1)
+        text = classify(error).error
+        try:
+            row = await self._moved(
+                "nack", claimed, lambda row, now: row.nacked(error=text, delay_ms=delay, now=now)
+            )
+        except PostroomError as reason:
+            _LOG.warning("dispatch.left_to_lease", reason=reason.describe())
+            return False
+        return row.status is RunDispatchStatus.QUEUED
+
+    def ended_in(self, tx: Transaction, dispatch: RunDispatch) -> tuple[RunDispatch, RunRecord | None]:
+        """End the run of a dispatch that has ended unacked, in the change that ends it, under its lock.
+
+        A run that has another dispatch by now goes on with that. Return the row, and the run that has ended;
+        `told` is for after the commit.
+        """
+        if dispatch.status not in _RECONCILIATIONS or dispatch.reconciled:
+            return dispatch, None
+        run = tx.runs.threads.load_run(dispatch.run_id)
+        ended = None
+        if run is not None and owns(dispatch, run):
+            ended = run.ended(termination_of(dispatch), now=tx.now(), dispatch_id=dispatch.dispatch_id)
+            effects = self._core.effects_of(ended)
+            tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, outbox=effects))
+        tx.runs.dispatches.mark_reconciled([dispatch.dispatch_id])
+        return replace(dispatch, reconciled=True), ended
+
+    def told(self, dispatch: RunDispatch, ended: RunRecord | None) -> RunDispatch:
+        """Count a run that has ended with its dispatch, and say that the effects of that are stored."""
+        if ended is not None:
+            operation, outcome = _RECONCILIATIONS[dispatch.status]
+            self._core.metrics.happened(operation)
+            self._core.metrics.run_ended(outcome)
+            self._core.effects_stored(ended)
+        return dispatch
+
+    def interrupted_in(self, tx: Transaction, interrupt: Interrupt) -> tuple[Interrupt, EndedRuns]:
+        """End the runs of what an interrupt has superseded, in the same change."""
+        ended = [self.ended_in(tx, row) for row in interrupt.superseded_dispatches]
+        return replace(interrupt, superseded_dispatches=tuple(row for row, _ in ended)), ended
+
+    def all_told(self, ended: EndedRuns) -> None:
+        """Count the runs that have ended with their dispatches."""
+        for dispatch, run in ended:
+            self.told(dispatch, run)
+
+    async def reconcile(self, dispatch_id: str) -> None:
+        """End the run of a dispatch that was taken from us, if it has ended; a failure is logged."""
+        core = self._core
+        try:
+            row = await core.dispatches.load_dispatch(dispatch_id)
+            if row is None or row.reconciled:
+                return
+
+            def reconcile(tx: Transaction) -> tuple[RunDispatch, RunRecord | None]:
+                tx.lock(thread_lock(row.thread_id))
+                return self.ended_in(tx, tx.runs.dispatches.load(dispatch_id) or row)
+
+            self.told(*await core.store.write(reconcile, key=row.thread_id))
+        except PostroomError as error:
+            _LOG.warning("dispatch.not_reconciled", dispatch_id=dispatch_id, reason=error.describe())
+
+    async def reconcile_all(self) -> None:
+        """End the run of every ended dispatch that was not told yet: what an interrupt took from others."""
+        core = self._core
+        seen: set[str] = set()
+        while rows := await core.observed(
+            "list_terminal_dispatches", core.dispatches.unreconciled_dispatches(limit=RECONCILE_PAGE)
+        ):
+            fresh = [row.dispatch_id for row in rows if row.dispatch_id not in seen]
+            seen.update(fresh)
+            for dispatch_id in fresh:
+                await core.observed("reconcile_terminal_dispatch", self.reconcile(dispatch_id))
+            if not fresh:
+                break
+
+    async def cancel_waiting(self, run: RunRecord, reason: str | None = None) -> bool:
+        """End a run that waits for a person; False when it is not as it was seen any more."""
+        core = self._core
+        is_asking = run.waiting is not None and run.waiting.reason is not WaitingReason.BACKGROUND_TASKS
+        if run.status is not RunStatus.WAITING or not is_asking:
+            return False
+        ended = run.ended(TerminationReason(type=TerminationKind.CANCELLED, value=reason), now=core.now())
+        commit = ThreadCommit(thread_id=run.thread_id, run=ended, replaces=run, outbox=core.effects_of(ended))
+        try:
+            await core.observed("cancel_waiting_run", core.coordinator.commit(commit))
+        except (IllegalTransition, VersionConflict):
+            _LOG.info("run.went_on_meanwhile", run_id=run.run_id)
+            return False
+        core.effects_stored(ended)
+        core.metrics.run_ended("cancelled")
+        await self._events.waiting_cancelled(run)
+        return True
+
+    async def _ended(
+        self,
+        attempt: Attempt,
+        result: AgentRunResult,
+        spends: tuple[Spending, ...],
+        asks: ClaimAsk | None,
+    ) -> Ending:
+        core, thread_id = self._core, attempt.dispatch.thread_id
+        staged = attempt.coordinator.staged()
+        asked = _End(
+            attempt=attempt,
+            result=result,
+            spends=spends,
+            events=staged,
+            asks=asks,
+            answer_id=None if core.executor.commits_steps(thread_id) else core.new_id(),
+        )
+
+        def end(tx: Transaction) -> Ending | StaleClaim:
+            tx.lock(thread_lock(thread_id))
+            return self._end_in(tx, asked)
+
+        ending = await self._repeated(lambda: core.observed("ack", core.store.write(end, key=thread_id)))
+        attempt.coordinator.written(len(staged))
+        if ending.run is not None:
+            core.effects_stored(ending.run)
+        return ending
+
+    def _end_in(self, tx: Transaction, asked: "_End") -> Ending | StaleClaim:
+        """Bring the run to the end that the result tells and look what is next, under the thread's lock.
+
+        An executor that commits its own steps has done the first; for one that does not, its answer becomes
+        the thread's next message.
+        """
+        attempt, dispatch, result = asked.attempt, asked.attempt.dispatch, asked.result
+        run = tx.runs.threads.load_run(dispatch.run_id)
+        answer: tuple[Message, ...] = ()
+        ended = None
+        if run is not None and is_left_open(run, dispatch):
+            answer = answer_of(run, result, id=asked.answer_id)
+            run = ended = ended_run(run, dispatch, result, answer, now=tx.now())
+        ends = result_of(dispatch, run, result, attempt.instance_id)
+        if run is None:  # the thread was removed while its run was at work
+            acked = tx.runs.dispatches.move_owned(
+                dispatch.claim_proof, lambda row, now: row.record_run_result(ends, now=now).acked(now=now)
+            )
+            return acked if isinstance(acked, StaleClaim) else Ending()
+        commit = ThreadCommit(
+            thread_id=run.thread_id,
+            messages=answer,
+            run=ended,
+            claim=dispatch.claim_proof,
+            events=asked.events,
+            outbox=self._core.effects_of(run),
+            spends=asked.spends,
+            begins=None if attempt.started_at else attempt.instance_id,
+            ends=ends,
+        )
+        done = tx.runs.commit(commit)
+        if isinstance(done, StaleClaim):
+            return Ending(run=run) if self._is_acked(tx, dispatch, attempt.instance_id) else done
+        following = None if asked.asks is None else claimed_next(tx, run.thread_id, asked.asks)
+        return Ending(run=run, leaves_waiting=done.leaves_waiting, next=following)
+
+    def _is_acked(self, tx: Transaction, dispatch: RunDispatch, instance_id: str) -> bool:
+        """Say whether this execution's end is written: only the answer of the store was lost then."""
+        row = tx.runs.dispatches.load(dispatch.dispatch_id)
+        is_done = row is not None and row.status is RunDispatchStatus.ACKED
+        return is_done and row is not None and row.dispatch_instance_id == instance_id
+
+    async def _moved(
+        self, operation: str, dispatch: RunDispatch, move: Callable[[RunDispatch, int], RunDispatch]
+    ) -> RunDispatch:
+        """Move a dispatch that is ours; where that ends it, its run ends with it."""
+
+        def moved(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | StaleClaim:
+            tx.lock(thread_lock(dispatch.thread_id))
+            row = tx.runs.dispatches.move_owned(dispatch.claim_proof, move)
+            return row if isinstance(row, StaleClaim) else self.ended_in(tx, row)
+
+        moved.__name__ = operation
+        core = self._core
+        return self.told(*await core.observed(operation, core.store.write(moved, key=dispatch.thread_id)))
+
+    async def _repeated(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Write; while the store is out of order, again after a pause, until the claim is lost."""
+        config, tries = self._core.config, 0
+        while True:
+            try:
+                return await write()
+            except StoreError as error:
+                tries += 1
+                if not error.retryable or tries > config.lease_ms // config.lease_retry_ms:
+                    raise
+                await self._core.timer.sleep(config.lease_retry_ms)
+
+    async def _tell_failure(self, dispatch: RunDispatch, sink: EventSink, error: str) -> None:
+        await self._events.dispatch_happened("RunErrored", dispatch, error=error)
+        await sink.emit(finish_event(dispatch, TerminationReason.error(error), None))
+
+
+def result_of(
+    dispatch: RunDispatch, run: RunRecord | None, result: AgentRunResult, instance_id: str
+) -> RunDispatchResult:
+    """Return a result as the queue records it."""
+    termination = result.termination
+    waits = result.waiting is not None or (run is not None and run.is_resumable_waiting)
+    failed = termination.type is TerminationKind.ERROR
+    return RunDispatchResult(
+        run_id=dispatch.run_id,
+        dispatch_instance_id=instance_id,
+        status=RunStatus.WAITING if waits else termination.run_status,
+        termination=termination,
+        response=result.response or None,
+        error=termination.value if failed else None,
+    )
+
+
+def is_left_open(run: RunRecord, dispatch: RunDispatch) -> bool:
+    """Say whether this dispatch has still to bring the run to an end, or to a wait."""
+    if run.status is RunStatus.WAITING:
+        return run.waiting is None or run.waiting.since_dispatch_id != dispatch.dispatch_id
+    return run.is_open
+
+
+def answer_of(run: RunRecord, result: AgentRunResult, *, id: str | None) -> tuple[Message, ...]:
+    """Return what an execution said as a message of the thread; with no id it is stored already."""
+    if id is None or not result.response:
+        return ()
+    said = Message.assistant(result.response, id=id)
+    return (replace(said, metadata=MessageMetadata(run_id=run.run_id, step_index=run.steps)),)
+
+
+def ended_run(
+    run: RunRecord,
+    dispatch: RunDispatch,
+    result: AgentRunResult,
+    answer: tuple[Message, ...],
+    *,
+    now: int,
+) -> RunRecord:
+    """Return the run as an execution with this result leaves it."""
+    waiting = result.waiting
+    if waiting is None and result.termination.type is TerminationKind.SUSPENDED:
+        waiting = RunWaitingState(reason=WaitingReason.USER_INPUT)
+    after = replace(
+        run,
+        final_output=result.response or run.final_output,
+        steps=max(run.steps, result.steps),
+        usage=run.usage + result.usage,
+        output_message_ids=(*run.output_message_ids, *(message.id or "" for message in answer)),
+        dispatch_id=dispatch.dispatch_id,
+    )
+    if waiting is None:
+        return after.ended(result.termination, now=now)
+    return replace(
+        after,
+        status=RunStatus.WAITING,
+        waiting=replace(waiting, since_dispatch_id=dispatch.dispatch_id),
+        updated_at=max(now, run.updated_at),
+    )
+
+
+def as_result(ended: AgentRunResult | BaseException, run_id: str) -> AgentRunResult:
+    """Return the end of an execution that is consumed: a failure among them ends the run as it stands."""
+    if isinstance(ended, AgentRunResult):
+        said = storable(ended.response)
+        return ended if said == ended.response else replace(ended, response=said)
+    text = ended.describe() if isinstance(ended, PostroomError) else str(ended)
+    return AgentRunResult(run_id=run_id, termination=TerminationReason.error(storable(text)))
+
+
+def finish_event(dispatch: RunDispatch, termination: TerminationReason, response: str | None) -> RunFinish:
+    """Return the last event of an execution."""
+    result = None if response is None else {"response": response}
+    return RunFinish(
+        thread_id=dispatch.thread_id, run_id=dispatch.run_id, termination=termination, result=result
+    )
+
+
+def owns(dispatch: RunDispatch, run: RunRecord) -> bool:
+    """Say whether the end of this dispatch is the end of this run."""
+    is_its = run.thread_id == dispatch.thread_id and run.dispatch_id in (None, dispatch.dispatch_id)
+    return is_its and run.is_open
+
+
+def termination_of(dispatch: RunDispatch) -> TerminationReason:
+    """Return why a run ends when its dispatch has ended so."""
+    if dispatch.status is RunDispatchStatus.DEAD_LETTER:
+        return TerminationReason.error(dispatch.run_error or dispatch.last_error or "dead letter")
+    return TerminationReason.cancelled()

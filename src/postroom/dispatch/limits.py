@@ -1,0 +1,400 @@
+"""What is at work in this process, how much may be at once, and what runs may use up.
+
+    Idle ──▶ Claiming ──▶ Running ──▶ Idle          a worker is one thread's place in this process
+
+The step from Idle to Claiming has no await in it: two callers cannot both make it.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from postroom.contracts.activation import RunActivation
+from postroom.contracts.budgets import BUDGET_TOOL, Budget, BudgetScope, Spending
+from postroom.contracts.dispatch import RunDispatch
+from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
+from postroom.contracts.run_stores import ThreadCommit, ThreadStore
+from postroom.contracts.runs import RunRecord, RunWaitingState, RunWaitingTicket, WaitingReason
+from postroom.contracts.tools import ToolCallResumeMode
+from postroom.dispatch.core import Core
+from postroom.dispatch.sinks import ReconnectableEventSink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadContext:
+    """A thread as it was read for a run. A convenience: nothing is ever decided on it."""
+
+    messages: tuple[Message, ...] = ()
+    latest_run: RunRecord | None = None
+    runs: dict[str, RunRecord] = field(default_factory=dict)
+
+    @classmethod
+    async def load(cls, threads: ThreadStore, thread_id: str) -> "ThreadContext":
+        """Read a thread's messages and latest run."""
+        messages = await threads.load_messages(thread_id) or ()
+        run = await threads.latest_run(thread_id)
+        return cls(messages=messages, latest_run=run, runs={run.run_id: run} if run else {})
+
+    def get_run(self, run_id: str) -> RunRecord | None:
+        """Return a run as it was read."""
+        return self.runs.get(run_id)
+
+    def after(self, run: RunRecord, messages: Sequence[Message]) -> "ThreadContext":
+        """Return the context with what was just written."""
+        return replace(
+            self,
+            messages=(*self.messages, *messages),
+            latest_run=run,
+            runs=self.runs | {run.run_id: run},
+        )
+
+
+class LeaseEnd(StrEnum):
+    """Why an execution is stopped from outside."""
+
+    LOST = "lost"
+    GIVEN_UP = "given_up"
+    CANCELLED = "cancelled"
+
+
+class Lease:
+    """Whether an execution may go on, and if not, why."""
+
+    def __init__(self) -> None:
+        self.end: LeaseEnd | None = None
+        self.reason = ""
+        self.stops: Callable[[], None] | None = None
+        """Interrupts what executes, while something does."""
+
+    def stop(self, end: LeaseEnd, reason: str) -> None:
+        """Stop the execution; the first reason stands."""
+        if self.end is None:
+            self.end, self.reason = end, reason
+            if self.stops is not None:
+                self.stops()
+
+
+class WorkerStatus(StrEnum):
+    """What a thread's worker is at."""
+
+    IDLE = "idle"
+    CLAIMING = "claiming"
+    RUNNING = "running"
+
+
+@dataclass(slots=True, kw_only=True)
+class MailboxWorker:
+    """The one place in this process where a thread's run executes."""
+
+    status: WorkerStatus = WorkerStatus.IDLE
+    dispatch_id: str | None = None
+    run_id: str | None = None
+    tenant: str = ""
+    sink: ReconnectableEventSink | None = None
+    lease: Lease | None = None
+    thread_context: ThreadContext | None = None
+    is_wanted: bool = False
+    """Whether somebody found the worker reserved who would have begun something."""
+    foreground: int = 0
+    """How many foreground submissions want the thread; nothing queued is claimed meanwhile."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run executes."""
+        return self.status is WorkerStatus.RUNNING
+
+    def begin(
+        self,
+        dispatch_id: str,
+        run_id: str,
+        tenant: str,
+        sink: ReconnectableEventSink,
+        lease: Lease | None = None,
+    ) -> None:
+        """Run this dispatch from now on."""
+        self.status = WorkerStatus.RUNNING
+        self.dispatch_id, self.run_id, self.tenant, self.sink = dispatch_id, run_id, tenant, sink
+        self.lease, self.thread_context = lease, None
+
+    def rest(self) -> None:
+        """Run nothing."""
+        self.status = WorkerStatus.IDLE
+        self.dispatch_id = self.run_id = self.sink = self.lease = self.thread_context = None
+
+
+class Workers:
+    """The workers by thread."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, MailboxWorker] = {}
+
+    def __contains__(self, thread_id: str) -> bool:
+        return thread_id in self._workers
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def get(self, thread_id: str) -> MailboxWorker | None:
+        """Return a thread's worker."""
+        return self._workers.get(thread_id)
+
+    def get_or_create(self, thread_id: str) -> MailboxWorker:
+        """Return a thread's worker, an idle one if there was none."""
+        worker = self._workers.get(thread_id)
+        if worker is None:
+            worker = self._workers[thread_id] = MailboxWorker()
+        return worker
+
+    def stop(self, id: str) -> bool:
+        """Have the execution of this dispatch, run or thread end as cancelled; False when there is none."""
+        for thread_id, worker in self._workers.items():
+            if worker.lease is not None and id in (thread_id, worker.run_id, worker.dispatch_id):
+                worker.lease.stop(LeaseEnd.CANCELLED, "cancelled")
+                return True
+        return False
+
+    def idle_threads(self) -> list[str]:
+        """Return the threads whose workers have nothing to do and are wanted by nobody."""
+        return [thread_id for thread_id, worker in self._workers.items() if _rests(worker)]
+
+    def forget(self, thread_id: str) -> None:
+        """Drop an idle worker; one that was given work meanwhile stays."""
+        worker = self._workers.get(thread_id)
+        if worker is not None and _rests(worker):
+            del self._workers[thread_id]
+
+    def remember(self, run: RunRecord, messages: Sequence[Message]) -> None:
+        """Bring a thread's context up to what was just written, where there is one."""
+        worker = self._workers.get(run.thread_id)
+        if worker is not None and worker.thread_context is not None:
+            worker.thread_context = worker.thread_context.after(run, messages)
+
+
+def _rests(worker: MailboxWorker) -> bool:
+    return worker.status is WorkerStatus.IDLE and not worker.foreground
+
+
+class Slots:
+    """How many runs execute at once, in all and for each tenant, and which threads wait for their turn.
+
+    A thread that finds no slot stands in a line; the next free slot goes to the first in line that may have
+    it, so that a busy thread cannot keep others waiting.
+    """
+
+    def __init__(self, total: int, per_tenant: int | None) -> None:
+        self._total = total
+        self._per_tenant = per_tenant
+        self._by_tenant: Counter[str] = Counter()
+        self._line: OrderedDict[str, str | None] = OrderedDict()
+        self._freed = asyncio.Event()
+        self.used = 0
+        """How many runs execute or are being claimed."""
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    @property
+    def free(self) -> int:
+        """How many more may."""
+        return max(self._total - self.used, 0)
+
+    @property
+    def has_own_slot(self) -> bool:
+        """Whether who gives a slot back may take it again: no more execute than may."""
+        return self.used <= self._total
+
+    def waits(self, thread_id: str) -> bool:
+        """Whether the thread stands in the line."""
+        return thread_id in self._line
+
+    def take(self, thread_id: str, tenant: str | None) -> bool:
+        """Take a slot, or stand in the line. A tenant of None is not known yet."""
+        if self.used < self._total and self.has_room(tenant):
+            self._line.pop(thread_id, None)
+            self.overdraw(tenant or "")
+            return True
+        self._line.setdefault(thread_id, tenant)
+        return False
+
+    def overdraw(self, tenant: str) -> None:
+        """Take a slot that may not be there: a person waits for this run."""
+        self.used += 1
+        self._by_tenant[tenant] += 1
+
+    def has_room(self, tenant: str | None) -> bool:
+        """Whether the tenant may have one more."""
+        if self._per_tenant is None or not tenant:
+            return True
+        return self._by_tenant[tenant] < self._per_tenant
+
+    def move(self, tenant: str, other: str) -> bool:
+        """Give one tenant's slot to another; False when that one is at its bound."""
+        if tenant == other:
+            return True
+        if not self.has_room(other):
+            return False
+        self._by_tenant[tenant] -= 1
+        self._by_tenant[other] += 1
+        return True
+
+    def give(self, tenant: str) -> None:
+        """Give a slot back."""
+        self.used -= 1
+        self._by_tenant[tenant] -= 1
+        if not self._by_tenant[tenant]:
+            del self._by_tenant[tenant]
+        self._freed.set()
+
+    async def freed(self) -> None:
+        """Return when a slot was given back since the last call."""
+        await self._freed.wait()
+        self._freed.clear()
+
+    def stand_in_line(self, thread_id: str, tenant: str | None) -> None:
+        """Put a thread at the end of the line, if it does not stand in it."""
+        self._line.setdefault(thread_id, tenant)
+
+    def next_in_line(self) -> str | None:
+        """Take the first thread out of the line that could have a slot now."""
+        if not self.free:
+            return None
+        found = next((thread_id for thread_id, tenant in self._line.items() if self.has_room(tenant)), None)
+        if found is not None:
+            del self._line[found]
+        return found
+
+
+_WHOSE: Final = {
+    BudgetScope.THREAD: "this conversation",
+    BudgetScope.TENANT: "{tenant}",
+    BudgetScope.ALL: "all runs",
+}
+_UNITS: Final = {
+    "runs": "runs",
+    "wall_ms": "seconds of work",
+    "tokens": "tokens",
+    "cost_micros": "in money",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reached:
+    """A limit that is used up."""
+
+    scope: str
+    budget: Budget
+    limit: str
+    spent: Spending
+
+    def ticket_id(self, dispatch_id: str) -> str:
+        """Return the name of the question as a dispatch asks it: an answer is one to this question alone."""
+        return f"{BUDGET_TOOL}/{self.scope}/{self.limit}#{dispatch_id}"
+
+    def is_meant_by(self, call_id: str) -> bool:
+        """Say whether an answer is one to this question, whichever dispatch asked it."""
+        return call_id.partition("#")[0] == self.ticket_id("").partition("#")[0]
+
+    def ticket(self, dispatch: RunDispatch, *, now: int) -> RunWaitingTicket:
+        """Return the question whether it may use as much again."""
+        allowed, spent = getattr(self.budget, self.limit), getattr(self.spent, self.limit)
+        used = f"{_amount(self.limit, spent)} of {_amount(self.limit, allowed)} {_UNITS[self.limit]}"
+        whose = _WHOSE[self.budget.per].format(tenant=dispatch.tenant)
+        return RunWaitingTicket(
+            ticket_id=self.ticket_id(dispatch.dispatch_id),
+            tool_call_id=self.ticket_id(dispatch.dispatch_id),
+            tool_name=BUDGET_TOOL,
+            resume_mode=ToolCallResumeMode.PASS_DECISION_TO_TOOL,
+            arguments={"scope": self.scope, "limit": self.limit, "allowed": allowed, "spent": spent},
+            reason=f"The budget of {whose} is used up: {used}. May it use as much again?",
+            updated_at=now,
+        )
+
+
+class Budgets:
+    """The budgets of one mailbox. One that is used up makes a run that is about to start wait and ask.
+
+    The question is a ticket of the waiting run; a yes to it grants the whole allowance once more, and behind
+    a no it is asked anew.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._budgets = core.config.budgets
+
+    async def pause(self, activation: RunActivation, dispatch: RunDispatch) -> RunWaitingState | None:
+        """Return what the run must wait for; None when it may start.
+
+        Where the request brings a yes to the question, the allowance is granted once more first. A run that
+        a person has let go on with their answer to another question goes on with it.
+        """
+        if not self._budgets or _is_let_go_on(activation):
+            return None
+        reached = await self._reached(dispatch)
+        approved = [call for call, resume in activation.decisions if resume.approved]
+        granted = [limit for limit in reached if any(limit.is_meant_by(call) for call in approved)]
+        if granted:
+            await self._grant(dispatch, granted)
+            reached = await self._reached(dispatch)
+        if not reached:
+            return None
+        tickets = tuple(limit.ticket(dispatch, now=self._core.now()) for limit in reached)
+        return RunWaitingState(reason=WaitingReason.MANUAL_PAUSE, tickets=tickets)
+
+    def spent_by(
+        self, dispatch: RunDispatch, result: AgentRunResult, *, wall_ms: int
+    ) -> tuple[Spending, ...]:
+        """Return what an execution adds to the scopes that are counted."""
+        usage = result.usage
+        return tuple(
+            Spending(
+                scope=scope,
+                runs=1,
+                wall_ms=wall_ms,
+                tokens=usage.input_tokens + usage.output_tokens,
+                cost_micros=usage.cost_micros,
+            )
+            for scope, _ in self._scopes(dispatch)
+        )
+
+    async def _reached(self, dispatch: RunDispatch) -> list[_Reached]:
+        scopes = dict(self._scopes(dispatch))
+        spent = await self._core.threads.spending(list(scopes))
+        return [
+            _Reached(scope=scope, budget=budget, limit=limit, spent=spent[scope])
+            for scope, budget in scopes.items()
+            if (limit := budget.spent_up(spent[scope])) is not None
+        ]
+
+    async def _grant(self, dispatch: RunDispatch, granted: Sequence[_Reached]) -> None:
+        await self._core.coordinator.commit(
+            ThreadCommit(
+                thread_id=dispatch.thread_id,
+                claim=dispatch.claim_proof,
+                spends=tuple(limit.budget.grant(limit.scope) for limit in granted),
+            )
+        )
+
+    def _scopes(self, dispatch: RunDispatch) -> Iterator[tuple[str, Budget]]:
+        for budget in self._budgets:
+            scope = budget.key(thread_id=dispatch.thread_id, tenant=dispatch.tenant)
+            if scope is not None:
+                yield scope, budget
+
+
+def _is_let_go_on(activation: RunActivation) -> bool:
+    return any(not call.startswith(f"{BUDGET_TOOL}/") for call, _ in activation.decisions)
+
+
+def _amount(limit: str, used: int) -> str:
+    """Return how much that is, in the unit that people count it in."""
+    match limit:
+        case "wall_ms":
+            return str(used // 1_000)
+        case "cost_micros":
+            return f"{used / 1_000_000:.2f}"
+    return str(used)

@@ -1,0 +1,95 @@
+"""Input that no run has read yet, as one run sees it: taken out of what waits and committed in one step."""
+
+from collections.abc import Sequence
+
+from postroom.contracts.errors import DuplicateRecord, StaleClaim
+from postroom.contracts.messages import (
+    Boundary,
+    DeliveryMode,
+    Message,
+    PendingMessage,
+    SeqRange,
+    select_pending,
+)
+from postroom.contracts.records import replace
+from postroom.contracts.run_stores import SubmissionFacts, ThreadCommit, thread_lock
+from postroom.contracts.runs import RunMessageInput, RunRecord
+from postroom.contracts.transactions import Transaction
+from postroom.dispatch.capture import RunCoordinator
+from postroom.dispatch.core import Core
+from postroom.dispatch.events import ServerEvents
+
+
+class PendingInput:
+    """What waits on a thread for one run."""
+
+    def __init__(
+        self, core: Core, events: ServerEvents, coordinator: RunCoordinator, thread_id: str, run_id: str
+    ) -> None:
+        self._core = core
+        self._events = events
+        self._coordinator = coordinator
+        self._thread_id = thread_id
+        self._run_id = run_id
+
+    async def freeze(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
+        """Commit what the run reads at this boundary and return it, in order; with `group` nothing else.
+
+        Raises:
+            StaleClaim: the run is not the worker's any more; what waits, waits on.
+        """
+        core, thread_id, count = self._core, self._thread_id, len(self._coordinator.staged())
+
+        def freeze(tx: Transaction) -> tuple[tuple[Message, ...], int] | StaleClaim:
+            tx.lock(thread_lock(thread_id))
+            facts = tx.runs.threads.submission_facts(thread_id, self._run_id)
+            taken = select_pending(facts.pending, boundary, self._run_id, group=group)
+            messages = tuple(entry.message for entry in taken)
+            if taken:
+                done = tx.runs.commit(self._coordinator.owned(self._commit(facts, taken, messages)))
+                if isinstance(done, StaleClaim):
+                    return done
+            return messages, facts.message_count + 1
+
+        messages, first_seq = await core.store.write(freeze, key=thread_id)
+        if messages:
+            self._coordinator.written(count)
+            await self._events.messages_committed(thread_id, self._run_id, messages, first_seq=first_seq)
+        return messages
+
+    async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
+        """Put messages that came live among those that wait, for this run; known ids are passed over."""
+        mode = DeliveryMode(boundary=boundary, target_run_id=self._run_id)
+        for message in messages:
+            try:
+                await self._core.threads.append_pending(self._thread_id, (message,), mode)
+            except DuplicateRecord:
+                continue
+
+    def _commit(
+        self, facts: SubmissionFacts, taken: Sequence[PendingMessage], messages: tuple[Message, ...]
+    ) -> ThreadCommit:
+        first_seq, run = facts.message_count + 1, facts.named_run
+        return ThreadCommit(
+            thread_id=self._thread_id,
+            messages=messages,
+            consumes=tuple(entry.version for entry in taken),
+            run=None if run is None else _with_input(run, messages, first_seq),
+            events=self._events.of_commit(self._thread_id, self._run_id, messages, first_seq=first_seq),
+        )
+
+
+def _with_input(run: RunRecord, messages: Sequence[Message], first_seq: int) -> RunRecord:
+    """Return the run with more that it was given to read."""
+    before = run.input or RunMessageInput(thread_id=run.thread_id)
+    last_seq = first_seq + len(messages) - 1
+    from_seq = before.range.from_seq if before.range else first_seq
+    ids = tuple(message.id or "" for message in messages)
+    return replace(
+        run,
+        input=replace(
+            before,
+            range=SeqRange(from_seq=from_seq, to_seq=last_seq),
+            trigger_message_ids=(*before.trigger_message_ids, *ids),
+        ),
+    )

@@ -1,0 +1,637 @@
+"""Accepts work: checked, planned on what is seen of the thread, and written in one commit.
+
+    submit ────────────▶ the active run gives way ─▶ interrupt, run, dispatch and claim ─▶ executes here
+    submit_background ─▶ run and dispatch, claimed when thread and slot are free ─▶ executes in its turn
+    steer ─────────────▶ the run at work reads it at its next step, or as submit_background
+    deliver ───────────▶ waits to be read, or begins a run at once
+
+What happens when the thread is busy is decided in the same transaction.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import structlog
+
+from postroom.contracts.activation import RunActivation, RunMode, Strategy
+from postroom.contracts.dispatch import OPEN, Interrupt, RunDispatch, RunDispatchStatus
+from postroom.contracts.errors import (
+    ActiveRunConflict,
+    AlreadyConsumed,
+    DeliveryBlocked,
+    DuplicateRecord,
+    InvalidSubmission,
+    PostroomError,
+    RunNotOpen,
+    StaleClaim,
+    StoreError,
+    SubmissionRejected,
+)
+from postroom.contracts.messages import (
+    Boundary,
+    DeliveryMode,
+    Message,
+    PendingMessage,
+    leading_barrier,
+    select_pending,
+)
+from postroom.contracts.records import replace
+from postroom.contracts.run_stores import MAX_PAGE, Committed, Delivery, ThreadCommit, thread_lock
+from postroom.contracts.runs import RunRecord, RunStatus
+from postroom.contracts.transactions import Transaction
+from postroom.dispatch.completion import ClaimAsk, Claimed, Completion, EndedRuns, begun_in, claimed_next
+from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE
+from postroom.dispatch.control import Control
+from postroom.dispatch.core import Core
+from postroom.dispatch.events import ServerEvents, decision_facts
+from postroom.dispatch.planning import (
+    Plan,
+    build_dispatch,
+    existing_run,
+    normalized_mode,
+    plan_submission,
+    refuse_bad_delivery,
+    validate_run_inputs,
+)
+from postroom.dispatch.sinks import EventStream
+from postroom.dispatch.worker import Dispatcher
+
+_LOG = structlog.get_logger(__name__)
+
+
+class MailboxDispatchStatus(StrEnum):
+    """What a submission's dispatch is at when the call returns."""
+
+    RUNNING = "running"
+    QUEUED = "queued"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MailboxSubmitResult:
+    """What was accepted. `joined` says that it became part of a dispatch that was queued already."""
+
+    dispatch_id: str
+    run_id: str
+    thread_id: str
+    status: MailboxDispatchStatus
+    joined: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DispatchOptions:
+    """How a dispatch is to be queued together with its run."""
+
+    policy: Strategy = Strategy.QUEUE
+    """What happens when the thread is busy; steering is tried before."""
+    claims: ClaimAsk | None = None
+    """Claims the thread's next due dispatch with it, where none is at work."""
+    is_now: bool = False
+    """Whether somebody waits: it is claimed, and nothing is written where that cannot be."""
+    queue_cap: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A request as it was accepted, and what was written for it."""
+
+    plan: Plan
+    dispatch: RunDispatch | None = None
+    """Its dispatch as it is stored, where it was queued."""
+    claimed: Claimed | None = None
+    """What was claimed with it; it may be an older dispatch of the thread."""
+    interrupt: Interrupt | None = None
+    ended: EndedRuns = field(default_factory=list)
+
+    @property
+    def activation(self) -> RunActivation:
+        """The request with all that was decided on."""
+        return self.plan.activation
+
+    @property
+    def run(self) -> RunRecord:
+        """The run that fulfils it."""
+        return self.plan.run
+
+    @property
+    def run_id(self) -> str:
+        """The run that fulfils it."""
+        return self.plan.run.run_id
+
+    @property
+    def dispatch_id(self) -> str:
+        """The dispatch that delivers it."""
+        return self.plan.run.dispatch_id or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ids:
+    """What is made before a change, so that it may be run again."""
+
+    run_id: str
+    dispatch_id: str
+    pin: str | PostroomError | None
+    """What a new run is pinned to, or why it cannot be; None: it was not asked for."""
+
+
+class _PinNeeded(Exception):
+    """A new run is to be made, and it was not asked what it is pinned to."""
+
+
+class Submissions:
+    """The ways into the queue."""
+
+    def __init__(
+        self,
+        core: Core,
+        events: ServerEvents,
+        completion: Completion,
+        dispatcher: Dispatcher,
+        control: Control,
+    ) -> None:
+        self._core = core
+        self._events = events
+        self._completion = completion
+        self._dispatcher = dispatcher
+        self._control = control
+
+    def checked(self, request: RunActivation, *, background: bool) -> RunActivation:
+        """Return the request in its mode, with a thread id and an id for each message.
+
+        Raises:
+            InvalidSubmission: as the text says; nothing was looked up or written.
+        """
+        request = normalized_mode(request, background=background)
+        refuse_bad_delivery(request)
+        thread_id, messages = validate_run_inputs(
+            request.thread_id,
+            request.messages,
+            allow_empty=bool(request.decisions),
+            new_id=self._core.new_id,
+        )
+        return replace(request, thread_id=thread_id, messages=messages)
+
+    # In its turn.
+
+    async def submit_background(
+        self, request: RunActivation, *, strategy: Strategy = Strategy.QUEUE
+    ) -> MailboxSubmitResult:
+        """Accept work; what happens when the thread is busy is the strategy's choice.
+
+        Raises:
+            SubmissionRejected: the thread is busy and the strategy is `reject`.
+            QueueFull: as many wait on the thread as may.
+            DedupeKeyInUse: an open dispatch of the thread has the key.
+        """
+        request = self.checked(request, background=True)
+        if strategy is Strategy.STEER:
+            return await self._steered_or_queued(request, None)
+        try:
+            return await self._queued(request, strategy)
+        except ActiveRunConflict as error:
+            raise SubmissionRejected(error.message, value=request.thread_id) from error
+
+    async def submit_live_then_queue(
+        self, request: RunActivation, expected_run_id: str | None = None
+    ) -> MailboxSubmitResult:
+        """Hand the messages to the run at work, or queue them where none takes them.
+
+        At least once: when the acceptance was lost on its way, they are queued as well.
+        """
+        return await self._steered_or_queued(self.checked(request, background=True), expected_run_id)
+
+    async def submit_committed(self, request: RunActivation) -> MailboxSubmitResult:
+        """Queue a run on messages that are committed already."""
+        return await self._queued(request)
+
+    async def _steered_or_queued(
+        self, request: RunActivation, expected_run_id: str | None
+    ) -> MailboxSubmitResult:
+        steered = await self._control.steered(request, expected_run_id)
+        if steered is None:
+            return await self._queued(request)
+        return MailboxSubmitResult(
+            dispatch_id=steered.dispatch_id,
+            run_id=steered.run_id,
+            thread_id=request.thread_id,
+            status=MailboxDispatchStatus.RUNNING,
+        )
+
+    async def _queued(self, request: RunActivation, policy: Strategy = Strategy.QUEUE) -> MailboxSubmitResult:
+        """Write run and dispatch together and, when the thread is free here, the claim of its next one."""
+        dispatcher, thread_id = self._dispatcher, request.thread_id
+        worker = dispatcher.workers.get_or_create(thread_id)
+        reserved = dispatcher.reserve(thread_id, worker, request.delivery.tenant)
+        options = DispatchOptions(
+            policy=policy,
+            claims=dispatcher.asks() if reserved else None,
+            queue_cap=self._core.config.max_queued_per_thread,
+        )
+        claimed = None
+        try:
+            prepared = await self.prepare(request, options)
+            claimed = prepared.claimed
+        finally:
+            if reserved and claimed is None and dispatcher.unreserve(worker) and not self._core.tasks.closed:
+                self._core.tasks.start(dispatcher.try_dispatch_next(thread_id), name=f"look at {thread_id}")
+        try:
+            if prepared.interrupt is not None:
+                await self._control.stop_active(prepared.interrupt)
+        finally:  # what is claimed is begun, also when the caller has gone meanwhile
+            if claimed is not None:
+                await dispatcher.begin_or_release(claimed)
+        if not reserved or prepared.dispatch is None:
+            await dispatcher.try_dispatch_next(thread_id)  # it may have become free meanwhile
+        runs = (
+            worker.is_running and worker.dispatch_id == prepared.dispatch_id
+        )  # or an older one of the thread
+        is_running = runs and prepared.dispatch is not None
+        return _submitted(
+            prepared, MailboxDispatchStatus.RUNNING if is_running else MailboxDispatchStatus.QUEUED
+        )
+
+    # Now.
+
+    async def submit(
+        self, request: RunActivation, *, strategy: Strategy = Strategy.INTERRUPT
+    ) -> tuple[MailboxSubmitResult, EventStream]:
+        """Run this and stream its events; unless the strategy says otherwise now: the active run gives way.
+
+        Raises:
+            ActiveRunConflict: the active run did not give way; nothing was written.
+            DeliveryBlocked: a barrier stands before the message; nothing was written.
+            InvalidSubmission: the strategy makes it part of another run, whose events others read.
+        """
+        if strategy in (Strategy.STEER, Strategy.COLLECT):
+            raise InvalidSubmission(f"a submission that streams events cannot {strategy}", value=strategy)
+        if strategy in (Strategy.QUEUE, Strategy.REJECT):
+            return await self._streamed_in_turn(request, strategy)
+        request = self.checked(request, background=False)
+        if request.trace.run_mode is RunMode.FOREGROUND:
+            await self._refuse_barrier(request.thread_id)
+        stream = EventStream(self._core.config.event_channel_capacity)
+        async with self._wanting(request.thread_id):
+            prepared, claimed = await self._claimed_now(request, strategy)
+            self._dispatcher.begin_foreground(claimed, stream)
+        return _submitted(prepared, MailboxDispatchStatus.RUNNING, joined=False), stream
+
+    async def _streamed_in_turn(
+        self, request: RunActivation, strategy: Strategy
+    ) -> tuple[MailboxSubmitResult, EventStream]:
+        stream = EventStream(self._core.config.event_channel_capacity)
+        dispatch_id = request.hints.dispatch_id or self._core.new_id()
+        self._dispatcher.read_along(dispatch_id, stream)
+        try:
+            request = request.hinted(dispatch_id=dispatch_id)
+            result = await self.submit_background(request, strategy=strategy)
+        except BaseException:
+            self._dispatcher.stop_reading(dispatch_id)
+            raise
+        if result.dispatch_id != dispatch_id:  # it joined another, whose events others read
+            self._dispatcher.stop_reading(dispatch_id)
+        return result, stream
+
+    async def _claimed_now(self, request: RunActivation, policy: Strategy) -> tuple[Prepared, Claimed]:
+        """Have the active run give way, and claim the request's dispatch in the commit that stores it."""
+        core, thread_id = self._core, request.thread_id
+        options = DispatchOptions(policy=policy, claims=self._dispatcher.asks(), is_now=True)
+        for _ in range(max(core.config.cancel_wait_ms // core.config.cancel_poll_ms, 1)):
+            active = await core.dispatches.claimed_dispatch(thread_id)
+            if active is not None and not await self._control.give_way(active):
+                break
+            if active is not None and policy is Strategy.ROLLBACK:
+                request = _hiding(request, [active])
+            try:
+                prepared = await self.prepare(request, options)
+            except ActiveRunConflict:
+                continue  # another was faster: it is asked to give way as well
+            if prepared.claimed is not None:
+                return prepared, prepared.claimed
+        raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=thread_id)
+
+    @asynccontextmanager
+    async def _wanting(self, thread_id: str) -> AsyncIterator[None]:
+        """Keep this process from claiming what the thread has queued while somebody waits for it."""
+        worker = self._dispatcher.workers.get_or_create(thread_id)
+        worker.foreground += 1
+        try:
+            yield
+        finally:
+            worker.foreground -= 1
+            if not worker.foreground and not worker.is_running:
+                await self._dispatcher.try_dispatch_next(thread_id)
+
+    async def _refuse_barrier(self, thread_id: str) -> None:
+        if not self._core.config.pending_zone:
+            return
+        waiting = await self._core.threads.pending_messages(thread_id)
+        barrier = leading_barrier(waiting, Boundary.INTERRUPT)
+        if barrier is not None:
+            raise DeliveryBlocked(
+                f"pending message {barrier.pending_id!r} must be read first", value=barrier.pending_id
+            )
+
+    # When it is read.
+
+    async def deliver(
+        self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
+    ) -> MailboxSubmitResult | None:
+        """Put messages where they are read as their mode says; return the run that was started for them.
+
+        Those that are known by their id are passed over, so that it may be repeated.
+        """
+        request = self.checked(RunActivation.new(thread_id, messages), background=True)
+        started = await self._begun_at_once(request, mode)
+        if started is not None:
+            return started
+        for message in request.messages:
+            try:
+                await self._core.threads.append_pending(request.thread_id, (message,), mode)
+            except DuplicateRecord:
+                continue
+        started = await self.take_up_left_over(request.thread_id)
+        if started is None and mode.boundary in (Boundary.INTERRUPT, Boundary.NEXT_STEP):
+            await self._control.wake(request.thread_id)
+        return started
+
+    async def _begun_at_once(self, request: RunActivation, mode: DeliveryMode) -> MailboxSubmitResult | None:
+        """Begin a run on messages that nothing stands before, in one commit; None when they have to wait.
+
+        A commit of one message that is known is refused as a whole, so this may be repeated as well.
+        """
+        worker = self._dispatcher.workers.get(request.thread_id)
+        is_busy_here = worker is not None and worker.is_running
+        if is_busy_here or not mode.starts_run or mode.barrier or not mode.is_read_at(Boundary.NEW_RUN, None):
+            return None
+        try:
+            return await self._queued(request, Strategy.REJECT)
+        except (ActiveRunConflict, DeliveryBlocked, DuplicateRecord):
+            return None
+
+    async def after_run(self, thread_id: str) -> None:
+        """Look after what a run left when it ended; a failure is logged, recovery looks again."""
+        try:
+            await self.take_up_left_over(thread_id)
+        except PostroomError as error:
+            _LOG.warning("pending.not_taken_up", thread_id=thread_id, reason=error.describe())
+
+    async def take_up_left_over(self, thread_id: str) -> MailboxSubmitResult | None:
+        """Give what waits on an idle thread to a new run, if it was meant to be.
+
+        That is what was meant for a run that has ended without reading it, and what starts runs by itself.
+        """
+        if not self._core.config.pending_zone:
+            return None
+        waiting: Sequence[PendingMessage] = await self._core.threads.pending_messages(thread_id)
+        modes = [entry.mode for entry in select_pending(waiting, Boundary.NEW_RUN, None)]
+        if not any(mode.target_run_id or mode.starts_run for mode in modes):
+            return None
+        request = RunActivation(thread_id=thread_id).traced(run_mode=RunMode.SCHEDULED)
+        try:
+            return await self._queued(request, Strategy.REJECT)
+        except (AlreadyConsumed, DeliveryBlocked, ActiveRunConflict):
+            return None  # it is at work, or others were faster: they look when they have ended
+
+    # The commit.
+
+    async def prepare(self, request: RunActivation, options: DispatchOptions | None = None) -> Prepared:
+        """Store the run and its messages and, with options, its dispatch in the same transaction.
+
+        Raises:
+            UnknownRun, ForeignThread, RunNotOpen, DeliveryBlocked: the request does not fit the thread.
+            ResolveFailed: the agent cannot be put together.
+            ActiveRunConflict, QueueFull, DedupeKeyInUse: the options cannot be had.
+        """
+        core, parent = self._core, request.trace.parent_thread_id
+        locks = sorted({thread_lock(request.thread_id), thread_lock(parent or request.thread_id)})
+        ids = await self._ids(request, is_new=request.continue_run_id is None)
+
+        def submit(tx: Transaction) -> Prepared:
+            tx.lock(*locks)
+            return self._submitted_in(tx, request, options, ids)
+
+        try:
+            prepared = await core.observed("commit", core.store.write(submit, key=request.thread_id))
+        except _PinNeeded:
+            ids = await self._ids(request, is_new=True)
+            prepared = await core.observed("commit", core.store.write(submit, key=request.thread_id))
+        except StoreError as error:
+            await self._tell_failure(request, ids, error)
+            raise
+        await self._told(prepared)
+        return prepared
+
+    async def _ids(self, request: RunActivation, *, is_new: bool) -> _Ids:
+        """Make what a new run and dispatch are called, and ask the executor what a new run is pinned to."""
+        core = self._core
+        pin: str | PostroomError | None = None
+        run_id = request.run_id or core.new_id()
+        if is_new:
+            try:
+                pin = await core.pinning.pin(request, run_id=run_id)
+            except PostroomError as error:
+                pin = error  # a run that is stored already has its pin
+        dispatch_id = request.hints.dispatch_id or core.new_id()
+        return _Ids(run_id=run_id, dispatch_id=dispatch_id, pin=pin)
+
+    def _submitted_in(
+        self, tx: Transaction, request: RunActivation, options: DispatchOptions | None, ids: _Ids
+    ) -> Prepared:
+        """Look, decide and write, under the lock of the thread."""
+        interrupt: Interrupt | None = None
+        ended: EndedRuns = []
+        if options is not None:
+            request = _by_policy(tx, request, options)
+            if options.policy in (Strategy.INTERRUPT, Strategy.ROLLBACK):
+                raised = tx.runs.dispatches.interrupt(request.thread_id)
+                interrupt, ended = self._completion.interrupted_in(tx, raised)
+        plan = self._plan(tx, request, ids)
+        if options is None or plan.joins is not None:
+            done, claimed = self._committed(tx, plan, plan.commit), None
+            if options is not None and options.claims is not None:
+                claimed = self._claimed_in(tx, plan, options.claims, is_now=options.is_now)
+        else:
+            plan, done, claimed = self._queued_in(tx, plan, options)
+        return Prepared(plan=plan, dispatch=done.dispatch, claimed=claimed, interrupt=interrupt, ended=ended)
+
+    def _queued_in(
+        self, tx: Transaction, plan: Plan, options: DispatchOptions
+    ) -> tuple[Plan, Committed, Claimed | None]:
+        """Store a run with its dispatch, claimed and begun with them when it is its thread's next."""
+        claims, dispatch = options.claims, self._dispatch(tx, plan)
+        delivery = Delivery(dispatch=dispatch, queue_cap=options.queue_cap)
+        if claims is None:
+            return plan, self._committed(tx, plan, replace(plan.commit, delivery=delivery)), None
+        if not _is_next(tx, dispatch, options):
+            done = self._committed(tx, plan, replace(plan.commit, delivery=delivery))
+            return plan, done, claimed_next(tx, dispatch.thread_id, claims)
+        commit = replace(plan.commit, delivery=replace(delivery, claim=claims.request, claim_needed=True))
+        if not claims.begins or not _is_plain(plan):
+            done = self._committed(tx, plan, commit)
+            return plan, done, None if done.claimed is None else begun_in(tx, done.claimed, claims)
+        run = plan.run.begun(dispatch.dispatch_id, claims.instance_id, now=tx.now())
+        done = self._committed(tx, plan, replace(commit, run=run, begins=claims.instance_id))
+        claimed = None
+        if done.claimed is not None:
+            claimed = Claimed(
+                dispatch=done.claimed,
+                instance_id=claims.instance_id,
+                run=run,
+                messages=plan.messages,
+                has_begun=True,
+            )
+        return replace(plan, run=run), done, claimed
+
+    def _committed(self, tx: Transaction, plan: Plan, commit: ThreadCommit) -> Committed:
+        """Write what was decided, with the events that tell of it where they are of the same place."""
+        run = plan.run
+        drafts = self._events.of_commit(run.thread_id, run.run_id, plan.messages, first_seq=plan.first_seq)
+        done = tx.runs.commit(replace(commit, events=drafts) if drafts else commit)
+        if isinstance(done, StaleClaim):
+            raise done
+        if done.dispatch is not None and self._events.in_commits:
+            tx.events.append((self._events.of_dispatch("RunQueued", done.dispatch),))
+        return done
+
+    def _claimed_in(self, tx: Transaction, plan: Plan, claims: ClaimAsk, *, is_now: bool) -> Claimed | None:
+        """Claim what is next on the thread; or, when somebody waits, the dispatch that was joined."""
+        if not is_now or plan.joins is None:
+            return claimed_next(tx, plan.run.thread_id, claims)
+        row = tx.runs.dispatches.claim_dispatch(plan.joins.dispatch_id, claims.request)
+        return None if row is None else begun_in(tx, row, claims)
+
+    def _plan(self, tx: Transaction, request: RunActivation, ids: _Ids) -> Plan:
+        facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id)
+        existing = existing_run(request, facts)
+        row = _open_dispatch(tx, existing)
+        joins = row if row is not None and row.status is RunDispatchStatus.QUEUED else None
+        if row is not None and joins is None:
+            if request.run_id is not None:
+                raise RunNotOpen(f"run {row.run_id!r} is being delivered already", value=row.dispatch_id)
+            existing = None  # another message resumes it at this moment: this one is for the next run
+        resolution_id = None if existing is None else existing.resolution_id
+        if resolution_id is None:
+            if isinstance(ids.pin, PostroomError):
+                raise ids.pin
+            if ids.pin is None:
+                raise _PinNeeded
+            resolution_id = ids.pin
+        return plan_submission(
+            request,
+            facts,
+            run_id=existing.run_id if existing else ids.run_id,
+            dispatch_id=joins.dispatch_id if joins else ids.dispatch_id,
+            resolution_id=resolution_id,
+            existing=existing,
+            joins=joins,
+            config=self._core.config,
+            now=tx.now(),
+        )
+
+    def _dispatch(self, tx: Transaction, plan: Plan) -> RunDispatch:
+        core = self._core
+        return build_dispatch(
+            plan.activation,
+            config=core.config,
+            new_id=core.new_id,
+            now=tx.now(),
+            queued_at=plan.queued_at,
+        )
+
+    async def _told(self, prepared: Prepared) -> None:
+        """Count and tell what was written."""
+        plan, metrics = prepared.plan, self._core.metrics
+        self._completion.all_told(prepared.ended)
+        await self._events.messages_committed(
+            plan.run.thread_id, plan.run.run_id, plan.messages, first_seq=plan.first_seq
+        )
+        self._dispatcher.workers.remember(plan.run, plan.messages)
+        if prepared.dispatch is not None:
+            metrics.happened("enqueue")
+            if not self._events.in_commits:
+                await self._events.dispatch_happened("RunQueued", prepared.dispatch)
+        if prepared.claimed is not None:
+            metrics.happened("claim")
+
+    async def _tell_failure(self, request: RunActivation, ids: _Ids, error: PostroomError) -> None:
+        """Tell that a submission could not be stored."""
+        if not self._events.is_on:
+            return
+        core = self._core
+        request = request.hinted(run_id=ids.run_id, dispatch_id=ids.dispatch_id)
+        dispatch = build_dispatch(request, config=core.config, new_id=core.new_id, now=core.now())
+        facts = {"reason": "enqueue_failed", "error": error.describe()}
+        await self._events.dispatch_happened("MailboxSubmitFailed", dispatch, **facts)
+        if request.decisions:
+            decisions = [decision_facts(call, resume) for call, resume in request.decisions]
+            await self._events.dispatch_happened(
+                "MailboxResumeFailed", dispatch, **facts, decisions=decisions
+            )
+
+
+def _by_policy(tx: Transaction, request: RunActivation, options: DispatchOptions) -> RunActivation:
+    """Return the request as the policy has it on a thread that is busy.
+
+    Raises:
+        ActiveRunConflict: the thread was to be idle, or free for who waits, and is not.
+    """
+    queue, thread_id = tx.runs.dispatches, request.thread_id
+    if options.is_now and (active := queue.claimed(thread_id)) is not None:
+        raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=active.dispatch_id)
+    match options.policy:
+        case Strategy.REJECT:
+            if busy := queue.of_thread(thread_id, OPEN, limit=1, offset=0):
+                raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=busy[0].dispatch_id)
+        case Strategy.COLLECT if request.run_id is None:
+            queued = queue.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE, offset=0)
+            if queued:
+                newest = max(queued, key=lambda row: (row.created_at, row.dispatch_id))
+                return request.hinted(run_id=newest.run_id)
+        case Strategy.ROLLBACK:
+            return _hiding(request, queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0))
+    return request
+
+
+def _hiding(request: RunActivation, rows: Sequence[RunDispatch]) -> RunActivation:
+    """Return the request with the runs of these dispatches out of its sight."""
+    gone = {*request.options.without_runs, *(row.run_id for row in rows)} - {request.run_id}
+    return replace(request, options=replace(request.options, without_runs=tuple(sorted(gone))))
+
+
+def _is_next(tx: Transaction, dispatch: RunDispatch, options: DispatchOptions) -> bool:
+    """Say whether a new dispatch is its thread's next: due, and nothing else is open."""
+    if options.is_now:
+        return True
+    if dispatch.available_at > tx.now():
+        return False
+    return not tx.runs.dispatches.of_thread(dispatch.thread_id, OPEN, limit=1, offset=0)
+
+
+def _is_plain(plan: Plan) -> bool:
+    """Say whether a run is new and has all that it reads in its plan, so that it may begin with it."""
+    return (
+        plan.run.status is RunStatus.CREATED
+        and plan.joins is None
+        and not plan.activation.committed_message_ids
+    )
+
+
+def _open_dispatch(tx: Transaction, run: RunRecord | None) -> RunDispatch | None:
+    if run is None or run.dispatch_id is None:
+        return None
+    row = tx.runs.dispatches.load(run.dispatch_id)
+    return row if row is not None and row.run_id == run.run_id and row.status in OPEN else None
+
+
+def _submitted(
+    prepared: Prepared, status: MailboxDispatchStatus, *, joined: bool | None = None
+) -> MailboxSubmitResult:
+    """Return what was accepted."""
+    return MailboxSubmitResult(
+        dispatch_id=prepared.dispatch_id,
+        run_id=prepared.run_id,
+        thread_id=prepared.run.thread_id,
+        status=status,
+        joined=prepared.plan.joins is not None if joined is None else joined,
+    )

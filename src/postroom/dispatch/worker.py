@@ -1,0 +1,719 @@
+"""Claims what is due, keeps the claim, and has it executed so that nothing but a result comes back.
+
+    free ─▶ reserved ─▶ claimed ─▶ request rebuilt ─▶ begun ─▶ executor ─▶ ended ─▶ the thread's next
+                                        │ cannot                  │ lease lost
+                                        ▼                         ▼
+                                   dead letter        stopped, nothing written
+
+One task serves a run from its claim to its end, and one timer renews all claims. An executor that ignores its
+cancellation is left behind with its task; what follows from the end is done without it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import structlog
+
+from postroom.contracts.activation import Recovery, RunActivation, RunHints
+from postroom.contracts.agent_events import EventSink
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.errors import (
+    ExecutorFailed,
+    ExecutorMisbehaved,
+    ForeignThread,
+    InputError,
+    InternalError,
+    InvalidActivation,
+    PostroomError,
+    ResolveFailed,
+    StaleClaim,
+    StateError,
+    StoreCorrupt,
+    StoreError,
+    UnknownMessage,
+    UnknownRun,
+)
+from postroom.contracts.executor import AgentRunResult, RunControl
+from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
+from postroom.contracts.run_stores import ClaimRequest, ThreadStore, thread_lock
+from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason
+from postroom.contracts.transactions import Transaction
+from postroom.dispatch.capture import EventBuffer, RunCoordinator
+from postroom.dispatch.completion import (
+    Attempt,
+    ClaimAsk,
+    Claimed,
+    Completion,
+    OutcomeKind,
+    as_result,
+    claimed_next,
+    classify,
+    is_left_open,
+)
+from postroom.dispatch.core import Core
+from postroom.dispatch.events import ServerEvents
+from postroom.dispatch.limits import Budgets, Lease, LeaseEnd, MailboxWorker, Slots, Workers, WorkerStatus
+from postroom.dispatch.pending import PendingInput
+from postroom.dispatch.sinks import EventStream, ReconnectableEventSink, SuspensionAwareSink
+
+_LOG = structlog.get_logger(__name__)
+_MOST_SAFETY_MS = 1_000
+DEADLINE_PASSED = "the deadline passed before it could be started"
+
+Ended = AgentRunResult | BaseException
+
+
+class DispatchAttempt(StrEnum):
+    """What became of one try to start work on a thread."""
+
+    CLAIMED = "claimed"
+    BUSY = "busy"
+    NO_ELIGIBLE = "no_eligible"
+    TRANSIENT_ERROR = "transient_error"
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Job:
+    """A claimed dispatch and what serves it in this process."""
+
+    claimed: RunDispatch
+    begun: Claimed
+    sink: ReconnectableEventSink
+    lease: Lease
+    watched: SuspensionAwareSink
+    lease_until: int
+    renews_in: int
+    asks_next: Callable[[], ClaimAsk | None]
+    """Says what the end is to claim of the thread; None: nothing."""
+    attempt: Attempt | None = None
+    ended: Ended | None = None
+    """How the executor ended; None where it was stopped."""
+    next: Claimed | None = None
+    """What was claimed of the thread when it ended."""
+    has_looked: bool = False
+    """Whether the end has looked for what is next on the thread."""
+    leaves_waiting: bool = True
+    """Whether input may wait on the thread when it has ended."""
+    comes_again: bool = False
+    is_executing: bool = False
+    is_left_behind: bool = False
+
+
+class Dispatcher:
+    """Claims what is due and has it executed, within the bounds that were set."""
+
+    def __init__(
+        self,
+        core: Core,
+        workers: Workers,
+        execution: "Execution",
+        after_run: Callable[[str], Awaitable[None]],
+    ) -> None:
+        """Put it together; `after_run` is called when a run has ended that may have left input."""
+        self._core = core
+        self._execution = execution
+        self._after_run = after_run
+        self._leases = LeaseKeeper(core)
+        self.workers = workers
+        self.slots = Slots(core.config.max_concurrent_runs, core.config.max_concurrent_runs_per_tenant)
+        self.accepting = True
+        """False while the mailbox drains: nothing new is claimed."""
+        self.is_polled = False
+        """Whether somebody looks for due work on all threads; a freed slot is used without a try here."""
+        self.failed_claims = 0
+        """How often in a row the store failed when something was to be claimed."""
+        self._readers: dict[str, ReconnectableEventSink] = {}
+        """Who reads along when a queued dispatch executes here, by dispatch."""
+        self._executing = 0
+        self._idle = asyncio.Event()
+        self._was_full = False
+
+    async def try_dispatch_next(self, thread_id: str) -> DispatchAttempt:
+        """Claim the thread's next due dispatch and start it, if nothing of the thread is at work here."""
+        worker = self.workers.get(thread_id)
+        if worker is None:
+            return DispatchAttempt.NO_ELIGIBLE
+        if not self.reserve(thread_id, worker):
+            return DispatchAttempt.BUSY
+        asks = self.asks()
+
+        def claim(tx: Transaction) -> Claimed | None:
+            tx.lock(thread_lock(thread_id))
+            return claimed_next(tx, thread_id, asks)
+
+        core = self._core
+        try:
+            claimed = await core.observed("claim", core.store.write(claim, key=thread_id))
+        except PostroomError as error:
+            self.unreserve(worker)
+            self.failed_claims += 1
+            _LOG.warning("dispatch.not_claimed", thread_id=thread_id, reason=error.describe())
+            return DispatchAttempt.TRANSIENT_ERROR
+        except BaseException:
+            self.unreserve(worker)
+            raise
+        self.failed_claims = 0
+        if claimed is not None:
+            return await self.begin_or_release(claimed)
+        if self.unreserve(worker):
+            return await self.try_dispatch_next(thread_id)
+        return DispatchAttempt.NO_ELIGIBLE
+
+    def reserve(self, thread_id: str, worker: MailboxWorker, tenant: str | None = None) -> bool:
+        """Take the thread's worker and a slot for a claim; False when either is taken. No await within."""
+        worker.is_wanted = worker.status is not WorkerStatus.IDLE
+        if not self.accepting or worker.status is not WorkerStatus.IDLE or worker.foreground:
+            return False
+        if not self.slots.take(thread_id, tenant or worker.tenant or None):
+            self._core.metrics.waiting_threads.set(len(self.slots))
+            return False
+        worker.status, worker.tenant = WorkerStatus.CLAIMING, tenant or worker.tenant
+        return True
+
+    def unreserve(self, worker: MailboxWorker) -> bool:
+        """Give back what `reserve` took; say whether somebody wanted it meanwhile and has to look again."""
+        wanted, worker.is_wanted = worker.is_wanted, False
+        if worker.status is WorkerStatus.CLAIMING:
+            worker.status = WorkerStatus.IDLE
+            self.slots.give(worker.tenant)
+        return wanted
+
+    def asks(self) -> ClaimAsk:
+        """Return what is claimed here; it begins at once unless its tenant is to be looked at first."""
+        core = self._core
+        return ClaimAsk(
+            request=ClaimRequest(consumer=core.consumer_id, lease_ms=core.config.lease_ms),
+            instance_id=core.new_id(),
+            begins=core.config.max_concurrent_runs_per_tenant is None,
+        )
+
+    def asks_next(self, thread_id: str) -> ClaimAsk | None:
+        """Return what the end of a run is to claim of its thread; None when others come first."""
+        asks = self.asks()
+        worker = self.workers.get_or_create(thread_id)
+        is_free = self.accepting and asks.begins and not len(self.slots) and not worker.foreground
+        if not is_free or not self.slots.has_own_slot:
+            return None
+        worker.is_wanted = False
+        return asks
+
+    async def begin_or_release(self, begun: Claimed) -> DispatchAttempt:
+        """Execute what was claimed under a reservation, or give it back when its tenant is at its bound."""
+        claimed = begun.dispatch
+        worker = self.workers.get_or_create(claimed.thread_id)
+        if not self.slots.move(worker.tenant, claimed.tenant):
+            self.slots.stand_in_line(claimed.thread_id, claimed.tenant)
+            self.unreserve(worker)
+            worker.tenant = claimed.tenant
+            await self._core.observed("release", self._core.dispatches.release(claimed.claim_proof))
+            return DispatchAttempt.BUSY
+        self._begin(worker, begun, self._reader(claimed))
+        return DispatchAttempt.CLAIMED
+
+    def begin_foreground(self, begun: Claimed, stream: EventStream | None) -> None:
+        """Execute what a person waits for, whatever else is at work."""
+        worker = self.workers.get_or_create(begun.dispatch.thread_id)
+        self.slots.overdraw(begun.dispatch.tenant)
+        if worker.status is WorkerStatus.CLAIMING:
+            self.slots.give(worker.tenant)
+        self._begin(worker, begun, ReconnectableEventSink(stream))
+
+    def _reader(self, claimed: RunDispatch) -> ReconnectableEventSink:
+        return self._readers.pop(claimed.dispatch_id, None) or ReconnectableEventSink()
+
+    def read_along(self, dispatch_id: str, stream: EventStream) -> None:
+        """Stream the events of a dispatch that is about to be queued, when it executes here."""
+        self._readers[dispatch_id] = ReconnectableEventSink(stream)
+
+    def stop_reading(self, dispatch_id: str) -> None:
+        """Close the stream of a dispatch that will not execute here after all."""
+        reader = self._readers.pop(dispatch_id, None)
+        if reader is not None:
+            reader.close()
+
+    def reconnect(self, thread_id: str, stream: EventStream) -> bool:
+        """Pass the events of the thread's run on to this reader; False when none executes here."""
+        worker = self.workers.get(thread_id)
+        if worker is None or not worker.is_running or worker.sink is None:
+            return False
+        worker.sink.reconnect(stream)
+        return True
+
+    async def next_in_line(self) -> None:
+        """Give free slots to the threads that have waited longest."""
+        while (thread_id := self.slots.next_in_line()) is not None:
+            attempt = await self.try_dispatch_next(thread_id)
+            if attempt is DispatchAttempt.BUSY and self.slots.waits(thread_id):
+                break
+        self._core.metrics.waiting_threads.set(len(self.slots))
+
+    async def forget_ended_readers(self) -> None:
+        """Let go of readers whose run is tried again elsewhere, or not at all."""
+        for dispatch_id in list(self._readers):
+            row = await self._core.dispatches.load_dispatch(dispatch_id)
+            if row is None or row.status is not RunDispatchStatus.QUEUED:
+                self.stop_reading(dispatch_id)
+
+    async def idle(self) -> None:
+        """Return when nothing executes here."""
+        while self._executing:
+            self._idle.clear()
+            await self._idle.wait()
+
+    def leave(self) -> None:
+        """Stop every execution and give its dispatch back, with no attempt counted."""
+        for job in self._leases.jobs:
+            job.lease.stop(LeaseEnd.GIVEN_UP, "the worker is leaving")
+
+    def _begin(self, worker: MailboxWorker, begun: Claimed, sink: ReconnectableEventSink) -> None:
+        core, claimed = self._core, begun.dispatch
+        job = Job(
+            claimed=claimed,
+            begun=begun,
+            sink=sink,
+            lease=Lease(),
+            watched=SuspensionAwareSink(sink),
+            lease_until=claimed.lease_until or core.now(),
+            renews_in=milliseconds(core.config.lease_renewal_interval),
+            asks_next=lambda: self.asks_next(claimed.thread_id),
+        )
+        worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
+        self._executing += 1
+        core.metrics.active_runs.inc()
+        self._leases.keep(job)
+        core.tasks.start(self._serve(job), name=f"dispatch {claimed.dispatch_id}")
+
+    async def _serve(self, job: Job) -> None:
+        """Bring a claimed dispatch to its end, and go on with its thread."""
+        try:
+            if await self._guarded(job, self._execution.begin(job)):
+                await self._isolated(job)
+                if job.is_left_behind:
+                    return
+                await self._guarded(job, self._execution.conclude(job))
+        except BaseException:
+            if not job.is_left_behind:
+                self._rest(job)
+                self._over()
+            raise
+        await self._go_on(job)
+
+    async def _isolated(self, job: Job) -> None:
+        """Run the executor in this task until it ends or its lease does."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine is run by a task
+        alarms: list[asyncio.Task[None]] = []
+
+        def stop() -> None:
+            self._core.executor.cancel(job.claimed.dispatch_id)
+            task.cancel()
+            alarms.append(self._core.tasks.start(self._leave_behind(job), name="stop of an execution"))
+
+        if job.lease.end is not None:
+            return
+        job.is_executing, job.lease.stops = True, stop
+        try:
+            job.ended = await isolated(lambda: self._execution.run(job), job.lease)
+        finally:
+            job.is_executing, job.lease.stops = False, None
+            for alarm in alarms:
+                task.uncancel()
+                if not job.is_left_behind:
+                    alarm.cancel()
+
+    async def _leave_behind(self, job: Job) -> None:
+        """Go on without an executor that does not stop when it is told to."""
+        await self._core.timer.sleep(self._core.config.stop_wait_ms)
+        if not job.is_executing:
+            return
+        job.is_left_behind = True
+        self._core.metrics.run_abandoned()
+        _LOG.error("run.left_behind", run_id=job.claimed.run_id, dispatch_id=job.claimed.dispatch_id)
+        await self._guarded(job, self._execution.conclude(job))
+        await self._go_on(job)
+
+    async def _guarded(self, job: Job, step: Awaitable[bool]) -> bool:
+        """Return what the step returns; False when it failed, after which the dispatch goes its way alone."""
+        try:
+            return await step
+        except StaleClaim as error:
+            _LOG.info("dispatch.lost", dispatch_id=job.claimed.dispatch_id, reason=error.message)
+            await self._execution.lost(job)
+        except StoreError as error:
+            # The lease runs out and the dispatch comes again: its run says what is left to do.
+            _LOG.error("dispatch.left_to_lease", dispatch_id=job.claimed.dispatch_id, reason=error.describe())
+        except Exception as error:
+            _LOG.exception("dispatch.failed", dispatch_id=job.claimed.dispatch_id)
+            job.comes_again = await self._execution.put_back(job, error)
+        return False
+
+    def _rest(self, job: Job) -> None:
+        """Free the worker, unless it runs something newer by now, and its slot."""
+        self._leases.drop(job)
+        self._core.metrics.active_runs.dec()
+        worker = self.workers.get_or_create(job.claimed.thread_id)
+        if worker.dispatch_id == job.claimed.dispatch_id:
+            worker.rest()
+        self._was_full = not self.slots.free
+        self.slots.give(job.claimed.tenant)
+        if job.comes_again:
+            self._readers[job.claimed.dispatch_id] = job.sink
+        else:
+            job.sink.close()
+
+    async def _go_on(self, job: Job) -> None:
+        """Free the worker and look for the thread's next work; behind those that wait for a slot."""
+        thread_id = job.claimed.thread_id
+        try:
+            self._rest(job)
+            if job.next is not None:
+                return await self._begin_next(job.next)
+            if not self.accepting:
+                return None
+            if not job.comes_again and job.leaves_waiting:
+                await self._after_run(thread_id)
+            if len(self.slots):
+                self.slots.stand_in_line(thread_id, None)
+                await self.next_in_line()
+            elif self._may_have_more(job):
+                await self.try_dispatch_next(thread_id)
+        finally:
+            self._over()
+
+    def _may_have_more(self, job: Job) -> bool:
+        """Say whether the thread is to be looked at: its end has not done so, or something came meanwhile."""
+        if self._was_full and self.is_polled and not job.comes_again:
+            return False
+        return not job.has_looked or self.workers.get_or_create(job.claimed.thread_id).is_wanted
+
+    async def _begin_next(self, begun: Claimed) -> None:
+        """Execute what the end of a run has claimed, in the slot of that run."""
+        claimed = begun.dispatch
+        if not self.accepting:
+            await self._core.observed("release", self._core.dispatches.release(claimed.claim_proof))
+            return
+        self.slots.overdraw(claimed.tenant)
+        self._core.metrics.happened("claim")
+        self._begin(self.workers.get_or_create(claimed.thread_id), begun, self._reader(claimed))
+
+    def _over(self) -> None:
+        self._executing -= 1
+        self._idle.set()
+
+
+async def isolated(run: Callable[[], Awaitable[AgentRunResult]], lease: Lease) -> Ended | None:
+    """Await an executor and return its result, or whatever it raised; None when its lease has ended.
+
+    Only the cancellation of the task that is not the lease's passes.
+    """
+    try:
+        result: object = await run()
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        ours = 0 if lease.end is None else 1
+        if task is not None and task.cancelling() > ours:
+            raise
+        return ExecutorFailed("the executor cancelled itself") if lease.end is None else None
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        return error if lease.end is None else None
+    if lease.end is not None:
+        return None
+    if not isinstance(result, AgentRunResult):
+        return ExecutorMisbehaved(f"the executor returned a {type(result).__name__} and no result")
+    return result
+
+
+class LeaseKeeper:
+    """Renews the claims of what executes here, all by one timer, and stops a run whose claim is lost.
+
+    renewed ──▶ renewed ──▶ …          the store fails: tried again until shortly before the lease ends
+       └──▶ refused, or ended ──▶ lost: the run is stopped before another worker can begin it
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._jobs: dict[int, Job] = {}
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def jobs(self) -> list[Job]:
+        """What executes here."""
+        return list(self._jobs.values())
+
+    def keep(self, job: Job) -> None:
+        """Renew this claim until it is dropped."""
+        self._jobs[id(job)] = job
+        if self._keeper is None:
+            self._keeper = self._core.tasks.start(self._keep(), name="leases")
+
+    def drop(self, job: Job) -> None:
+        """Renew this claim no more."""
+        self._jobs.pop(id(job), None)
+
+    async def _keep(self) -> None:
+        try:
+            while self._jobs:
+                pause = min(job.renews_in for job in self._jobs.values())
+                await self._core.timer.sleep(pause)
+                for (
+                    job
+                ) in self._jobs.values():  # one that began meanwhile is renewed early, which harms nothing
+                    job.renews_in -= pause
+                due = [job for job in self._jobs.values() if job.renews_in <= 0 and job.lease.end is None]
+                if len(due) == 1:
+                    await self._renew(due[0])
+                    continue
+                async with asyncio.TaskGroup() as group:
+                    for job in due:
+                        group.create_task(self._renew(job))
+        finally:
+            self._keeper = None
+
+    async def _renew(self, job: Job) -> None:
+        core, config = self._core, self._core.config
+        interval = milliseconds(config.lease_renewal_interval)
+        length = config.suspended_lease_ms if job.watched.suspended else config.lease_ms
+        asked_at, job.renews_in = core.now(), interval
+        try:
+            renewed = await core.observed(
+                "lease_renewal",
+                core.dispatches.extend_lease(job.claimed.claim_proof, extension_ms=length),
+            )
+        except PostroomError as error:
+            _LOG.warning("lease.not_renewed", dispatch_id=job.claimed.dispatch_id, reason=error.describe())
+            job.renews_in = min(interval, config.lease_retry_ms)
+            if core.now() >= job.lease_until - min(length // 10, _MOST_SAFETY_MS):
+                self._lost(job, "the lease ended and could not be renewed")
+            return
+        if not renewed:
+            self._lost(job, "the claim was taken away")
+        job.lease_until = asked_at + length
+
+    def _lost(self, job: Job, reason: str) -> None:
+        if job.lease.end is not None or id(job) not in self._jobs:
+            return
+        self._core.metrics.lease_lost()
+        _LOG.warning("lease.lost", dispatch_id=job.claimed.dispatch_id, reason=reason)
+        job.lease.stop(LeaseEnd.LOST, reason)
+
+
+class Execution:
+    """What is done for one claimed dispatch before and after its executor."""
+
+    def __init__(self, core: Core, events: ServerEvents, completion: Completion) -> None:
+        self._core = core
+        self._events = events
+        self._completion = completion
+        self._budgets = Budgets(core)
+
+    async def begin(self, job: Job) -> bool:
+        """Write that the execution begins; False when there is nothing to execute.
+
+        Raises:
+            StaleClaim: the dispatch is not ours any more; nothing was written.
+        """
+        dispatch, begun = job.claimed, job.begun
+        try:
+            attempt = job.attempt = await self._attempt(job)
+        except (InputError, StateError, InternalError, StoreCorrupt) as error:
+            await self._completion.give_up(dispatch, job.watched, begun.instance_id, error.describe())
+            return False
+        if not is_left_open(attempt.run, dispatch):
+            job.leaves_waiting = (await self._completion.acknowledge(attempt)).leaves_waiting
+            return False
+        if begun.has_begun:
+            attempt.started_at = dispatch.updated_at
+        else:
+            await self._completion.begin(attempt)
+        self._core.metrics.started(attempt.dispatch, now=attempt.started_at)
+        await self._events.dispatch_happened("RunSubmitted", attempt.dispatch)
+        pause = await self._budgets.pause(attempt.activation, attempt.dispatch)
+        if pause is not None:
+            paused = AgentRunResult(
+                run_id=attempt.run.run_id, termination=TerminationReason.suspended(), waiting=pause
+            )
+            job.leaves_waiting = (await self._completion.end(attempt, paused)).leaves_waiting
+        return pause is None
+
+    async def run(self, job: Job) -> AgentRunResult:
+        """Execute."""
+        attempt = job.attempt
+        assert attempt is not None  # noqa: S101 - it has begun
+        return await self._core.executor.run(attempt.activation, attempt.sink)
+
+    async def conclude(self, job: Job) -> bool:
+        """Write what became of the execution.
+
+        Raises:
+            StaleClaim: the dispatch is not ours any more; nothing was written.
+        """
+        core, dispatch, end = self._core, job.claimed, job.lease.end
+        if job.ended is not None:
+            await self._finish(job, job.ended)
+        elif end is LeaseEnd.CANCELLED:
+            cancelled = AgentRunResult(run_id=dispatch.run_id, termination=TerminationReason.cancelled())
+            await self._finish(job, cancelled)
+        elif end is LeaseEnd.GIVEN_UP and not job.is_left_behind:
+            await core.observed("release", core.dispatches.release(dispatch.claim_proof))
+        else:
+            await self.lost(job)
+        return True
+
+    async def lost(self, job: Job) -> None:
+        """End the run of a dispatch that was superseded while it was ours; a failure is logged."""
+        await self._completion.reconcile(job.claimed.dispatch_id)
+
+    async def put_back(self, job: Job, error: Exception) -> bool:
+        """Give back what failed for a reason that nobody foresaw; False when it was given up."""
+        return await self._completion.put_back(job.claimed, error)
+
+    async def _finish(self, job: Job, ended: Ended) -> None:
+        attempt, core = job.attempt, self._core
+        if isinstance(ended, StaleClaim) or attempt is None:
+            raise ended if isinstance(ended, StaleClaim) else InternalError("it never began")
+        outcome = classify(ended)
+        if outcome.kind is OutcomeKind.TRANSIENT_ERROR:
+            job.comes_again = await self._completion.try_later(attempt, outcome)
+        elif outcome.kind is OutcomeKind.PERMANENT_ERROR:
+            await self._completion.give_up(attempt.dispatch, attempt.sink, attempt.instance_id, outcome.error)
+        else:
+            result = as_result(ended, attempt.run.run_id)
+            wall_ms = core.now() - attempt.started_at
+            spends = self._budgets.spent_by(attempt.dispatch, result, wall_ms=wall_ms)
+            asks = job.asks_next()
+            ending = await self._completion.end(attempt, result, spends, asks)
+            job.leaves_waiting, job.next, job.has_looked = (
+                ending.leaves_waiting,
+                ending.next,
+                asks is not None,
+            )
+        core.metrics.ended(
+            outcome.metric_label, dispatch=attempt.dispatch, started_at=attempt.started_at, now=core.now()
+        )
+
+    async def _attempt(self, job: Job) -> Attempt:
+        core, dispatch, begun = self._core, job.claimed, job.begun
+        run = owned_run(dispatch, begun.run)
+        buffer = EventBuffer()
+        coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer)
+        activation = RunActivation(thread_id=run.thread_id)
+        if is_left_open(run, dispatch):
+            activation = await self._activation(job, run, coordinator)
+        sink: EventSink = job.watched
+        if core.capture is not None:
+            resumed = activation.continue_run_id is not None or run.steps > 0
+            sink = core.capture.sink(job.watched, buffer, dispatch, resumed=resumed)
+        return Attempt(
+            dispatch=dispatch,
+            run=run,
+            activation=activation,
+            instance_id=begun.instance_id,
+            watched=job.watched,
+            sink=sink,
+            coordinator=coordinator,
+        )
+
+    async def _activation(self, job: Job, run: RunRecord, coordinator: RunCoordinator) -> RunActivation:
+        """Return the request as the executor is given it.
+
+        Raises:
+            InternalError: its deadline has passed, or its registry is gone.
+            InvalidActivation, UnknownMessage, ResolveFailed: it cannot be put together.
+        """
+        core, dispatch = self._core, job.claimed
+        if dispatch.deadline_at is not None and core.now() > dispatch.deadline_at:
+            raise InternalError(DEADLINE_PASSED, value=dispatch.deadline_at)
+        begun = job.begun
+        messages = begun.messages if begun.has_begun else None
+        activation = await rebuild(
+            core.threads, dispatch, run, instance_id=begun.instance_id, messages=messages
+        )
+        pending = None
+        if core.config.pending_zone:
+            pending = PendingInput(core, self._events, coordinator, run.thread_id, run.run_id)
+        hidden = activation.options.without_runs
+        control = RunControl(
+            coordinator=coordinator,
+            threads=core.threads,
+            pending=pending,
+            registry=await core.pinning.materialize(run.resolution_id or ""),
+            hidden_runs=frozenset(hidden),
+            hidden_message_ids=await asked_of(core.threads, hidden),
+        )
+        was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
+        recovery = core.executor.recovery(activation) if was_cut_off else Recovery.START
+        return replace(activation, control=control, recovery=recovery)
+
+
+def owned_run(dispatch: RunDispatch, run: RunRecord | None) -> RunRecord:
+    """Return the run that a dispatch delivers.
+
+    Raises:
+        UnknownRun, ForeignThread: there is none, or it is another thread's.
+    """
+    if run is None:
+        raise UnknownRun(f"run {dispatch.run_id!r} not found", value=dispatch.run_id)
+    if run.thread_id != dispatch.thread_id:
+        raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
+    return run
+
+
+async def rebuild(
+    threads: ThreadStore,
+    dispatch: RunDispatch,
+    run: RunRecord,
+    *,
+    instance_id: str,
+    messages: tuple[Message, ...] | None = None,
+) -> RunActivation:
+    """Return the request that the run was accepted with, its messages read from the thread if not given.
+
+    Raises:
+        InvalidActivation, UnknownMessage, ResolveFailed: the request cannot be put together.
+    """
+    kept = run.activation
+    if kept is None:
+        raise InvalidActivation(f"run {run.run_id!r} has no stored request", value=run.run_id)
+    if run.resolution_id is None:
+        raise ResolveFailed(f"run {run.run_id!r} is pinned to nothing", value=run.run_id)
+    if messages is None:
+        messages = await _triggers(threads, run, kept.trigger_message_ids)
+    return RunActivation(
+        thread_id=run.thread_id,
+        messages=messages,
+        agent_id=run.agent_id,
+        continue_run_id=kept.continue_run_id,
+        decisions=kept.seeded_decisions,
+        options=kept.options,
+        trace=replace(kept.trace, dispatch_id=dispatch.dispatch_id, session_id=instance_id),
+        delivery=kept.delivery,
+        hints=RunHints(run_id=run.run_id, dispatch_id=dispatch.dispatch_id, resolution_id=run.resolution_id),
+        attempt=dispatch.attempt_count + 1,
+    )
+
+
+async def _triggers(threads: ThreadStore, run: RunRecord, ids: tuple[str, ...]) -> tuple[Message, ...]:
+    if not ids:
+        return ()
+    records = await threads.load_message_records(run.thread_id, ids)
+    found = {record.message_id for record in records}
+    for message_id in ids:
+        if message_id not in found:
+            raise UnknownMessage(f"message {message_id!r} not found on its thread", value=message_id)
+    return tuple(record.message for record in records)
+
+
+async def asked_of(threads: ThreadStore, run_ids: Sequence[str]) -> frozenset[str]:
+    """Return the messages that these runs were started with."""
+    found: set[str] = set()
+    for run_id in run_ids:
+        run = await threads.load_run(run_id)
+        if run is not None and run.input is not None:
+            found.update(run.input.trigger_message_ids)
+    return frozenset(found)
