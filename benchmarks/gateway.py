@@ -112,6 +112,7 @@ class Room:
         )
         services = Services(
             config,
+            store=store.runs.store,
             stores=store.chat,
             outbox=store.runs.outbox,
             threads=store.runs.threads,

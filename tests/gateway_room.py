@@ -119,6 +119,7 @@ class Room:
         )
         services = Services(
             config,
+            store=self.runs.store,
             stores=self.stores,
             outbox=self.runs.outbox,
             threads=self.runs.threads,

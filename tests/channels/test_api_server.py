@@ -11,9 +11,9 @@ from channels.http_room import FakeGateway, calling, served, unavailable, until
 from postroom.contracts.errors import ConfigError, InvalidArgument, ServerUnavailable, TooLarge
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind
-from postroom.gateway.platforms import api_server_lines
+from postroom.gateway.platforms import api_server_answers
 from postroom.gateway.platforms.api_server import ApiServerAdapter
-from postroom.gateway.platforms.api_server_lines import Lines
+from postroom.gateway.platforms.api_server_answers import Exchanges
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.growing_text import grows_from, settled
 from postroom.gateway.platforms.http_adapter import Refused
@@ -36,7 +36,7 @@ async def adapter(clock: ManualClock, gateway: FakeGateway):
     yield made
     await made.disconnect()
     assert len(made._tasks) == 0
-    assert made._lines.waiting == 0
+    assert made._exchanges.waiting == 0
 
 
 @pytest.fixture
@@ -186,10 +186,10 @@ async def test_a_client_that_goes_away_ends_nothing(adapter, gateway, stream) ->
             client.post("/v1/chat/completions", json=said("x", stream=stream), headers=headers)
         )
         await gateway.lines(1)
-        assert adapter._lines.waiting == 1
+        assert adapter._exchanges.waiting == 1
         begun.cancel()
         await asyncio.wait([begun])
-        await until(lambda: adapter._lines.waiting == 0)
+        await until(lambda: adapter._exchanges.waiting == 0)
         result = await adapter.send("pier", "Later", None, {"answers": ["k"], "final": True})
         assert result.success
         again = await client.post("/v1/chat/completions", json=said("x"), headers=headers)
@@ -279,7 +279,7 @@ async def test_stopping_lets_those_who_wait_ask_again(adapter, gateway, client) 
 
 
 async def test_only_so_many_may_wait(adapter, gateway, client, monkeypatch) -> None:
-    monkeypatch.setattr(api_server_lines, "MOST_WAITING", 2)
+    monkeypatch.setattr(api_server_answers, "MOST_WAITING", 2)
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         for _ in range(2):
             group.create_task(client.post("/v1/chat/completions", json=said("x")))
@@ -575,7 +575,7 @@ def test_a_draft_is_sure_up_to_the_fence_that_was_closed_for_it(draft: str, sure
 
 
 async def test_parts_that_are_no_drafts_stay_and_a_final_is_final() -> None:
-    lines = Lines()
+    lines = Exchanges()
     wait = lines.ask("pier", "k", "f")
     read = []
 
@@ -592,12 +592,12 @@ async def test_parts_that_are_no_drafts_stay_and_a_final_is_final() -> None:
         ):
             lines.answered("pier", ["k"], text, text, final=final)
             await asyncio.sleep(0)
-    assert wait.line.text == "First part.\n\nSecond part."
-    assert "".join(read) == wait.line.text
+    assert wait.exchange.text == "First part.\n\nSecond part."
+    assert "".join(read) == wait.exchange.text
 
 
 async def test_a_fence_that_was_closed_for_a_draft_is_not_sent_before_it_is_certain() -> None:
-    lines = Lines()
+    lines = Exchanges()
     deltas = lines.ask("pier", "k", "f").deltas()
     read = []
     for text, final in (
@@ -614,11 +614,11 @@ async def test_a_draft_is_edited_in_its_own_session_only(adapter) -> None:
     draft = await adapter.send("pier", "One", None, {"answers": ["k"]})
     elsewhere = await adapter.edit_message("quay", draft.message_id, "Two")
     assert elsewhere.error_kind is SendErrorKind.NOT_FOUND
-    assert adapter._lines.find("pier", "k").text == "One"
+    assert adapter._exchanges.find("pier", "k").text == "One"
 
 
 async def test_a_draft_that_is_no_beginning_of_the_answer_is_followed_by_all_of_it() -> None:
-    lines = Lines()
+    lines = Exchanges()
     wait = lines.ask("pier", "k", "f")
     lines.answered("pier", ["k"], "p", "Perhaps", final=False)
     deltas = wait.deltas()
@@ -628,12 +628,12 @@ async def test_a_draft_that_is_no_beginning_of_the_answer_is_followed_by_all_of_
 
 
 def test_lines_are_forgotten_oldest_first_but_those_that_are_waited_for(monkeypatch) -> None:
-    monkeypatch.setattr(api_server_lines, "MOST_LINES", 3)
-    lines = Lines()
+    monkeypatch.setattr(api_server_answers, "MOST_EXCHANGES", 3)
+    lines = Exchanges()
     waiting = lines.ask("pier", "first", "f")
     for number in range(5):
         lines.answered("pier", [str(number)], "p", "x", final=True)
-    assert lines.find("pier", "first") is waiting.line
+    assert lines.find("pier", "first") is waiting.exchange
     assert lines.find("pier", "0") is None
     assert lines.find("pier", "4") is not None
     lines.leave(waiting)

@@ -36,13 +36,12 @@ from postroom.gateway.events import (
     SendErrorKind,
 )
 from postroom.gateway.platforms import discord_library
-from postroom.gateway.platforms import discord_outgoing as outgoing
+from postroom.gateway.platforms import discord_wire as outgoing
 from postroom.gateway.platforms import discord_wire as wire
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.discord import DiscordAdapter
-from postroom.gateway.platforms.discord_intake import pause_ms
-from postroom.gateway.platforms.discord_options import Options, bot_token
-from postroom.gateway.platforms.discord_outgoing import RestFailure
+from postroom.gateway.platforms.discord_intake import Options, bot_token, pause_ms
+from postroom.gateway.platforms.discord_wire import RestFailure
 from postroom.gateway.session import SessionSource
 from postroom.testing import ManualClock
 
@@ -165,13 +164,13 @@ def message(**more: Any) -> dict[str, Any]:
     } | more
 
 
-DM, IN_ROOM = wire.Place(chat_type="dm"), wire.Place(chat_type="channel", name="room", guild=GUILD)
-IN_THREAD = wire.Place(chat_type="thread", name="side", parent=ROOM, guild=GUILD)
+DM, IN_ROOM = wire.Channel(chat_type="dm"), wire.Channel(chat_type="channel", name="room", guild=GUILD)
+IN_THREAD = wire.Channel(chat_type="thread", name="side", parent=ROOM, guild=GUILD)
 OURS = wire.Me(user_id=ME)
 
 
 def test_a_direct_message_is_a_line_of_its_chat() -> None:
-    event = wire.line_of(message(), DM, OURS)
+    event = wire.event_of(message(), DM, OURS)
     assert event.source is not None
     assert (event.text, event.message_id, event.addressed) == ("hello", "1100000000004194304", True)
     assert event.timestamp == 1_682_330_837_012
@@ -201,7 +200,7 @@ def test_a_direct_message_is_a_line_of_its_chat() -> None:
 def test_a_line_in_a_channel_is_for_us_when_it_names_or_answers_us(
     more: dict[str, Any], text: str, addressed: bool
 ) -> None:
-    event = wire.line_of(message(channel_id=ROOM, guild_id=GUILD, **more), IN_ROOM, OURS)
+    event = wire.event_of(message(channel_id=ROOM, guild_id=GUILD, **more), IN_ROOM, OURS)
     assert (event.text, event.addressed) == (text, addressed)
     assert event.metadata == {"guild_id": GUILD}
 
@@ -211,12 +210,12 @@ def test_an_answer_names_what_it_answers() -> None:
         message_reference={"type": 0, "message_id": "77"},
         referenced_message={"author": PERSONS[BOB], "content": "why?"},
     )
-    event = wire.line_of(told, DM, OURS)
+    event = wire.event_of(told, DM, OURS)
     assert (event.reply_to_message_id, event.reply_to_text) == ("77", "why?")
 
 
 def test_a_thread_stands_beside_the_channel_that_it_belongs_to() -> None:
-    source = wire.line_of(message(channel_id=THREAD, guild_id=GUILD), IN_THREAD, OURS).source
+    source = wire.event_of(message(channel_id=THREAD, guild_id=GUILD), IN_THREAD, OURS).source
     assert source is not None
     assert (source.chat_type, source.chat_id, source.thread_id) == ("thread", ROOM, THREAD)
 
@@ -232,7 +231,7 @@ def test_a_thread_stands_beside_the_channel_that_it_belongs_to() -> None:
     ],
 )
 def test_words_are_kept_as_they_are_where_they_can_be_kept(more: dict[str, Any], text: str) -> None:
-    assert wire.line_of(message(**more), DM, OURS).text == text
+    assert wire.event_of(message(**more), DM, OURS).text == text
 
 
 @pytest.mark.parametrize(
@@ -250,13 +249,13 @@ def test_a_file_is_of_the_kind_that_its_type_says(mime: str | None, flags: int, 
     name = "../../etc/passwd\r\nX-Evil: 1"
     url = "https://cdn.discordapp.com/attachments/1/2/a"
     one = {"id": "5", "url": url, "filename": name, "size": 12, "content_type": mime}
-    event = wire.line_of(message(attachments=[one], flags=flags, content=""), DM, OURS)
+    event = wire.event_of(message(attachments=[one], flags=flags, content=""), DM, OURS)
     assert event.media == (Attachment(kind=kind, ref=url, mime=mime, name=name, size=12),)
     assert event.message_type is kind
 
 
 def test_a_written_command_is_one_and_a_webhook_is_a_bot() -> None:
-    event = wire.line_of(message(content="/stop now", webhook_id="9"), DM, OURS)
+    event = wire.event_of(message(content="/stop now", webhook_id="9"), DM, OURS)
     assert (event.message_type, event.get_command(), event.get_command_args()) == (
         MessageType.COMMAND,
         "stop",
@@ -267,7 +266,7 @@ def test_a_written_command_is_one_and_a_webhook_is_a_bot() -> None:
 
 
 def test_what_is_kept_of_a_line_can_be_read_back() -> None:
-    event = wire.line_of(message(channel_id=THREAD, guild_id=GUILD), IN_THREAD, OURS)
+    event = wire.event_of(message(channel_id=THREAD, guild_id=GUILD), IN_THREAD, OURS)
     again = MessageEvent.from_body(json.loads(json.dumps(event.to_body())))
     assert again.to_body() == event.to_body()
 
@@ -300,12 +299,12 @@ def test_a_malformed_message_is_unreadable_and_nothing_else(told: object) -> Non
 
 
 def read(told: object) -> MessageEvent | None:
-    return wire.line_of(told, IN_ROOM, OURS) if wire.is_line(told, OURS) else None
+    return wire.event_of(told, IN_ROOM, OURS) if wire.is_message(told, OURS) else None
 
 
 def test_types_that_cannot_be_hashed_are_read_too() -> None:
-    assert not wire.is_line(message(type=[]), OURS)
-    assert wire.place_of({"id": "5", "type": {}}).chat_type == "channel"
+    assert not wire.is_message(message(type=[]), OURS)
+    assert wire.channel_of({"id": "5", "type": {}}).chat_type == "channel"
 
 
 # What is said.

@@ -66,8 +66,7 @@ from postroom.gateway.events import (
 )
 from postroom.gateway.platforms import slack_socket
 from postroom.gateway.platforms.base import AdapterState
-from postroom.gateway.platforms.slack import SlackAdapter
-from postroom.gateway.platforms.slack_options import SlackOptions
+from postroom.gateway.platforms.slack import SlackAdapter, SlackOptions
 from postroom.gateway.platforms.slack_socket import Dialing, SlackSocket
 from postroom.gateway.platforms.slack_text import from_slack, to_mrkdwn
 from postroom.gateway.platforms.slack_wire import Bot, Edit, Line, Malformed, Rules, read

@@ -50,7 +50,7 @@ from postroom.gateway.events import (
     MessageType,
     SendErrorKind,
 )
-from postroom.gateway.platforms import telegram_sending
+from postroom.gateway.platforms import telegram as telegram_module
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.telegram import (
     LARGEST_UPDATE,
@@ -858,8 +858,8 @@ async def test_a_long_text_is_formatted_off_the_event_loop(
         threads.append(threading.get_ident())
         return markdown_v2(text)
 
-    monkeypatch.setattr(telegram_sending, "markdown_v2", noted)
-    for length in (telegram_sending.SHORT_TEXT, telegram_sending.SHORT_TEXT + 1):
+    monkeypatch.setattr(telegram_module, "markdown_v2", noted)
+    for length in (telegram_module.SHORT_TEXT, telegram_module.SHORT_TEXT + 1):
         assert (await adapter.send(CHAT, "[" * length)).success
     here = threading.get_ident()
     assert [one == here for one in threads] == [True, False]

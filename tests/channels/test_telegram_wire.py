@@ -22,11 +22,9 @@ from channels.fake_telegram import (
 from postroom.contracts.errors import ConfigError, InvalidArgument
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import MessageEvent, MessageType, SendErrorKind
-from postroom.gateway.platforms.telegram_answers import read_answer
+from postroom.gateway.platforms.telegram import TelegramOptions
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
-from postroom.gateway.platforms.telegram_options import TelegramOptions
-from postroom.gateway.platforms.telegram_outgoing import place
-from postroom.gateway.platforms.telegram_wire import Line, Me, Press, mended, read_update
+from postroom.gateway.platforms.telegram_wire import Line, Me, Press, mended, place, read_answer, read_update
 from postroom.gateway.session import build_session_key
 
 ME = Me(bot_id=BOT_ID, username=USERNAME)

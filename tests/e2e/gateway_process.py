@@ -107,6 +107,7 @@ async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port
     mailbox = Mailbox(agent, runs, effects=ChatEffects(signal), config=MAILBOX)
     services = Services(
         config,
+        store=runs.store,
         stores=chat,
         outbox=runs.outbox,
         threads=runs.threads,

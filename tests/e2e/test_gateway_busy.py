@@ -123,6 +123,7 @@ async def test_all_at_once(store: SqliteStore, mode: BusyMode, lines: int) -> No
         mailbox = Mailbox(ChatExecutor(agent, presenter), store.runs, effects=ChatEffects(signal))
         services = Services(
             config,
+            store=store.runs.store,
             stores=store.chat,
             outbox=store.runs.outbox,
             threads=store.runs.threads,

@@ -27,6 +27,20 @@ LONG_FILES = {
     "postroom/dispatch/recovery.py": "all rounds side by side",
     "postroom/mail/commands.py": "every command that there is, side by side: the tools' arguments",
     "postroom/stores/runs/ports.py": "the ports of runs side by side: one look or change each, until their callers make their own",
+    **dict.fromkeys(
+        (
+            "postroom/gateway/platforms/discord.py",
+            "postroom/gateway/platforms/discord_wire.py",
+            "postroom/gateway/platforms/email.py",
+            "postroom/gateway/platforms/email_post.py",
+            "postroom/gateway/platforms/matrix_wire.py",
+            "postroom/gateway/platforms/slack.py",
+            "postroom/gateway/platforms/telegram.py",
+            "postroom/gateway/platforms/telegram_wire.py",
+        ),
+        "one platform's adapter, or all that it reads and writes on the wire",
+    ),
+    "postroom/gateway/commands.py": "every command of a chat, and what each does",
     "postroom/mail/sending.py": "all ways of writing a message, so that one policy and one size check see them",
 }
 BROAD_EXCEPTS = {
@@ -36,7 +50,7 @@ BROAD_EXCEPTS = {
     "postroom/dispatch/worker.py:isolated": "the worker around one run: whatever an executor raises is its result",
     "postroom/dispatch/worker.py:Dispatcher._guarded": "the worker around one run, for what nobody foresaw: it is put back",
     "postroom/dispatch/recovery.py:Lifecycle._kept_up": "the edge around one of the mailbox's rounds, callbacks included",
-    "postroom/gateway/delivery.py:Delivery._delivered": "the relay around one answer, whatever its adapter does",
+    "postroom/gateway/delivery.py:Delivery._deliver": "the relay around one answer, whatever its adapter does",
     "postroom/gateway/gateway.py:Gateway._connect": "the edge around one channel: the others go on",
     "postroom/gateway/run.py:GatewayRunner._stop": "the end of one channel: the others are ended as well",
     "postroom/http_api/guard.py:Guard._serve": "the edge around one HTTP request",

@@ -26,7 +26,7 @@ from postroom.app.gateway_wiring import examine, outline
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import ConfigError, MissingExtra
 from postroom.gateway.config import BusyMode, Platform, ResetMode
-from postroom.gateway.platforms import discord_options, email_options, matrix, slack_options, telegram_options
+from postroom.gateway.platforms import discord_intake, email, matrix, slack, telegram
 
 SECRET = "s3cret-of-sixteen-chars"
 AGENT = '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n'
@@ -343,11 +343,11 @@ def test_a_model_without_its_client_names_what_to_install(
 def _own_names() -> dict[Platform, set[str]]:
     """Return the names that each adapter says it reads."""
     found: dict[Platform, Any] = {
-        Platform.TELEGRAM: telegram_options._WANTED,
-        Platform.SLACK: slack_options._EXTRAS,
-        Platform.DISCORD: [one.name for one in fields(discord_options.Options)],
+        Platform.TELEGRAM: telegram._WANTED,
+        Platform.SLACK: slack._EXTRAS,
+        Platform.DISCORD: [one.name for one in fields(discord_intake.Options)],
         Platform.MATRIX: matrix._KNOWN,
-        Platform.EMAIL: email_options._KNOWN,
+        Platform.EMAIL: email._KNOWN,
     }
     for platform in (Platform.WEBHOOK, Platform.WEB, Platform.API_SERVER):
         found[platform] = importlib.import_module(PLATFORMS[platform].module)._KNOWN

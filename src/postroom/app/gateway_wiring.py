@@ -90,6 +90,7 @@ class ChatService:
         runs.serve(CHAT_THREAD, ChatExecutor(agent, presenter), ChatEffects(signal))
         services = Services(
             config,
+            store=runs.stores.store,
             stores=chat,
             outbox=runs.stores.outbox,
             threads=runs.stores.threads,

@@ -99,6 +99,10 @@ class InboundMessage:
         """Its id as a message of its thread."""
         return f"{INBOUND_ID}{self.inbound_id}"
 
+    def may_become(self, status: InboundStatus) -> bool:
+        """Say whether a move may bring it to this status."""
+        return status in INBOUND_MOVES.get(self.status, ())
+
     def moved(self, move: "InboundMove", *, now: int) -> "InboundMessage":
         """Return the message as a move leaves it; one to the status that it has already leaves it as it is.
 
@@ -107,7 +111,7 @@ class InboundMessage:
         """
         if self.status is move.status:
             return self
-        if move.status not in INBOUND_MOVES.get(self.status, ()):
+        if not self.may_become(move.status):
             raise IllegalTransition(
                 f"message {self.inbound_id} is {self.status} and cannot become {move.status}",
                 value=self.inbound_id,
@@ -131,6 +135,11 @@ class InboundMessage:
         if self.body == body:
             return self
         return replace(self, body=body, revision=self.revision + 1, updated_at=now)
+
+
+def chat_lock(key: InboundKey) -> str:
+    """Return the name by which a chat is locked while something becomes of its inbound messages."""
+    return f"chat:{key.platform}/{key.account}/{key.chat_id}"
 
 
 def inbound_id_of(message_id: str) -> int | None:

@@ -5,8 +5,8 @@
                                 │ will not pass, or has had its time: dead letter, its messages have failed
                                 └ the answer was lost: again, and marked as a possible duplicate
 
-A row is delivered at least once. Its inbound messages are marked done before it is acknowledged, so that a
-crash between the two repeats nothing; after any other crash, what is sent again may be marked as a duplicate.
+A row is delivered at least once. It is acknowledged in the change that marks its inbound messages done; after
+a crash before that, what is sent again says that it may be a duplicate.
 """
 
 import asyncio
@@ -22,12 +22,14 @@ from postroom.contracts.chat import (
     InboundMessage,
     InboundMove,
     InboundStatus,
+    chat_lock,
 )
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import IllegalTransition, PostroomError
 from postroom.contracts.messages import Json
-from postroom.contracts.outbox import OutboxMessage, OutboxStore
+from postroom.contracts.outbox import OutboxMessage, OutboxStore, line_lock
 from postroom.contracts.people import ChatDelivery
+from postroom.contracts.transactions import Store, Transaction
 from postroom.gateway import wording
 from postroom.gateway.config import DeliveryConfig
 from postroom.gateway.drafts import Final
@@ -50,6 +52,7 @@ class Delivery:
 
     def __init__(  # noqa: PLR0913 - its collaborators by name
         self,
+        store: Store,
         outbox: OutboxStore,
         stores: ChatStores,
         presenter: StreamingPresenter,
@@ -60,6 +63,7 @@ class Delivery:
         mail: ChatDelivery | None = None,
     ) -> None:
         self._mail = mail
+        self._store = store
         self._outbox = outbox
         self._stores = stores
         self._sessions = presenter.sessions
@@ -131,7 +135,7 @@ class Delivery:
             return
         result = await self._send(adapter, row, reply, address)
         if result.success:
-            await self._settle(row, reply)
+            await self._settle(row, reply, inbound)
         else:
             await self._failed(row, reply, result)
 
@@ -220,27 +224,39 @@ class Delivery:
                 lambda one: replace(one, settings=_with_card(one.settings, number, card_id)),
             )
 
-    async def _settle(self, row: OutboxMessage, reply: Reply) -> None:
-        await self._close_inbound(reply)
+    async def _settle(self, row: OutboxMessage, reply: Reply, inbound: Sequence[InboundMessage]) -> None:
+        """Close the inbound messages that have their answer and acknowledge it, in one change."""
         if reply.mail_key is not None and self._mail is not None:
             await self._mail.arrived(reply.mail_key)
-        await self._acknowledge(row)
+        lane = line_lock(row.lane, row.target)
+        locks = {lane, *(chat_lock(message.key) for message in inbound)}
+        move, asked = _move(reply.failed), [message.inbound_id for message in inbound]
+
+        def change(tx: Transaction) -> bool:
+            tx.lock(*sorted(locks))
+            now = tx.now()
+            found = tx.chats.inbound_by_id(asked) if asked else []
+            open_ids = [message.inbound_id for message in found if message.may_become(move.status)]
+            if open_ids:
+                tx.chats.move_inbound(open_ids, move, now)
+            return tx.outbox.ack(row.outbox_id, row.claim_token or "")
+
+        self._outgoing.pop(row.outbox_id, None)
+        if not await self._store.write(change, key=lane):
+            _LOG.warning("reply.lease_ended_before_ack", outbox_id=row.outbox_id)
         self._metrics.delivered(self._clock.now() - row.created_at)
         if reply.run_id:
             self._presenter.forget(reply.run_id)
 
-    async def _close_inbound(self, reply: Reply, *, lost: str | None = None) -> None:
-        """Mark the inbound messages that have their answer; one that was closed otherwise stays so."""
-        failed = lost or reply.failed
-        move = InboundMove(status=InboundStatus.FAILED if failed else InboundStatus.DONE, reason=failed)
+    async def _fail_inbound(self, reply: Reply, why: str) -> None:
+        """Mark the inbound messages that get no answer; one that was closed otherwise stays so."""
         for inbound_id in reply.inbound_ids:
             try:
-                await self._stores.intake_log.move([inbound_id], move)
+                await self._stores.intake_log.move([inbound_id], _move(why))
             except IllegalTransition as error:
                 _LOG.info("message.closed_before", inbound_id=inbound_id, reason=error.message)
 
     async def _acknowledge(self, row: OutboxMessage) -> None:
-        self._outgoing.pop(row.outbox_id, None)
         if not await self._outbox.ack(row.outbox_id, row.claim_token or ""):
             _LOG.warning("reply.lease_ended_before_ack", outbox_id=row.outbox_id)
 
@@ -268,11 +284,15 @@ class Delivery:
         await self._outbox.nack(row.outbox_id, row.claim_token or "", error=why, final=True)
         self._metrics.gave_up()
         if reply is not None:
-            await self._close_inbound(reply, lost=f"it could not be delivered: {why}")
+            await self._fail_inbound(reply, f"it could not be delivered: {why}")
 
     def _pause(self, tried: int) -> int:
         first, longest = milliseconds(self._config.first_retry), milliseconds(self._config.longest_retry)
         return int(min(first * 2 ** min(tried, 20), longest))
+
+
+def _move(failed: str | None) -> InboundMove:
+    return InboundMove(status=InboundStatus.FAILED if failed else InboundStatus.DONE, reason=failed)
 
 
 def _by_order(rows: Sequence[OutboxMessage]) -> list[list[OutboxMessage]]:

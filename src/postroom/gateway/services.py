@@ -14,6 +14,7 @@ from postroom.contracts.outbox import OutboxStore
 from postroom.contracts.people import ChatDelivery
 from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.run_stores import ThreadStore
+from postroom.contracts.transactions import Store
 from postroom.gateway.commands import Commands
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.delivery import Delivery
@@ -60,6 +61,7 @@ class Services:
         self,
         config: GatewayConfig,
         *,
+        store: Store,
         stores: ChatStores,
         outbox: OutboxStore,
         threads: ThreadStore,
@@ -89,7 +91,7 @@ class Services:
             config, self.sessions, self.handover, self.people, questions, run_queue, threads, mail
         )
         self.delivery = Delivery(
-            outbox, stores, presenter, config.delivery, clock=clock, metrics=self.metrics, mail=mail
+            store, outbox, stores, presenter, config.delivery, clock=clock, metrics=self.metrics, mail=mail
         )
         self.acknowledgements = Acknowledgements(clock)
 

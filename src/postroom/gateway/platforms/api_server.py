@@ -15,7 +15,7 @@ A session is named by the header `X-Postroom-Session`, or in the body by `conver
 session. The conversation is ours: of `messages` or `input` only the user's last message is read.
 Instructions, tools and settings of models are not used, whatever `model` is named; usage is always 0.
 
-`Idempotency-Key` names the line: with the same key the same answer is given, or waited for, and nothing is
+`Idempotency-Key` names the message: with the same key the same answer is given, or waited for, and nothing is
 asked twice. Each answer and each time-out (504) tells the key to ask again with. A client that goes away ends
 nothing. Answers are kept in memory, the newest 2,000 and 20 million characters of them, responses that can be
 fetched the newest 100; after a restart an old key waits for an answer that was given already.
@@ -38,10 +38,11 @@ from postroom.contracts.signing import same_secret
 from postroom.gateway.capabilities import CAPABILITIES
 from postroom.gateway.config import Platform, PlatformConfig
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind, SendResult
-from postroom.gateway.platforms.api_server_lines import Lines, Wait
-from postroom.gateway.platforms.api_server_responses import (
+from postroom.gateway.platforms.api_server_answers import (
     SIGN_OF_LIFE,
+    Exchanges,
     Responses,
+    Wait,
     data_event,
     response_events,
 )
@@ -110,7 +111,7 @@ class ApiServerAdapter(HttpAdapter):
         if not isinstance(self._model, str) or not self._model.isprintable() or not self._model:
             raise ConfigError("api_server's model is no name", value="model", remedy="give a line of text")
         self._created = self._clock.now() // 1000
-        self._lines = Lines()
+        self._exchanges = Exchanges()
         self._responses = Responses()
         self._deadlines: dict[Wait, asyncio.Task[None]] = {}
 
@@ -132,7 +133,7 @@ class ApiServerAdapter(HttpAdapter):
 
     async def disconnect(self) -> None:
         """Refuse requests, those that wait too: what they asked is kept and goes on."""
-        self._lines.end(Refused(503, "stopping", "the server stops; ask again", retry_after=5))
+        self._exchanges.end(Refused(503, "stopping", "the server stops; ask again", retry_after=5))
         await super().disconnect()
 
     async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
@@ -158,9 +159,10 @@ class ApiServerAdapter(HttpAdapter):
     async def _complete(self, request: Request) -> Response:
         asked = await self._read(request, read_chat)
         wait, headers = await self._ask(request, asked)
-        line = wait.line
+        exchange = wait.exchange
+        response_id = response_id_of(exchange.chat_id, exchange.message_id)
         shape = ChatShape(
-            completion_id=f"chatcmpl-{response_id_of(line.chat_id, line.message_id).removeprefix('resp_')}",
+            completion_id=f"chatcmpl-{response_id.removeprefix('resp_')}",
             model=self._model,
             created=self._clock.now() // 1000,
         )
@@ -172,10 +174,10 @@ class ApiServerAdapter(HttpAdapter):
     async def _respond(self, request: Request) -> Response:
         asked = await self._read(request, read_response)
         wait, headers = await self._ask(request, asked)
-        line = wait.line
+        exchange = wait.exchange
         shape = ResponseShape(
-            response_id=response_id_of(line.chat_id, line.message_id),
-            chat_id=line.chat_id,
+            response_id=response_id_of(exchange.chat_id, exchange.message_id),
+            chat_id=exchange.chat_id,
             model=self._model,
             created=self._clock.now() // 1000,
             previous=asked.previous,
@@ -184,7 +186,7 @@ class ApiServerAdapter(HttpAdapter):
             metadata=asked.metadata,
         )
         if asked.store:
-            self._responses.keep(shape, line)
+            self._responses.keep(shape, exchange)
         if asked.stream:
             return SseResponse(response_events(wait, shape), headers, left=lambda: self._leave(wait))
         text = await self._answer(request, wait)
@@ -221,19 +223,19 @@ class ApiServerAdapter(HttpAdapter):
         return reader(parse_object(body), image_bytes=self._image_bytes)
 
     async def _ask(self, request: Request, asked: Asked) -> tuple[Wait, dict[str, str]]:
-        """Hand the line over and begin to wait for its answer."""
+        """Hand the message over and begin to wait for its answer."""
         key = idempotency_key(request.headers.get(KEY_HEADER)) or f"once-{secrets.token_hex(16)}"
         chat_id = self._session_of(request, asked) or own_session(key)
-        wait = self._lines.ask(chat_id, key, asked.fingerprint)
+        wait = self._exchanges.ask(chat_id, key, asked.fingerprint)
         try:
-            if wait.line.is_final:
+            if wait.exchange.is_final:
                 self._leave(wait)
             else:
                 await self._keep(self._event(chat_id, key, asked))
                 self._deadlines[wait] = self._tasks.start(self._expire(wait), name="deadline")
         except BaseException:
             self._leave(wait)
-            self._lines.forget(wait.line)
+            self._exchanges.forget(wait.exchange)
             raise
         headers = {KEY_HEADER: key}
         return wait, headers | ({SESSION_HEADER: chat_id} if chat_id.isascii() else {})
@@ -275,7 +277,7 @@ class ApiServerAdapter(HttpAdapter):
 
     async def _answer(self, request: Request, wait: Wait) -> str:
         """Return the final answer, unless the client goes away or its time is up."""
-        left = None if wait.line.is_final else self._tasks.start(_left(request, wait), name="client")
+        left = None if wait.exchange.is_final else self._tasks.start(_left(request, wait), name="client")
         try:
             return await wait.answer()
         finally:
@@ -298,7 +300,7 @@ class ApiServerAdapter(HttpAdapter):
 
     async def _expire(self, wait: Wait) -> None:
         await self._timer.sleep(int(self._timeout_s * 1000))
-        key = wait.line.message_id
+        key = wait.exchange.message_id
         message = (
             f"there is no answer within {self._timeout_s:g} seconds; it is still being worked on: "
             f"ask again with {KEY_HEADER}: {key}"
@@ -309,12 +311,12 @@ class ApiServerAdapter(HttpAdapter):
         deadline = self._deadlines.pop(wait, None)
         if deadline is not None:
             deadline.cancel()
-        self._lines.leave(wait)
+        self._exchanges.leave(wait)
 
     async def _beat(self) -> None:
         while True:
             await self._timer.sleep(BEAT_MS)
-            self._lines.beat()
+            self._exchanges.beat()
 
     def _shape(self, refusal: Refused) -> Response:
         headers = dict(refusal.headers)
@@ -332,7 +334,7 @@ class ApiServerAdapter(HttpAdapter):
         """Give a part of an answer to who waits for it; where nobody waits, it stays in the conversation."""
         part_id = f"msg_{secrets.token_hex(12)}"
         answered = _answered(metadata, reply_to)
-        self._lines.answered(chat_id, answered, part_id, content, final=_is_final(metadata))
+        self._exchanges.answered(chat_id, answered, part_id, content, final=_is_final(metadata))
         self._said()
         return SendResult.sent(part_id)
 
@@ -340,7 +342,7 @@ class ApiServerAdapter(HttpAdapter):
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Let a part of an answer grow."""
-        if not self._lines.edited(chat_id, message_id, content, final=_is_final(metadata)):
+        if not self._exchanges.edited(chat_id, message_id, content, final=_is_final(metadata)):
             return SendResult.failed(SendErrorKind.NOT_FOUND, "the draft is kept no longer")
         self._said()
         return SendResult.sent(message_id)

@@ -145,7 +145,7 @@ def idempotency_key(told: str | None) -> str | None:
 
 
 def response_id_of(chat_id: str, message_id: str) -> str:
-    """Return the id of the response to a line: the same each time it is asked for."""
+    """Return the id of the response to a message: the same each time it is asked for."""
     return f"resp_{_digest(chat_id, message_id)}"
 
 

@@ -6,7 +6,7 @@
     base_url          https://discord.com/api/v10   REST; holds for the whole process, as the library wants it
     cdn_url           https://cdn.discordapp.com    where files are fetched from; no other host is asked
     backfill          true                          ask for what was said while we were away
-    backfill_limit    500                           lines asked for in one channel after one absence
+    backfill_limit    500                           messages asked for in one channel after one absence
     backfill_minutes  60                            how far back `channels` are looked through at first
     channels          []                            ids of channels that are looked through at the start
     max_held          1000                          updates in memory that are not kept yet
@@ -14,12 +14,12 @@
 
 What Discord cannot promise, and what we do about it:
 
-- It has no acknowledgement of a line. A session moves on with what was received, not with what was kept. So
+- It acknowledges no message. A session moves on with what was received, not with what was kept. So
   an update that cannot be kept is held here, in order, and tried again until it is. When `max_held` are held,
   the connection is closed; Discord keeps what follows, and a RESUME brings it, for some minutes.
 - After a longer absence there is a new session, and nobody is told what was missed. Lines are then asked for,
   channel by channel, behind the last one that was kept (`backfill`), up to `backfill_limit` each, in the 200
-  channels that spoke last. What cannot be asked for is lost: lines in channels that this process has not
+  channels that spoke last. What cannot be asked for is lost: messages in channels that this process has not
   heard of, unless they are in `channels` or were told by `remember`; edits, deletions, buttons and commands
   of that time; what was held in memory when the process was killed.
 - Messages are unique for some minutes only (`nonce`): a repetition after that is another message.
@@ -45,13 +45,11 @@ from postroom.gateway.capabilities import CAPABILITIES
 from postroom.gateway.config import Platform, PlatformConfig
 from postroom.gateway.events import Attachment, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms import discord_library
-from postroom.gateway.platforms import discord_outgoing as outgoing
 from postroom.gateway.platforms import discord_wire as wire
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
-from postroom.gateway.platforms.discord_intake import ABSENCE, Doors, Intake, pause_ms
+from postroom.gateway.platforms.discord_intake import ABSENCE, Intake, Options, bot_token, pause_ms
 from postroom.gateway.platforms.discord_library import Bot, Cut, Refused
-from postroom.gateway.platforms.discord_options import Options, bot_token
-from postroom.gateway.platforms.discord_outgoing import RestFailure
+from postroom.gateway.platforms.discord_wire import RestFailure
 from postroom.gateway.session import SessionSource
 
 _LOG = structlog.get_logger(__name__)
@@ -95,8 +93,14 @@ class DiscordAdapter(BasePlatformAdapter):
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
         self._options = Options.read(config.extra)
-        doors = Doors(request=self._request, accept=self.handle_message, inbound=lambda: self._inbound)
-        self._intake = Intake(doors, self._options, self.liveness, self._timer)
+        self._intake = Intake(
+            self._options,
+            self.liveness,
+            self._timer,
+            request=self._request,
+            accept=self.handle_message,
+            inbound=lambda: self._inbound,
+        )
         self._bot: Bot | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._keeping: asyncio.Task[None] | None = None
@@ -109,7 +113,7 @@ class DiscordAdapter(BasePlatformAdapter):
         return "default" if self._intake.me is None else self._intake.me.user_id
 
     def lock_identity(self) -> str | None:
-        """Return the token: two processes that receive with it would both answer every line."""
+        """Return the token: two processes that receive with it would both answer every message."""
         return self.config.token
 
     def remember(self, source: SessionSource, message_id: str) -> None:
@@ -262,7 +266,7 @@ class DiscordAdapter(BasePlatformAdapter):
         try:
             answer = await self._request(method, path, **told)
         except RestFailure as failure:
-            return outgoing.result_of(failure)
+            return wire.result_of(failure)
         self._said()
         shown = answer.get("id") if isinstance(answer, dict) else None
         return SendResult.sent(shown if isinstance(shown, str) else told.get("message_id"))
@@ -274,7 +278,7 @@ class DiscordAdapter(BasePlatformAdapter):
             return SendResult.failed(SendErrorKind.TOO_LONG, f"Discord takes at most {limit} characters")
         if not content.strip():
             return SendResult.failed(SendErrorKind.BAD_FORMAT, "Discord takes no empty message")
-        return outgoing.marked(content, limit)
+        return wire.marked(content, limit)
 
     async def send(
         self,
@@ -287,7 +291,7 @@ class DiscordAdapter(BasePlatformAdapter):
         words = self._words(content)
         if isinstance(words, SendResult):
             return words
-        body = outgoing.body_of(words, nonce=_nonce(metadata), reply_to=reply_to)
+        body = wire.body_of(words, nonce=_nonce(metadata), reply_to=reply_to)
         return await self._say("POST", _MESSAGES, channel_id=_channel(chat_id, metadata), json=body)
 
     async def edit_message(
@@ -297,7 +301,7 @@ class DiscordAdapter(BasePlatformAdapter):
         words = self._words(content)
         if isinstance(words, SendResult):
             return words
-        body: Json = {"content": words, "allowed_mentions": outgoing.MENTIONS}
+        body: Json = {"content": words, "allowed_mentions": wire.MENTIONS}
         channel = _channel(chat_id, metadata)
         return await self._say("PATCH", _MESSAGE, channel_id=channel, message_id=message_id, json=body)
 
@@ -324,8 +328,8 @@ class DiscordAdapter(BasePlatformAdapter):
         words = self._words(caption) if caption and caption.strip() else ""
         if isinstance(words, SendResult):
             return words
-        body = outgoing.body_of(words, nonce=_nonce(metadata))
-        form = outgoing.form_of(body, attachment, data)
+        body = wire.body_of(words, nonce=_nonce(metadata))
+        form = wire.form_of(body, attachment, data)
         return await self._say("POST", _MESSAGES, channel_id=_channel(chat_id, metadata), form=form)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
@@ -344,12 +348,12 @@ class DiscordAdapter(BasePlatformAdapter):
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
         """Ask with buttons; with more of them than Discord shows, the text says what to answer."""
-        components, words = outgoing.components_of(card), self._words(card.text)
+        components, words = wire.components_of(card), self._words(card.text)
         if components is None:
             return await super().send_card(chat_id, card, metadata)
         if isinstance(words, SendResult):
             return words
-        body = outgoing.body_of(words, nonce=_nonce(metadata)) | {"components": components}
+        body = wire.body_of(words, nonce=_nonce(metadata)) | {"components": components}
         return await self._say("POST", _MESSAGES, channel_id=_channel(chat_id, metadata), json=body)
 
     async def update_card(
@@ -361,8 +365,8 @@ class DiscordAdapter(BasePlatformAdapter):
             return words
         body: Json = {
             "content": words,
-            "allowed_mentions": outgoing.MENTIONS,
-            "components": outgoing.components_of(card) or [],
+            "allowed_mentions": wire.MENTIONS,
+            "components": wire.components_of(card) or [],
         }
         channel = _channel(chat_id, metadata)
         return await self._say("PATCH", _MESSAGE, channel_id=channel, message_id=message_id, json=body)
@@ -372,7 +376,7 @@ class DiscordAdapter(BasePlatformAdapter):
         if not wire.is_id(chat_id):
             return {}
         try:
-            found = wire.place_of(await self._request("GET", "/channels/{channel_id}", channel_id=chat_id))
+            found = wire.channel_of(await self._request("GET", "/channels/{channel_id}", channel_id=chat_id))
         except (RestFailure, wire.Unreadable):
             return {}
         return {"name": found.name, "type": found.chat_type}
@@ -387,7 +391,7 @@ def _channel(chat_id: str, metadata: Metadata | None) -> str:
 def _nonce(metadata: Metadata | None) -> str:
     """What makes a repetition harmless, the library's own included, which tries some failures again."""
     key = (metadata or {}).get("dedupe_key")
-    return outgoing.nonce_of(str(key)) if key else secrets.token_hex(outgoing.LONGEST_NONCE // 2)
+    return wire.nonce_of(str(key)) if key else secrets.token_hex(wire.LONGEST_NONCE // 2)
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:

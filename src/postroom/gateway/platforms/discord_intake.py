@@ -1,26 +1,126 @@
 """What came from Discord and is not kept yet: held in order, and tried until it is.
 
 Discord takes no acknowledgement, so what was received and not kept is ours to look after. One update at a
-time is handed over, in the order of the gateway; a line that cannot be kept now holds those behind it.
+time is handed over, in the order of the gateway; a message that cannot be kept now holds those behind it.
 """
 
 import asyncio
 import random
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import structlog
 
 from postroom.contracts.clock import Timer
-from postroom.contracts.errors import InputError, PostroomError
+from postroom.contracts.errors import ConfigError, InputError, PostroomError
+from postroom.contracts.messages import Json
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.platforms import discord_wire as wire
 from postroom.gateway.platforms.base import Inbound, Liveness
-from postroom.gateway.platforms.discord_options import Options
-from postroom.gateway.platforms.discord_outgoing import RestFailure, note_of
-from postroom.gateway.platforms.discord_wire import Me, Place, Unreadable
+from postroom.gateway.platforms.discord_wire import Channel, Me, RestFailure, Unreadable, is_id, note_of
+
+_NUMBERS = {
+    "backfill_limit": (1, 100_000),
+    "backfill_minutes": (0, 100_000),
+    "max_held": (1, 1_000_000),
+    "timeout_seconds": (1, 600),
+}
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The names are in the table of `postroom.gateway.platforms.discord`."""
+
+    base_url: str = "https://discord.com/api/v10"
+    cdn_url: str = "https://cdn.discordapp.com"
+    backfill: bool = True
+    backfill_limit: int = 500
+    backfill_minutes: int = 60
+    channels: tuple[str, ...] = ()
+    max_held: int = 1_000
+    timeout_seconds: float = 30
+
+    @classmethod
+    def read(cls, extra: Mapping[str, Json]) -> "Options":
+        """Return them as they are set.
+
+        Raises:
+            ConfigError: a name is not known, or a value is not what its name asks for.
+        """
+        found: dict[str, object] = {}
+        for name, value in extra.items():
+            if name in ("base_url", "cdn_url"):
+                found[name] = _address(name, value)
+            elif name in _NUMBERS:
+                found[name] = _number(name, value)
+            elif name == "backfill":
+                found[name] = _wish(name, value)
+            elif name == "channels":
+                found[name] = _channels(name, value)
+            else:
+                known = ", ".join(("base_url", "cdn_url", "backfill", "channels", *_NUMBERS))
+                raise _wrong(name, f"is not known; there are {known}")
+        return cls(**found)  # type: ignore[arg-type] # each was checked by its name
+
+
+def bot_token(token: str | None) -> str:
+    """Return a bot's token as it is sent.
+
+    Raises:
+        ConfigError: it is missing, or holds what no token holds. It is not shown.
+    """
+    kept = (token or "").strip().removeprefix("Bot ").strip()
+    if not kept or not kept.isascii() or not kept.isprintable() or " " in kept:
+        raise ConfigError(
+            "the Discord bot's token is missing or is none",
+            remedy="set `token` of the platform `discord` to the token from Bot → Reset Token at"
+            " https://discord.com/developers/applications",
+        )
+    return kept
+
+
+def _address(name: str, value: Json) -> str:
+    parts = urlsplit(value) if isinstance(value, str) else None
+    secure = parts is not None and (
+        parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+    )
+    if parts is None or not secure or not parts.hostname or parts.username or parts.query or parts.fragment:
+        raise _wrong(name, "is an address that begins with https://")
+    return parts.geturl().rstrip("/")
+
+
+def _number(name: str, value: Json) -> float:
+    least, most = _NUMBERS[name]
+    whole = name != "timeout_seconds"
+    fits = isinstance(value, int) or (isinstance(value, float) and not whole)
+    if isinstance(value, bool) or not fits or not (least <= value if whole else value > 0) or value > most:
+        raise _wrong(name, f"is a number from {least} to {most}")
+    return value  # type: ignore[no-any-return]
+
+
+def _wish(name: str, value: Json) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong(name, "is true or false")
+    return value
+
+
+def _channels(name: str, value: Json) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(is_id(one) for one in value):
+        raise _wrong(name, "is a list of channel ids, each a text of digits")
+    return tuple(value)
+
+
+def _wrong(name: str, rule: str) -> ConfigError:
+    return ConfigError(
+        f"Discord's setting `{name}` {rule}",
+        value=name,
+        remedy=f"mend or remove `{name}` in `extra` of the platform `discord`",
+    )
+
 
 _LOG = structlog.get_logger(__name__)
 ABSENCE = "ABSENCE"
@@ -40,15 +140,6 @@ class Request(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doors:
-    """What an intake reaches the world by."""
-
-    request: Request
-    accept: Callable[[MessageEvent], Awaitable[None]]
-    inbound: Callable[[], Inbound | None]
-
-
 def pause_ms(attempt: int, *, least: int = 0) -> int:
     """Return how long to wait after so many tries that failed: up to a minute, with chance in it."""
     longest = min(500 * 2 ** min(attempt, 10), LONGEST_PAUSE_MS)
@@ -58,15 +149,26 @@ def pause_ms(attempt: int, *, least: int = 0) -> int:
 class Intake:
     """Holds updates until they are kept."""
 
-    def __init__(self, doors: Doors, options: Options, liveness: Liveness, timer: Timer) -> None:
+    def __init__(
+        self,
+        options: Options,
+        liveness: Liveness,
+        timer: Timer,
+        *,
+        request: Request,
+        accept: Callable[[MessageEvent], Awaitable[None]],
+        inbound: Callable[[], Inbound | None],
+    ) -> None:
         self.me: Me | None = None
-        self._doors = doors
+        self._request = request
+        self._accept = accept
+        self._inbound = inbound
         self._options = options
         self._liveness = liveness
         self._timer = timer
         self._held: deque[tuple[str, object]] = deque()
         self._marks: OrderedDict[str, str] = OrderedDict()
-        self._places: OrderedDict[str, Place] = OrderedDict()
+        self._channels: OrderedDict[str, Channel] = OrderedDict()
         self._arrived, self._room, self._settled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._room.set()
         self._settled.set()
@@ -81,7 +183,7 @@ class Intake:
             self._room.clear()
 
     def remember(self, channel_id: str, message_id: str) -> None:
-        """Note up to which line a channel is known; lines behind it are asked for after an absence."""
+        """Note up to which message a channel is known; messages behind it are asked for after an absence."""
         known = self._marks.pop(channel_id, "0")
         self._marks[channel_id] = max(known, message_id, key=int)
         while len(self._marks) > MOST_MARKS:
@@ -155,8 +257,8 @@ class Intake:
     async def _take(self, name: str, data: object) -> None:
         match name:
             case "MESSAGE_CREATE":
-                if (event := await self._line(data)) is not None:
-                    await self._doors.accept(event)
+                if (event := await self._event(data)) is not None:
+                    await self._accept(event)
             case "MESSAGE_UPDATE":
                 await self._edited(data)
             case "MESSAGE_DELETE" | "MESSAGE_DELETE_BULK":
@@ -168,43 +270,43 @@ class Intake:
             case _:
                 await self._caught_up()
 
-    async def _line(self, data: object) -> MessageEvent | None:
-        if self.me is None or not wire.is_line(data, self.me):
+    async def _event(self, data: object) -> MessageEvent | None:
+        if self.me is None or not wire.is_message(data, self.me):
             return None
-        return wire.line_of(data, await self._place(data), self.me)
+        return wire.event_of(data, await self._channel(data), self.me)
 
     async def _edited(self, data: object) -> None:
-        inbound = self._doors.inbound()
+        inbound = self._inbound()
         if inbound is None or not wire.is_edit(data):
             return
-        if (event := await self._line(data)) is not None:
+        if (event := await self._event(data)) is not None:
             await inbound.edited(event)
 
     async def _deleted(self, data: object) -> None:
-        inbound = self._doors.inbound()
+        inbound = self._inbound()
         if inbound is None or self.me is None:
             return
         gone = wire.deleted_in(data)
-        channel_id, _ = wire.channel_of(data)
-        source = wire.source_of(channel_id, await self._place(data), self.me.user_id)
+        channel_id, _ = wire.ids_of(data)
+        source = wire.source_of(channel_id, await self._channel(data), self.me.user_id)
         for message_id in gone:
             await inbound.deleted(source, message_id)
 
     async def _pressed(self, data: object) -> None:
-        inbound = self._doors.inbound()
+        inbound = self._inbound()
         if inbound is None or self.me is None:
             return
         interaction_id, token = wire.callback_of(data)
-        pressed = wire.press_of(data, await self._place(data), self.me)
+        pressed = wire.press_of(data, await self._channel(data), self.me)
         if pressed is None:
             return
         if isinstance(pressed, ButtonPress):
             note = await inbound.pressed(pressed)
         else:
-            await self._doors.accept(pressed)
+            await self._accept(pressed)
             note = TAKEN
         try:
-            await self._doors.request(
+            await self._request(
                 "POST",
                 "/interactions/{interaction_id}/{webhook_token}/callback",
                 json=note_of(note),
@@ -216,35 +318,35 @@ class Intake:
 
     # Where it was said.
 
-    async def _place(self, data: object) -> Place:
+    async def _channel(self, data: object) -> Channel:
         """Return the channel of an update; Discord is asked once for each, and again when it changed."""
-        channel_id, guild_id = wire.channel_of(data)
+        channel_id, guild_id = wire.ids_of(data)
         if guild_id is None:
-            return self._known(channel_id, Place(chat_type="dm"))
+            return self._known(channel_id, Channel(chat_type="dm"))
         try:
             return await self._looked_up(channel_id)
         except RestFailure as failure:
             if failure.status not in (403, 404):
                 raise
-            return Place(chat_type="channel", guild=guild_id)
+            return Channel(chat_type="channel", guild=guild_id)
 
-    async def _looked_up(self, channel_id: str) -> Place:
-        if (known := self._places.get(channel_id)) is not None:
+    async def _looked_up(self, channel_id: str) -> Channel:
+        if (known := self._channels.get(channel_id)) is not None:
             return self._known(channel_id, known)
-        found = await self._doors.request("GET", "/channels/{channel_id}", channel_id=channel_id)
-        return self._known(channel_id, wire.place_of(found))
+        found = await self._request("GET", "/channels/{channel_id}", channel_id=channel_id)
+        return self._known(channel_id, wire.channel_of(found))
 
-    def _known(self, channel_id: str, place: Place) -> Place:
-        self._places[channel_id] = place
-        self._places.move_to_end(channel_id)
-        while len(self._places) > MOST_PLACES:
-            self._places.popitem(last=False)
-        return place
+    def _known(self, channel_id: str, channel: Channel) -> Channel:
+        self._channels[channel_id] = channel
+        self._channels.move_to_end(channel_id)
+        while len(self._channels) > MOST_PLACES:
+            self._channels.popitem(last=False)
+        return channel
 
     def _forget(self, data: object) -> None:
         channel_id = data.get("id") if isinstance(data, dict) else None
         if isinstance(channel_id, str):
-            self._places.pop(channel_id, None)
+            self._channels.pop(channel_id, None)
 
     # After an absence.
 
@@ -265,17 +367,17 @@ class Intake:
             if (mark := self._marks.get(channel_id)) is None:
                 return  # crowded out meanwhile, and never to be read from its beginning
             asked = min(left, PAGE)
-            page = await self._doors.request(
+            page = await self._request(
                 "GET",
                 "/channels/{channel_id}/messages",
                 query={"after": mark, "limit": str(asked)},
                 channel_id=channel_id,
             )
-            lines = wire.in_order(page)
-            for line in lines:
-                told = line | {"channel_id": channel_id} | ({"guild_id": guild_id} if guild_id else {})
+            messages = wire.in_order(page)
+            for message in messages:
+                told = message | {"channel_id": channel_id} | ({"guild_id": guild_id} if guild_id else {})
                 await self._kept("MESSAGE_CREATE", told)
             left -= asked
-            if len(lines) < asked:
+            if len(messages) < asked:
                 return
         _LOG.warning("discord.backfill_cut", channel_id=channel_id, limit=self._options.backfill_limit)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from postroom.contracts.errors import MissingExtra, ServerUnavailable, TooLarge
 from postroom.contracts.messages import Json
-from postroom.gateway.platforms.discord_outgoing import RestFailure
+from postroom.gateway.platforms.discord_wire import RestFailure
 
 if TYPE_CHECKING:
     import discord

@@ -1,18 +1,158 @@
 """What comes from Discord, as our values: translation only, nothing here waits or remembers."""
 
+import hashlib
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from postroom.contracts.messages import Json
 from postroom.gateway.config import Platform
 from postroom.gateway.events import (
     Attachment,
     ButtonPress,
+    Card,
     MessageEvent,
     MessageType,
+    SendErrorKind,
+    SendResult,
 )
 from postroom.gateway.session import SessionSource
+
+LONGEST_NONCE = 25
+BUTTONS_A_ROW, ROWS = 5, 5
+LONGEST_LABEL, LONGEST_VALUE, LONGEST_NOTE = 80, 100, 2_000
+EPHEMERAL = 1 << 6
+MENTIONS: Json = {"parse": ["users"], "replied_user": False}
+"""Whom our words may wake: those they name, never a role and never everyone."""
+_MIME = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
+
+
+class RestFailure(Exception):
+    """Discord refused a request, or no answer came; `taken` says whether it may have been carried out."""
+
+    def __init__(
+        self, text: str, *, status: int = 0, code: int = 0, wait_ms: int | None = None, taken: bool = False
+    ) -> None:
+        super().__init__(text)
+        self.status = status
+        """The HTTP status, 0 when no answer came."""
+        self.code = code
+        """Discord's own number for what is wrong."""
+        self.wait_ms = wait_ms
+        self.taken = taken
+
+
+def marked(text: str, limit: int) -> str:
+    """Return Markdown as Discord shows it, or as it was where that would be longer than `limit`.
+
+    Discord knows most of Markdown: what it does not know is put into what it does. Code is left alone.
+    """
+    pieces = re.split(r"(^```.*?^```[ \t]*$|^```.*\Z|`[^`\n]+`)", text, flags=re.MULTILINE | re.DOTALL)
+    pieces[::2] = [_converted(one) for one in pieces[::2]]
+    made = "".join(pieces)
+    return made if len(made) <= limit else text
+
+
+def _converted(text: str) -> str:
+    for pattern, put in _CONVERSIONS:
+        text = pattern.sub(put, text)
+    return text
+
+
+def _table(found: re.Match[str]) -> str:
+    return f"```\n{found[0].rstrip()}\n```\n"
+
+
+_Put = str | Callable[[re.Match[str]], str]
+_CONVERSIONS: tuple[tuple[re.Pattern[str], _Put], ...] = (
+    (re.compile(r"^#{4,6}[ \t]+(.+?)[ \t#]*$", re.MULTILINE), r"**\1**"),
+    (re.compile(r"!\[([^\]\n]+)\]\((https?://[^\s)]+)\)"), r"[\1](\2)"),
+    (re.compile(r"!\[\]\((https?://[^\s)]+)\)"), r"\1"),
+    (re.compile(r"^\|.*\|[ \t]*\n\|[ \t:|-]+\|[ \t]*(?:\n\|.*\|[ \t]*)*(?:\n|\Z)", re.MULTILINE), _table),
+)
+
+
+def nonce_of(dedupe_key: str) -> str:
+    """Return a key in as many characters as Discord takes; equal keys stay equal."""
+    return hashlib.sha256(dedupe_key.encode()).hexdigest()[:LONGEST_NONCE]
+
+
+def body_of(text: str, *, nonce: str, reply_to: str | None = None) -> dict[str, Json]:
+    """Return the body of a new message."""
+    made: dict[str, Json] = {
+        "content": text,
+        "allowed_mentions": MENTIONS,
+        "nonce": nonce,
+        "enforce_nonce": True,
+    }
+    if is_id(reply_to):
+        made["message_reference"] = {"message_id": reply_to, "fail_if_not_exists": False}
+    return made
+
+
+def form_of(body: dict[str, Json], attachment: Attachment, data: bytes) -> list[dict[str, Any]]:
+    """Return the parts of a message with a file."""
+    name = file_name(attachment.name)
+    told = body | {"attachments": [{"id": 0, "filename": name}]}
+    mime = (
+        attachment.mime
+        if attachment.mime and _MIME.fullmatch(attachment.mime)
+        else "application/octet-stream"
+    )
+    return [
+        {"name": "payload_json", "value": json.dumps(told), "content_type": "application/json"},
+        {"name": "files[0]", "value": data, "filename": name, "content_type": mime},
+    ]
+
+
+def components_of(card: Card) -> list[Json] | None:
+    """Return a card's buttons in rows; None when Discord cannot show them all."""
+    if len(card.buttons) > BUTTONS_A_ROW * ROWS or any(
+        len(one.value) > LONGEST_VALUE for one in card.buttons
+    ):
+        return None
+    shown: Sequence[Json] = [
+        {"type": 2, "style": 2, "label": one.label[:LONGEST_LABEL] or "\u200b", "custom_id": one.value}
+        for one in card.buttons
+    ]
+    rows = range(0, len(shown), BUTTONS_A_ROW)
+    return [{"type": 1, "components": list(shown[start : start + BUTTONS_A_ROW])} for start in rows]
+
+
+def note_of(text: str) -> dict[str, Json]:
+    """Return the answer to an interaction that only whoever pressed sees."""
+    return {
+        "type": 4,
+        "data": {"content": text[:LONGEST_NOTE], "flags": EPHEMERAL, "allowed_mentions": {"parse": []}},
+    }
+
+
+def file_name(name: str | None) -> str:
+    """Return a name that may stand in a header: no path, no mark that ends a quotation."""
+    kept = re.sub(r"[^\w.() +-]", "_", (name or "").replace("\\", "/").rpartition("/")[2], flags=re.ASCII)
+    return kept.strip(". ")[:100] or "file"
+
+
+def result_of(failure: RestFailure) -> SendResult:
+    """Return what a refusal means for whoever wanted to say something."""
+    kind = _kind(failure)
+    return SendResult.failed(kind, str(failure), retry_after_ms=failure.wait_ms)
+
+
+def _kind(failure: RestFailure) -> SendErrorKind:
+    if failure.status == 0 or failure.status >= 500:
+        return SendErrorKind.UNKNOWN if failure.taken else SendErrorKind.TRANSIENT
+    if failure.status == 413 or (failure.status == 400 and "or fewer in length" in str(failure)):
+        return SendErrorKind.TOO_LONG
+    return {
+        401: SendErrorKind.FORBIDDEN,
+        403: SendErrorKind.FORBIDDEN,
+        404: SendErrorKind.NOT_FOUND,
+        429: SendErrorKind.RATE_LIMITED,
+    }.get(failure.status, SendErrorKind.BAD_FORMAT)
+
 
 FIRST_MILLISECOND = 1_420_070_400_000
 """Discord's ids count from the first instant of 2015."""
@@ -30,8 +170,8 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """A channel, as far as a line needs to know it."""
+class Channel:
+    """A channel, as far as a message needs to know it."""
 
     chat_type: str
     name: str | None = None
@@ -76,7 +216,7 @@ def id_at(instant: int) -> str:
     return str(max(instant - FIRST_MILLISECOND, 0) << 22)
 
 
-def channel_of(data: object) -> tuple[str, str | None]:
+def ids_of(data: object) -> tuple[str, str | None]:
     """Return the ids of the channel and the guild that an update is about; no guild means a direct message.
 
     Raises:
@@ -86,7 +226,7 @@ def channel_of(data: object) -> tuple[str, str | None]:
     return _id(found, "channel_id"), None if found.get("guild_id") is None else _id(found, "guild_id")
 
 
-def place_of(data: object) -> Place:
+def channel_of(data: object) -> Channel:
     """Return what a channel object says.
 
     Raises:
@@ -97,28 +237,28 @@ def place_of(data: object) -> Place:
     guild = None if found.get("guild_id") is None else _id(found, "guild_id")
     name, topic = _text(found, "name"), _text(found, "topic")
     if kind == DIRECT:
-        return Place(chat_type="dm")
+        return Channel(chat_type="dm")
     if kind == GROUP:
-        return Place(chat_type="group", name=name)
+        return Channel(chat_type="group", name=name)
     if kind in THREADS:
-        return Place(chat_type="thread", name=name, parent=_id(found, "parent_id"), guild=guild)
-    return Place(chat_type="channel", name=name, topic=topic, guild=guild)
+        return Channel(chat_type="thread", name=name, parent=_id(found, "parent_id"), guild=guild)
+    return Channel(chat_type="channel", name=name, topic=topic, guild=guild)
 
 
-def source_of(channel_id: str, place: Place, account: str) -> SessionSource:
-    """Return a place without a speaker: the thread's channel is the chat, the thread stands beside it."""
+def source_of(channel_id: str, channel: Channel, account: str) -> SessionSource:
+    """Return a channel without a speaker: the thread's channel is the chat, the thread stands beside it."""
     return SessionSource(
         platform=Platform.DISCORD,
-        chat_id=place.parent or channel_id,
-        chat_name=place.name,
-        chat_type=place.chat_type,
-        thread_id=channel_id if place.parent else None,
-        chat_topic=place.topic,
+        chat_id=channel.parent or channel_id,
+        chat_name=channel.name,
+        chat_type=channel.chat_type,
+        thread_id=channel_id if channel.parent else None,
+        chat_topic=channel.topic,
         account=account,
     )
 
 
-def is_line(data: object, me: Me) -> bool:
+def is_message(data: object, me: Me) -> bool:
     """Say whether a message is something that somebody else said.
 
     Raises:
@@ -136,14 +276,14 @@ def is_edit(data: object) -> bool:
     return bool(found.get("edited_timestamp")) and "content" in found and "author" in found
 
 
-def line_of(data: object, place: Place, me: Me) -> MessageEvent:
-    """Return a message as a line.
+def event_of(data: object, channel: Channel, me: Me) -> MessageEvent:
+    """Return a message as an event.
 
     Raises:
         Unreadable: it is no message.
     """
     found = _checked(data)
-    channel_id, guild_id = channel_of(found)
+    channel_id, guild_id = ids_of(found)
     message_id = _id(found, "id")
     media = tuple(_attachment(one, found.get("flags")) for one in _mappings(found, "attachments"))
     text = me.without(_words(found))
@@ -153,14 +293,14 @@ def line_of(data: object, place: Place, me: Me) -> MessageEvent:
     event = MessageEvent(
         text=text,
         message_type=media[0].kind if media else MessageType.TEXT,
-        source=_spoken(source_of(channel_id, place, me.user_id), found),
+        source=_spoken(source_of(channel_id, channel, me.user_id), found),
         raw_message=found,
         message_id=message_id,
         media=media,
         reply_to_message_id=str(answers) if answers else None,
         reply_to_text=_text(answered, "content") if isinstance(answered, dict) else None,
         timestamp=instant_of(message_id),
-        addressed=place.chat_type == "dm" or me.named_in(found),
+        addressed=channel.chat_type == "dm" or me.named_in(found),
         metadata={"guild_id": guild_id} if guild_id else {},
     )
     if not media and event.is_command():
@@ -181,15 +321,15 @@ def deleted_in(data: object) -> list[str]:
     return listed
 
 
-def press_of(data: object, place: Place, me: Me) -> ButtonPress | MessageEvent | None:
-    """Return a pressed button, or a slash command as a line; None for what is neither.
+def press_of(data: object, channel: Channel, me: Me) -> ButtonPress | MessageEvent | None:
+    """Return a pressed button, or a slash command as an event; None for what is neither.
 
     Raises:
         Unreadable: it is no interaction.
     """
     found = _checked(data)
-    channel_id, guild_id = channel_of(found)
-    source = _spoken(source_of(channel_id, place, me.user_id), found)
+    channel_id, guild_id = ids_of(found)
+    source = _spoken(source_of(channel_id, channel, me.user_id), found)
     told = found.get("data")
     if not isinstance(told, dict) or found.get("type") not in (COMMAND, COMPONENT):
         return None

@@ -31,12 +31,10 @@ from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import CAPABILITIES
 from postroom.gateway.config import Platform, PlatformConfig
 from postroom.gateway.events import Attachment, SendErrorKind, SendResult
-from postroom.gateway.platforms import matrix_outgoing as outgoing
 from postroom.gateway.platforms import matrix_wire as wire
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.matrix_http import Answer, Homeserver
-from postroom.gateway.platforms.matrix_intake import Intake
-from postroom.gateway.platforms.matrix_place import Place
+from postroom.gateway.platforms.matrix_intake import Intake, SyncPosition
 from postroom.gateway.platforms.safe_text import to_html
 
 _LOG = structlog.get_logger(__name__)
@@ -65,7 +63,7 @@ class MatrixAdapter(BasePlatformAdapter):
         self._settings = _checked(config)
         self._home = Homeserver(self._settings["base_url"], config.token or "")
         self._me = wire.Ourselves(user_id="", command_prefix=self._settings["command_prefix"])
-        self._place = Place(self._settings["sync_file"])
+        self._position = SyncPosition(self._settings["sync_file"])
         self._intake = self._fresh_intake()
         self._joining: set[str] = set()
 
@@ -88,8 +86,8 @@ class MatrixAdapter(BasePlatformAdapter):
         try:
             await self._home.open()
             await self._find_out_who_we_are()
-            await self._place.load(self._me.user_id)
-            if self._place.since is None:
+            await self._position.load(self._me.user_id)
+            if self._position.since is None:
                 await self._begin()
         except BaseException:
             await self.disconnect()
@@ -142,7 +140,7 @@ class MatrixAdapter(BasePlatformAdapter):
     def _fresh_intake(self) -> Intake:
         return Intake(
             self._home,
-            self._place,
+            self._position,
             self._me,
             accept=self.handle_message,
             inbound=lambda: self._inbound,
@@ -160,7 +158,7 @@ class MatrixAdapter(BasePlatformAdapter):
             raise ServerUnavailable(f"the homeserver gave no place in the stream: {answer.said()}")
         self._intake.begin(answer.body)
         self._invited(answer.body)
-        await self._place.move(since, self._clock.now())
+        await self._position.move(since, self._clock.now())
 
     # What comes in.
 
@@ -203,14 +201,14 @@ class MatrixAdapter(BasePlatformAdapter):
         except Exception:
             self._fail("failed", "a line could not be taken; see the log", retryable=True)
             raise
-        await self._place.move(since, self._clock.now())
+        await self._position.move(since, self._clock.now())
         return None
 
     async def _sync(self, *, timeout_ms: int) -> Answer:
         """Ask for what is new; with everything about the rooms that are not known yet in this process."""
         query = {"filter": wire.SYNC_FILTER, "timeout": str(timeout_ms)}
-        if self._place.since is not None:
-            query["since"] = self._place.since
+        if self._position.since is not None:
+            query["since"] = self._position.since
             if not self._intake.knows_rooms:
                 query["full_state"] = "true"
         return await self._home.ask("GET", wire.path_of("sync", query=query), timeout_ms=timeout_ms + 30_000)
@@ -250,14 +248,14 @@ class MatrixAdapter(BasePlatformAdapter):
         """Say something in a room; with the same `dedupe_key` the homeserver takes it only once."""
         thread_id = (metadata or {}).get("thread_id")
         html = await _rendered(content)
-        contents = outgoing.content_of(content, html, thread_id=thread_id, reply_to=reply_to)
+        contents = wire.content_of(content, html, thread_id=thread_id, reply_to=reply_to)
         return await self._say(chat_id, content, contents, _key(metadata))
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Replace what was said. Doing it twice is harmless, so that no key is needed."""
-        contents = outgoing.edit_of(message_id, content, await _rendered(content))
+        contents = wire.edit_of(message_id, content, await _rendered(content))
         result = await self._say(chat_id, content, contents, uuid4().hex)
         return SendResult.sent(message_id) if result.success else result
 
@@ -265,7 +263,7 @@ class MatrixAdapter(BasePlatformAdapter):
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Take back what was said."""
-        txn = outgoing.transaction_id("redact", chat_id + message_id)
+        txn = wire.transaction_id("redact", chat_id + message_id)
         answer = await self._home.ask("PUT", wire.path_of("rooms", chat_id, "redact", message_id, txn), {})
         return self._result(answer)
 
@@ -292,7 +290,7 @@ class MatrixAdapter(BasePlatformAdapter):
             kind = refused.error_kind if refused.error_kind is not SendErrorKind.UNKNOWN else None
             return SendResult.failed(kind or SendErrorKind.TRANSIENT, f"not uploaded: {answer.said()}")
         thread_id = (metadata or {}).get("thread_id")
-        content = outgoing.media_of(url, attachment, len(data), caption, thread_id)
+        content = wire.media_of(url, attachment, len(data), caption, thread_id)
         return await self._say(chat_id, caption or "", [content], f"file {_key(metadata)}")
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
@@ -323,7 +321,7 @@ class MatrixAdapter(BasePlatformAdapter):
         if self.capabilities.unit.measure(text) > self.capabilities.limit:
             return SendResult.failed(SendErrorKind.TOO_LONG, f"more than {self.capabilities.limit} bytes")
         for number, content in enumerate(contents, start=1):
-            answer = await self._put(chat_id, content, outgoing.transaction_id(f"say{number}", key))
+            answer = await self._put(chat_id, content, wire.transaction_id(f"say{number}", key))
             if answer.status not in (400, 413):
                 break
         return self._result(answer)
@@ -343,7 +341,7 @@ class MatrixAdapter(BasePlatformAdapter):
             return SendResult.failed(kind, "the homeserver did not answer")
         if answer.is_fatal:
             self._token_refused(answer)
-        return outgoing.refusal(answer.status, answer.errcode, answer.retry_after_ms)
+        return wire.refusal(answer.status, answer.errcode, answer.retry_after_ms)
 
 
 def _checked(config: PlatformConfig) -> dict[str, Any]:

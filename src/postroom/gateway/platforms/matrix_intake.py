@@ -1,20 +1,99 @@
-"""A batch of Matrix's stream: what it says of rooms is learnt, what was said is handed over line by line."""
+"""What comes in from the homeserver: the position in its stream, and its messages in order."""
 
+import asyncio
+import json
+import os
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import structlog
 
-from postroom.contracts.errors import InputError, ServerUnavailable
+from postroom.contracts.errors import ConfigError, InputError, ServerUnavailable
 from postroom.contracts.messages import Json
 from postroom.gateway.events import MessageEvent
-from postroom.gateway.platforms import matrix_outgoing as outgoing
 from postroom.gateway.platforms import matrix_wire as wire
 from postroom.gateway.platforms.base import Inbound
 from postroom.gateway.platforms.matrix_http import Homeserver
-from postroom.gateway.platforms.matrix_place import Place
 
 _LOG = structlog.get_logger(__name__)
+
+
+class SyncPosition:
+    """A place in the stream. It belongs to one user: another's is none for us."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = Path(path) if path else None
+        self._user_id = ""
+        self.since: str | None = None
+        self.at = 0
+        """When we were there."""
+        self.told: set[str] = set()
+        """Encrypted rooms that know that we cannot read them."""
+
+    async def load(self, user_id: str) -> None:
+        """Take what the file says, unless this process knows better.
+
+        Raises:
+            ConfigError: the file is there and cannot be read, or its folder cannot be written.
+        """
+        if self._user_id == user_id and self.since is not None:
+            return
+        self._user_id = user_id
+        if self._path is None:
+            return
+        try:
+            kept = await asyncio.to_thread(_read, self._path)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                "Matrix: the file with our place in the stream cannot be used",
+                value=str(self._path),
+                remedy="mend it and its folder, or take it away to begin with what is said from now on",
+            ) from error
+        if kept is not None and kept[0] == user_id:
+            _, self.since, self.at, self.told = kept
+
+    async def move(self, since: str, at: int) -> None:
+        """Go on to a place. A file that cannot be written stays behind, and what follows comes twice."""
+        moved = since != self.since
+        self.since, self.at = since, at
+        if self._path is None or not moved:
+            return
+        kept = {"user_id": self._user_id, "since": since, "at": at, "told": sorted(self.told)}
+        try:
+            await asyncio.to_thread(_write, self._path, json.dumps(kept))
+        except OSError as error:
+            _LOG.warning("matrix.place_not_kept", reason=type(error).__name__)
+
+
+def _read(path: Path) -> tuple[str, str, int, set[str]] | None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"{path.parent} cannot be written")
+    if not path.exists():
+        return None
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    user_id, since, at = kept["user_id"], kept["since"], kept["at"]
+    if not isinstance(user_id, str) or not isinstance(since, str) or not isinstance(at, int):
+        raise TypeError("no place")
+    return user_id, since, at, set(map(str, kept["told"]))
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the whole file or leave the old one; only we may read it."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
 _UNREADABLE = (
     "This room is encrypted, and I cannot read what is encrypted. Please write to me in a room without it."
 )
@@ -31,7 +110,7 @@ class Intake:
     def __init__(
         self,
         home: Homeserver,
-        place: Place,
+        position: SyncPosition,
         me: wire.Ourselves,
         *,
         accept: Callable[[MessageEvent], Awaitable[None]],
@@ -45,7 +124,7 @@ class Intake:
         self.insists = True
         """Whether a batch waits for what cannot be looked up; without it, the same is taken without."""
         self._home = home
-        self._place = place
+        self._position = position
         self._accept = accept
         self._inbound = inbound
         self._refused = refused
@@ -60,7 +139,7 @@ class Intake:
         """Hand over what a batch holds, in order; all of it is kept when this returns.
 
         Raises:
-            StoreError: a line could not be kept; the batch is to be taken again.
+            StoreError: a message could not be kept; the batch is to be taken again.
             ServerUnavailable: something that belongs to it could not be asked for.
         """
         joined = wire.rooms_of(batch, "join")
@@ -90,11 +169,11 @@ class Intake:
     async def _gap(self, room_id: str, before: object) -> list[object]:
         """Return what was said in a room between our last round and this one, the oldest first."""
         found: list[object] = []
-        floor = self._place.at - _SKEW_MS
+        floor = self._position.at - _SKEW_MS
         for _ in range(_GAP_PAGES):
-            if not isinstance(before, str) or self._place.since is None:
+            if not isinstance(before, str) or self._position.since is None:
                 break
-            query = {"dir": "b", "from": before, "to": self._place.since, "limit": "100"}
+            query = {"dir": "b", "from": before, "to": self._position.since, "limit": "100"}
             answer = await self._home.ask("GET", wire.path_of("rooms", room_id, "messages", query=query))
             if not answer.ok and answer.status not in _NOT_THERE:
                 raise ServerUnavailable(f"a gap could not be filled: {answer.said()}")
@@ -123,7 +202,7 @@ class Intake:
         event = heard.event
         if heard.kind is wire.Kind.ENCRYPTED:
             await self._tell_unreadable(room)
-        elif heard.kind is wire.Kind.LINE:
+        elif heard.kind is wire.Kind.MESSAGE:
             await self._look_up_answered(event, room)
             await self._accept(event)
         elif (inbound := self._inbound()) is not None and event.source is not None:
@@ -135,7 +214,7 @@ class Intake:
                 raise wire.Malformed("an edit of what somebody else said")
 
     async def _is_their_own(self, event: MessageEvent, room: wire.Room) -> bool:
-        """Say whether an edit is by who said it: anybody can send one for any line, servers let it pass."""
+        """Say whether an edit is by who said it: anybody can send one for any message."""
         old = wire.quoted(await self._event(room, event.message_id or ""))
         return old is not None and event.source is not None and old[0] == event.source.user_id
 
@@ -163,11 +242,11 @@ class Intake:
 
     async def _tell_unreadable(self, room: wire.Room) -> None:
         room.encrypted = True
-        if room.room_id in self._place.told:
+        if room.room_id in self._position.told:
             return
         content: dict[str, Json] = {"msgtype": "m.notice", "body": _UNREADABLE, "m.mentions": {}}
-        txn = outgoing.transaction_id("unreadable", room.room_id)
+        txn = wire.transaction_id("unreadable", room.room_id)
         path = wire.path_of("rooms", room.room_id, "send", "m.room.message", txn)
         answer = await self._home.ask("PUT", path, content)
         if answer.ok:
-            self._place.told.add(room.room_id)
+            self._position.told.add(room.room_id)

@@ -1,5 +1,6 @@
 """What Matrix's events mean to us, without I/O. What is not as the protocol says is `Malformed`."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,10 +8,114 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
+from postroom.contracts.messages import Json
 from postroom.gateway.config import Platform
-from postroom.gateway.events import Attachment, MessageEvent, MessageType
-from postroom.gateway.platforms.safe_text import clean, one_line
+from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind, SendResult
+from postroom.gateway.platforms.safe_text import clean, is_marked_up, one_line
 from postroom.gateway.session import SessionSource
+
+LARGEST_EVENT = 60_000
+"""Bytes of an event's content; a homeserver refuses events over 65,536 with all that it adds."""
+SENT_AS = {
+    MessageType.PHOTO: "m.image",
+    MessageType.STICKER: "m.image",
+    MessageType.VIDEO: "m.video",
+    MessageType.AUDIO: "m.audio",
+    MessageType.VOICE: "m.audio",
+}
+
+
+def content_of(
+    text: str, html: str, *, thread_id: str | None = None, reply_to: str | None = None
+) -> list[dict[str, Json]]:
+    """Return the contents to try, the best first: with markup where it adds something and fits, then without.
+
+    Nobody is mentioned by it, whatever the text says: an answer must not call a whole room.
+    """
+    plain: dict[str, Json] = {"msgtype": "m.text", "body": text, "m.mentions": {}}
+    if relation := _relation(thread_id, reply_to):
+        plain["m.relates_to"] = relation
+    marked: dict[str, Json] = {**plain, "format": "org.matrix.custom.html", "formatted_body": html}
+    return [marked, plain] if is_marked_up(html, text) and _fits(marked) else [plain]
+
+
+def edit_of(message_id: str, text: str, html: str) -> list[dict[str, Json]]:
+    """Return the contents to try that give a message other words."""
+    found = []
+    for new in content_of(text, html):
+        edit: dict[str, Json] = {
+            **new,
+            "body": f"* {text[:200]}",  # shown only by clients that know no edits
+            "m.new_content": new,
+            "m.relates_to": {"rel_type": "m.replace", "event_id": message_id},
+        }
+        edit.pop("format", None), edit.pop("formatted_body", None)
+        found.append(edit)
+    return [one for one in found[:-1] if _fits(one)] + found[-1:]
+
+
+def media_of(
+    url: str, attachment: Attachment, size: int, caption: str | None, thread_id: str | None
+) -> dict[str, Json]:
+    """Return the content of a file that was uploaded."""
+    name = one_line(attachment.name or "file")
+    content: dict[str, Json] = {
+        "msgtype": SENT_AS.get(attachment.kind, "m.file"),
+        "body": caption or name,
+        "filename": name,
+        "url": url,
+        "info": {"mimetype": attachment.mime or "application/octet-stream", "size": size},
+        "m.mentions": {},
+    }
+    if relation := _relation(thread_id, None):
+        content["m.relates_to"] = relation
+    return content
+
+
+def transaction_id(kind: str, key: str) -> str:
+    """Return the transaction id of something that is sent: the same for the same key."""
+    return f"{kind}-{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:40]}"
+
+
+def refusal(status: int, errcode: str, retry_after_ms: int | None) -> SendResult:
+    """Return what an answer other than 200 means for something that was sent."""
+    said = f"the homeserver answered {status} {errcode}".strip()
+    if status == 429 or errcode == "M_LIMIT_EXCEEDED":
+        return SendResult.failed(SendErrorKind.RATE_LIMITED, said, retry_after_ms=retry_after_ms or 5_000)
+    if status == 413 or errcode == "M_TOO_LARGE":
+        return SendResult.failed(SendErrorKind.TOO_LONG, said)
+    if status in (408, 504):
+        return SendResult.failed(SendErrorKind.UNKNOWN, said)
+    if status >= 500:
+        return SendResult.failed(SendErrorKind.TRANSIENT, said, retry_after_ms=retry_after_ms)
+    kinds = {401: SendErrorKind.FORBIDDEN, 403: SendErrorKind.FORBIDDEN, 404: SendErrorKind.NOT_FOUND}
+    return SendResult.failed(kinds.get(status, SendErrorKind.BAD_FORMAT), said)
+
+
+def _relation(thread_id: str | None, reply_to: str | None) -> dict[str, Json] | None:
+    if thread_id is not None:
+        answered = {"event_id": reply_to or thread_id}
+        return {
+            "rel_type": "m.thread",
+            "event_id": thread_id,
+            "is_falling_back": reply_to is None,
+            "m.in_reply_to": answered,
+        }
+    return {"m.in_reply_to": {"event_id": reply_to}} if reply_to else None
+
+
+def _fits(content: Mapping[str, Json]) -> bool:
+    return _weight(content) <= LARGEST_EVENT
+
+
+def _weight(value: Json) -> int:
+    """Return about how many bytes a value is as JSON, never less."""
+    if isinstance(value, str):
+        return 2 + len(value.encode("utf-8", "replace")) + sum(value.count(one) for one in '"\\\n\t')
+    if isinstance(value, Mapping):
+        return 2 + sum(_weight(str(name)) + _weight(one) + 2 for name, one in value.items())
+    return 32
+
 
 REMEMBERED_NAMES = 2_000
 """Members of one room whose names are kept for show."""
@@ -106,7 +211,7 @@ class Ourselves:
 class Kind(StrEnum):
     """What an event means to us."""
 
-    LINE = "line"
+    MESSAGE = "message"
     EDIT = "edit"
     TAKEN_BACK = "taken_back"
     ENCRYPTED = "encrypted"
@@ -146,10 +251,10 @@ def understood(event: object, room: Room, me: Ourselves) -> Heard | None:
         return _edit(event, room, me, sender, _mapping(content.get("m.new_content")))
     if content.get("msgtype") == "m.notice":
         return None  # the protocol's word for what machines say: nobody answers it
-    line = _bare(event, room, me, sender, event_id)
-    _relate(line, relation)
-    _fill(line, content, me, is_sticker=event["type"] == "m.sticker")
-    return Heard(kind=Kind.LINE, event=line)
+    message = _bare(event, room, me, sender, event_id)
+    _relate(message, relation)
+    _fill(message, content, me, is_sticker=event["type"] == "m.sticker")
+    return Heard(kind=Kind.MESSAGE, event=message)
 
 
 def after_our_invitation(events: Sequence[object], me: Ourselves) -> Sequence[object]:
@@ -251,47 +356,47 @@ def _bare(event: Mapping[str, Any], room: Room, me: Ourselves, sender: str, mess
 
 def _edit(event: Mapping[str, Any], room: Room, me: Ourselves, sender: str, new: Mapping[str, Any]) -> Heard:
     relation = _mapping(event["content"]["m.relates_to"])
-    line = _bare(event, room, me, sender, _identifier(relation.get("event_id"), "$"))
+    message = _bare(event, room, me, sender, _identifier(relation.get("event_id"), "$"))
     if not new:
         raise Malformed("an edit without new content")
-    _fill(line, new, me, is_sticker=False)
-    return Heard(kind=Kind.EDIT, event=line)
+    _fill(message, new, me, is_sticker=False)
+    return Heard(kind=Kind.EDIT, event=message)
 
 
-def _relate(line: MessageEvent, relation: Mapping[str, Any]) -> None:
-    """Take from a relation which thread a line is in, and what it answers."""
+def _relate(message: MessageEvent, relation: Mapping[str, Any]) -> None:
+    """Take from a relation which thread a message is in, and what it answers."""
     in_thread = relation.get("rel_type") == "m.thread"
-    if in_thread and line.source is not None:
-        place = line.source.to_dict()
-        line.source = SessionSource.from_dict(
+    if in_thread and message.source is not None:
+        place = message.source.to_dict()
+        message.source = SessionSource.from_dict(
             {**place, "thread_id": _identifier(relation.get("event_id"), "$")}
         )
     answered = _mapping(relation.get("m.in_reply_to")).get("event_id")
     if isinstance(answered, str) and not (in_thread and relation.get("is_falling_back") is True):
-        line.reply_to_message_id = _identifier(answered, "$")
+        message.reply_to_message_id = _identifier(answered, "$")
 
 
-def _fill(line: MessageEvent, content: Mapping[str, Any], me: Ourselves, *, is_sticker: bool) -> None:
+def _fill(message: MessageEvent, content: Mapping[str, Any], me: Ourselves, *, is_sticker: bool) -> None:
     """Take the words and the file of a message."""
     body = content.get("body")
     if not isinstance(body, str):
         raise Malformed("a message without a body")
     text, quote_of_old = clean(body), ""
-    if line.reply_to_message_id is not None:
+    if message.reply_to_message_id is not None:
         text, quote_of_old = _without_fallback(text)
-    line.message_type = MessageType.STICKER if is_sticker else _kind(content)
-    if line.message_type not in (MessageType.TEXT, MessageType.LOCATION):
-        line.media = _attachments(content, line.message_type)
+    message.message_type = MessageType.STICKER if is_sticker else _kind(content)
+    if message.message_type not in (MessageType.TEXT, MessageType.LOCATION):
+        message.media = _attachments(content, message.message_type)
         name = content.get("filename")
         text = text if isinstance(name, str) and name != body else ""
     mentioned, names = _mentions(content, me, text)
     quoted_sender = _QUOTED_SENDER.match(quote_of_old)
     answers_us = quoted_sender is not None and quoted_sender[1] == me.user_id
-    line.addressed = line.addressed or mentioned or answers_us
-    line.reply_to_text = quote_of_old.partition(">")[2].partition("> ")[2] if quote_of_old else None
-    line.text = _command(_without_names(text, names) if mentioned else text, me)
-    if line.message_type is MessageType.TEXT and line.is_command():
-        line.message_type = MessageType.COMMAND
+    message.addressed = message.addressed or mentioned or answers_us
+    message.reply_to_text = quote_of_old.partition(">")[2].partition("> ")[2] if quote_of_old else None
+    message.text = _command(_without_names(text, names) if mentioned else text, me)
+    if message.message_type is MessageType.TEXT and message.is_command():
+        message.message_type = MessageType.COMMAND
 
 
 def _kind(content: Mapping[str, Any]) -> MessageType:

@@ -8,13 +8,13 @@ with the latter we open a web socket, without it Slack calls `/slack`, and `sign
 | `signing_secret` | none | checks the requests that Slack sends; without it there is no route |
 | `base_url` | `https://slack.com/api` | the Web API; plain http on loopback alone |
 | `command` | `/postroom` | the slash command whose first word is the command: `/postroom stop` is `/stop` |
-| `reply_in_threads` | false | each line in a channel begins a thread, and is a session of its own |
+| `reply_in_threads` | false | each message in a channel begins a thread, and is a session of its own |
 | `unfurl` | false | whether Slack looks at the addresses in what we say |
 | `proxy` | none | an HTTP proxy on the way to Slack |
 | `timeout_ms` | 30000 | how long a call waits |
 
 Slack knows no answers but threads: `reply_to` begins one where `reply_in_threads` says so, and `thread_id` is
-the thread's first line. `metadata["dedupe_key"]` becomes `client_msg_id`, by which Slack takes a message
+the thread's first message. `metadata["dedupe_key"]` becomes `client_msg_id`, by which Slack takes a message
 once; it documents the errors of that and not the argument, so that a lost answer still counts as unknown.
 """
 
@@ -33,24 +33,24 @@ from postroom.gateway.capabilities import CAPABILITIES
 from postroom.gateway.config import Platform, PlatformConfig
 from postroom.gateway.events import Attachment, ButtonPress, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
-from postroom.gateway.platforms.slack_blocks import LONGEST_TEXT, blocks_fit, card_body, edit_body
-from postroom.gateway.platforms.slack_http import DoorHooks, SlackDoor
-from postroom.gateway.platforms.slack_options import SlackOptions
+from postroom.gateway.platforms.slack_http import SlackReceiver
 from postroom.gateway.platforms.slack_outgoing import (
-    converted,
-    deduped,
-    in_thread,
-    off_loop,
-    result_of,
-    storable_card,
-)
-from postroom.gateway.platforms.slack_refusals import (
+    LONGEST_TEXT,
     TOKEN_REFUSED,
     UNREACHABLE,
     Answer,
+    blocks_fit,
+    card_body,
     check_scopes,
+    converted,
+    deduped,
+    edit_body,
+    in_thread,
+    off_loop,
     refuse,
     refused,
+    result_of,
+    storable_card,
 )
 from postroom.gateway.platforms.slack_text import escape
 from postroom.gateway.platforms.slack_wire import (
@@ -67,6 +67,126 @@ from postroom.gateway.platforms.slack_wire import (
 if TYPE_CHECKING:
     from postroom.gateway.platforms.slack_api import Network, SlackApi
     from postroom.gateway.platforms.slack_socket import SlackSocket
+
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from postroom.contracts.errors import ConfigError
+from postroom.gateway.platforms.slack_wire import Rules
+
+if TYPE_CHECKING:
+    from postroom.gateway.platforms.slack_api import SlackApi
+
+
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_secret(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_command(value: Any) -> bool:
+    return isinstance(value, str) and len(value) > 1 and value.startswith("/") and not value[1:].count("/")
+
+
+def _is_wait(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 600_000
+
+
+def _is_address(value: Any) -> bool:
+    try:
+        url = urlsplit(value) if isinstance(value, str) else urlsplit("")
+        local = url.scheme == "http" and url.hostname in _LOOPBACK
+        return (url.scheme == "https" and bool(url.hostname)) or (local and url.port != 0)
+    except ValueError:
+        return False
+
+
+def _is_proxy(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith(("http://", "https://"))
+
+
+_EXTRAS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
+    "base_url": (_is_address, "an https address, or http on loopback"),
+    "signing_secret": (_is_secret, "the app's signing secret"),
+    "command": (_is_command, "the name of a slash command, for instance /postroom"),
+    "reply_in_threads": (_is_flag, "true or false"),
+    "unfurl": (_is_flag, "true or false"),
+    "proxy": (_is_proxy, "the address of an HTTP proxy"),
+    "timeout_ms": (_is_wait, "milliseconds from 1 to 600000"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlackOptions:
+    """The settings of one bot. Secrets are never shown."""
+
+    token: str = field(repr=False)
+    signing_secret: str | None = field(default=None, repr=False)
+    base_url: str = "https://slack.com/api"
+    unfurl: bool = False
+    proxy: str | None = field(default=None, repr=False)
+    timeout_ms: int = 30_000
+    rules: Rules
+
+    @classmethod
+    def read(cls, config: PlatformConfig) -> "SlackOptions":
+        """Return what a configuration says.
+
+        Raises:
+            ConfigError: a token is missing or stands in the other's place, or an extra is wrong.
+        """
+        token, app_token, extra = config.token, config.api_key, dict(config.extra)
+        if not token or not token.strip() or token.startswith("xapp-"):
+            raise ConfigError(
+                "Slack needs a bot token", remedy="set `token` to the token that begins with xoxb-"
+            )
+        if app_token is not None and (not app_token.strip() or app_token.startswith("xoxb-")):
+            raise ConfigError(
+                "this is no app token", remedy="set `api_key` to the token that begins with xapp-"
+            )
+        for name, value in extra.items():
+            if name not in _EXTRAS:
+                raise ConfigError(
+                    f"Slack knows no extra {name!r}", value=name, remedy=f"use one of {', '.join(_EXTRAS)}"
+                )
+            fits, meant = _EXTRAS[name]
+            if not fits(value):
+                raise ConfigError(f"the extra {name!r} is malformed", remedy=f"give {meant}")
+        if app_token is None and "signing_secret" not in extra:
+            raise ConfigError(
+                "Slack has no way to reach us",
+                remedy="set `api_key` to the app token (Socket Mode), or the extra `signing_secret` (HTTP)",
+            )
+        rules = {name: extra.pop(name) for name in ("command", "reply_in_threads") if name in extra}
+        return cls(token=token, rules=Rules(**rules), **extra)
+
+    def api(self) -> "SlackApi":
+        """Return the Web API for this bot.
+
+        It loads libraries and certificates, so that it belongs outside of the event loop.
+
+        Raises:
+            MissingExtra: a library is not installed.
+        """
+        from postroom.gateway.platforms import slack_socket  # noqa: F401 - to be loaded here and not later
+        from postroom.gateway.platforms.slack_api import Network, SlackApi, tls_context
+
+        network = Network(
+            base_url=self.base_url,
+            timeout_ms=self.timeout_ms,
+            proxy=self.proxy,
+            tls=tls_context() if self.base_url.startswith("https:") else None,
+        )
+        return SlackApi(network, self.token)
+
 
 NOTE: Final = 1_000
 """Characters of a note to one person."""
@@ -92,10 +212,15 @@ class SlackAdapter(BasePlatformAdapter):
         self._bot: Bot | None = None
         self._api: SlackApi | None = None
         self._socket: SlackSocket | None = None
-        self._door: SlackDoor | None = None
+        self._receiver: SlackReceiver | None = None
         if self._options.signing_secret:
-            hooks = DoorHooks(tasks=self._receiving_tasks, take=self._take, refused=self._refused)
-            self._door = SlackDoor(self._options.signing_secret, hooks, self._clock)
+            self._receiver = SlackReceiver(
+                self._options.signing_secret,
+                self._clock,
+                tasks=self._receiving_tasks,
+                take=self._take,
+                refused=self._refused,
+            )
 
     @property
     def account(self) -> str:
@@ -108,7 +233,7 @@ class SlackAdapter(BasePlatformAdapter):
 
     def routes(self) -> Sequence[BaseRoute]:
         """Return the one address for events, slash commands and interactivity."""
-        return () if self._door is None else (Route("/slack", self._door.answer, methods=["POST"]),)
+        return () if self._receiver is None else (Route("/slack", self._receiver.answer, methods=["POST"]),)
 
     # Its life.
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
 from postroom.contracts.errors import InvalidArgument, MissingExtra, ServerUnavailable, TooLarge
-from postroom.gateway.platforms.slack_refusals import ANSWER_LOST, UNREACHABLE, Answer, read_answer, refused
+from postroom.gateway.platforms.slack_outgoing import ANSWER_LOST, UNREACHABLE, Answer, read_answer, refused
 
 try:
     import httpx2

@@ -7,7 +7,6 @@ taken, 503 when it could not be kept: Slack then sends events again.
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qs
 
@@ -26,24 +25,24 @@ MOST_FIELDS: Final = 100
 _LOG = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoorHooks:
-    """What the door asks and tells its adapter."""
-
-    tasks: Callable[[], Tasks | None]
-    """Returns who owns the work; None while nothing is received."""
-    take: Callable[[str, Mapping[str, Any]], Awaitable[None]]
-    """Takes what came; raises StoreError when it could not be kept."""
-    refused: Callable[[str, str], None]
-
-
-class SlackDoor:
+class SlackReceiver:
     """Answers requests; those that may pass are taken one after another, in the order they came."""
 
-    def __init__(self, secret: str, hooks: DoorHooks, clock: Clock) -> None:
+    def __init__(
+        self,
+        secret: str,
+        clock: Clock,
+        *,
+        tasks: Callable[[], Tasks | None],
+        take: Callable[[str, Mapping[str, Any]], Awaitable[None]],
+        refused: Callable[[str, str], None],
+    ) -> None:
+        """`tasks` is None while nothing is received; `take` raises StoreError when it kept nothing."""
         self._secret = secret
-        self._hooks = hooks
         self._clock = clock
+        self._tasks = tasks
+        self._take = take
+        self._refused = refused
         self._in_order = asyncio.Lock()
 
     async def answer(self, request: Request) -> Response:
@@ -53,15 +52,15 @@ class SlackDoor:
         except ClientDisconnect:
             return Response(status_code=400)
         if body is None:
-            self._hooks.refused("request", "too large")
+            self._refused("request", "too large")
             return Response(status_code=413)
         if not is_signed(self._secret, request.headers, body, now=self._clock.now()):
-            self._hooks.refused("request", "not signed, or long ago")
+            self._refused("request", "not signed, or long ago")
             return Response(status_code=401)
         try:
             kind, payload = _parsed(request.headers.get("content-type", ""), body)
         except Malformed as error:
-            self._hooks.refused("request", str(error))
+            self._refused("request", str(error))
             return Response()
         if kind == EVENTS and payload.get("type") == "url_verification":
             return PlainTextResponse(str(payload.get("challenge", ""))[:1_000])
@@ -69,7 +68,7 @@ class SlackDoor:
 
     async def _kept(self, kind: str, payload: Mapping[str, Any]) -> Response:
         """Take it within the adapter's tasks, so that nothing is acknowledged once they are closed."""
-        tasks = self._hooks.tasks()
+        tasks = self._tasks()
         if tasks is None:
             return _later()
         work = tasks.start(self._taken(kind, payload), name="request")
@@ -81,7 +80,7 @@ class SlackDoor:
     async def _taken(self, kind: str, payload: Mapping[str, Any]) -> bool:
         async with self._in_order:
             try:
-                await self._hooks.take(kind, payload)
+                await self._take(kind, payload)
             except StoreError as error:
                 _LOG.warning("slack.not_kept", code=error.code)
                 return False

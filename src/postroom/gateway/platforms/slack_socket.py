@@ -4,7 +4,7 @@
                   ─▶ `disconnect` ─▶ the next connection is opened; the old one is left ten seconds later
                   ─▶ cut, silent  ─▶ a pause that grows, then the next connection
 
-All connections feed one queue, so that lines keep the order in which they arrived, also while one connection
+All connections feed one queue, so that messages keep the order in which they arrived, also while a connection
 takes over from another. An envelope is acked only when it was taken. When it could not be kept, it is held
 out again after a pause, and what came after it waits: Slack sends it again too, which does no harm, but it
 stops after some tries, and buttons it never sends twice.
@@ -51,7 +51,7 @@ MOST_WAITING: Final = 1_000
 
 _LOG = structlog.get_logger(__name__)
 _SILENT = logging.getLogger(f"{__name__}.library")
-_SILENT.setLevel(logging.CRITICAL)  # the library would log the ticket in the address, and lines in full
+_SILENT.setLevel(logging.CRITICAL)  # the library would log the ticket in the address, and messages in full
 
 
 class Ending(StrEnum):

@@ -5,7 +5,7 @@
     slash_commands   /name args                       ─▶ Line
     interactive      a button of ours                 ─▶ Press
 
-What is none of our business (joins, topics, our own lines, what only unfurled a link) is None. A line has the
+What is none of our business (joins, topics, our own messages, unfurled links) is None. A message has the
 same id, place and sender whether it comes as `message` or as `app_mention`; since the latter does not say
 what kind of conversation it is from, every conversation that is no direct message is a channel.
 """
@@ -57,7 +57,7 @@ class Bot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How lines are read: which slash command has others as its first word; whether lines begin threads."""
+    """How messages are read: which slash command stands before others; whether messages begin threads."""
 
     command: str = "/postroom"
     reply_in_threads: bool = False
@@ -72,14 +72,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A line has other words now."""
+    """A message has other words now."""
 
     event: MessageEvent
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A line was taken back."""
+    """A message was taken back."""
 
     source: SessionSource
     message_id: str
@@ -256,7 +256,7 @@ def _attachment(file: Mapping[str, Any]) -> Attachment:
 
 
 def _changed(event: Mapping[str, Any], bot: Bot, rules: Rules) -> Edit | Deletion | None:
-    """Slack says `changed` also when it unfurled a link, or when a thread's first line was taken back."""
+    """Slack says `changed` also when it unfurled a link, or when a thread's first message was taken back."""
     message = _part(event, "message")
     if _is_ours(message, bot):
         return None

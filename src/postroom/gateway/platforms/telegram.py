@@ -14,17 +14,34 @@ update. In `config.extra`:
 | `poll_seconds` | 30 | how long Telegram holds a poll open while there is nothing new; 1 to 50 |
 | `timeout_ms` | 30000 | how long a call may be without a sign of life |
 
-Telegram has no key that makes a repeated send harmless, and tells bots nothing of deleted lines. A command
+Telegram has no key that makes a repeated send harmless, and tells bots nothing of deleted messages. A command
 without a bot's name is taken as meant for us, in groups too; one with another bot's name is passed over.
 """
 
 import asyncio
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from postroom.contracts.clock import Clock, Timer
+from postroom.contracts.errors import TooLarge
+from postroom.contracts.messages import Json
+from postroom.gateway.capabilities import CAPABILITIES, ChannelCapabilities
+from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.events import Attachment, Card, SendErrorKind, SendResult
+from postroom.gateway.platforms import telegram_wire as wire
+from postroom.gateway.platforms.base import BasePlatformAdapter, Metadata
+from postroom.gateway.platforms.telegram_markdown import markdown_v2
+from postroom.gateway.platforms.telegram_wire import Answer, chat_info, mended, unreachable
+
+if TYPE_CHECKING:
+    from postroom.gateway.platforms.telegram_api import File, TelegramApi
+
+
 import hmac
 import json
 from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from starlette.requests import ClientDisconnect, Request
@@ -32,26 +49,121 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from postroom.concurrency import Tasks
-from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, InputError, PostroomError
-from postroom.contracts.messages import Json
-from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import ButtonPress
 from postroom.gateway.platforms.base import AdapterState
-from postroom.gateway.platforms.telegram_answers import Answer, unreachable
-from postroom.gateway.platforms.telegram_options import TelegramOptions, refused_token, token_of
-from postroom.gateway.platforms.telegram_sending import TelegramSending
 from postroom.gateway.platforms.telegram_wire import (
     ALLOWED_UPDATES,
     Me,
     Press,
-    mended,
     read_update,
     update_id_of,
 )
 
 if TYPE_CHECKING:
     from postroom.gateway.platforms.telegram_api import TelegramApi
+
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Self
+from urllib.parse import urlsplit
+
+_TOKEN: Final = re.compile(r"[0-9]{1,20}:[A-Za-z0-9_-]{1,120}")
+_SECRET: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
+
+
+def _is_address(value: Json) -> bool:
+    if not isinstance(value, str) or not value.isprintable() or set(value) & set(" ?#"):
+        return False
+    try:
+        parts = urlsplit(value)
+        return (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port != 0
+            and not parts.username
+        )
+    except ValueError:
+        return False
+
+
+def _is_whole(least: int, most: int) -> Callable[[Json], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+_WANTED: Final[Mapping[str, tuple[Callable[[Json], bool], str]]] = {
+    "base_url": (_is_address, "an address that begins with http:// or https://"),
+    "webhook_url": (
+        lambda value: value is None or _is_address(value),
+        "an address that begins with https://",
+    ),
+    "delete_webhook": (lambda value: isinstance(value, bool), "true or false"),
+    "poll_seconds": (_is_whole(1, 50), "a whole number from 1 to 50"),
+    "timeout_ms": (_is_whole(1, 300_000), "a whole number of milliseconds from 1 to 300000"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelegramOptions:
+    """What is set beside the token and the secret."""
+
+    base_url: str = "https://api.telegram.org"
+    webhook_url: str | None = None
+    delete_webhook: bool = False
+    poll_seconds: int = 30
+    timeout_ms: int = 30_000
+
+    @classmethod
+    def read(cls, config: PlatformConfig) -> Self:
+        """Return what a configuration says.
+
+        Raises:
+            ConfigError: a name is not known, a value is none, or a webhook has no secret.
+        """
+        known = [one.name for one in fields(cls)]
+        for name, value in config.extra.items():
+            if name not in _WANTED:
+                raise ConfigError(
+                    f"telegram knows no setting extra.{name}", value=name, remedy=f"use {', '.join(known)}"
+                )
+            fits, wanted = _WANTED[name]
+            if not fits(value):
+                raise ConfigError(
+                    f"extra.{name} of telegram must be {wanted}", value=name, remedy=f"give {wanted}"
+                )
+        options = cls(**config.extra)
+        if options.webhook_url is not None and not _SECRET.fullmatch(config.api_key or ""):
+            raise ConfigError(
+                "telegram's webhook has no secret",
+                remedy="set api_key to 1 to 256 letters, digits, _ or -; Telegram then sends it along",
+            )
+        return options
+
+
+def token_of(config: PlatformConfig) -> str:
+    """Return the bot's token.
+
+    Raises:
+        ConfigError: there is none, or it has not the form of one; it is not shown.
+    """
+    if not config.token:
+        raise ConfigError(
+            "telegram has no token", remedy="ask @BotFather in Telegram for one, and set it as the token"
+        )
+    if not _TOKEN.fullmatch(config.token):
+        raise refused_token("it does not look like 123456:ABC-DEF")
+    return config.token
+
+
+def refused_token(why: str) -> ConfigError:
+    """Return that the token is none, or not valid any more."""
+    return ConfigError(
+        f"telegram's token is not valid: {why}",
+        remedy="ask @BotFather in Telegram for the bot's token, or for a new one, and set it as the token",
+    )
+
 
 WEBHOOK_PATH: Final = "/telegram"
 SECRET_HEADER: Final = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 - the name of a header
@@ -68,12 +180,20 @@ _BODY_SECONDS: Final = 15.0
 _LOG = structlog.get_logger(__name__)
 
 
-class TelegramAdapter(TelegramSending):
+LONGEST_CAPTION: Final = 1_024
+SHORT_TEXT: Final = 256
+"""Characters up to which a text is formatted on the event loop."""
+
+
+class TelegramAdapter(BasePlatformAdapter):
     """One bot at Telegram.
 
     Raises:
         ConfigError: a name in `config.extra` is not known, a value is none, or a webhook has no secret.
     """
+
+    platform: ClassVar[Platform] = Platform.TELEGRAM
+    capabilities: ClassVar[ChannelCapabilities] = CAPABILITIES["telegram"]
 
     def __init__(
         self,
@@ -84,6 +204,8 @@ class TelegramAdapter(TelegramSending):
         random: Random | None = None,
     ) -> None:
         super().__init__(config, clock=clock, timer=timer)
+        self._api: TelegramApi | None = None
+        self._quiet_until = 0
         self._options = TelegramOptions.read(config)
         self._random = random or Random()  # noqa: S311 - spreads retries; nothing secret hangs on it
         self._me: Me | None = None
@@ -286,7 +408,7 @@ class TelegramAdapter(TelegramSending):
         except PostroomError as error:
             self.liveness.error_code, self.liveness.error = (
                 "not_kept",
-                f"a line could not be kept: {error.code}",
+                f"a message could not be kept: {error.code}",
             )
             _LOG.warning("channel.not_kept", platform=self.platform.value, code=error.code)
             return False
@@ -298,7 +420,7 @@ class TelegramAdapter(TelegramSending):
         note = mended(await self._inbound.pressed(press))
         shown = note[: self.capabilities.unit.fitting(note, 0, LONGEST_NOTE)]
         fields = {"callback_query_id": press.press_id, "text": shown}
-        # What was pressed is kept; lines that wait behind it do not wait for the note too.
+        # What was pressed is kept; messages that wait behind it do not wait for the note too.
         if not self._tasks.closed:
             self._tasks.start(self._call("answerCallbackQuery", fields), name="answer a press")
 
@@ -334,6 +456,133 @@ class TelegramAdapter(TelegramSending):
     def _pause_ms(self, failures: int) -> int:
         grown = min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS * 2 ** min(failures - 1, 10))
         return max(int(grown * (0.5 + self._random.random() / 2)), self._asked_ms)
+
+    # What it says.
+
+    async def send(
+        self,
+        chat_id: str,
+        content: str,
+        reply_to: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> SendResult:
+        """Say something."""
+        fields = {**wire.place(chat_id, metadata), **wire.answering(reply_to)}
+        return await self._say("sendMessage", fields, content)
+
+    async def edit_message(
+        self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Replace what was said; that it reads so already is no failure."""
+        return await self._edit(chat_id, message_id, content, {})
+
+    async def delete_message(
+        self, chat_id: str, message_id: str, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Take back what was said."""
+        number = wire.number_of(message_id)
+        if number is None:
+            return _unusable("the id of a message is a number")
+        fields = {**wire.place(chat_id, None), "message_id": number}
+        return self._result(await self._call("deleteMessage", fields), message_id)
+
+    async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
+        """Show that an answer is being written; not while Telegram asks for a pause."""
+        if self._clock.now() >= self._quiet_until:
+            fields = {**wire.place(chat_id, metadata), "action": "typing"}
+            answer = await self._call("sendChatAction", fields)
+            self._quiet_until = self._clock.now() + (answer.retry_after_ms or 0)
+
+    async def send_media(
+        self,
+        chat_id: str,
+        attachment: Attachment,
+        data: bytes,
+        caption: str | None = None,
+        metadata: Metadata | None = None,
+    ) -> SendResult:
+        """Send a file; a caption has at most 1,024 UTF-16 units."""
+        method, field = wire.media_method(attachment.kind, has_caption=bool(caption))
+        fields = {**wire.place(chat_id, metadata), "file": field}
+        file = wire.file_of(attachment, data)
+        if caption:
+            return await self._say(method, fields, caption, file=file)
+        return self._result(await self._call(method, fields, file=file))
+
+    async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> bytes:
+        """Return a file that came in."""
+        if attachment.size is not None and attachment.size > max_bytes:
+            raise TooLarge(f"the file is larger than {max_bytes} bytes", value=attachment.size)
+        answer = await self._call("getFile", {"file_id": attachment.ref})
+        if answer.kind is SendErrorKind.TOO_LONG:
+            raise TooLarge("the file is larger than Telegram gives to bots", value=attachment.size)
+        path = answer.result.get("file_path") if isinstance(answer.result, dict) else None
+        if answer.kind is not None or self._api is None or not isinstance(path, str):
+            raise unreachable(answer.error or "it has no such file")
+        return await self._api.download(path, max_bytes=max_bytes)
+
+    async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
+        """Ask with buttons below the text."""
+        buttons = wire.keyboard(card)
+        if buttons is None:
+            return _unusable("a button carries 1 to 64 bytes")
+        return await self._say("sendMessage", {**wire.place(chat_id, metadata), **buttons}, card.text)
+
+    async def update_card(
+        self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
+    ) -> SendResult:
+        """Show a card as it stands now; without buttons it loses those it had."""
+        buttons = wire.keyboard(card)
+        if buttons is None:
+            return _unusable("a button carries 1 to 64 bytes")
+        return await self._edit(chat_id, message_id, card.text, buttons)
+
+    async def get_chat_info(self, chat_id: str) -> dict[str, Json]:
+        """Return the chat's `name` and `type`, as far as Telegram says."""
+        told = (await self._call("getChat", wire.place(chat_id, None))).result
+        return chat_info(told) if isinstance(told, dict) else {}
+
+    async def _edit(self, chat_id: str, message_id: str, text: str, more: dict[str, Json]) -> SendResult:
+        number = wire.number_of(message_id)
+        if number is None:
+            return _unusable("the id of a message is a number")
+        fields = {**wire.place(chat_id, None), "message_id": number, **more}
+        return await self._say("editMessageText", fields, text, message_id=message_id)
+
+    async def _say(
+        self,
+        method: str,
+        fields: dict[str, Json],
+        text: str,
+        *,
+        file: "File | None" = None,
+        message_id: str | None = None,
+    ) -> SendResult:
+        """Say a text formatted; where its marks are refused, as it stands."""
+        name, limit = ("caption", LONGEST_CAPTION) if file else ("text", self.capabilities.limit)
+        plain = mended(text)
+        if self.capabilities.unit.measure(plain) > limit:
+            return SendResult.failed(SendErrorKind.TOO_LONG, f"a {name} has at most {limit} UTF-16 units")
+        is_short = len(plain) <= SHORT_TEXT
+        marked = markdown_v2(plain) if is_short else await asyncio.to_thread(markdown_v2, plain)
+        if marked is not None:
+            shown = {**fields, name: marked, "parse_mode": "MarkdownV2"}
+            result = self._result(await self._call(method, shown, file=file), message_id)
+            if result.error_kind not in (SendErrorKind.BAD_FORMAT, SendErrorKind.TOO_LONG):
+                return result
+        return self._result(await self._call(method, {**fields, name: plain}, file=file), message_id)
+
+    async def _call(self, method: str, fields: dict[str, Json], *, file: "File | None" = None) -> Answer:
+        if self._api is None:
+            return Answer(kind=SendErrorKind.TRANSIENT, error="telegram is not connected")
+        return await self._api.call(method, fields, file=file)
+
+    def _result(self, answer: Answer, message_id: str | None = None) -> SendResult:
+        if answer.kind is not None and not answer.says("message is not modified"):
+            return SendResult.failed(answer.kind, answer.error, retry_after_ms=answer.retry_after_ms)
+        self._said()
+        told = answer.result.get("message_id") if isinstance(answer.result, dict) else None
+        return SendResult.sent(message_id if told is None else str(told))
 
 
 def _client(options: TelegramOptions, token: str) -> "TelegramApi":
@@ -380,3 +629,7 @@ async def _read_body(request: Request) -> bytes | None:
         if len(body) > LARGEST_UPDATE:
             return None
     return bytes(body)
+
+
+def _unusable(why: str) -> SendResult:
+    return SendResult.failed(SendErrorKind.BAD_FORMAT, why)

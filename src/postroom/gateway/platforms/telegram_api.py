@@ -15,7 +15,7 @@ from urllib.parse import quote
 from postroom.contracts.errors import MissingExtra, TooLarge
 from postroom.contracts.messages import Json
 from postroom.gateway.events import SendErrorKind
-from postroom.gateway.platforms.telegram_answers import Answer, read_answer, unreachable
+from postroom.gateway.platforms.telegram_wire import Answer, read_answer, unreachable
 
 try:
     import httpx2

@@ -4,21 +4,194 @@ A chat's `private` is a direct message, `group` and `supergroup` a group, `chann
 chat's thread. Who speaks for a chat (a channel, or its administrators without names) has that chat's id.
 """
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from postroom.contracts.errors import InvalidArgument
+from postroom.contracts.errors import InvalidArgument, ServerUnavailable
 from postroom.contracts.messages import Json
 from postroom.gateway.config import Platform
-from postroom.gateway.events import Attachment, ButtonPress, MessageEvent, MessageType
+from postroom.gateway.events import Attachment, ButtonPress, Card, MessageEvent, MessageType, SendErrorKind
+from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.session import SessionSource
 
-LINES: Final = ("message", "channel_post")
+_OK: Final = 200
+_BY_STATUS: Final = {
+    401: SendErrorKind.FORBIDDEN,
+    403: SendErrorKind.FORBIDDEN,
+    404: SendErrorKind.NOT_FOUND,
+    409: SendErrorKind.TRANSIENT,
+    413: SendErrorKind.TOO_LONG,
+    429: SendErrorKind.RATE_LIMITED,
+    502: SendErrorKind.UNKNOWN,
+    503: SendErrorKind.TRANSIENT,
+    504: SendErrorKind.UNKNOWN,
+}
+_BY_WORDS: Final = (
+    (("too long", "too_long", "too big"), SendErrorKind.TOO_LONG),
+    (("not found", "peer_id_invalid", "topic_deleted", "upgraded to a supergroup"), SendErrorKind.NOT_FOUND),
+    (
+        (
+            "not enough rights",
+            "no rights",
+            "need administrator rights",
+            "write_forbidden",
+            "channel_private",
+            "topic_closed",
+        ),
+        SendErrorKind.FORBIDDEN,
+    ),
+)
+"""What Telegram's own words for a request that it refuses with 400 mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What Telegram answered, or what became of a request that was not answered."""
+
+    result: Json = None
+    status: int = 0
+    """0 when there was no answer."""
+    kind: SendErrorKind | None = None
+    """None when it was done."""
+    error: str = ""
+    retry_after_ms: int | None = None
+    is_telegram: bool = False
+    """Whether Telegram itself said so, and not something that stands before it."""
+
+    def says(self, *words: str) -> bool:
+        """Whether the refusal holds one of these words, in small letters."""
+        told = self.error.lower()
+        return any(word in told for word in words)
+
+    @property
+    def is_unauthorized(self) -> bool:
+        """Whether the token is refused; one that no bot has is answered with 404."""
+        return self.is_telegram and self.status in (401, 403, 404)
+
+    @property
+    def is_conflict(self) -> bool:
+        """Whether somebody else receives for this bot."""
+        return self.is_telegram and self.status == 409
+
+
+def read_answer(status: int, body: bytes) -> Answer:
+    """Return what an answer of the Bot API says."""
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        told = None
+    told = told if isinstance(told, dict) else {}
+    if told.get("ok") is True and status == _OK:
+        return Answer(result=told.get("result"), status=status, is_telegram=True)
+    words = told.get("description")
+    described = mended(words)[:300] if isinstance(words, str) else f"Telegram answered {status} without words"
+    is_telegram = told.get("ok") is False
+    return Answer(
+        status=status,
+        kind=_kind(status, described.lower(), is_telegram=is_telegram),
+        error=described,
+        retry_after_ms=_retry_after(told.get("parameters")),
+        is_telegram=is_telegram,
+    )
+
+
+def _kind(status: int, described: str, *, is_telegram: bool) -> SendErrorKind:
+    """Return what a refusal means. What stands before Telegram may refuse what Telegram has taken."""
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    if status < 300 or (status >= 500 and not is_telegram):
+        return SendErrorKind.UNKNOWN
+    if status < 400 or status >= 500:
+        return SendErrorKind.TRANSIENT
+    for words, kind in _BY_WORDS:
+        if any(word in described for word in words):
+            return kind
+    return SendErrorKind.BAD_FORMAT
+
+
+def _retry_after(parameters: Json) -> int | None:
+    seconds = parameters.get("retry_after") if isinstance(parameters, dict) else None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= 86_400:
+        return None
+    return int(seconds * 1_000)
+
+
+def unreachable(why: str) -> ServerUnavailable:
+    """Return that Telegram, or a file there, could not be had."""
+    return ServerUnavailable(
+        f"Telegram could not be asked: {why}",
+        remedy="check the network and extra.base_url; it may be repeated",
+    )
+
+
+MOST_DATA_BYTES: Final = 64
+"""What a button may carry."""
+
+_NUMBER: Final = re.compile(r"-?[0-9]{1,19}")
+_MIME: Final = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}/[a-z0-9][a-z0-9.+-]{0,80}", re.IGNORECASE)
+_LONGEST_NAME: Final = 200
+_MEDIA: Final = {
+    MessageType.PHOTO: ("sendPhoto", "photo"),
+    MessageType.VIDEO: ("sendVideo", "video"),
+    MessageType.AUDIO: ("sendAudio", "audio"),
+    MessageType.VOICE: ("sendVoice", "voice"),
+    MessageType.STICKER: ("sendSticker", "sticker"),
+}
+_GENERAL: Final = "1"
+"""The topic that every forum begins with; a message into it names no topic."""
+
+
+def number_of(text: str | None) -> int | None:
+    """Return an id as the number that it is; None when it is none."""
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else None
+
+
+def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
+    """Return the fields that say where a message goes."""
+    number = number_of(chat_id)
+    where: dict[str, Json] = {"chat_id": mended(chat_id) if number is None else number}
+    thread = (metadata or {}).get("thread_id")
+    topic = None if thread is None or str(thread) == _GENERAL else number_of(str(thread))
+    return where if topic is None else {**where, "message_thread_id": topic}
+
+
+def answering(reply_to: str | None) -> dict[str, Json]:
+    """Return the fields that make it an answer; should that message be gone, it is sent all the same."""
+    number = number_of(reply_to)
+    if number is None:
+        return {}
+    return {"reply_parameters": {"message_id": number, "allow_sending_without_reply": True}}
+
+
+def keyboard(card: Card) -> dict[str, Json] | None:
+    """Return a card's buttons, one below the other; None when one of them cannot be carried."""
+    if any(not 0 < len(one.value.encode("utf-8", "replace")) <= MOST_DATA_BYTES for one in card.buttons):
+        return None
+    rows = [[{"text": mended(one.label), "callback_data": mended(one.value)}] for one in card.buttons]
+    return {"reply_markup": {"inline_keyboard": rows}}
+
+
+def media_method(kind: MessageType, *, has_caption: bool) -> tuple[str, str]:
+    """Return the method for a kind of file, and its field; a sticker with words goes as a document."""
+    if kind is MessageType.STICKER and has_caption:
+        return "sendDocument", "document"
+    return _MEDIA.get(kind, ("sendDocument", "document"))
+
+
+def file_of(attachment: Attachment, data: bytes) -> tuple[str, bytes, str]:
+    """Return name, content and MIME type of a file; the name is data, whatever stands in it."""
+    name = mended(attachment.name or "")[:_LONGEST_NAME] or attachment.kind.value
+    mime = attachment.mime or ""
+    return name, data, mime if _MIME.fullmatch(mime) else "application/octet-stream"
+
+
+MESSAGES: Final = ("message", "channel_post")
 EDITS: Final = ("edited_message", "edited_channel_post")
-ALLOWED_UPDATES: Final = (*LINES, *EDITS, "callback_query")
-"""What Telegram is asked to send; it tells bots nothing of lines that were deleted."""
+ALLOWED_UPDATES: Final = (*MESSAGES, *EDITS, "callback_query")
+"""What Telegram is asked to send; it tells bots nothing of messages that were deleted."""
 CHAT_TYPES: Final = {"private": "dm", "group": "group", "supergroup": "group", "channel": "channel"}
 
 _LATEST: Final = 253_402_300_799
@@ -76,14 +249,14 @@ def update_id_of(update: Json) -> int | None:
 
 
 def read_update(update: Json, me: Me) -> Line | Press | None:
-    """Return what an update says; None when it is nothing for us, for instance our own line.
+    """Return what an update says; None when it is nothing for us, for instance our own message.
 
     Raises:
         InvalidArgument: it is no update.
     """
     if update_id_of(update) is None:
         raise InvalidArgument("an update of Telegram has no number")
-    for name in (*LINES, *EDITS):
+    for name in (*MESSAGES, *EDITS):
         if name in update:
             event = read_message(_object(update, name), me)
             return None if event is None else Line(event=event, edited=name in EDITS)
@@ -285,7 +458,7 @@ def _reply_of(message: dict[str, Json]) -> dict[str, Json]:
 
 
 def _reply(message: dict[str, Json]) -> dict[str, Json] | None:
-    """Return the message that is answered; the one that opened a topic stands before each of its lines."""
+    """Return the message that is answered; the one that opened a topic stands before each of its messages."""
     reply = _reply_of(message)
     return None if not reply or "forum_topic_created" in reply else reply
 

@@ -15,7 +15,7 @@ A person's stable id is `web:<name>`, and the chat is `<name>`. A browser that s
 twelve hours in an HttpOnly, SameSite=Strict cookie. What changes something must come from our own page: it
 carries the header `X-Postroom: 1`, and its Origin and Sec-Fetch-Site are looked at.
 
-A line's id is made by the page, so that sending it again doubles nothing. Of each chat the newest 500 entries
+The page makes a message's id, so that sending it again doubles nothing. Of each chat the newest 500 entries
 are kept in memory for pages that open or come back; after a restart they are gone from new pages, though not
 from the conversation.
 """
@@ -56,7 +56,7 @@ from postroom.sse import SseResponse
 
 LARGEST_BODY: Final = 1024 * 1024
 LARGEST_FORM: Final = 8 * 1024
-LONGEST_LINE: Final = 100_000
+LONGEST_MESSAGE: Final = 100_000
 BEAT_MS: Final = 15_000
 _KNOWN: Final = frozenset({"name", "people", "title"})
 _LINE_ID: Final = re.compile(r"[A-Za-z0-9_-]{8,64}")
@@ -167,10 +167,10 @@ class WebAdapter(HttpAdapter):
         name, data = await self._read(request)
         event = self._event(name, data.get("id"), data.get("text"))
         await self._keep(event)
-        log, line_id = self._logs[name], str(event.message_id)
-        if log.find(line_id) is None:
-            log.put(Entry(entry_id=line_id, kind="line", text=event.text, at=self._clock.now()))
-        return json_response({"id": line_id, "state": "kept"}, 202)
+        log, message_id = self._logs[name], str(event.message_id)
+        if log.find(message_id) is None:
+            log.put(Entry(entry_id=message_id, kind="line", text=event.text, at=self._clock.now()))
+        return json_response({"id": message_id, "state": "kept"}, 202)
 
     async def _edit(self, request: Request) -> Response:
         name, data = await self._read(request)
@@ -183,11 +183,11 @@ class WebAdapter(HttpAdapter):
     async def _take_back(self, request: Request) -> Response:
         require_own_page(request)
         name = self._who(request)
-        line_id = _line_id(request.path_params["id"])
-        await self._receiver().deleted(self._source(name), line_id)
+        message_id = _message_id(request.path_params["id"])
+        await self._receiver().deleted(self._source(name), message_id)
         self._receiver()
-        self._logs[name].change(line_id, text="", gone=True)
-        return json_response({"id": line_id, "state": "gone"})
+        self._logs[name].change(message_id, text="", gone=True)
+        return json_response({"id": message_id, "state": "gone"})
 
     async def _press(self, request: Request) -> Response:
         name, data = await self._read(request)
@@ -197,8 +197,8 @@ class WebAdapter(HttpAdapter):
         press = ButtonPress(
             source=self._source(name),
             value=value,
-            message_id=_line_id(data.get("message_id")),
-            press_id=_line_id(data.get("press_id")),
+            message_id=_message_id(data.get("message_id")),
+            press_id=_message_id(data.get("press_id")),
         )
         note = await self._receiver().pressed(press)
         return json_response({"note": note})
@@ -215,15 +215,15 @@ class WebAdapter(HttpAdapter):
         )
         return SseResponse(events, left=lambda: log.leave(watcher))
 
-    def _event(self, name: str, line_id: Json, text: Json) -> MessageEvent:
+    def _event(self, name: str, message_id: Json, text: Json) -> MessageEvent:
         if not isinstance(text, str) or not text.strip():
             raise Refused(400, "malformed", "there is no text in it")
-        if len(text) > LONGEST_LINE:
-            raise Refused(413, "too_large", f"the text is longer than {LONGEST_LINE} characters")
+        if len(text) > LONGEST_MESSAGE:
+            raise Refused(413, "too_large", f"the text is longer than {LONGEST_MESSAGE} characters")
         event = MessageEvent(
             text=clean(text),
             source=self._source(name),
-            message_id=_line_id(line_id),
+            message_id=_message_id(message_id),
             timestamp=self._clock.now(),
         )
         if event.is_command():
@@ -324,7 +324,7 @@ def _entry_id(metadata: Metadata | None) -> str:
     return f"out-{hashlib.sha256(str(key).encode('utf-8', 'surrogatepass')).hexdigest()[:24]}"
 
 
-def _line_id(told: Json) -> str:
+def _message_id(told: Json) -> str:
     if not isinstance(told, str) or not _LINE_ID.fullmatch(told):
         raise Refused(400, "malformed", "an id is 8 to 64 letters, digits, _ and -")
     return told

@@ -27,7 +27,7 @@ was taken under one delivery id is refused under another while its time stamp is
 signed; that is known to this process only. GitHub's signature and GitLab's token hold no time stamp: they
 are as good as the connection is private.
 
-A line can be a command, such as `/stop`, only where the template begins with a slash, or where there is none
+It can be a command, such as `/stop`, only where the template begins with a slash, or where there is none
 and the scheme is `postroom`: what strangers write into a repository never is.
 
 The chat is `<name>`, or `<name>/<conversation>` when the body names a `conversation`: routes never share one.
@@ -280,7 +280,7 @@ class WebhookAdapter(HttpAdapter):
 
 
 class _Answers:
-    """Answers that wait to be fetched, by the line that each answers; the oldest fall away."""
+    """Answers that wait to be fetched, by the message that each answers; the oldest fall away."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()

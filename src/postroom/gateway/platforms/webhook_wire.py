@@ -162,7 +162,7 @@ def delivery_of(route: HookRoute, headers: Mapping[str, str], body: bytes) -> st
 
 
 def may_command(route: HookRoute) -> bool:
-    """Say whether a line of this route may be a command of the chat.
+    """Say whether a message of this route may be a command of the chat.
 
     Only where its first character is the operator's, or that of a caller who writes for us; what strangers
     wrote into a repository is no command, however it begins.

@@ -14,6 +14,7 @@ from postroom.contracts.chat import (
     InboundStatus,
     IntakeLog,
     Received,
+    chat_lock,
 )
 from postroom.contracts.errors import InvalidRecord, UnknownMessage
 from postroom.contracts.messages import Json
@@ -46,12 +47,12 @@ class StoredIntakeLog(IntakeLog):
         asked = replace(draft, body=plain(draft.body))
 
         def change(tx: Transaction) -> Received:
-            tx.lock(_chat(key))
+            tx.lock(chat_lock(key))
             if known := tx.chats.inbound(key):
                 return Received(message=known, is_new=False)
             return Received(message=tx.chats.insert_inbound(asked, _at(tx, now)), is_new=True)
 
-        return await self._store.write(change, key=_chat(key))
+        return await self._store.write(change, key=chat_lock(key))
 
     @override
     async def move(
@@ -61,7 +62,7 @@ class StoredIntakeLog(IntakeLog):
         asked = frozenset(inbound_ids)
 
         def change(tx: Transaction) -> tuple[InboundMessage, ...]:
-            tx.lock(*{_chat(message.key) for message in tx.chats.inbound_by_id(asked)})
+            tx.lock(*{chat_lock(message.key) for message in tx.chats.inbound_by_id(asked)})
             found = tx.chats.inbound_by_id(asked)
             if unknown := asked - {message.inbound_id for message in found}:
                 raise UnknownMessage(f"no message {min(unknown)}", value=min(unknown))
@@ -77,7 +78,7 @@ class StoredIntakeLog(IntakeLog):
         asked = plain(body)
 
         def change(tx: Transaction) -> InboundMessage:
-            tx.lock(_chat(key))
+            tx.lock(chat_lock(key))
             message = tx.chats.inbound(key)
             if message is None:
                 raise UnknownMessage(
@@ -88,7 +89,7 @@ class StoredIntakeLog(IntakeLog):
                 tx.chats.put_body(edited)
             return edited
 
-        return await self._store.write(change, key=_chat(key))
+        return await self._store.write(change, key=chat_lock(key))
 
     @override
     async def find(self, key: InboundKey) -> InboundMessage | None:
@@ -132,11 +133,6 @@ class StoredIntakeLog(IntakeLog):
         return await self._store.write(
             lambda tx: tx.chats.purge_inbound(older_than=older_than, limit=max(limit, 0))
         )
-
-
-def _chat(key: InboundKey) -> str:
-    """Return the name of the lock, in one chat, of whatever becomes of its messages."""
-    return f"chat:{key.platform}/{key.account}/{key.chat_id}"
 
 
 def _at(tx: Transaction, now: int | None) -> int:
