@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml requirements.lock
 	fi
 	@touch $@
 
-.PHONY: install run test seeds check format static lock docs bench peers clean help
+.PHONY: install run test seeds seeds-postgres check format static lock docs bench peers clean help
 
 install: $(STAMP) ## make the environment in .venv
 
@@ -41,6 +41,11 @@ seeds: $(STAMP) ## run the acceptance tests beside the project, unchanged
 	else \
 	  echo "skipped: the acceptance tests are not at $(SEEDS)"; \
 	fi
+
+seeds-postgres: $(STAMP) ## run them on a PostgreSQL that is started for it
+	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(BIN)/pytest -q -p no:cacheprovider -p seeds_on_postgres \
+	  -c pyproject.toml --rootdir . $(SEEDS)/test_concurrency_agents.py $(SEEDS)/test_concurrent_writes.py \
+	  $(SEEDS)/test_session_race_guard.py
 
 static: $(STAMP) ## formatting, lint, types and layers
 	$(BIN)/ruff format --check .

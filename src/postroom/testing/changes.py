@@ -58,6 +58,16 @@ class CheckingEngine(Engine):
     def clock(self) -> Clock:
         return self._clock
 
+    @property
+    @override
+    def release(self) -> str:
+        return self.engine.release
+
+    @property
+    @override
+    def grouping(self) -> tuple[int, int]:
+        return self.engine.grouping
+
     @override
     async def read(self, look: Callable[[SqlTransaction], T]) -> T:
         return await self.engine.read(lambda sql: _watched(look, sql))
