@@ -1,6 +1,7 @@
 """The engine on PostgreSQL: two threads that write, a few that read, and one that hears other processes."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -15,8 +16,8 @@ from postroom.stores.changes import ChangeNotifier
 from postroom.stores.engine import Engine
 from postroom.stores.postgres.connection import Address, Connection, refuse_read_only
 from postroom.stores.postgres.errors import ConnectionLost, no_backup, unreachable
+from postroom.stores.postgres.inspection import SETTINGS, WITHIN, faults_of, outline_of
 from postroom.stores.postgres.notifications import Notifications
-from postroom.stores.postgres.outline import outline_of
 from postroom.stores.postgres.ownership import Ownership
 from postroom.stores.postgres.readers import Readers
 from postroom.stores.postgres.schema import migrate
@@ -82,6 +83,8 @@ class PostgresEngine(Engine):
         ]
         address = ownership.address
         self.readers = Readers(address, count=readers)
+        patient = replace(address, answer_within=WITHIN, settings={**address.settings, **SETTINGS})
+        self.inspector = Readers(patient, count=1)
         self.notifications = Notifications(address, changes)
         self._identity = identity
         self._release = writing[0].release
@@ -183,12 +186,11 @@ class PostgresEngine(Engine):
 
     @override
     async def check(self) -> list[str]:
-        """PostgreSQL checks what it reads as it goes."""
-        return []
+        return await self.inspector.submit(faults_of)
 
     @override
     async def outline(self) -> Outline:
-        return await self.readers.submit(outline_of)
+        return await self.inspector.submit(outline_of)
 
     @override
     def share(self, topics: Iterable[str]) -> None:
@@ -198,6 +200,7 @@ class PostgresEngine(Engine):
     def close(self) -> None:
         for writer in self.writers:
             writer.close()
+        self.inspector.close()
         self.readers.close()
         self.notifications.close()
 
