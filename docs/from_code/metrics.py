@@ -57,7 +57,7 @@ At `/metrics` when there are chats.
 
 {table(columns, _rows(_of_a_gateway()))}
 
-`outcome` is what became of a line, `status` where an open one is, `kind` why a try failed, `platform` a
+`outcome` is what became of an inbound message, `status` where an open one is, `kind` why a try failed, `platform` a
 channel.
 """
 
@@ -65,7 +65,7 @@ channel.
 def _of_a_gateway() -> CollectorRegistry:
     """Return the registry of a gateway in which each number was recorded once, so that its labels show."""
     metrics = GatewayMetrics()
-    metrics.line("accepted")
+    metrics.message("accepted")
     metrics.show_open(0, 0)
     metrics.delivered(0)
     metrics.delivery_failed("unknown")
