@@ -65,7 +65,7 @@ channel.
 def _of_a_gateway() -> CollectorRegistry:
     """Return the registry of a gateway in which each number was recorded once, so that its labels show."""
     metrics = GatewayMetrics()
-    metrics.line("accepted")
+    metrics.message("accepted")
     metrics.show_open(0, 0)
     metrics.delivered(0)
     metrics.delivery_failed("unknown")
