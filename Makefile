@@ -1,10 +1,19 @@
 # The commands of the project. `make help` lists them.
 PYTHON ?= python3
+# Another Python has an environment of its own: `make test PYTHON=python3.13` leaves .venv as it is.
+ifeq ($(PYTHON),python3)
 VENV   ?= .venv
+else
+VENV   ?= .venv-$(notdir $(PYTHON))
+endif
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SEEDS  ?= ../shared/seeds/runnable
-JOBS   ?= 2
+# As many processes run tests as the machine has cores.
+JOBS   ?= logical
+
+# Pytest compiles every test module; where that is not kept, each start of it costs half a minute.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 
@@ -20,15 +29,19 @@ $(STAMP): pyproject.toml requirements.lock
 	fi
 	@touch $@
 
-.PHONY: install run test seeds check format static lock docs bench peers clean help
+.PHONY: install run test unit seeds seeds-postgres check format static lock docs bench peers clean help
 
-install: $(STAMP) ## make the environment in .venv
+install: $(STAMP) ## make the environment in .venv; `PYTHON=python3.13` makes .venv-python3.13
 
 run: $(STAMP) ## start the server on 127.0.0.1:8765; prints the page's link and the line that connects a client
 	@$(BIN)/postroom up $(ARGS)
 
 test: $(STAMP) ## run every test, the seeds included
 	$(BIN)/pytest -n $(JOBS) --dist loadfile tests
+	@$(MAKE) --no-print-directory seeds
+
+unit: $(STAMP) ## run the unit tests and the seeds: what CI runs on every other Python
+	$(BIN)/pytest -n $(JOBS) --dist loadfile tests/unit
 	@$(MAKE) --no-print-directory seeds
 
 seeds: $(STAMP) ## run the acceptance tests beside the project, unchanged
@@ -41,6 +54,11 @@ seeds: $(STAMP) ## run the acceptance tests beside the project, unchanged
 	else \
 	  echo "skipped: the acceptance tests are not at $(SEEDS)"; \
 	fi
+
+seeds-postgres: $(STAMP) ## run them on a PostgreSQL that is started for it
+	@PYTHONPATH=tests PYTHONDONTWRITEBYTECODE=1 $(BIN)/pytest -q -p no:cacheprovider -p seeds_on_postgres \
+	  -c pyproject.toml --rootdir . $(SEEDS)/test_concurrency_agents.py $(SEEDS)/test_concurrent_writes.py \
+	  $(SEEDS)/test_session_race_guard.py
 
 static: $(STAMP) ## formatting, lint, types and layers
 	$(BIN)/ruff format --check .
@@ -70,7 +88,7 @@ lock: ## pin every dependency anew (needs uv)
 	  --no-emit-index-url --no-annotate --no-header --quiet --output-file requirements.lock $(ARGS)
 
 clean: ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) .venv-python* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

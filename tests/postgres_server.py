@@ -98,6 +98,11 @@ class PostgresServer:
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     @property
+    def data(self) -> Path:
+        """The folder of its files."""
+        return self._data
+
+    @property
     def running(self) -> bool:
         """Whether the server was started and not stopped."""
         return self._process is not None

@@ -84,7 +84,7 @@ class WorkRoom:
 
     def __post_init__(self) -> None:
         self.mail = Mail(self.store, self.clock, self.rules)
-        self.runs = RunService(self.stores, registry=CollectorRegistry(), timer=self.clock)
+        self.runs = RunService(self.stores, registry=CollectorRegistry(), is_alone=True, timer=self.clock)
         self.agents = Talking(self.mail)
         self.runs.serve(AGENT_THREAD, MailRunExecutor(self.agents, self.store, self.clock), MessageEffects())
         boxes = StoredChatDelivery(self.mail, self.clock)

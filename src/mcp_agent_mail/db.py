@@ -1,6 +1,6 @@
-"""The database under its import names: one store a process, and SQLAlchemy sessions on the same file.
+"""The database under its import names: one store a process, and SQLAlchemy sessions on the same tables.
 
-Sessions never checkpoint (the writer alone may) and wait for the writer instead of failing.
+On a file sessions never checkpoint (the writer alone may) and wait for the writer instead of failing.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mcp_agent_mail.config import get_settings
+from mcp_agent_mail.config import Settings, get_settings
 from postroom.app.logs import route_to_logging
 from postroom.app.wiring import Application
 from postroom.contracts.errors import MissingExtra
@@ -60,10 +60,10 @@ async def ensure_schema() -> None:
 async def get_session() -> AsyncIterator[AsyncSession]:
     """Give a SQLAlchemy session on the database; what is not committed is undone at the end."""
     house = _open["house"] if "house" in _open else await asyncio.to_thread(shared_house)
-    address = f"sqlite+aiosqlite:///{house.store.path}"
-    if address not in _engines:
-        _engines[address] = _engine(address)
-    async with async_sessionmaker(_engines[address], expire_on_commit=False)() as session:
+    identity = house.store.store.identity
+    if identity not in _engines:
+        _engines[identity] = _engine(house.settings)
+    async with async_sessionmaker(_engines[identity], expire_on_commit=False)() as session:
         yield session
 
 
@@ -74,8 +74,24 @@ def reset_database_state() -> None:
         house.close()
 
 
-def _engine(address: str) -> AsyncEngine:
-    engine = create_async_engine(address, poolclass=NullPool)
+def _engine(settings: Settings) -> AsyncEngine:
+    return _postgres(settings) if settings.database_url else _sqlite(settings)
+
+
+def _postgres(settings: Settings) -> AsyncEngine:
+    import psycopg  # only where the database needs it
+
+    async def connect() -> Any:
+        connection = await psycopg.AsyncConnection.connect(settings.database_url)
+        await connection.execute("SELECT set_config('search_path', %s, false)", (settings.database_schema,))
+        await connection.commit()
+        return connection
+
+    return create_async_engine("postgresql+psycopg://", async_creator=connect, poolclass=NullPool)
+
+
+def _sqlite(settings: Settings) -> AsyncEngine:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{settings.database}", poolclass=NullPool)
 
     @event.listens_for(engine.sync_engine, "connect")
     def prepare(connection: Any, _record: Any) -> None:

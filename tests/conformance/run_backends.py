@@ -5,7 +5,7 @@ A backend that is not there is a skip with its reason, and a failure where `CI` 
 
 import importlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -21,6 +21,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.run_stores import RunStores
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
+from postroom.stores.stores import Stores
 from postroom.testing import ManualClock
 from store_kinds import checked
 
@@ -86,30 +87,37 @@ class Place:
     folder: Path
     dsn: str = ""
 
-    def prepared(self, clock: Clock) -> "Prepared":
-        """Return stores to be used; call it outside of the event loop."""
+    def prepared(self, clock: Clock, *, is_checked: bool = True) -> "Prepared":
+        """Return stores to be used; call it outside of the event loop.
+
+        Their changes are checked against the rules of changes, where that is wanted.
+        """
         if self.backend == "sqlite":
             path = self.folder / f"postroom-{next(_FILES)}.db"
             held = SqliteStore.open(path, clock=clock, purpose=PURPOSE)
-            checked(held.store)
-            return Prepared(stores=held.runs, close=held.close)
+            if is_checked:
+                checked(held.store)
+            return Prepared(held)
         stored = PostgresStore.open(self.dsn, schema=SCHEMA, clock=clock)
         _emptied(self.dsn)
-        checked(stored.store)
-        return Prepared(stores=stored.runs, close=stored.close)
+        if is_checked:
+            checked(stored.store)
+        return Prepared(stored)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Stores that are open, or can be once a loop runs."""
+    """Stores that are open."""
 
-    stores: RunStores
-    close: Callable[[], None] = lambda: None
+    held: Stores
+
+    def close(self) -> None:
+        self.held.close()
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[RunStores]:
         """Give the stores, for as long as the block lasts."""
-        yield self.stores
+        yield self.held.runs
 
 
 @pytest.fixture(params=BACKENDS)

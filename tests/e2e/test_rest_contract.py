@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from e2e.running import RunningServer
 from mail_room import HARBOR
-from postroom.app.serve import LONGEST_HEAD
+from postroom.app.connection import LONGEST_HEAD
 from rest_room import OPERATOR, TOKEN, Edge, all_names, arguments_of
 
 if os.environ.get("CI"):  # there it must be installed; elsewhere these tests may be passed over

@@ -209,7 +209,7 @@ async def test_closing_the_store_breaks_a_copy_off(tmp_path: Path, clock: Manual
     store = await asyncio.to_thread(SqliteStore.open, tmp_path / "postroom.db", clock=clock)
     await grow(store)
     timed = backups(tmp_path, store, clock)
-    store._closing.set()  # as `close` does, which then waits for the thread
+    store.store.engine._closing.set()  # as `close` does, which then waits for the thread
     await timed.round()
     state = await timed.state()
     assert state.failure is not None

@@ -33,7 +33,7 @@ from postroom.contracts.errors import (
 from postroom.stores.postgres.connection import SESSION, Address, Connection, quoted
 from postroom.stores.postgres.engine import PostgresEngine
 from postroom.stores.postgres.schema import Migration, migrate, shipped_migrations
-from postroom.stores.postgres.sql_transaction import PostgresTransaction, _key
+from postroom.stores.postgres.sql_transaction import PostgresTransaction, lock_number
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.store import SqlStore
@@ -421,12 +421,12 @@ async def test_who_gave_way_in_a_deadlock_simply_does_it_again(
 
     asked(other, "SELECT set_config('deadlock_timeout', '1h', false), set_config('lock_timeout', '0', false)")
     other.begin()
-    asked(other, "SELECT pg_advisory_xact_lock($1)", _key("second"))
+    asked(other, "SELECT pg_advisory_xact_lock($1)", lock_number("second"))
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
         done = tasks.create_task(store.engine.write(both))
         assert await asyncio.to_thread(holding.wait, PATIENCE)
         waiting = tasks.create_task(
-            asyncio.to_thread(asked, other, "SELECT pg_advisory_xact_lock($1)", _key("first"))
+            asyncio.to_thread(asked, other, "SELECT pg_advisory_xact_lock($1)", lock_number("first"))
         )
         with connected(postgres_dsn, a_schema) as third:
             await until_one_waits(third)
@@ -447,7 +447,7 @@ async def test_a_lock_that_is_held_for_too_long_is_told_to_its_change_alone(
         return change
 
     other.begin()
-    asked(other, "SELECT pg_advisory_xact_lock($1)", _key("b"))
+    asked(other, "SELECT pg_advisory_xact_lock($1)", lock_number("b"))
     learned = await as_one_group(store, locking("a"), locking("b"), locking("c"))
     assert learned[0] == "a"
     assert isinstance(learned[1], StoreUnavailable)
@@ -470,7 +470,7 @@ async def test_a_change_of_another_key_is_not_kept_by_one_that_waits(
         sql.wait_for_locks()
 
     other.begin()
-    asked(other, "SELECT pg_advisory_xact_lock($1)", _key("held"))
+    asked(other, "SELECT pg_advisory_xact_lock($1)", lock_number("held"))
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(outcome(store, locking, first))
         await until_one_waits(other)
@@ -487,7 +487,7 @@ async def test_an_instant_is_read_after_the_locks_are_held(
     store: SqlStore, other: Connection, clock: ManualClock
 ) -> None:
     other.begin()
-    asked(other, "SELECT pg_advisory_xact_lock($1)", _key("t"))
+    asked(other, "SELECT pg_advisory_xact_lock($1)", lock_number("t"))
 
     def change(tx: object) -> int:
         tx.lock("t")  # type: ignore[attr-defined]

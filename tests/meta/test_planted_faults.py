@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -158,12 +160,19 @@ FAULTS = {
 
 
 def run_tests(test: str, source: Path) -> subprocess.CompletedProcess[str]:
-    """Run a test file, on SQLite alone, against the postroom at `source`."""
+    """Run a test file, on SQLite alone, against the postroom at `source`; what was compiled there is kept."""
     words = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-o", "pythonpath=tests", test]
+    environment = os.environ | {
+        "PYTHONPATH": str(source),
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": str(source.parent / "compiled"),
+        "PYTEST_XDIST_WORKER": "",
+        "POSTROOM_PATIENCE": "5",
+    }
     return subprocess.run(
         [sys.executable, *words, "-k", "not postgres"],
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": str(source), "PYTEST_XDIST_WORKER": "", "POSTROOM_PATIENCE": "5"},
+        env=environment,
         capture_output=True,
         text=True,
         timeout=120,
@@ -171,23 +180,42 @@ def run_tests(test: str, source: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source in a folder of its own: one for all faults, so that what is not planted is compiled once."""
+    source = tmp_path_factory.mktemp("planted") / "src"
+    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+    return source
+
+
+@contextmanager
+def planted(copy: Path, file: str, text: str) -> Iterator[None]:
+    """Put a text in the place of a file of the copy for as long as the context lasts."""
+    (copy / file).write_text(text, encoding="utf-8")
+    try:
+        yield
+    finally:
+        shutil.copy2(
+            ROOT / "src" / file, copy / file
+        )  # with its old instant: what was compiled of it is good
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_planted_fault_is_caught(name: str, tmp_path: Path) -> None:
-    planted = FAULTS[name]
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    path = tmp_path / "src/postroom" / planted.file
-    text = path.read_text(encoding="utf-8")
-    assert text.count(planted.text) == 1, "the source has changed: plant the fault anew"
-    path.write_text(text.replace(planted.text, planted.fault), encoding="utf-8")
-    done = run_tests(planted.test, tmp_path / "src")
+def test_a_planted_fault_is_caught(name: str, copy: Path) -> None:
+    fault = FAULTS[name]
+    file = f"postroom/{fault.file}"
+    text = (copy / file).read_text(encoding="utf-8")
+    assert text.count(fault.text) == 1, "the source has changed: plant the fault anew"
+    with planted(copy, file, text.replace(fault.text, fault.fault)):
+        done = run_tests(fault.test, copy)
     assert done.returncode == 1, f"nobody noticed: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     assert " failed" in done.stdout
 
 
-def test_the_copy_is_what_is_tested(tmp_path: Path) -> None:
+@pytest.mark.timeout(180)
+def test_the_copy_is_what_is_tested(copy: Path) -> None:
     """Without a fault the same tests pass, and with a broken copy none does."""
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    assert run_tests(f"{MAILBOX}/test_known_faults.py", tmp_path / "src").returncode == 0
-    (tmp_path / "src/postroom/dispatch/mailbox.py").write_text("raise ImportError('this copy is broken')\n")
-    assert run_tests(f"{MAILBOX}/test_known_faults.py", tmp_path / "src").returncode > 1
+    assert run_tests(f"{MAILBOX}/test_known_faults.py", copy).returncode == 0
+    with planted(copy, "postroom/dispatch/mailbox.py", "raise ImportError('this copy is broken')\n"):
+        assert run_tests(f"{MAILBOX}/test_known_faults.py", copy).returncode > 1

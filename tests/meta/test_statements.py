@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -10,22 +11,20 @@ import pytest
 from conformance.run_backends import postgres_dsn
 from postgres_schemas import a_schema, postgres_is_there
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
+from postroom.stores.sqlite.migrate import migrate
 from postroom.stores.statements import second_texts, statements
 
 __all__ = ["a_schema", "postgres_dsn", "postgres_is_there"]
 
-MOST_SECOND_TEXTS = 13
+MOST_SECOND_TEXTS = 15
 NOT_TO_BE_PREPARED = {"store.rehearse", "store.forget_rehearsal", "store.end_rehearsal"}
 """What PREPARE does not take: commands about the transaction itself."""
 
 
 @pytest.fixture(scope="module")
 def empty() -> Iterator[sqlite3.Connection]:
-    with closing(sqlite3.connect(":memory:")) as connection:
-        for step in shipped_migrations():
-            for statement in split_statements(step.sql):
-                connection.execute(statement)
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        migrate(connection, Path(":memory:"), now=0)
         yield connection
 
 

@@ -4,6 +4,7 @@
 a copy of them, and what they hold is looked for by what agents, people and programs call.
 """
 
+import asyncio
 import importlib
 import json
 import lzma
@@ -350,13 +351,13 @@ def _all_heard(fake: FakeTelegram) -> list[str]:
 @asynccontextmanager
 async def stores_on(dsn: str) -> AsyncIterator[Any]:
     """Open what holds runs and chats on PostgreSQL: the one place here that knows its name."""
-    from postroom.stores.postgres import PostgresRunStores
+    from postroom.stores.postgres import PostgresStore
 
-    stores = await PostgresRunStores.open(dsn)
+    stores = await asyncio.to_thread(PostgresStore.open, dsn)
     try:
         yield stores
     finally:
-        await stores.close()
+        await asyncio.to_thread(stores.close)
 
 
 class Deciding(Deaf):
@@ -368,14 +369,14 @@ class Deciding(Deaf):
 
 async def test_what_is_on_postgresql_is_as_it_was(gone_on: tuple[str, FakeTelegram]) -> None:
     async with stores_on(gone_on[0]) as stores:
-        mailbox = Mailbox(Deciding(), stores)
-        texts = [one.text() for one in await stores.threads.load_messages("done")]
+        mailbox = Mailbox(Deciding(), stores.runs)
+        texts = [one.text() for one in await stores.runs.threads.load_messages("done")]
         assert texts == ["one", "re: one", "two", "re: two"]
         assert [one.thread_id for one in await mailbox.dead_letters()] == ["failing"]
         assert [one.message.text() for one in await mailbox.pending("pending")] == ["later"]
-        told = (await stores.events.list(EventScope.thread("done"))).events
+        told = (await stores.runs.events.list(EventScope.thread("done"))).events
         assert [one.event_kind for one in told][:3] == ["Kind0", "Kind1", "Kind2"]
-        due = await stores.outbox.claim("own", "t", lease_ms=1_000, limit=10)
+        due = await stores.runs.outbox.claim("own", "t", lease_ms=1_000, limit=10)
         assert sorted(one.payload["n"] for one in due) == [1, 2]
         people = stores.chat.people
         assert [one.user_id for one in await people.people()] == ["8"]
@@ -391,7 +392,7 @@ async def test_runs_on_postgresql_that_were_at_work_or_queued_end_once(
             ("held-1", ["one", "re: one", "two", "re: two"]),
             ("held-2", ["one", "re: one"]),
         ):
-            messages = [one.text() for one in await stores.threads.load_messages(thread)]
+            messages = [one.text() for one in await stores.runs.threads.load_messages(thread)]
             assert Counter(messages) >= Counter(wanted)
             assert Counter(messages)["re: one"] == 1
 
@@ -400,8 +401,8 @@ async def test_a_question_on_postgresql_can_be_answered_and_its_run_goes_on(
     gone_on: tuple[str, FakeTelegram],
 ) -> None:
     async with stores_on(gone_on[0]) as stores:
-        mailbox = Mailbox(Deciding(), stores)
-        run = await stores.threads.latest_run("asking-open")
+        mailbox = Mailbox(Deciding(), stores.runs)
+        run = await stores.runs.threads.latest_run("asking-open")
         assert run.status is RunStatus.WAITING
         [ticket] = run.waiting.tickets
         assert (ticket.tool_call_id, ticket.reason) == ("call-1", "May I?")
@@ -413,10 +414,10 @@ async def test_a_question_on_postgresql_can_be_answered_and_its_run_goes_on(
         await mailbox.submit_background(RunActivation.new("done", [Message.user("three")], agent_id="agent"))
         await mailbox.settled()
         await mailbox.aclose()
-        texts = [one.text() for one in await stores.threads.load_messages("asking-open")]
+        texts = [one.text() for one in await stores.runs.threads.load_messages("asking-open")]
         assert texts[-1] == "decided: [True]"
-        assert (await stores.threads.latest_run("asking-open")).status is RunStatus.DONE
-        assert (await stores.threads.load_messages("done"))[-2].text() == "three"
+        assert (await stores.runs.threads.latest_run("asking-open")).status is RunStatus.DONE
+        assert (await stores.runs.threads.load_messages("done"))[-2].text() == "three"
 
 
 def test_each_line_of_a_chat_on_postgresql_is_answered_once(gone_on: tuple[str, FakeTelegram]) -> None:

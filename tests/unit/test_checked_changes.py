@@ -12,8 +12,10 @@ from secrets import token_hex
 import pytest
 
 from postroom.contracts.errors import StateError
+from postroom.contracts.transactions import Transaction
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite.engine import SqliteEngine
+from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
 from postroom.testing.changes import ChangeBreaksRules, CheckingEngine
 
@@ -30,11 +32,25 @@ async def test_a_change_that_keeps_the_rules_is_run_twice_and_written_once(engin
 
     def change(sql: SqlTransaction) -> object:
         runs.append(1)
-        return sql.one("store.set_aside", ROW), token_hex(16)
+        return sql.one("store.set_aside", ROW)
 
-    assert (await engine.write(change))[0] == ("run",)
+    assert await engine.write(change) == ("run",)
     assert len(runs) == 2
     assert await engine.write(lambda sql: sql.one("store.set_aside", ROW)) is None
+
+
+async def test_ids_of_a_change_are_the_same_when_it_is_run_again_and_no_others_are(
+    engine: CheckingEngine,
+) -> None:
+    store, made = SqlStore(engine), list[tuple[str, str]]()
+
+    def change(tx: Transaction) -> None:
+        made.append((tx.new_id(), tx.new_id()))
+
+    await store.write(change)
+    await store.write(change)
+    assert (made[0], made[2]) == (made[1], made[3])
+    assert len({one for pair in made for one in pair}) == 4
 
 
 async def test_a_change_that_raises_is_judged_by_what_it_raises(engine: CheckingEngine) -> None:
@@ -62,6 +78,7 @@ def connecting() -> None:
 
 
 MISTAKES: dict[str, Callable[[], object]] = {
+    "urandom": lambda: token_hex(16),
     "open": lambda: Path(__file__).read_text(),
     "stat": lambda: Path(__file__).stat(),
     "sleep": lambda: time.sleep(0),

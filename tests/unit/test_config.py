@@ -371,3 +371,45 @@ def test_an_interval_may_be_never(home: dict[str, str], text: str, expected: tim
     settings = load_settings(environment=home | {"POSTROOM_BACKUP_INTERVAL": text})
     assert settings.backup_interval == expected
     assert {one.name: one.value for one in explain(settings)}["backup_interval"] == text
+
+
+ELEPHANT = "postgresql://ada:hunter2@db.example:5432/mail?sslmode=require"
+
+
+def test_the_address_of_a_database_is_shown_without_user_password_and_options(home: dict[str, str]) -> None:
+    settings = load_settings(environment=home | {"POSTROOM_DATABASE_URL": ELEPHANT})
+    assert settings.shown_database == "postgresql://db.example:5432/mail, schema postroom"
+    (line,) = [line for line in explain(settings) if line.name == "database_url"]
+    assert line.value == "postgresql://db.example:5432/mail"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "hunter2",
+        "mysql://ada:hunter2@db/mail",
+        "postgresql+asyncpg://ada:hunter2@db/mail",
+        "postgresql://ada:hunter2@2@db/mail",
+        "postgresql://ada:p/hunter2@db/mail",
+        "postgresql://ada:hunter2#@db/mail",
+        "postgresql://ada:hunter2@db:port/mail",
+        "postgresql://ada:hunter2 @db/mail",
+        "postgresql:///hunter2",
+    ],
+)
+def test_an_address_of_no_database_is_refused_and_nothing_of_it_is_shown(
+    home: dict[str, str], url: str
+) -> None:
+    error = refusal(home | {"POSTROOM_DATABASE_URL": url})
+    assert "database_url" in error.message
+    assert "hunter2" not in str(error.as_dict())
+
+
+def test_of_a_file_and_an_address_the_one_said_later_counts(home: dict[str, str], tmp_path: Path) -> None:
+    given = home | {"POSTROOM_DATABASE_URL": ELEPHANT}
+    assert load_settings(environment=given, overrides={"database": tmp_path / "a.db"}).database_url == ""
+    older = given | {"DATABASE_URL": "sqlite:////srv/old.db"}
+    assert load_settings(environment=older).database_url == ELEPHANT
+    error = refusal(given | {"POSTROOM_DATABASE": "/srv/post.db"})
+    assert "database and database_url are both set" in error.message
+    assert "hunter2" not in str(error.as_dict())

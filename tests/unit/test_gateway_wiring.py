@@ -60,7 +60,7 @@ def house(tmp_path: Path, channels: str, clock: ManualClock) -> ChatService:
     told = load_gateway(Settings(data_dir=tmp_path), environment=given)
     assert told is not None
     registry = CollectorRegistry()
-    runs = RunService(MemoryRunStores(clock), registry=registry, timer=clock)
+    runs = RunService(MemoryRunStores(clock), registry=registry, is_alone=True, timer=clock)
     chat = MemoryRunStores(clock).chat
     return ChatService(told, runs=runs, chat=chat, clock=clock, registry=registry, timer=clock)
 

@@ -220,7 +220,7 @@ def insert(connection: sqlite3.Connection, record: RunDispatch) -> None:
 
 
 def rows_of(connection: sqlite3.Connection) -> Dispatches:
-    return Dispatches(SqliteTransaction(connection), lambda: NOW, lambda *topics: None)
+    return Dispatches(SqliteTransaction(connection), lambda: NOW, lambda *topics: None, lambda: "id")
 
 
 @pytest.fixture
@@ -462,7 +462,7 @@ async def test_who_waits_for_events_looks_by_itself_at_times(
     monkeypatch.setattr(ports, "LOOK_AGAIN_AFTER", timedelta(milliseconds=10))
 
     def untold(connection: sqlite3.Connection) -> None:
-        tables = EventTables(SqliteTransaction(connection), lambda: 1, lambda *topics: None)
+        tables = EventTables(SqliteTransaction(connection), lambda: 1, lambda *topics: None, lambda: "id")
         tables.append((event(),))
 
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:

@@ -58,7 +58,7 @@ class AdminService:
             "pid": os.getpid(),
             "url": self.url,
             "started_at": iso(self._started_at),
-            "database": str(house.store.path),
+            "database": house.settings.shown_database,
             "archive": str(house.settings.storage_root) if house.settings.archive_enabled else None,
             "environment": house.settings.environment,
             "identity": "verified" if house.settings.verified else "asserted",

@@ -22,9 +22,9 @@ from postroom.app.machine import free_bytes
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
 from postroom.contracts.errors import StoreError, StoreFull
-from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import file_error
 from postroom.stores.sqlite.copying import PARTIAL, remove_with_companions
+from postroom.stores.stores import Stores
 
 FIRST_LOOK: Final = timedelta(minutes=1)
 """A server that has just started has better things to do."""
@@ -73,14 +73,15 @@ class Backups:
     def __init__(
         self,
         settings: Settings,
-        store: SqliteStore,
+        store: Stores,
         clock: Clock,
         *,
         timer: Timer | None = None,
         free: Callable[[Path], int] = free_bytes,
     ) -> None:
         self.folder = folder_of(settings)
-        self._interval_ms = milliseconds(settings.backup_interval)
+        self._database = settings.database
+        self._interval_ms = 0 if settings.database_url else milliseconds(settings.backup_interval)
         self._keep = settings.backup_keep
         self._store = store
         self._clock = clock
@@ -91,7 +92,10 @@ class Backups:
         self._tasks = Tasks("backups")
 
     def start(self) -> None:
-        """Begin to look whether one is due, the first time after a minute; nothing when the timer is off."""
+        """Begin to look whether one is due, the first time after a minute; nothing when the timer is off.
+
+        PostgreSQL is backed up by its own tools.
+        """
         if self._interval_ms:
             self._tasks.start(self._serve(), name="timer")
 
@@ -158,7 +162,7 @@ class Backups:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for left in self.folder.glob(f"daily-*.db{PARTIAL}*"):
                 left.unlink(missing_ok=True)
-            needed = _ROOM * _size(self._store.path)
+            needed = _ROOM * _size(self._database)
             free = self._free(self.folder)
         except OSError as error:
             raise file_error(error, self.folder) from error

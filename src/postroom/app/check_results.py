@@ -27,6 +27,14 @@ class CheckResult:
         return {"name": name, "state": self.state, "detail": self.detail, "remedy": self.remedy}
 
 
+def backed_up_elsewhere() -> CheckResult:
+    """Return what is said of the backups of a database that this program does not back up."""
+    detail = "PostgreSQL is backed up by its own tools"
+    return CheckResult(
+        part="backups", state="unknown", detail=detail, remedy="see that pg_dump runs on a timer"
+    )
+
+
 def broken(part: str, error: PostroomError, *, about: str = "") -> CheckResult:
     """Return what an error says of a part."""
     return CheckResult(

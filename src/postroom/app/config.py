@@ -39,6 +39,7 @@ _UNITS: Final = {
 _DURATION: Final = re.compile(r"([0-9]{1,12})\s*(ms|s|m|h|d|w)")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,62})?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,62})?)*")
 _PASSWORD: Final = re.compile(r"://[^/\s]*@")
+_DATABASE_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?")
 _MCP_PATH: Final = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _TAKEN_PATH: Final = re.compile(
     r"/(\.well-known|admin|attachments|authorize|callbacks|health|healthz|hooks|log(in|out)|metrics|oauth|p|previews|readyz|register"
@@ -135,6 +136,22 @@ def _endpoint(value: str) -> str:
     return value
 
 
+def _database_url(value: str) -> str:
+    """Take the address of a PostgreSQL database; errors repeat nothing of it, for it may hold a password."""
+    scheme, _, rest = value.partition("://")
+    if scheme not in ("postgresql", "postgres"):
+        raise ValueError("write postgresql://user:password@host:port/database")
+    place, _, path = rest.partition("/")
+    user, _, hosts = place.rpartition("@")
+    if "@" in user + path.partition("?")[0] or "#" in value or not value.isprintable() or " " in value:
+        raise ValueError("write @ as %40, / as %2F and # as %23 within user and password")
+    if not all(_DATABASE_HOST.fullmatch(host) for host in hosts.split(",")):
+        raise ValueError(
+            "name the host, and its port by a number: postgresql://user:password@host:port/database"
+        )
+    return value
+
+
 def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
@@ -168,6 +185,14 @@ class Settings(BaseSettings):
     database: Path = Field(
         default_factory=lambda given: given["data_dir"] / "postroom.db",
         description="The SQLite file; by default postroom.db in data_dir.",
+    )
+    database_url: Annotated[str, AfterValidator(_database_url)] | Literal[""] = Field(
+        default="",
+        description="A PostgreSQL database in place of the file: postgresql://user:password@host:port/name; "
+        "needs postroom[postgres].",
+    )
+    database_schema: Annotated[str, _word(of=r"[a-z_][a-z0-9_]{0,62}")] = Field(
+        default="postroom", description="The schema there, which this server alone uses."
     )
     storage_root: Path = Field(
         default_factory=lambda given: given["data_dir"] / "archive",
@@ -293,6 +318,19 @@ class Settings(BaseSettings):
         return self.identity == "verified" or not self.is_loopback
 
     @property
+    def shown_database(self) -> str:
+        """Where the database is, without user and password."""
+        if not self.database_url:
+            return str(self.database)
+        place = self.database_url.partition("://")[2].partition("?")[0].rpartition("@")[2]
+        return f"postgresql://{place}, schema {self.database_schema}"
+
+    @property
+    def growing(self) -> Path:
+        """What fills the disk of this machine: the database, or the data folder where that is elsewhere."""
+        return self.data_dir if self.database_url else self.database
+
+    @property
     def is_loopback(self) -> bool:
         """Whether only this machine can call."""
         return self.host == "localhost" or (
@@ -344,6 +382,7 @@ def load_settings(
     """
     given = places.environment() if environment is None else environment
     found = {**_from_file(given), **_from_environment(given), **_from_flags(overrides or {})}
+    _choose_database(found)
     for name in _PATHS & found.keys():
         found[name] = _absolute(name, found[name], given)
     values: dict[str, Any] = {name: one.value for name, one in found.items()}
@@ -360,7 +399,7 @@ def explain(settings: Settings) -> list[SettingLine]:
     return [
         SettingLine(
             name=name,
-            value=redact(_shown(getattr(settings, name))),
+            value=_shown_value(settings, name),
             origin=settings.origin_of(name),
             description=field.description or "",
         )
@@ -368,7 +407,15 @@ def explain(settings: Settings) -> list[SettingLine]:
     ]
 
 
+def _shown_value(settings: Settings, name: str) -> str:
+    if name == "database_url" and settings.database_url:
+        return settings.shown_database.partition(",")[0]
+    return redact(_shown(getattr(settings, name)))
+
+
 _PATHS: Final = frozenset({"data_dir", "database", "gateway_file", "storage_root"})
+_SOURCES: Final = ("file", "env", "flag")
+"""Where settings stand; the later wins."""
 _TABLES: Final = ("agents", "budgets")
 """What stands in the file and is no setting: `agents_config` and `budgets_config` read it."""
 _OLDER_NAMES: Final = {
@@ -440,7 +487,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
             _check_known(name, [*known, *places.CLIENT_NAMES], "in the environment")
     for older, name in _OLDER_NAMES.items():
         value = environment.get(older)
-        if value and name not in found:
+        if value and name not in found and not (name == "database" and "database_url" in found):
             text = _sqlite_file(older, value) if name == "database" else value
             found[name] = _Found(text, f"env {older}", here)
     return found
@@ -451,6 +498,24 @@ def _from_flags(overrides: Mapping[str, object]) -> dict[str, _Found]:
     for name in given:
         _check_known(name, list(Settings.model_fields), "among the flags")
     return {name: _Found(value, "flag", Path.cwd()) for name, value in given.items()}
+
+
+def _choose_database(found: dict[str, _Found]) -> None:
+    """Of a file and an address the one counts that was said in the later place.
+
+    Raises:
+        ConfigError: both were said in the same place.
+    """
+    file, url = found.get("database"), found.get("database_url")
+    if file is None or url is None or not url.value:
+        return
+    places_of = [_SOURCES.index(one.origin.partition(" ")[0]) for one in (file, url)]
+    if places_of[0] == places_of[1]:
+        raise ConfigError(
+            f"database and database_url are both set (from {file.origin} and {url.origin})",
+            remedy="set database for SQLite, or database_url for PostgreSQL",
+        )
+    found.pop("database_url" if places_of[0] > places_of[1] else "database")
 
 
 def _check_known(name: str, known: list[str], where: str) -> None:
@@ -496,6 +561,8 @@ def _refused(first: ErrorDetails, found: Mapping[str, _Found]) -> ConfigError:
 
 def _wrong(name: str, found: _Found, reason: str, remedy: str) -> ConfigError:
     shown = _PASSWORD.sub("://***@", redact(str(found.value)))[:200]
+    if name == "database_url":
+        shown = "(hidden)"  # what is no address may still hold a password
     return ConfigError(f"{name} is {shown!r} (from {found.origin}): {reason}", value=shown, remedy=remedy)
 
 

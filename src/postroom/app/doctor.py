@@ -33,7 +33,7 @@ class Doctor:
         found = [
             *await _seen("store writes", self._store_writes),
             *await _seen("store reads", self._store_reads),
-            _sqlite_release(),
+            _release(self._house.store.release),
             await asyncio.to_thread(_git_found),
         ]
         if self._house.settings.archive_enabled:
@@ -133,7 +133,9 @@ def _message_ids(tx: MailReads, project: Project) -> set[int]:
     return ids
 
 
-def _sqlite_release() -> CheckResult:
+def _release(told: str) -> CheckResult:
+    if not told.startswith("SQLite "):
+        return CheckResult(part="database", state="ok", detail=told)
     release, is_safe = sqlite_release()
     if is_safe:
         return CheckResult(part="sqlite", state="ok", detail=f"SQLite {release}")

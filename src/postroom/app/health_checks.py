@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from postroom.app.backups import BackupState
-from postroom.app.check_results import CheckResult, broken, span
+from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span
 from postroom.app.machine import most_descriptors, open_descriptors, told_of_descriptors, told_of_disk
 from postroom.app.run_service import waits_since
 from postroom.app.wiring import Application
@@ -49,6 +49,8 @@ class HealthChecks:
         return looks if self._chats is None else {**looks, "channel": self._channels}
 
     async def _backups(self) -> list[CheckResult]:
+        if self._house.settings.database_url:
+            return [backed_up_elsewhere()]
         return [told_of_backups(await self._house.backups.state())]
 
     async def _runs(self) -> list[CheckResult]:
@@ -109,7 +111,7 @@ class HealthChecks:
         return [_channel(name, told, now) for name, told in self._house.gateway.gateway.liveness().items()]
 
     async def _disk(self) -> list[CheckResult]:
-        return [await asyncio.to_thread(told_of_disk, self._house.settings.database)]
+        return [await asyncio.to_thread(told_of_disk, self._house.settings.growing)]
 
     async def _descriptors(self) -> list[CheckResult]:
         used, most = await asyncio.to_thread(open_descriptors), most_descriptors()

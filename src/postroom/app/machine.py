@@ -45,13 +45,15 @@ def free_bytes(folder: Path) -> int:
 
 
 def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes) -> CheckResult:
-    """Return how much room there is beside the database. Blocks."""
+    """Return how much room there is beside the database, or in a folder that is given instead. Blocks."""
     try:
-        size, free = database.stat().st_size, free_of(database.parent)
+        is_folder = database.is_dir()
+        size = 0 if is_folder else database.stat().st_size
+        free = free_of(database if is_folder else database.parent)
     except OSError as error:
         detail = f"it cannot be seen: {error.strerror}"
         return CheckResult(part="disk", state="unknown", detail=detail, remedy="look at the disk yourself")
-    detail = f"{free} bytes are free, the database has {size}"
+    detail = f"{free} bytes are free" + ("" if is_folder else f", the database has {size}")
     facts = {"free_bytes": free, "database_bytes": size}
     if free < max(LEAST_FREE, 2 * size):
         remedy = "free space, or move the data folder: mail is refused when nothing is left"

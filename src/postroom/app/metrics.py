@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.mail import Backlog
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.stores import Stores
 from postroom.version import __version__
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -45,7 +45,7 @@ class ServerState:
 class Metrics:
     """The numbers of one house in a registry of its own."""
 
-    def __init__(self, store: SqliteStore, clock: Clock) -> None:
+    def __init__(self, store: Stores, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self.registry = CollectorRegistry()
@@ -113,7 +113,7 @@ class Metrics:
 class _Grouping(Collector):
     """How many commits the writer made and how many changes they held, read when asked."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: Stores) -> None:
         self._store = store
 
     def collect(self) -> list[Metric]:

@@ -30,10 +30,14 @@ class RunService:
         stores: RunStores,
         *,
         registry: CollectorRegistry,
+        is_alone: bool,
         timer: Timer | None = None,
         budgets: Sequence[Budget] = (),
     ) -> None:
-        """Make the queue; `budgets` are what runs may use up before a person is asked."""
+        """Make the queue; `is_alone` says that no other process takes up its runs.
+
+        `budgets` are what runs may use up before a person is asked.
+        """
         self.stores = stores
         timer = timer or SystemTimer()
         self._executors = ExecutorsByThread({}, output=OutputLog(stores.events, timer))
@@ -47,7 +51,7 @@ class RunService:
                 drain_grace=timedelta(0),
                 stop_wait_ms=STOP_WAIT_MS,
                 cancel_wait_ms=STOP_WAIT_MS,
-                is_alone=True,
+                is_alone=is_alone,
                 budgets=tuple(budgets),
             ),
             metrics=MailboxMetrics(registry),

@@ -33,7 +33,6 @@ from postroom.app.runner_service import RunnerService
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.wiring import Application, Declared
 from postroom.app.work_service import WorkService
-from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
 from postroom.http_api.callback_routes import callback_routes
@@ -285,8 +284,8 @@ def run(settings: Settings) -> int:
 
     Raises:
         ConfigError: the port is taken, the token file is not private, or a chat is not set up as it must be.
-        MissingExtra: a chat, or telemetry, needs a library that is not installed.
-        StoreHeld, SchemaTooNew, StoreReadOnly: the database cannot be used by this process.
+        MissingExtra: PostgreSQL, a chat or telemetry needs a library that is not installed.
+        StoreHeld, SchemaTooNew, StoreReadOnly, StoreUnavailable: this process cannot use the database.
     """
     configure_logs(settings)
     told = load_gateway(settings)
@@ -295,7 +294,7 @@ def run(settings: Settings) -> int:
     token = load_or_make_token(places.token_file(settings.data_dir))
     listener = _listen(settings)
     try:
-        house = Application.open(settings, clock=SystemClock(), declared=declared)
+        house = Application.open(settings, declared=declared)
     except BaseException:
         listener.close()
         raise

@@ -16,7 +16,7 @@ from postroom.app.run_service import RunService
 from postroom.app.telemetry import open_tracing
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.budgets import Budget
-from postroom.contracts.clock import Clock, SystemClock
+from postroom.contracts.clock import Clock
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.mail.archive.archive import Archive, Author
 from postroom.mail.archive.relay import ArchiveRelay
@@ -26,7 +26,9 @@ from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mcp_server.calls import Calls
 from postroom.mcp_server.subscriptions import Subscriptions
+from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
+from postroom.stores.stores import Stores
 
 if TYPE_CHECKING:
     from postroom.app.gateway_config import GatewayFile
@@ -53,7 +55,7 @@ class Application:
     def __init__(
         self,
         settings: Settings,
-        store: SqliteStore,
+        store: Stores,
         clock: Clock,
         declared: Declared = NOTHING,
         tracing: Tracing = OFF,
@@ -74,7 +76,12 @@ class Application:
             clock,
             Author(name=settings.git_author_name, email=settings.git_author_email),
         )
-        self.runs = RunService(store.runs, registry=self.metrics.registry, budgets=declared.budgets)
+        self.runs = RunService(
+            store.runs,
+            registry=self.metrics.registry,
+            is_alone=store.is_alone,
+            budgets=declared.budgets,
+        )
         self.agents = AgentSupervisor(settings, self.mail, self.calls, self.runs, clock, declared.agents)
         self.backups = Backups(settings, store, clock)
         self.trimming = LogTrimming(settings, store)
@@ -95,19 +102,21 @@ class Application:
     ) -> "Application":
         """Own the database and put everything together; nothing runs yet.
 
-        `declared` is what the configuration file has run, and how much of it.
+        `declared` is what the configuration file has run, and how much of it. Without `clock` everything goes
+        by the database's.
 
         Raises:
             StoreHeld, SchemaTooNew, StoreReadOnly: the database cannot be used by this process.
-            MissingExtra: telemetry is on, and its libraries are not installed.
+            ConfigError, StoreUnavailable: the server of the database refuses this one, or does not answer.
+            MissingExtra: PostgreSQL or telemetry is set, and its libraries are not installed.
         """
-        clock, tracing = clock or SystemClock(), open_tracing(settings)
+        tracing = open_tracing(settings)
         try:
-            store = SqliteStore.open(settings.database, clock=clock, purpose=purpose, log_reserve=LOG_RESERVE)
+            store = _open_store(settings, clock, purpose)
         except BaseException:
             tracing.close()
             raise
-        return cls(settings, store, clock, declared, tracing)
+        return cls(settings, store, store.clock, declared, tracing)
 
     def open_gateway(self, told: "GatewayFile") -> None:
         """Make the gateway that `gateway.toml` tells of; nothing runs yet. Outside of the event loop.
@@ -192,6 +201,13 @@ class Application:
         """Finish what was handed in and give the database back; harmless when done twice."""
         self.store.close()
         self.mail.tracing.close()
+
+
+def _open_store(settings: Settings, clock: Clock | None, purpose: str) -> Stores:
+    if settings.database_url:
+        schema = settings.database_schema
+        return PostgresStore.open(settings.database_url, schema=schema, clock=clock, alone=True)
+    return SqliteStore.open(settings.database, clock=clock, purpose=purpose, log_reserve=LOG_RESERVE)
 
 
 def rules_of(settings: Settings) -> Rules:

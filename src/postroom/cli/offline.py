@@ -1,12 +1,14 @@
 """What can be done for an installation while no server runs: a backup, an examination."""
 
+import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
 from postroom.app import places
 from postroom.app.backups import folder_of, newest_backup
-from postroom.app.check_results import CheckResult, broken, span
+from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span
 from postroom.app.config import Settings, load_settings
 from postroom.app.machine import told_of_disk
 from postroom.app.support import as_json, common_documents, outline_documents, told_findings
@@ -14,6 +16,8 @@ from postroom.app.tokens import load_or_make_token
 from postroom.cli.restoring import checked_schema
 from postroom.contracts.errors import InvalidPath, PostroomError, StateError, StoreError
 from postroom.contracts.transactions import Outline
+from postroom.stores.postgres.errors import no_backup
+from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite.connection import connect, file_error, translated
 from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
@@ -25,10 +29,12 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
 
     Raises:
         StoreHeld: a server uses it after all.
-        StateError: there is no database yet.
+        StateError: there is no database yet, or it is PostgreSQL's to back up.
         InvalidPath: the target exists.
     """
     settings = load_settings(overrides={"data_dir": data_dir})
+    if settings.database_url:
+        raise no_backup()
     chosen = target or _usual_target(settings, now)
     if chosen.exists():
         raise InvalidPath(f"{chosen} is there already", value=str(chosen), remedy="name another file")
@@ -64,7 +70,7 @@ def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
         checks.append(_finding("settings"))
         checks.append(_checked("token", lambda: _look_at_token(settings)))
         checks.append(_checked("store", lambda: _look_at_store(settings, now)))
-        checks += [one.as_dict() for one in (_backups(settings, now), told_of_disk(settings.database))]
+        checks += [one.as_dict() for one in (_backups(settings, now), told_of_disk(settings.growing))]
     return {"ok": False, "checks": checks}
 
 
@@ -83,11 +89,14 @@ def support_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
         found.append(broken("store", error))
     else:
         found.append(CheckResult(part="store", state="ok", detail="its shape was read"))
-    found += [_backups(settings, now), told_of_disk(settings.database)]
+    found += [_backups(settings, now), told_of_disk(settings.growing)]
     return {**common_documents(settings), **told, "doctor.json": as_json(told_findings(found))}
 
 
 def _outline(settings: Settings, now: int) -> Outline:
+    if settings.database_url:
+        with closing(_postgres(settings)) as store:
+            return asyncio.run(store.outline())
     _require(settings.database)
     lock = OwnerLock(settings.database)
     lock.acquire(now=now, purpose="support")
@@ -116,7 +125,15 @@ def _look_at_token(settings: Settings) -> None:
         load_or_make_token(places.token_file(settings.data_dir))
 
 
+def _postgres(settings: Settings) -> PostgresStore:
+    return PostgresStore.open(settings.database_url, schema=settings.database_schema, alone=True)
+
+
 def _look_at_store(settings: Settings, now: int) -> None:
+    if settings.database_url:
+        with closing(_postgres(settings)) as store:
+            asyncio.run(store.probe())
+        return
     _require(settings.database)
     lock = OwnerLock(settings.database)
     lock.acquire(now=now, purpose="doctor")
@@ -128,6 +145,8 @@ def _look_at_store(settings: Settings, now: int) -> None:
 
 def _backups(settings: Settings, now: int) -> CheckResult:
     """Look how old the newest backup is; whether it is overdue a server knows that runs."""
+    if settings.database_url:
+        return backed_up_elsewhere()
     try:
         newest = newest_backup(folder_of(settings), now)
     except StoreError as error:

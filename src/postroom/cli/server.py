@@ -37,6 +37,13 @@ def up(  # noqa: PLR0913 - the options of the command
     ] = None,
     data_dir: DataDir = None,
     database: Annotated[Path | None, typer.Option(metavar="FILE", help="The SQLite file.")] = None,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A PostgreSQL database in its place; POSTROOM_DATABASE_URL keeps its password from others.",
+        ),
+    ] = None,
     archive: Annotated[bool | None, typer.Option(help="Write messages to the Git archive too.")] = None,
     log_level: Annotated[LogLevel | None, typer.Option(help="Least important events to log.")] = None,
     log_format: Annotated[Literal["console", "json"] | None, typer.Option(help="Form of the log.")] = None,
@@ -52,6 +59,7 @@ def up(  # noqa: PLR0913 - the options of the command
             "identity": identity,
             "data_dir": data_dir,
             "database": database,
+            "database_url": database_url,
             "archive_enabled": archive,
             "log_level": log_level,
             "log_format": log_format,

@@ -60,6 +60,10 @@ class Transaction(Protocol):
         """Return the instant of this transaction, read once, after the locks that were asked for are held."""
         ...
 
+    def new_id(self) -> str:
+        """Return 32 hexadecimal digits that nobody can guess; a change that is run again gets the same."""
+        ...
+
     def lock(self, *names: str) -> None:
         """Keep every other change that locks one of these names out until this one has ended.
 

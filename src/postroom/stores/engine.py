@@ -24,6 +24,16 @@ class Engine(Protocol):
         """The clock to go by."""
         ...
 
+    @property
+    def release(self) -> str:
+        """The database and its release, as people name it."""
+        ...
+
+    @property
+    def grouping(self) -> tuple[int, int]:
+        """How many commits were made, and how many changes they held."""
+        ...
+
     async def read(self, look: Callable[[SqlTransaction], T]) -> T:
         """Run `look` in one consistent view.
 

@@ -6,7 +6,9 @@ again without it. Whoever asked for that very row learns it.
 
 from collections.abc import Awaitable, Callable
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
+from secrets import token_bytes
 from typing import Any, TypeVar
 
 import structlog
@@ -30,13 +32,18 @@ _LOG = structlog.get_logger(__name__)
 
 
 class OpenTransaction(Transaction):
-    """One run of a change or a look; its parts are made when they are first asked for."""
+    """One run of a change or a look; its parts are made when they are first asked for.
 
-    def __init__(self, sql: SqlTransaction, clock: Clock) -> None:
+    `seed` is what its ids are made from; a look makes none.
+    """
+
+    def __init__(self, sql: SqlTransaction, clock: Clock, seed: bytes = b"") -> None:
         self.sql = sql
         self.topics: set[str] = set()
         self._clock = clock
         self._now: int | None = None
+        self._seed = seed
+        self._ids = 0
 
     @cached_property
     def mail(self) -> MailTables:
@@ -46,7 +53,7 @@ class OpenTransaction(Transaction):
     @cached_property
     def runs(self) -> RunTables:
         """Threads, runs, messages, dispatches and what waits for them."""
-        return RunTables(self.sql, self.now, self.tell)
+        return RunTables(self.sql, self.now, self.tell, self.new_id)
 
     @cached_property
     def chats(self) -> SqlChatTables:
@@ -56,12 +63,12 @@ class OpenTransaction(Transaction):
     @cached_property
     def events(self) -> EventTables:
         """The event log."""
-        return EventTables(self.sql, self.now, self.tell)
+        return EventTables(self.sql, self.now, self.tell, self.new_id)
 
     @cached_property
     def outbox(self) -> OutboxTables:
         """Effects outside the database."""
-        return OutboxTables(self.sql, self.now)
+        return OutboxTables(self.sql, self.now, self.new_id)
 
     @override
     def now(self) -> int:
@@ -69,6 +76,11 @@ class OpenTransaction(Transaction):
             self.sql.wait_for_locks()
             self._now = self._clock.now()
         return self._now
+
+    @override
+    def new_id(self) -> str:
+        self._ids += 1
+        return blake2b(b"%d" % self._ids, key=self._seed, digest_size=16).hexdigest()
 
     @override
     def lock(self, *names: str) -> None:
@@ -111,9 +123,10 @@ class SqlStore(Store):
     @override
     async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
         topics: set[str] = set()
+        seed = token_bytes(16)  # once for all its runs: ids that it makes are the same each time
 
         def run(sql: SqlTransaction) -> T | StaleClaim:
-            tx = OpenTransaction(sql, self.clock)
+            tx = OpenTransaction(sql, self.clock, seed)
             done = change(tx)
             topics.clear()  # what an earlier run of it told was undone with it
             topics.update(tx.topics)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from postroom.contracts.clock import Clock
 from postroom.contracts.transactions import Outline
 from postroom.stores.chats import StoredChats
 from postroom.stores.mail import StoredMail
@@ -12,11 +13,13 @@ from postroom.stores.store import SqlStore
 class Stores(StoredMail):
     """The ports over one store; by itself it is the port of mail."""
 
-    def __init__(self, store: SqlStore, *, is_shared: bool) -> None:
+    def __init__(self, store: SqlStore, *, is_alone: bool) -> None:
         super().__init__(store)
         self.store = store
+        self.is_alone = is_alone
+        """Whether no other process writes to the same place."""
         self._runs = SqlRunStores(store)
-        self._chat = StoredChats(store, is_shared=is_shared)
+        self._chat = StoredChats(store, is_shared=not is_alone)
 
     @property
     def runs(self) -> SqlRunStores:
@@ -27,6 +30,21 @@ class Stores(StoredMail):
     def chat(self) -> StoredChats:
         """What the chat gateway keeps, in the same place."""
         return self._chat
+
+    @property
+    def clock(self) -> Clock:
+        """The clock to go by."""
+        return self.store.clock
+
+    @property
+    def release(self) -> str:
+        """The database and its release, as people name it."""
+        return self.store.engine.release
+
+    @property
+    def grouping(self) -> tuple[int, int]:
+        """How many commits were made, and how many changes they held."""
+        return self.store.engine.grouping
 
     async def back_up(self, target: Path) -> None:
         """Write a consistent copy while work goes on, and read it back whole; see `Store.back_up`."""

@@ -61,8 +61,12 @@ class StoredIntakeLog(IntakeLog):
         refuse_unfit(move.thread_id, move.reason)
         asked = frozenset(inbound_ids)
 
+        # None leaves its chat, and the first of the chats is what the change is known by.
+        named = await self._store.read(lambda tx: tx.chats.inbound_by_id(asked))
+        chats = {chat_lock(message.key) for message in named}
+
         def change(tx: Transaction) -> tuple[InboundMessage, ...]:
-            tx.lock(*{chat_lock(message.key) for message in tx.chats.inbound_by_id(asked)})
+            tx.lock(*chats)
             found = tx.chats.inbound_by_id(asked)
             if unknown := asked - {message.inbound_id for message in found}:
                 raise UnknownMessage(f"no message {min(unknown)}", value=min(unknown))
@@ -71,7 +75,7 @@ class StoredIntakeLog(IntakeLog):
             tx.chats.move_inbound(asked, move, at)
             return moved
 
-        return await self._store.write(change)
+        return await self._store.write(change, key=min(chats, default=""))
 
     @override
     async def edit(self, key: InboundKey, body: dict[str, Json], *, now: int | None = None) -> InboundMessage:

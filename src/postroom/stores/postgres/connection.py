@@ -61,7 +61,7 @@ _DIAGNOSTIC: Final = pq.DiagnosticField
 class Address:
     """Where and how to connect."""
 
-    dsn: str
+    dsn: str = field(repr=False)  # with a password
     schema: str
     prepare: bool = True
     """Off for a pooler that gives each transaction another session: nothing is kept in one then."""
@@ -131,6 +131,11 @@ class Connection:
     def pid(self) -> int:
         """The server's process."""
         return self._pg.backend_pid
+
+    @property
+    def release(self) -> str:
+        """The server's release, as people name it."""
+        return f"PostgreSQL {self._pg.server_version // 10_000}.{self._pg.server_version % 10_000}"
 
     @property
     def fileno(self) -> int:
@@ -326,9 +331,9 @@ def _connected(address: Address) -> pq.abc.PGconn:
     try:
         known = conninfo.conninfo_to_dict(address.dsn, fallback_application_name="postroom")
         attempts = conninfo.conninfo_attempts(known)
-    except psycopg.ProgrammingError as error:
+    except psycopg.ProgrammingError:  # its text may repeat a password
         raise ConfigError(
-            f"the address of PostgreSQL cannot be read: {error}",
+            "the address of PostgreSQL cannot be read",
             remedy="write it as postgresql://user:password@host:port/database",
         ) from None
     except psycopg.OperationalError as error:  # the name of the host is not known

@@ -1,6 +1,8 @@
 """The engine on PostgreSQL: two threads that write, a few that read, and one that hears other processes."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 from zlib import crc32
@@ -8,13 +10,15 @@ from zlib import crc32
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock, SystemClock
-from postroom.contracts.errors import ConfigError, StateError
+from postroom.contracts.errors import ConfigError
 from postroom.contracts.transactions import Outline
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.engine import Engine
 from postroom.stores.postgres.connection import Address, Connection, refuse_read_only
-from postroom.stores.postgres.errors import ConnectionLost, unreachable
+from postroom.stores.postgres.errors import ConnectionLost, no_backup, unreachable
+from postroom.stores.postgres.inspection import SETTINGS, WITHIN, faults_of, outline_of
 from postroom.stores.postgres.notifications import Notifications
+from postroom.stores.postgres.ownership import Ownership
 from postroom.stores.postgres.readers import Readers
 from postroom.stores.postgres.schema import migrate
 from postroom.stores.postgres.writer import Writer
@@ -65,7 +69,7 @@ class PostgresEngine(Engine):
 
     def __init__(
         self,
-        address: Address,
+        ownership: Ownership,
         writing: list[Connection],
         *,
         identity: str,
@@ -74,12 +78,16 @@ class PostgresEngine(Engine):
         changes: ChangeNotifier,
     ) -> None:
         self.writers = [
-            Writer(address, connection, name=f"postroom-writer-{number}")
+            Writer(connection, partial(ownership.connect, number), name=f"postroom-writer-{number}")
             for number, connection in enumerate(writing)
         ]
+        address = ownership.address
         self.readers = Readers(address, count=readers)
+        patient = replace(address, answer_within=WITHIN, settings={**address.settings, **SETTINGS})
+        self.inspector = Readers(patient, count=1)
         self.notifications = Notifications(address, changes)
         self._identity = identity
+        self._release = writing[0].release
         self._clock = clock
 
     @classmethod
@@ -90,10 +98,14 @@ class PostgresEngine(Engine):
         clock: Clock | None,
         readers: int,
         changes: ChangeNotifier,
+        alone: bool,
     ) -> "PostgresEngine":
         """Connect, bring the schema to the newest state and begin to hear other processes.
 
+        With `alone` no other process may have the schema open.
+
         Raises:
+            StoreHeld: another process has the schema to itself, or `alone` is asked and another has it open.
             ConfigError: the server refuses the user, has no such database or is too old; or the schema's name
                 is none.
             SchemaTooNew: a newer postroom wrote the schema.
@@ -102,7 +114,8 @@ class PostgresEngine(Engine):
         """
         if not 0 < len(address.schema.encode()) <= _LONGEST_NAME or "\0" in address.schema:
             raise ConfigError(f"a schema's name has 1 to {_LONGEST_NAME} bytes", value=address.schema)
-        writing = [Connection(address)]
+        ownership = Ownership(address, alone=alone)
+        writing = [ownership.connect(0)]
         try:
             first = writing[0]
             refuse_read_only(first)
@@ -111,7 +124,8 @@ class PostgresEngine(Engine):
             own_clock.measure(first)
             place = first.send(_PLACE)
             first.wait()
-            writing += [Connection(address) for _ in range(_WRITERS - 1)]
+            for number in range(1, _WRITERS):
+                writing.append(ownership.connect(number))  # noqa: PERF401 - what was opened before is closed
         except ConnectionLost as error:
             _close_all(writing)
             raise unreachable(error) from error
@@ -119,7 +133,7 @@ class PostgresEngine(Engine):
             _close_all(writing)
             raise
         return cls(
-            address,
+            ownership,
             writing,
             identity=f"{place.rows[0][0]}/{address.schema}",
             clock=clock or own_clock,
@@ -136,6 +150,16 @@ class PostgresEngine(Engine):
     @override
     def clock(self) -> Clock:
         return self._clock
+
+    @property
+    @override
+    def release(self) -> str:
+        return self._release
+
+    @property
+    @override
+    def grouping(self) -> tuple[int, int]:
+        return sum(one.groups for one in self.writers), sum(one.changes for one in self.writers)
 
     @override
     async def read(self, look: Callable[[SqlTransaction], T]) -> T:
@@ -158,18 +182,15 @@ class PostgresEngine(Engine):
 
     @override
     async def back_up(self, target: Path) -> None:
-        raise StateError(
-            "PostgreSQL is backed up by its own tools", remedy="use pg_dump or the provider's backups"
-        )
+        raise no_backup()
 
     @override
     async def check(self) -> list[str]:
-        """PostgreSQL checks what it reads as it goes."""
-        return []
+        return await self.inspector.submit(faults_of)
 
     @override
     async def outline(self) -> Outline:
-        raise NotImplementedError
+        return await self.inspector.submit(outline_of)
 
     @override
     def share(self, topics: Iterable[str]) -> None:
@@ -179,6 +200,7 @@ class PostgresEngine(Engine):
     def close(self) -> None:
         for writer in self.writers:
             writer.close()
+        self.inspector.close()
         self.readers.close()
         self.notifications.close()
 

@@ -7,6 +7,7 @@ from postroom.contracts.errors import (
     ConfigError,
     InvalidRecord,
     PostroomError,
+    StateError,
     StoreCorrupt,
     StoreError,
     StoreFull,
@@ -89,6 +90,14 @@ def error_for(refusal: Refusal) -> Exception:
 def unreachable(error: object) -> StoreUnavailable:
     """Return the error for a server that does not answer."""
     return StoreUnavailable(f"PostgreSQL cannot be reached: {error}", remedy=_REMEDIES[StoreUnavailable])
+
+
+def no_backup() -> StateError:
+    """Return the error for whoever wants a database backed up or restored that is not ours to copy."""
+    return StateError(
+        "PostgreSQL is backed up and restored by its own tools",
+        remedy="use pg_dump and pg_restore, or the provider's backups",
+    )
 
 
 def login_error(text: str) -> PostroomError:

@@ -70,7 +70,7 @@ class PostgresTransaction(SqlTransaction):
     @override
     def lock(self, *names: str) -> None:
         with self._noted():
-            for key in sorted(_key(name) for name in names):
+            for key in sorted(lock_number(name) for name in names):
                 self.connection.send(_LOCK, (key,))
         self._locks_are_asked = True
 
@@ -114,7 +114,7 @@ class PostgresTransaction(SqlTransaction):
             raise
 
 
-def _key(name: str) -> int:
+def lock_number(name: str) -> int:
     """Return the number by which a name is locked."""
     digest = blake2b(name.encode(errors="surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)

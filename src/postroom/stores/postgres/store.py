@@ -12,9 +12,6 @@ from postroom.stores.stores import Stores
 class PostgresStore(Stores):
     """Everything in one schema of a database, for many processes and machines."""
 
-    def __init__(self, store: SqlStore) -> None:
-        super().__init__(store, is_shared=True)
-
     @classmethod
     def open(
         cls,
@@ -24,16 +21,19 @@ class PostgresStore(Stores):
         clock: Clock | None = None,
         readers: int = 4,
         prepare: bool = True,
+        alone: bool = False,
     ) -> "PostgresStore":
         """Connect, bring the schema to the newest state and begin to hear other processes. Blocks.
 
         The store goes by the database's clock, unless `clock` is given. `prepare` is off for a pooler that
-        gives each transaction another session.
+        gives each transaction another session. With `alone` no other process may have the schema open
+        until this one closes it or ends; it needs `prepare`.
 
         Raises:
             MissingExtra: the driver is not installed.
             ConfigError: the server refuses the user, has no such database or is too old; or the schema's name
                 is none.
+            StoreHeld: another process has the schema to itself, or `alone` is asked and another has it open.
             SchemaTooNew: a newer postroom wrote the schema.
             StoreReadOnly: the server takes no writes.
             StoreUnavailable: it does not answer.
@@ -50,5 +50,5 @@ class PostgresStore(Stores):
 
         changes = ChangeNotifier()
         address = Address(dsn=dsn, schema=schema, prepare=prepare)
-        engine = PostgresEngine.open(address, clock=clock, readers=readers, changes=changes)
-        return cls(SqlStore(engine, changes))
+        engine = PostgresEngine.open(address, clock=clock, readers=readers, changes=changes, alone=alone)
+        return cls(SqlStore(engine, changes), is_alone=alone)

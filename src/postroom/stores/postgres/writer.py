@@ -8,7 +8,7 @@ connection that is lost before COMMIT was sent has written nothing, and its chan
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
@@ -16,7 +16,7 @@ import structlog
 
 from postroom.contracts.errors import CommitUnknown, PostroomError, StoreError, StoreUnavailable
 from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail
-from postroom.stores.postgres.connection import Address, Connection
+from postroom.stores.postgres.connection import Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended, unreachable
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
 
@@ -34,11 +34,12 @@ _Change = PendingChange[PostgresTransaction]
 class Writer:
     """Runs changes one after another, in transactions that are durable before anybody is answered."""
 
-    def __init__(self, address: Address, connection: Connection, *, name: str) -> None:
+    def __init__(self, connection: Connection, connect: Callable[[], Connection], *, name: str) -> None:
+        """Write over a connection; `connect` makes another when it is lost."""
         self.pending = PendingChanges[PostgresTransaction]()
         self.groups = 0
         self.changes = 0
-        self._address = address
+        self._connect = connect
         self._connection: Connection | None = connection
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
@@ -146,7 +147,7 @@ class Writer:
         if self._connection is not None:
             self._connection.refuse_lost()
             return self._connection
-        self._connection = Connection(self._address)
+        self._connection = self._connect()
         _LOG.info("store.reconnected")
         return self._connection
 

@@ -1,5 +1,6 @@
 """Steps of threads: all that is needed is asked at once, then decided, then written."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
@@ -36,15 +37,15 @@ class WrittenCommit:
     effects: tuple[WrittenEffect, ...]
 
     @classmethod
-    def of(cls, step: ThreadCommit) -> "WrittenCommit":
+    def of(cls, step: ThreadCommit, new_id: Callable[[], str]) -> "WrittenCommit":
         """Write a commit down."""
         return cls(
             step=step,
             messages=tuple((message, encode(message)) for message in step.messages),
             run="" if step.run is None else encode(step.run),
             state=None if step.thread_state is None else encode(step.thread_state),
-            events=tuple(map(WrittenEvent.of, step.events)),
-            effects=tuple(map(WrittenEffect.of, step.outbox)),
+            events=tuple(WrittenEvent.of(draft, new_id) for draft in step.events),
+            effects=tuple(WrittenEffect.of(draft, new_id) for draft in step.outbox),
         )
 
 

@@ -3,12 +3,12 @@
 Everything is decided on what was found before, so that the new dispatch is written once, as it is to be.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from secrets import token_hex
 
 from postroom.contracts.dispatch import Interrupt, RunDispatch
 from postroom.contracts.errors import ActiveRunConflict, ForeignThread, QueueFull
-from postroom.contracts.run_stores import ClaimRequest, Delivery, ThreadCommit
+from postroom.contracts.run_stores import Delivery, ThreadCommit
 from postroom.stores.runs import rows
 from postroom.stores.runs.asking import Found, Looks
 from postroom.stores.runs.dispatches import Dispatches, against_look, count_values, interrupted, refuse_taken
@@ -49,7 +49,9 @@ def delivery_looks(delivery: Delivery, now: int) -> Looks:
     return looks
 
 
-def delivered(step: ThreadCommit, delivery: Delivery, found: Found, now: int) -> Delivered:
+def delivered(
+    step: ThreadCommit, delivery: Delivery, found: Found, now: int, new_id: Callable[[], str]
+) -> Delivered:
     """Decide what becomes of the dispatch of a commit, and what is claimed and begun with it.
 
     Raises:
@@ -72,7 +74,11 @@ def delivered(step: ThreadCommit, delivery: Delivery, found: Found, now: int) ->
         )
     claimed = None
     if delivery.claim is not None and busy is None:
-        claimed = _claimed(stored, delivery, delivery.claim, found, now)
+        first = _first(stored, delivery, found, now)
+        asks = delivery.claim
+        claimed = first and first.claim(
+            token=new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now
+        )
     if claimed is not None and step.begins_delivered:
         claimed = claimed.record_dispatch_start(step.begins or "", now=now)
     return Delivered(
@@ -94,14 +100,9 @@ def _refuse_busy(delivery: Delivery, thread_id: str, busy: RunDispatch | None, q
         raise ActiveRunConflict(f"thread {thread_id!r} is not idle", value=thread_id)
 
 
-def _claimed(
-    stored: RunDispatch, delivery: Delivery, asks: ClaimRequest, found: Found, now: int
-) -> RunDispatch | None:
-    """Return the dispatch whose turn it is, owned: this one where it must be, else the first that is due."""
+def _first(stored: RunDispatch, delivery: Delivery, found: Found, now: int) -> RunDispatch | None:
+    """Return the dispatch whose turn it is: this one where it must be, else the first that is due."""
     turns = [stored] if delivery.claim_needed or stored.available_at <= now else []
     if not delivery.interrupt:
         turns += [rows.dispatch(row) for row in found.get(("due",), ())]
-    if not turns:
-        return None
-    first = min(turns, key=lambda one: (one.priority, one.created_at, one.dispatch_id))
-    return first.claim(token=token_hex(16), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now)
+    return min(turns, key=lambda one: (one.priority, one.created_at, one.dispatch_id), default=None)

@@ -6,7 +6,6 @@ raised undoes the change.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from secrets import token_hex
 from typing import Final
 
 from typing_extensions import override
@@ -44,10 +43,17 @@ _QUEUED, _CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
 class Dispatches(DispatchTables):
     """The rows of the queue."""
 
-    def __init__(self, sql: SqlTransaction, now: Callable[[], int], tell: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        sql: SqlTransaction,
+        now: Callable[[], int],
+        tell: Callable[..., None],
+        new_id: Callable[[], str],
+    ) -> None:
         self._sql = sql
         self._now = now
         self._tell = tell
+        self._new_id = new_id
 
     @override
     def load(self, dispatch_id: str) -> RunDispatch | None:
@@ -104,7 +110,7 @@ class Dispatches(DispatchTables):
 
     def _taken(self, row: RunDispatch, asks: ClaimRequest, now: int) -> RunDispatch:
         return self.put(
-            row.claim(token=token_hex(16), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now)
+            row.claim(token=self._new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now)
         )
 
     @override

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
-from uuid import uuid4
 
 from typing_extensions import override
 
@@ -26,10 +25,10 @@ class WrittenEvent:
     digest: str | None
 
     @classmethod
-    def of(cls, draft: CanonicalEventDraft) -> "WrittenEvent":
+    def of(cls, draft: CanonicalEventDraft, new_id: Callable[[], str]) -> "WrittenEvent":
         """Write a draft down."""
         keyed = draft.options.idempotency_key is not None
-        return cls(f"evt_{uuid4().hex}", draft, encode(draft.payload), draft.digest if keyed else None)
+        return cls(f"evt_{new_id()}", draft, encode(draft.payload), draft.digest if keyed else None)
 
     @property
     def key(self) -> tuple[str | None, str | None]:
@@ -53,18 +52,25 @@ def event_looks(written: Sequence[WrittenEvent]) -> Looks:
 class EventTables(run_tables.EventTables):
     """The rows of the log."""
 
-    def __init__(self, sql: SqlTransaction, now: Callable[[], int], tell: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        sql: SqlTransaction,
+        now: Callable[[], int],
+        tell: Callable[..., None],
+        new_id: Callable[[], str],
+    ) -> None:
         self._sql = sql
         self._now = now
         self._tell = tell
+        self._new_id = new_id
 
     @override
     def at(self, now: int) -> Self:
-        return type(self)(self._sql, lambda: now, self._tell)
+        return type(self)(self._sql, lambda: now, self._tell, self._new_id)
 
     @override
     def append(self, drafts: Sequence[CanonicalEventDraft]) -> tuple[CanonicalEvent, ...]:
-        written = tuple(map(WrittenEvent.of, drafts))
+        written = tuple(WrittenEvent.of(draft, self._new_id) for draft in drafts)
         appended = appending(written, asked(self._sql, event_looks(written)), self._now())
         self.write(appended)
         return appended.events

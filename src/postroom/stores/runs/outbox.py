@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from secrets import token_hex
 from typing import Any, Self
-from uuid import uuid4
 
 from typing_extensions import override
 
@@ -27,9 +25,9 @@ class WrittenEffect:
     payload: str
 
     @classmethod
-    def of(cls, draft: OutboxDraft) -> "WrittenEffect":
+    def of(cls, draft: OutboxDraft, new_id: Callable[[], str]) -> "WrittenEffect":
         """Write a draft down."""
-        return cls(f"out_{uuid4().hex}", draft, encode(draft.payload))
+        return cls(f"out_{new_id()}", draft, encode(draft.payload))
 
     @property
     def key(self) -> tuple[str, str, str | None]:
@@ -50,17 +48,18 @@ def effect_looks(written: Sequence[WrittenEffect]) -> Looks:
 class OutboxTables(run_tables.OutboxTables):
     """The rows of the outbox."""
 
-    def __init__(self, sql: SqlTransaction, now: Callable[[], int]) -> None:
+    def __init__(self, sql: SqlTransaction, now: Callable[[], int], new_id: Callable[[], str]) -> None:
         self._sql = sql
         self._now = now
+        self._new_id = new_id
 
     @override
     def at(self, now: int) -> Self:
-        return type(self)(self._sql, lambda: now)
+        return type(self)(self._sql, lambda: now, self._new_id)
 
     @override
     def enqueue(self, drafts: Sequence[OutboxDraft]) -> tuple[OutboxMessage, ...]:
-        written = tuple(map(WrittenEffect.of, drafts))
+        written = tuple(WrittenEffect.of(draft, self._new_id) for draft in drafts)
         stored = storing(written, asked(self._sql, effect_looks(written)), self._now())
         self.write(stored)
         return stored.effects
@@ -77,7 +76,7 @@ class OutboxTables(run_tables.OutboxTables):
 
     @override
     def claim(self, lane: str, target: str, *, lease_ms: int, limit: int) -> tuple[OutboxMessage, ...]:
-        now, token = self._now(), token_hex(16)
+        now, token = self._now(), self._new_id()
         asks = {"lane": lane, "target": target, "now": now}
         taken: list[OutboxMessage] = []
         while (left := limit - len(taken)) > 0:

@@ -79,14 +79,10 @@ class _RunPort(_Port):
         self, dispatch_id: str, change: Callable[[RunTables], T | StaleClaim], *, now: int | None = None
     ) -> T:
         """Run a change of a dispatch under the lock of its thread, which it never leaves."""
-
-        def locked(tx: Transaction) -> T | StaleClaim:
-            thread_id = tx.runs.dispatches.thread_of(dispatch_id)
-            if thread_id is not None:
-                tx.lock(thread_lock(thread_id))
-            return change(_at(tx.runs, now))
-
-        return await self._store.write(locked)
+        thread_id = await self._look(lambda runs: runs.dispatches.thread_of(dispatch_id))
+        if thread_id is None:  # it is gone, or never was
+            return await self._store.write(lambda tx: change(_at(tx.runs, now)))
+        return await self._change(thread_id, change, now=now)
 
 
 class SqlDispatchStore(_RunPort, DispatchStore):
@@ -260,7 +256,7 @@ class SqlDispatchStore(_RunPort, DispatchStore):
 
     @override
     async def discard(self, dispatch_id: str) -> RunDispatch | None:
-        return await self._store.write(lambda tx: tx.runs.dispatches.discard(dispatch_id))
+        return await self._change_of(dispatch_id, lambda runs: runs.dispatches.discard(dispatch_id))
 
     @override
     async def purge_terminal(self, *, older_than: int, dead_letters_older_than: int | None = None) -> int:
@@ -290,7 +286,7 @@ class SqlThreadStore(_RunPort, ThreadStore):
             tx.lock(FAMILIES, *(thread_lock(one) for one in named if one is not None))
             tx.runs.threads.save(thread)
 
-        await self._store.write(saved)
+        await self._store.write(saved, key=thread.id)
 
     @override
     async def delete_thread(
@@ -303,7 +299,7 @@ class SqlThreadStore(_RunPort, ThreadStore):
             tx.lock(FAMILIES, thread_lock(thread_id), *map(thread_lock, below))
             return tx.runs.threads.delete(thread_id, children)
 
-        return await self._store.write(deleted)
+        return await self._store.write(deleted, key=thread_id)
 
     @override
     async def list_threads(self, query: ThreadQuery) -> tuple[Thread, ...]:
@@ -418,11 +414,13 @@ class SqlEventStore(_Port, EventStore):
     @override
     async def append(self, draft: CanonicalEventDraft, *, now: int | None = None) -> CanonicalEvent:
         def appended(tx: Transaction) -> CanonicalEvent:
-            tx.lock(*sorted(draft.locks))
+            tx.lock(*draft.locks)
             [event] = _at(tx.events, now).append((draft,))
             return event
 
-        return await self._store.write(appended)
+        # Of its scopes the thread is what steps of runs order by too.
+        key = draft.scope_id("thread") or min(draft.locks, default="")
+        return await self._store.write(appended, key=key)
 
     @override
     async def list(self, scope: EventScope, *, after: int = 0, limit: int = 100) -> EventPage:
@@ -453,17 +451,19 @@ class SqlOutboxStore(_Port, OutboxStore):
             [effect] = _at(tx.outbox, now).enqueue((draft,))
             return effect
 
-        return await self._store.write(stored)
+        return await self._store.write(stored, key=line_lock(draft.lane, draft.target))
 
     @override
     async def claim(
         self, lane: str, target: str, *, lease_ms: int, limit: int = 1, now: int | None = None
     ) -> tuple[OutboxMessage, ...]:
+        line = line_lock(lane, target)
+
         def claimed(tx: Transaction) -> tuple[OutboxMessage, ...]:
-            tx.lock(line_lock(lane, target))
+            tx.lock(line)
             return _at(tx.outbox, now).claim(lane, target, lease_ms=lease_ms, limit=limit)
 
-        return await self._store.write(claimed)
+        return await self._store.write(claimed, key=line)
 
     @override
     async def ack(self, outbox_id: str, token: str, *, now: int | None = None) -> bool:
@@ -512,13 +512,14 @@ class SqlOutboxStore(_Port, OutboxStore):
 
     async def _in_line(self, outbox_id: str, change: Callable[[OutboxTables], T], now: int | None) -> T:
         """Run a change of an effect under the lock of its lane and target, which it never leaves."""
+        line = await self._store.read(lambda tx: tx.outbox.line_of(outbox_id)) or ""
 
         def locked(tx: Transaction) -> T:
-            if line := tx.outbox.line_of(outbox_id):
+            if line:
                 tx.lock(line)
             return change(_at(tx.outbox, now))
 
-        return await self._store.write(locked)
+        return await self._store.write(locked, key=line)
 
 
 class SqlCommitCoordinator(_Port, CommitCoordinator):
@@ -527,7 +528,7 @@ class SqlCommitCoordinator(_Port, CommitCoordinator):
     @override
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
         def committed(tx: Transaction) -> Committed | StaleClaim:
-            tx.lock(*sorted(commit.locks))
+            tx.lock(*commit.locks)
             return _at(tx.runs, now).commit(commit)
 
         return await self._store.write(committed, key=commit.thread_id)

@@ -37,11 +37,18 @@ from postroom.stores.sql_transaction import SqlTransaction
 class RunTables(run_tables.RunTables):
     """Dispatches, threads and messages in one open transaction, and the steps that write to all of them."""
 
-    def __init__(self, sql: SqlTransaction, now: Callable[[], int], tell: Callable[..., None]) -> None:
+    def __init__(
+        self,
+        sql: SqlTransaction,
+        now: Callable[[], int],
+        tell: Callable[..., None],
+        new_id: Callable[[], str],
+    ) -> None:
         self._sql = sql
         self._now = now
         self._tell = tell
-        self._dispatches = Dispatches(sql, now, tell)
+        self._new_id = new_id
+        self._dispatches = Dispatches(sql, now, tell, new_id)
         self._threads = Threads(sql, now)
         self._messages = Messages(sql, now)
 
@@ -62,11 +69,11 @@ class RunTables(run_tables.RunTables):
 
     @override
     def at(self, now: int) -> Self:
-        return type(self)(self._sql, lambda: now, self._tell)
+        return type(self)(self._sql, lambda: now, self._tell, self._new_id)
 
     @override
     def commit(self, step: ThreadCommit) -> Committed | StaleClaim:
-        written, now = WrittenCommit.of(step), self._now()
+        written, now = WrittenCommit.of(step, self._new_id), self._now()
         step.refuse_unclaimed_move()
         found = asked(self._sql, commit_looks(written, now))
         owned = self._owned(written, found)
@@ -75,7 +82,7 @@ class RunTables(run_tables.RunTables):
         before = thread_before(step, found, now)
         after = thread_after(before, step, found, now)
         moved = step.moved(owned, now=now) if owned and step.moves_owned else None
-        brought = delivered(step, step.delivery, found, now) if step.delivery else None
+        brought = delivered(step, step.delivery, found, now, self._new_id) if step.delivery else None
         appended = appending(written.events, found, now)
         stored = storing(written.effects, found, now)
         # All is decided; from here on everything is written.
@@ -84,8 +91,8 @@ class RunTables(run_tables.RunTables):
             self.dispatches.put(moved)
         if brought is not None:
             brought.write(self.dispatches)
-        EventTables(self._sql, self._now, self._tell).write(appended)
-        OutboxTables(self._sql, self._now).write(stored)
+        EventTables(self._sql, self._now, self._tell, self._new_id).write(appended)
+        OutboxTables(self._sql, self._now, self._new_id).write(stored)
         return Committed(
             message_count=after.message_count,
             dispatch=brought.dispatch if brought else moved,

@@ -93,6 +93,16 @@ class SqliteEngine(Engine):
     def clock(self) -> Clock:
         return self._clock
 
+    @property
+    @override
+    def release(self) -> str:
+        return f"SQLite {sqlite3.sqlite_version}"
+
+    @property
+    @override
+    def grouping(self) -> tuple[int, int]:
+        return self.writer.groups, self.writer.changes
+
     @override
     async def read(self, look: Callable[[SqlTransaction], T]) -> T:
         return await self.readers.submit(lambda connection: look(SqliteTransaction(connection)))

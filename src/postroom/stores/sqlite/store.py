@@ -12,10 +12,8 @@ class SqliteStore(Stores):
     """Everything in one file that this process alone owns, or in memory."""
 
     def __init__(self, engine: SqliteEngine) -> None:
-        super().__init__(SqlStore(engine), is_shared=False)
+        super().__init__(SqlStore(engine), is_alone=True)
         self.path = engine.path
-        self._writer = engine.writer
-        self._readers = engine.readers
 
     @classmethod
     def open(
@@ -49,8 +47,3 @@ class SqliteStore(Stores):
     def in_memory(cls, clock: Clock | None = None) -> "SqliteStore":
         """Begin an empty store whose contents are gone with it."""
         return cls(SqliteEngine.in_memory(clock or SystemClock()))
-
-    @property
-    def grouping(self) -> tuple[int, int]:
-        """How many commits the writer made, and how many changes they held."""
-        return self._writer.groups, self._writer.changes

@@ -1,0 +1,47 @@
+"""The shape of a database without what is in it: its schema, how many rows, which runs wait.
+
+Reads a database of any schema, so that one can be told about that this release cannot open.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from postroom.contracts.transactions import Outline
+from postroom.stores.sql_transaction import SqlTransaction
+
+MOST_RUNS: Final = 500
+_COLUMNS: Final = (
+    "dispatch_id",
+    "run_id",
+    "status",
+    "attempts",
+    "max_attempts",
+    "created_at",
+    "available_at",
+    "updated_at",
+)
+
+
+def outline_of(tx: SqlTransaction, number: Callable[[str], int]) -> Outline:
+    """Look at a database; a part that its schema does not have yet is empty.
+
+    `number` runs the text of a statement that gives one number.
+    """
+    schema = tx.all("outline.schema")
+    tables = [name for kind, name, _ in schema if kind == "table"]
+    has_runs = "run_dispatches" in tables
+    queue = tx.all("outline.queue", {"limit": MOST_RUNS}) if has_runs else []
+    return Outline(
+        schema="".join(f"{text};\n" for _, _, text in schema),
+        steps=[(row[0], row[1], row[2]) for row in tx.all("outline.steps")]
+        if "schema_migrations" in tables
+        else [],
+        rows={name: number(_count(name)) for name in tables},
+        states=dict(map(tuple, tx.all("outline.states"))) if has_runs else {},
+        queue=[dict(zip(_COLUMNS, row, strict=True)) for row in queue],
+    )
+
+
+def _count(table: str) -> str:
+    named = table.replace('"', '""')
+    return f'SELECT count(*) FROM "{named}"'  # noqa: S608 - from the schema

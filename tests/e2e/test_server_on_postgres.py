@@ -1,0 +1,229 @@
+"""A real `postroom up` on a real PostgreSQL: everything a server does, one server a schema, nothing lost."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from conformance.run_backends import refuse_missing
+from e2e.peer import CLIENTS
+from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment
+from postgres_server import PostgresServer, is_given, running_postgres
+
+FOLDER = "/yard/elephants"
+SLUG = "yard-elephants"
+CONFIGURATION, TEMPORARY = 78, 75
+PATIENCE = 40.0
+_NUMBERS = count(1)
+
+
+@pytest.fixture(scope="module")
+def dsn() -> Iterator[str]:
+    refuse_missing("postgres")
+    with running_postgres() as found:
+        yield found
+
+
+@pytest.fixture
+def flags(dsn: str, tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """Flags of a server on a schema that nobody used, with a password that must not be shown."""
+    schema = f"server_{os.getpid()}_{next(_NUMBERS)}"
+    config = tmp_path / "config" / "postroom" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text(f'database_schema = "{schema}"\n')
+    yield ("--database-url", dsn.replace("postgres@", "postgres:hunter2@"))
+    with psycopg.connect(dsn, autocommit=True) as session:
+        session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+
+
+@pytest.fixture
+def server(flags: tuple[str, ...], tmp_path: Path) -> Iterator[RunningServer]:
+    with RunningServer(tmp_path / "data", *flags) as running:
+        yield running
+
+
+def postroom(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "postroom", *words],
+        capture_output=True,
+        text=True,
+        timeout=START_PATIENCE,
+        env=plain_environment(tmp_path),
+        check=False,
+    )
+
+
+def ask(server: RunningServer, method: str, target: str, document: Any = None) -> Any:
+    """Ask as the operator and return the answer's document or text."""
+    body = None if document is None else json.dumps(document).encode()
+    with Line(server.address, headers=server.headers, patience=20) as line:
+        answer = line.request(method, target, body=body, headers={"Content-Type": "application/json"})
+        return json.loads(answer.body) if answer.body[:1] == b"{" else answer.text
+
+
+async def write_by_a_real_client(server: RunningServer, client: str, subject: str) -> int:
+    """Register two agents, reserve, send and acknowledge; return the message's id."""
+    async with CLIENTS[client](f"{server.url}/mcp", server.token) as tool:
+        await tool("ensure_project", human_key=FOLDER)
+        for name in ("Ada", "Ben"):
+            await tool("register_agent", project_key=FOLDER, program="p", model="m", name=name)
+        await tool(
+            "file_reservation_paths", project_key=FOLDER, agent_name="Ada", paths=[f"src/{subject}/**"]
+        )
+        sent = await tool(
+            "send_message",
+            project_key=FOLDER,
+            sender_name="Ada",
+            to=["Ben"],
+            subject=subject,
+            body_md=f"The *{subject}* is lit.",
+        )
+        number = int(sent["deliveries"][0]["payload"]["id"])
+        await tool("acknowledge_message", project_key=FOLDER, agent_name="Ben", message_id=number)
+        return number
+
+
+async def read_by_a_real_client(server: RunningServer, client: str) -> dict[str, Any]:
+    async with CLIENTS[client](f"{server.url}/mcp", server.token) as tool:
+        inbox = await tool("fetch_inbox", project_key=FOLDER, agent_name="Ben", include_bodies=True)
+        found = await tool("search_messages", project_key=FOLDER, query="lit")
+        return {"inbox": inbox["result"], "found": found["hits"]}
+
+
+def test_what_clients_wrote_is_there_after_a_kill(server: RunningServer) -> None:
+    first = asyncio.run(write_by_a_real_client(server, "fastmcp", "lamp"))
+    second = asyncio.run(write_by_a_real_client(server, "2026", "candle"))
+    server.kill()
+    server.start()
+    third = asyncio.run(write_by_a_real_client(server, "handshake", "torch"))
+    seen = asyncio.run(read_by_a_real_client(server, "fastmcp"))
+    assert {one["id"] for one in seen["inbox"]} == {first, second, third}
+    assert {one["id"] for one in seen["found"]} == {first, second, third}
+    server.await_archive()
+    with server.line() as line:
+        events = line.request("GET", f"/v1/events?project_key={FOLDER}&after=0").json()
+        page = line.request("GET", f"/p/{SLUG}")
+    assert page.status == 200
+    assert "message.sent" in json.dumps(events)
+    assert server.log().count("Traceback") == 0
+
+
+def test_the_operator_sees_the_database_and_never_its_password(server: RunningServer) -> None:
+    asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
+    status = ask(server, "GET", "/admin/status")
+    assert status["database"].startswith("postgresql://127.0.0.1:")
+    assert status["database"].endswith("/postgres, schema " + status["database"].split()[-1])
+    assert status["records"]["messages"] == 1
+    found = ask(server, "GET", "/admin/doctor")
+    assert {one["name"]: one["state"] for one in found["checks"]}["store reads"] == "ok"
+    assert [one for one in found["checks"] if one["state"] == "failed"] == []
+    assert "PostgreSQL" in json.dumps(found)
+    bundle = ask(server, "GET", "/admin/support-bundle")
+    assert json.loads(bundle["files"]["counts.json"])["messages"] == 1
+    metrics = ask(server, "GET", "/metrics")
+    assert "postroom_db_commits_total" in metrics
+    shown = json.dumps([status, found, bundle]) + metrics + server.log()
+    assert "hunter2" not in shown
+    refused = ask(server, "POST", "/admin/backup", {"target": None})
+    assert "pg_dump" in json.dumps(refused)
+    assert refused["code"] == "state_conflict"
+
+
+def test_a_second_server_is_refused_with_what_to_do(
+    server: RunningServer, flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    second = postroom(tmp_path, "up", "--port", "0", "--data-dir", str(tmp_path / "second"), *flags)
+    assert second.returncode == CONFIGURATION
+    assert "is in use by another process (from 127.0.0.1" in second.stderr
+    assert "stop the other server" in second.stderr
+    assert "hunter2" not in second.stderr
+    offline = postroom(tmp_path, "doctor", "--data-dir", str(tmp_path / "second"))
+    assert offline.returncode == 1
+
+
+def test_a_run_that_a_killed_server_had_begun_is_taken_up_at_the_next_start(
+    server: RunningServer, tmp_path: Path
+) -> None:
+    begun, may_end = tmp_path / "begun", tmp_path / "may end"
+    script = f'cat >/dev/null; touch "{begun}"; test -e "{may_end}" || sleep 60; echo done'
+    asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
+    runner = {"argv": ["sh", "-c", script], "cwd": str(tmp_path)}
+    ask(server, "PUT", "/admin/runners", {"project": FOLDER, "agent": "Ben", "runner": runner})
+    with server.line() as line:
+        message = {"to": ["Ben"], "subject": "candle", "body_md": "Light it."}
+        line.tool("send_message", project_key=FOLDER, sender_name="Ada", **message)
+    await_that(begun.exists, "the run began")
+    server.kill()
+    may_end.touch()
+    server.start()
+    await_that(lambda: "done" in json.dumps(inbox_of_ada(server)), "the run was taken up again")
+    assert [one["from"] for one in inbox_of_ada(server)] == ["Ben"]
+
+
+def inbox_of_ada(server: RunningServer) -> Any:
+    with server.line() as line:
+        return line.tool("fetch_inbox", project_key=FOLDER, agent_name="Ada", include_bodies=True)
+
+
+def test_a_server_is_not_ready_while_postgresql_is_away_and_goes_on_by_itself(tmp_path: Path) -> None:
+    refuse_missing("postgres")
+    if is_given():
+        pytest.skip("the server of TEST_DATABASE_URL is not ours to kill")
+    with PostgresServer() as postgres:
+        postgres.start()
+        with RunningServer(tmp_path / "data", "--database-url", postgres.dsn) as server:
+            asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
+            postgres.kill()
+            await_that(lambda: readiness(server) == ("failed", "store_unavailable"), "it was told")
+            postgres.start()
+            await_that(lambda: readiness(server) == ("ok", None), "it was ready again")
+            asyncio.run(write_by_a_real_client(server, "2026", "candle"))
+            seen = asyncio.run(read_by_a_real_client(server, "2026"))
+            assert [one["subject"] for one in seen["inbox"]] == ["candle", "lamp"]
+
+
+def readiness(server: RunningServer) -> tuple[str, str | None]:
+    found = ask(server, "GET", "/readyz")
+    store = found["checks"]["store"]
+    return store["state"], store.get("code")
+
+
+def await_that(look: Callable[[], bool], what: str) -> None:
+    """Look again and again, within a bound."""
+    pause = threading.Event()
+    until = time.monotonic() + PATIENCE
+    while not look():
+        assert time.monotonic() < until, f"in {PATIENCE} s it did not come to it that {what}"
+        pause.wait(0.05)
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "told"),
+    [
+        ("postgresql://u:hunter2@127.0.0.1:1/mail", TEMPORARY, "cannot be reached"),
+        ("postgresql://u:hunter2@127.0.0.1:x/mail", CONFIGURATION, "its port by a number"),
+        ("mysql://u:hunter2@db/mail", CONFIGURATION, "postgresql://user:password@host:port/database"),
+        ("postgresql://u:hunter2@2@db/mail", CONFIGURATION, "%40"),
+        ("postgresql://u:p/hunter2@db/mail", CONFIGURATION, "%2F"),
+    ],
+)
+def test_what_is_wrong_with_the_address_is_one_sentence(
+    url: str, code: int, told: str, tmp_path: Path
+) -> None:
+    found = postroom(
+        tmp_path, "up", "--port", "0", "--data-dir", str(tmp_path / "data"), "--database-url", url
+    )
+    assert (found.returncode, "Traceback" in found.stderr) == (code, False), found.stderr
+    assert told in found.stderr
+    assert "hunter2" not in found.stdout + found.stderr

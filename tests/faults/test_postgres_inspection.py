@@ -1,0 +1,133 @@
+"""What is told of a schema on PostgreSQL, and what a look over all of it finds."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from conformance.run_backends import postgres_dsn
+from postgres_schemas import a_schema, postgres_is_there
+from postgres_server import PostgresServer, is_given
+from postroom.stores.postgres.schema import shipped_migrations
+from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.sqlite import SqliteStore
+
+__all__ = ["a_schema", "postgres_dsn", "postgres_is_there"]
+pytestmark = pytest.mark.usefixtures("postgres_is_there")
+
+DISPATCH = """
+INSERT INTO run_dispatches
+  (dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, tenant, dispatch_epoch,
+   attempt_count, max_attempts, reconciled, is_open)
+VALUES ('d', 't', 'r', 1, 1, 1, 'Queued', 1, '', 0, 0, 3, 0, 1)
+"""
+
+
+@contextmanager
+def a_store(dsn: str, schema: str) -> Iterator[PostgresStore]:
+    store = PostgresStore.open(dsn, schema=schema)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def on(dsn: str, schema: str, *statements: str) -> None:
+    """Do beside the store what no store would do."""
+    with psycopg.connect(dsn, autocommit=True) as session:
+        session.execute(f'SET search_path TO "{schema.replace(chr(34), chr(34) * 2)}"'.encode())
+        for statement in statements:
+            session.execute(statement.encode())
+
+
+def test_the_outline_tells_the_schema_the_numbers_of_rows_and_what_waits(
+    postgres_dsn: str, a_schema: str
+) -> None:
+    with a_store(postgres_dsn, a_schema) as store:
+        on(postgres_dsn, a_schema, DISPATCH)
+        told = asyncio.run(store.outline())
+    assert [number for number, _, _ in told.steps] == [step.version for step in shipped_migrations()]
+    assert told.rows["run_dispatches"] == 1
+    assert told.states == {"Queued": 1}
+    assert told.queue == [
+        {
+            "dispatch_id": "d",
+            "run_id": "r",
+            "status": "Queued",
+            "attempts": 0,
+            "max_attempts": 3,
+            "created_at": 1,
+            "available_at": 1,
+            "updated_at": 1,
+        }
+    ]
+    assert told.schema.count("CREATE TABLE ") == len(told.rows)
+    assert "CREATE UNIQUE INDEX run_" in told.schema
+
+
+def test_both_engines_outline_the_same_tables(postgres_dsn: str, a_schema: str) -> None:
+    kept = SqliteStore.in_memory()
+    try:
+        on_sqlite = asyncio.run(kept.outline())
+    finally:
+        kept.close()
+    with a_store(postgres_dsn, a_schema) as store:
+        on_postgres = asyncio.run(store.outline())
+    for table in ("run_dispatches", "messages", "chat_lines", "run_outbox"):
+        assert on_sqlite.rows[table] == on_postgres.rows[table] == 0
+        assert f"CREATE TABLE {table} " in on_sqlite.schema
+        assert f"CREATE TABLE {table} " in on_postgres.schema
+
+
+def test_a_sound_schema_has_nothing_wrong_with_it(postgres_dsn: str, a_schema: str) -> None:
+    with a_store(postgres_dsn, a_schema) as store:
+        on(postgres_dsn, a_schema, DISPATCH)
+        assert asyncio.run(store.check()) == []
+
+
+def test_rows_that_break_a_rule_are_found(postgres_dsn: str, a_schema: str) -> None:
+    with a_store(postgres_dsn, a_schema) as store:
+        on(
+            postgres_dsn,
+            a_schema,
+            "SET session_replication_role = replica",  # as a faulty restore does: nothing is looked up
+            "INSERT INTO project_aliases VALUES ('gone', 77), ('too', 78)",
+            "CREATE TABLE notes (words text, CONSTRAINT good CHECK (words <> 'bad'))",
+            "INSERT INTO notes VALUES ('good')",
+            "ALTER TABLE notes DROP CONSTRAINT good",
+            "INSERT INTO notes VALUES ('bad')",
+            "ALTER TABLE notes ADD CONSTRAINT good CHECK (words <> 'bad') NOT VALID",
+        )
+        assert asyncio.run(store.check()) == [
+            "constraint good of table notes: 1 rows break it",
+            "foreign key project_aliases_project_id_fkey of table project_aliases: 2 rows break it",
+        ]
+
+
+@pytest.mark.skipif(is_given(), reason="the server is somebody else's")
+@pytest.mark.timeout(120)
+def test_a_damaged_page_is_found(postgres_is_there: None) -> None:
+    with PostgresServer() as server:
+        server.start()
+        with a_store(server.dsn, "postroom"):
+            on(server.dsn, "postroom", DISPATCH, "CHECKPOINT")
+        file = _value(server.dsn, "SELECT pg_relation_filepath('postroom.run_dispatches')")
+        server.stop()
+        page = server.data / file
+        damaged = bytearray(page.read_bytes())
+        damaged[5_000] ^= 0xFF
+        page.write_bytes(damaged)
+        server.start()
+        with a_store(server.dsn, "postroom") as store:
+            found = asyncio.run(store.check())
+    assert found
+    assert all(fault.startswith(("table run_dispatches: ", "constraint run_dispatches")) for fault in found)
+
+
+def _value(dsn: str, statement: str) -> str:
+    with psycopg.connect(dsn, autocommit=True) as session:
+        row = session.execute(statement.encode()).fetchone()
+    assert row is not None
+    return str(row[0])

@@ -1,0 +1,236 @@
+"""One word for each idea: the words that grew before the standard terms are in no name and in no prose.
+
+Looked at are names in `src` (a name is split into its words), docstrings, comments, statements and pages. A word
+that is also plain English is looked for in class names alone (`CLASSES`). What is not looked for: `one`, `told`,
+`line`, `turn` and `place` outside of class names, which have uses that are right.
+
+`NOT_YET` lists what is still to be renamed. It may only shrink: a word that is no longer there must go from the
+list. `python tests/meta/test_words.py` prints what the list should be.
+"""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src"
+
+WORDS = {
+    "bell": "change notification",
+    "bells": "change notification",
+    "boxes": "delivery state",
+    "carrier": "outbox",
+    "carriers": "outbox",
+    "desk": "context of an operation",
+    "desks": "context of an operation",
+    "doors": "constructor parameters",
+    "errand": "pending request",
+    "handing": "deliver",
+    "handling": "run of mail",
+    "handlings": "runs of mail",
+    "house": "application, server",
+    "houses": "applications, servers",
+    "journal": "event log, intake log",
+    "journals": "event logs",
+    "letter": "message",
+    "letters": "messages",
+    "mailroom": "run queue",
+    "pen": "writer of standard input",
+    "sitting": "attempt, run",
+    "sittings": "attempts, runs",
+    "spots": "paths",
+    "surroundings": "environment, context",
+    "taking": "run input",
+    "tellings": "events",
+    "tray": "dead-letter queue",
+    "trays": "dead-letter queues",
+    "workroom": "page context",
+    "workshop": "process runner",
+}
+"""Words that are gone, and what is said instead."""
+IN_NAMES_ALONE = {"handing", "handling", "handlings", "taking", "doors", "boxes", "pen"}
+"""Those that prose may use in their plain sense."""
+CLASSES = {
+    "begun": "RunInput",
+    "bookkeeping": "RunCompletion",
+    "ended": "RunCompletion",
+    "examination": "CheckResult",
+    "lane": "StatementBatcher",
+    "mark": "AppliedEdit",
+    "pauses": "QuestionTimeouts",
+    "saying": "OutgoingMessage",
+    "scene": "SetupScope",
+    "standing": "status",
+    "telling": "EventRecorder",
+    "want": "ConfigEdit",
+}
+"""Plain words that are gone as names of classes."""
+ENDS_OF_CLASSES = {
+    "operator": "a service",
+    "place": "one name each: Session, ChatAddress, ...",
+    "strategy": "the one enum of policies when busy",
+    "turns": "MailRunExecutor",
+    "wish": "DispatchOptions",
+}
+"""Words with which no class's name ends any more."""
+
+EXCEPTIONS = {
+    r"dead[-_ ]?letters?": "the field's word for work that was given up",
+    r"letters?,? (?:and|or|but) digits?|letters?, digits?|digits? (?:and|or) letters?": "of the alphabet",
+    r"(?:lower|upper)-case letters?|(?:capital|small|drive|latin|twelve|first|four|two) letters?": "of the alphabet",
+    r"letter by letter|to the letter|(?:with|begins with) a letter|id_letters": "of the alphabet",
+    r"called a letter|an earlier version named (?:it|them) `?letters?`?|`letter\.\w+`": "names of an earlier version, explained",
+    r"signal[-_ ]handling|error[-_ ]handling|handling of (?:signals|errors)": "what every program has",
+    r"journal_mode|rollback journal|wal journal|'?journal'? of sqlite|-journal": "SQLite's own",
+}
+"""What is said all the same, and why; taken out of a text before it is looked at."""
+
+NOT_YET: dict[str, set[str]] = {
+    "CHANGELOG.md": {"letters"},
+    "docs/adr/0003-operations-over-a-transaction.md": {"desk"},
+    "docs/adr/0015-tasks-with-an-owner.md": {"house"},
+    "docs/adr/0018-a-line-is-a-pending-message.md": {"journal"},
+    "docs/adr/0028-traces-by-name.md": {"house"},
+    "docs/benchmarks.md": {"journal"},
+    "docs/reference/tools.md": {"letters"},
+    "docs/runners.md": {"house"},
+    "mcp_agent_mail": {"house"},
+    "postroom/app": {"bell", "boxes", "carrier", "desk", "house", "workroom"},
+    "postroom/cli": {"class Wish", "house", "surroundings"},
+    "postroom/cli/demo": {"desk"},
+    "postroom/contracts": {
+        "carrier",
+        "class ChatPlace",
+        "class Strategy",
+        "handling",
+        "handlings",
+        "house",
+        "journal",
+        "letter",
+        "sitting",
+    },
+    "postroom/dispatch": {"class Begun", "class Bookkeeping", "class DeliveryWish", "house", "journal"},
+    "postroom/executors/command": {"house"},
+    "postroom/executors/processes": {"class Ended", "house"},
+    "postroom/gateway": {"boxes", "carrier", "class Place", "class _Telling", "journal"},
+    "postroom/gateway/platforms": {"class Place", "doors"},
+    "postroom/http_api": {"desk"},
+    "postroom/http_api/rest": {"desk"},
+    "postroom/mail": {"bell", "class _Place", "desk", "handling", "handlings", "house", "letters", "spots"},
+    "postroom/mail/waking": {
+        "bell",
+        "boxes",
+        "carrier",
+        "desk",
+        "handling",
+        "handlings",
+        "house",
+        "sitting",
+        "taking",
+    },
+    "postroom/mcp_server": {"letter", "letters"},
+    "postroom/runtime": {"house", "surroundings"},
+    "postroom/stores/chats": {"journal"},
+    "postroom/stores/mail": {"handling", "handlings", "sitting"},
+    "postroom/stores/postgres": {"bell", "house"},
+    "postroom/stores/sql": {"sitting", "sittings"},
+    "postroom/stores/sqlite": {"house", "journal", "letters"},
+    "postroom/testing/conformance": {"handling", "handlings", "journal", "sitting", "taking"},
+    "postroom/web": {"desk", "desks", "handling", "handlings", "house"},
+}
+"""By folder, or by page, the words that are still there."""
+
+_PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_EXCEPTIONS = re.compile("|".join(EXCEPTIONS), re.IGNORECASE)
+_ANY = re.compile("|".join(WORDS), re.IGNORECASE)
+_COMMENT = re.compile(r"#.*")
+_CLASS = re.compile(r"^ *class (\w+)", re.MULTILINE)
+_SAID = set(WORDS) - IN_NAMES_ALONE
+
+
+def words_of(text: str) -> set[str]:
+    """Return the words of a name or a text, those of the exceptions left out."""
+    return {part.lower() for part in _PARTS.findall(_EXCEPTIONS.sub(" ", text))}
+
+
+def names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        for field in ("id", "attr", "name", "arg", "asname"):
+            name = getattr(node, field, None)
+            if isinstance(name, str):
+                yield name
+
+
+def prose(text: str, tree: ast.AST) -> Iterator[str]:
+    """Yield what stands behind a `#`, and the strings that stand alone: docstrings among them."""
+    yield from _COMMENT.findall(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield str(node.value.value)
+
+
+def retired_in_module(text: str) -> set[str]:
+    found = {f"class {name}" for name in _CLASS.findall(text) if is_retired_class(name)}
+    if _ANY.search(text):
+        tree = ast.parse(text)
+        found |= words_of(" ".join(names(tree))) & set(WORDS)
+        found |= words_of("\n".join(prose(text, tree))) & _SAID
+    return found
+
+
+def is_retired_class(name: str) -> bool:
+    parts = [part.lower() for part in _PARTS.findall(name)]
+    return "".join(parts) in CLASSES or (bool(parts) and parts[-1] in ENDS_OF_CLASSES)
+
+
+def retired_in_text(text: str) -> set[str]:
+    return words_of(text) & _SAID
+
+
+@cache
+def found() -> dict[str, set[str]]:
+    """Return what is still there: by folder of the source, and by page."""
+    words: dict[str, set[str]] = defaultdict(set)
+    for path in SOURCE.rglob("*.py"):
+        words[path.parent.relative_to(SOURCE).as_posix()] |= retired_in_module(
+            path.read_text(encoding="utf-8")
+        )
+    for path in SOURCE.rglob("*.sql"):
+        if "migrations" not in path.parts:  # they tell of tables as they were
+            words[path.parent.relative_to(SOURCE).as_posix()] |= retired_in_text(
+                path.read_text(encoding="utf-8")
+            )
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        words[path.relative_to(ROOT).as_posix()] |= retired_in_text(path.read_text(encoding="utf-8"))
+    return {where: those for where, those in sorted(words.items()) if those}
+
+
+def test_retired_words_are_in_no_name_and_no_prose() -> None:
+    new = {where: sorted(those - NOT_YET.get(where, set())) for where, those in found().items()}
+    told = {where: {one: WORDS.get(one, "") for one in those} for where, those in new.items() if those}
+    assert told == {}, "a word that is gone; docs/architecture.md and the table above have the one to use"
+
+
+def test_the_list_of_what_is_not_renamed_yet_only_shrinks() -> None:
+    there = found()
+    gone = {where: those - there.get(where, set()) for where, those in NOT_YET.items()}
+    assert {where: sorted(those) for where, those in gone.items() if those} == {}, "take these from NOT_YET"
+
+
+def test_the_look_sees_words_and_passes_over_exceptions() -> None:
+    assert retired_in_module("def read_letters(houseRules): ...") == {"letters", "house"}
+    assert retired_in_module('"""A letter."""\n# the bell\nclass RunPlace: ...') == {
+        "letter",
+        "bell",
+        "class RunPlace",
+    }
+    assert retired_in_module("def dead_letters(): 'letters, digits and dots'") == set()
+    assert retired_in_text("A dead letter; signal handling. The tray.") == {"tray"}
+
+
+if __name__ == "__main__":
+    for where, those in found().items():
+        print(f'    "{where}": {{{", ".join(repr(one) for one in sorted(those))}}},'.replace("'", '"'))

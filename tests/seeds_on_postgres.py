@@ -1,0 +1,34 @@
+"""Runs the acceptance tests beside the project on PostgreSQL, unchanged: `pytest -p seeds_on_postgres <files>`.
+
+Their own fixture names a SQLite file in an older variable; ours names a schema of a real server in the newer
+one, which wins. Each test gets a schema of its own.
+"""
+
+from collections.abc import Iterator
+from hashlib import blake2b
+
+import psycopg
+import pytest
+
+from postgres_server import running_postgres
+
+
+@pytest.fixture(scope="session")
+def seeds_dsn() -> Iterator[str]:
+    with running_postgres() as dsn:
+        yield dsn
+
+
+@pytest.fixture(autouse=True)
+def on_postgres(
+    seeds_dsn: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """Come before the fixture of the tests, which reads the settings anew."""
+    schema = f"seeds_{blake2b(request.node.nodeid.encode(), digest_size=8).hexdigest()}"
+    with psycopg.connect(seeds_dsn, autocommit=True) as session:
+        monkeypatch.setenv("POSTROOM_DATABASE_URL", seeds_dsn)
+        monkeypatch.setenv("POSTROOM_DATABASE_SCHEMA", schema)
+        yield
+        used = session.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", (schema,)).fetchall()
+        session.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE")
+    assert used or "isolated_env" not in request.fixturenames, "the test did not touch PostgreSQL"
