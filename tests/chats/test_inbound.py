@@ -154,10 +154,10 @@ async def test_lines_are_not_overtaken_while_the_store_is_out_of_order(room, mon
     run_queue, failures = gateway.services.run_queue, [StoreUnavailable("full")] * 3
     deliver = run_queue.deliver
 
-    async def failing(*given):
+    async def failing(*given, **more):
         if failures:
             raise failures.pop()
-        return await deliver(*given)
+        return await deliver(*given, **more)
 
     monkeypatch.setattr(run_queue, "deliver", failing)
     for word in ("one", "two", "three"):
@@ -240,10 +240,10 @@ async def on_its_way(room, gateway, channel, text):
     mailbox = room.opened[-1][1]
     deliver, goes_on, held = mailbox.deliver, asyncio.Event(), asyncio.Event()
 
-    async def slow(*given):
+    async def slow(*given, **more):
         held.set()
         await goes_on.wait()
-        return await deliver(*given)
+        return await deliver(*given, **more)
 
     mailbox.deliver = slow
     event = await channel.say(text)

@@ -9,6 +9,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage
 from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.transactions import Joined
 
 
 class Submitted(Protocol):
@@ -29,9 +30,17 @@ class RunQueue(Protocol):
     """A durable queue of runs by thread; `Mailbox` is one. Its docstrings are the promises."""
 
     async def deliver(
-        self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
+        self,
+        thread_id: str,
+        messages: Sequence[Message],
+        mode: DeliveryMode,
+        *,
+        joined: Joined | None = None,
     ) -> Submitted | None:
-        """Put messages where runs read them, and start one when the thread is idle and the mode says so."""
+        """Put messages where runs read them, and start one when the thread is idle and the mode says so.
+
+        `joined` is written in the transaction that starts the run; when none is started, not at all.
+        """
         ...
 
     async def submit_background(self, request: RunActivation) -> Submitted:

@@ -40,7 +40,7 @@ from postroom.contracts.messages import (
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, Committed, Delivery, ThreadCommit, thread_lock
 from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.contracts.transactions import Transaction
+from postroom.contracts.transactions import Joined, Transaction
 from postroom.dispatch.completion import ClaimAsk, Claimed, Completion, EndedRuns, begun_in, claimed_next
 from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE
 from postroom.dispatch.control import Control
@@ -90,6 +90,8 @@ class DispatchOptions:
     is_now: bool = False
     """Whether somebody waits: it is claimed, and nothing is written where that cannot be."""
     queue_cap: int | None = None
+    joined: Joined | None = None
+    """What a caller has written in the same transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,7 +220,12 @@ class Submissions:
             status=MailboxDispatchStatus.RUNNING,
         )
 
-    async def _queued(self, request: RunActivation, policy: Strategy = Strategy.QUEUE) -> MailboxSubmitResult:
+    async def _queued(
+        self,
+        request: RunActivation,
+        policy: Strategy = Strategy.QUEUE,
+        joined: Joined | None = None,
+    ) -> MailboxSubmitResult:
         """Write run and dispatch together and, when the thread is free here, the claim of its next one."""
         dispatcher, thread_id = self._dispatcher, request.thread_id
         worker = dispatcher.workers.get_or_create(thread_id)
@@ -227,6 +234,7 @@ class Submissions:
             policy=policy,
             claims=dispatcher.asks() if reserved else None,
             queue_cap=self._core.config.max_queued_per_thread,
+            joined=joined,
         )
         claimed = None
         try:
@@ -335,14 +343,19 @@ class Submissions:
     # When it is read.
 
     async def deliver(
-        self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
+        self,
+        thread_id: str,
+        messages: Sequence[Message],
+        mode: DeliveryMode,
+        joined: Joined | None = None,
     ) -> MailboxSubmitResult | None:
         """Put messages where they are read as their mode says; return the run that was started for them.
 
-        Those that are known by their id are passed over, so that it may be repeated.
+        Those that are known by their id are passed over, so that it may be repeated. `joined` is written in
+        the transaction that starts the run on them; when they have to wait, not at all.
         """
         request = self.checked(RunActivation.new(thread_id, messages), background=True)
-        started = await self._begun_at_once(request, mode)
+        started = await self._begun_at_once(request, mode, joined)
         if started is not None:
             return started
         for message in request.messages:
@@ -355,7 +368,9 @@ class Submissions:
             await self._control.wake(request.thread_id)
         return started
 
-    async def _begun_at_once(self, request: RunActivation, mode: DeliveryMode) -> MailboxSubmitResult | None:
+    async def _begun_at_once(
+        self, request: RunActivation, mode: DeliveryMode, joined: Joined | None
+    ) -> MailboxSubmitResult | None:
         """Begin a run on messages that nothing stands before, in one commit; None when they have to wait.
 
         A commit of one message that is known is refused as a whole, so this may be repeated as well.
@@ -365,7 +380,7 @@ class Submissions:
         if is_busy_here or not mode.starts_run or mode.barrier or not mode.is_read_at(Boundary.NEW_RUN, None):
             return None
         try:
-            return await self._queued(request, Strategy.REJECT)
+            return await self._queued(request, Strategy.REJECT, joined)
         except (ActiveRunConflict, DeliveryBlocked, DuplicateRecord):
             return None
 
@@ -404,12 +419,17 @@ class Submissions:
             ActiveRunConflict, QueueFull, DedupeKeyInUse: the options cannot be had.
         """
         core, parent = self._core, request.trace.parent_thread_id
-        locks = sorted({thread_lock(request.thread_id), thread_lock(parent or request.thread_id)})
+        joined = options.joined if options is not None else None
+        more = joined.locks if joined is not None else ()
+        locks = sorted({thread_lock(request.thread_id), thread_lock(parent or request.thread_id), *more})
         ids = await self._ids(request, is_new=request.continue_run_id is None)
 
         def submit(tx: Transaction) -> Prepared:
             tx.lock(*locks)
-            return self._submitted_in(tx, request, options, ids)
+            done = self._submitted_in(tx, request, options, ids)
+            if joined is not None:
+                joined.change(tx)
+            return done
 
         try:
             prepared = await core.observed("commit", core.store.write(submit, key=request.thread_id))

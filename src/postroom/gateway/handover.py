@@ -11,9 +11,12 @@ already is passed over.
 from postroom.contracts.chat import (
     INBOUND_ID,
     ChatSession,
+    InboundKey,
+    InboundMessage,
     InboundMove,
     InboundStatus,
     IntakeLog,
+    chat_lock,
     inbound_id_of,
 )
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
@@ -28,6 +31,7 @@ from postroom.contracts.messages import (
     storable,
 )
 from postroom.contracts.run_queue import RunQueue, ThreadState
+from postroom.contracts.transactions import Joined, Transaction
 from postroom.gateway import wording
 from postroom.gateway.admission import Admission, AdmissionKind
 from postroom.gateway.config import BusyMode, GatewayConfig
@@ -71,17 +75,44 @@ class Handover:
             raise UnknownMessage("a message is handed over only when it was kept", value=event.message_id)
         mode = mode or self.busy_mode(session, source)
         message = message_of(event, shared=self._is_shared(source))
-        started = await self._run_queue.deliver(session.thread_id, [message], delivery_of(mode, source))
+        noted: list[InboundMessage] = []
+        joined = self._noting(event, inbound_id, session.thread_id, noted)
+        try:
+            started = await self._run_queue.deliver(
+                session.thread_id, [message], delivery_of(mode, source), joined=joined
+            )
+        except IllegalTransition:  # it was taken back in the chat, or another process was faster
+            event.handed_over = True
+            return Admission(AdmissionKind.STARTED)
         admission = Admission(AdmissionKind.STARTED)
         if started is None:
             admission = await self._position(message, session.thread_id, mode)
         if admission.kind is AdmissionKind.REJECTED:
             return admission
         event.handed_over = True
-        await self._note(event, inbound_id, session.thread_id)
+        if noted:
+            await self._follow(event, noted[0], session.thread_id)
+        else:
+            await self._note(event, inbound_id, session.thread_id)
         if mode is BusyMode.INTERRUPT and started is None:
             await self.stop(session.thread_id, begun=True)
         return admission
+
+    def _noting(
+        self, event: MessageEvent, inbound_id: int, thread_id: str, noted: list[InboundMessage]
+    ) -> Joined:
+        """Return what notes, in the transaction that begins a run on a message, that it was handed over."""
+        handed = InboundMove(status=InboundStatus.HANDED_OVER, thread_id=thread_id)
+
+        def note(tx: Transaction) -> None:
+            noted[:] = [
+                inbound.moved(handed, now=tx.now()) for inbound in tx.chats.inbound_by_id([inbound_id])
+            ]
+            tx.chats.move_inbound([inbound_id], handed, tx.now())
+
+        source = event.source
+        locks = () if source is None else (chat_lock(inbound_key(source, event.message_id)),)
+        return Joined(locks=locks, change=note)
 
     async def _note(self, event: MessageEvent, inbound_id: int, thread_id: str) -> None:
         """Note that a message was handed over; on its thread it follows what the chat did to it meanwhile."""
@@ -91,8 +122,12 @@ class Handover:
         except IllegalTransition:
             await self.taken_back(thread_id, f"{INBOUND_ID}{inbound_id}")  # or another process was faster
             return
+        await self._follow(event, inbound, thread_id)
+
+    async def _follow(self, event: MessageEvent, inbound: InboundMessage, thread_id: str) -> None:
         if inbound.revision > event.revision:
-            await self.edited(MessageEvent.from_body(inbound.body, inbound_id=inbound_id), thread_id)
+            latest = MessageEvent.from_body(inbound.body, inbound_id=inbound.inbound_id)
+            await self.edited(latest, thread_id)
 
     def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyMode:
         """Return what the session does when it is busy: its own choice, else its chat's, and so on."""
@@ -175,6 +210,16 @@ class Handover:
             return False
         per_user = self._config.group_sessions_per_user
         return not (per_user and (self._config.thread_sessions_per_user or source.thread_id is None))
+
+
+def inbound_key(source: SessionSource, message_id: str | None) -> InboundKey:
+    """Return how the platform names a message, for ever."""
+    return InboundKey(
+        platform=source.platform.value,
+        account=source.account,
+        chat_id=source.chat_id or source.user_id or "",
+        message_id=message_id or "",
+    )
 
 
 def delivery_of(mode: BusyMode, source: SessionSource) -> DeliveryMode:

@@ -13,7 +13,6 @@ import structlog
 from postroom.concurrency import Tasks
 from postroom.contracts.chat import (
     InboundDraft,
-    InboundKey,
     InboundMessage,
     InboundMove,
     InboundStatus,
@@ -30,6 +29,7 @@ from postroom.contracts.errors import (
 )
 from postroom.gateway import wording
 from postroom.gateway.events import ButtonPress, MessageEvent
+from postroom.gateway.handover import inbound_key
 from postroom.gateway.notices import notice_key
 from postroom.gateway.run import GatewayRunner
 from postroom.gateway.services import Services
@@ -97,7 +97,7 @@ class Intake:
         if not self._people.may_write(source):
             return
         try:
-            message = await self._log.edit(_key(source, event.message_id), event.to_body())
+            message = await self._log.edit(inbound_key(source, event.message_id), event.to_body())
         except (AlreadyConsumed, UnknownMessage):
             return
         event.inbound_id = message.inbound_id
@@ -109,7 +109,7 @@ class Intake:
         Raises:
             StoreError: it could not be looked up.
         """
-        message = await self._log.find(_key(source, message_id))
+        message = await self._log.find(inbound_key(source, message_id))
         if message is not None and message.status.is_open:
             await self._services.follow_deletion(message)
 
@@ -208,19 +208,10 @@ class Intake:
 
     def _draft(self, event: MessageEvent, source: SessionSource) -> InboundDraft:
         return InboundDraft(
-            key=_key(source, event.message_id),
+            key=inbound_key(source, event.message_id),
             session_key=build_session_key(
                 source, self._config.group_sessions_per_user, self._config.thread_sessions_per_user
             ),
             sender_id=source.user_id,
             body=event.to_body(),
         )
-
-
-def _key(source: SessionSource, message_id: str | None) -> InboundKey:
-    return InboundKey(
-        platform=source.platform.value,
-        account=source.account,
-        chat_id=source.chat_id or source.user_id or "",
-        message_id=message_id or "",
-    )
