@@ -17,6 +17,8 @@ _DECODERS: dict[type[Any], msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (DeliveryMode, Message, RunDispatch, RunRecord, TerminationReason, Thread)
 }
+_ESCAPE = "\x1a"
+"""Stands in free text before what stands for U+0000, and before itself."""
 
 
 def encode(value: object) -> str:
@@ -54,3 +56,26 @@ def decode_json(text: str | bytes, *, where: str) -> Json:
         return _JSON.decode(text)
     except msgspec.DecodeError as error:
         raise StoreCorrupt(f"{where} does not read back: {error}", value=where) from error
+
+
+def kept(text: str | None) -> str | None:
+    """Return free text as every engine can keep it: PostgreSQL takes each character but U+0000."""
+    if text is None or ("\0" not in text and _ESCAPE not in text):
+        return text
+    return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
+
+
+def told(text: str | None) -> str | None:
+    """Return free text as it was before `kept`."""
+    if text is None or _ESCAPE not in text:
+        return text
+    return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
+
+
+def unreadable(kind: str, row_id: str, reason: object) -> StoreCorrupt:
+    """Return the failure of a row that does not read back; the facts name it for whoever sets it aside."""
+    return StoreCorrupt(
+        f"{kind} {row_id!r} does not read back: {reason}",
+        value=row_id,
+        details={"kind": kind, "id": row_id, "reason": str(reason)},
+    )

@@ -13,33 +13,8 @@ from postroom.contracts.chat import (
 from postroom.contracts.chat_people import PairingRequest, Person, PersonRole
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import Json
-from postroom.stores.codec import decode_json, encode
+from postroom.stores.codec import decode_json, encode, kept, told, unreadable
 from postroom.stores.sql_transaction import Row
-
-_ESCAPE = "\x1a"
-
-
-def kept(text: str | None) -> str | None:
-    """Return free text as a database can keep it, which takes every character but U+0000."""
-    if text is None or ("\0" not in text and _ESCAPE not in text):
-        return text
-    return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
-
-
-def told(text: str | None) -> str | None:
-    """Return free text as it was before `kept`."""
-    if text is None or _ESCAPE not in text:
-        return text
-    return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
-
-
-def unreadable(kind: str, row_id: str, reason: object) -> StoreCorrupt:
-    """Return the failure of a row that does not read back; the facts name it for whoever sets it aside."""
-    return StoreCorrupt(
-        f"{kind} {row_id!r} does not read back: {reason}",
-        value=row_id,
-        details={"kind": kind, "id": row_id, "reason": str(reason)},
-    )
 
 
 def page(limit: int) -> int:

@@ -18,6 +18,7 @@ from postroom.contracts.chat import (
 from postroom.contracts.chat_people import PairingRequest, Person
 from postroom.contracts.tables import ChatTables
 from postroom.stores.chats import rows
+from postroom.stores.codec import kept
 from postroom.stores.sql_transaction import SqlTransaction
 
 _NEWEST: Final = 2**63 - 1
@@ -81,7 +82,7 @@ class SqlChatTables(ChatTables):
             "status": move.status.value,
             "is_open": move.status.is_open,
             "thread_id": move.thread_id,
-            "reason": rows.kept(move.reason),
+            "reason": kept(move.reason),
             "now": now,
         }
         self._tx.run("chats.move", values)
@@ -123,12 +124,12 @@ class SqlChatTables(ChatTables):
     @override
     def threads(self, session_key: str, *, title: str | None, limit: int) -> list[SessionThread]:
         statement = "chats.threads" if title is None else "chats.threads_titled"
-        values = {"session_key": session_key, "title": rows.kept(title), "limit": limit}
+        values = {"session_key": session_key, "title": kept(title), "limit": limit}
         return [rows.thread(row) for row in self._tx.all(statement, values)]
 
     @override
     def put_thread(self, thread: SessionThread) -> None:
-        values = {**asdict(thread), "title": rows.kept(thread.title)}
+        values = {**asdict(thread), "title": kept(thread.title)}
         self._tx.run("chats.put_thread", values)
 
     @override
@@ -144,7 +145,7 @@ class SqlChatTables(ChatTables):
 
     @override
     def put_person(self, person: Person) -> Person:
-        values = {**asdict(person), "role": person.role.value, "name": rows.kept(person.name)}
+        values = {**asdict(person), "role": person.role.value, "name": kept(person.name)}
         [row] = self._tx.all("chats.let_in", values)
         return rows.person(row)
 
@@ -170,7 +171,7 @@ class SqlChatTables(ChatTables):
 
     @override
     def put_request(self, request: PairingRequest) -> None:
-        self._tx.run("chats.put_request", {**asdict(request), "name": rows.kept(request.name)})
+        self._tx.run("chats.put_request", {**asdict(request), "name": kept(request.name)})
 
     @override
     def drop_request(self, platform: str, user_id: str) -> None:

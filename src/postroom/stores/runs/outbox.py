@@ -10,7 +10,7 @@ from postroom.contracts import run_tables
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import NackOutcome, OutboxDraft, OutboxMessage, OutboxStatus, line_lock
 from postroom.contracts.records import replace
-from postroom.stores.codec import decode_json, encode
+from postroom.stores.codec import decode_json, encode, kept
 from postroom.stores.runs import rows
 from postroom.stores.runs.asking import Found, Looks, asked
 from postroom.stores.sql_transaction import SqlTransaction, Values
@@ -164,7 +164,7 @@ class OutboxTables(run_tables.OutboxTables):
             "attempt_count": effect.attempt_count,
             "claim_token": effect.claim_token,
             "lease_until": effect.lease_until,
-            "last_error": rows.kept(effect.last_error),
+            "last_error": kept(effect.last_error),
             "may_have_arrived": effect.may_have_arrived,
         }
         self._sql.run("outbox.move", values)

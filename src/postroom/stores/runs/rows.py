@@ -9,7 +9,7 @@ from postroom.contracts.events import CanonicalEvent, EventVisibility
 from postroom.contracts.messages import DeliveryMode, Message, MessageRecord, PendingMessage
 from postroom.contracts.outbox import OutboxMessage, OutboxStatus
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason, Thread
-from postroom.stores.codec import decode, decode_json, encode
+from postroom.stores.codec import decode, decode_json, encode, kept, told, unreadable
 from postroom.stores.sql_transaction import Row, Values
 
 _DISPATCH_STATUS = {status.value: status for status in RunDispatchStatus}
@@ -25,30 +25,6 @@ _STATUS, _RESULT, _TERMINATION, _RECONCILED = map(
     _NAMES.index, ("status", "run_status", "termination", "reconciled")
 )
 _FREE = tuple(map(_NAMES.index, ("last_error", "run_response", "run_error")))
-_ESCAPE = "\x1a"
-
-
-def kept(text: str | None) -> str | None:
-    """Return free text as every engine can keep it: PostgreSQL takes each character but U+0000."""
-    if text is None or ("\0" not in text and _ESCAPE not in text):
-        return text
-    return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
-
-
-def told(text: str | None) -> str | None:
-    """Return free text as it was before `kept`."""
-    if text is None or _ESCAPE not in text:
-        return text
-    return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
-
-
-def unreadable(kind: str, row_id: str, reason: object) -> StoreCorrupt:
-    """Return the failure of a row that does not read back; the facts name it for whoever sets it aside."""
-    return StoreCorrupt(
-        f"{kind} {row_id!r} does not read back: {reason}",
-        value=row_id,
-        details={"kind": kind, "id": row_id, "reason": str(reason)},
-    )
 
 
 def dispatch(row: Row) -> RunDispatch:

@@ -1,0 +1,374 @@
+"""What an earlier version wrote is there after the steps that made both engines alike.
+
+The same rows are written to SQLite before its step 10 and to PostgreSQL before its step 3, carried on, and
+compared; then the store of today reads them.
+"""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from conformance.run_backends import postgres_dsn
+from migrations.copying import copy_to_postgres, rows_on_postgres
+from postgres_schemas import a_schema, postgres_is_there
+from postroom.contracts.chat import InboundStatus
+from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.messages import Message
+from postroom.contracts.runs import RunRecord, TerminationReason
+from postroom.contracts.transactions import Transaction
+from postroom.stores.codec import encode
+from postroom.stores.postgres import PostgresStore
+from postroom.stores.postgres import schema as on_postgres
+from postroom.stores.postgres.connection import Address, Connection
+from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite import migrate as on_sqlite
+from postroom.stores.sqlite.connection import connect
+from postroom.stores.stores import Stores
+
+__all__ = ["a_schema", "postgres_dsn", "postgres_is_there"]
+
+Row = dict[str, Any]
+CLAIMED = {"claim_token": "k", "claimed_by": "me", "claimed_at": 5, "lease_until": 9, "attempt_count": 1}
+
+
+def dispatch(number: int, status: str, **more: Any) -> Row:
+    ended = status not in ("Queued", "Claimed")
+    return {
+        "dispatch_id": f"d{number}",
+        "thread_id": f"t{number}",
+        "run_id": f"r{number}",
+        "created_at": 1,
+        "available_at": 2,
+        "updated_at": 3,
+        "status": status,
+        "priority": 100 + number,
+        "dedupe_key": "once" if number % 2 else None,
+        "dispatch_epoch": number,
+        "attempt_count": 2,
+        "max_attempts": 3,
+        "deadline_at": None,
+        "tenant": "x",
+        "last_error": None if number % 2 else "it failed",
+        "claim_token": None,
+        "claimed_by": None,
+        "claimed_at": None,
+        "lease_until": None,
+        "dispatch_instance_id": None,
+        "run_status": "done" if ended else None,
+        "termination": encode(TerminationReason.natural_end()) if status == "Acked" else None,
+        "run_response": "said" if ended else None,
+        "run_error": None,
+        "completed_at": 8 if ended else None,
+        "reconciled": int(not ended),
+        "is_open": int(not ended),
+        **(CLAIMED if status == "Claimed" else {}),
+        **more,
+    }
+
+
+def effect(number: int, status: str, **more: Any) -> Row:
+    is_claimed = status == "claimed"
+    return {
+        "place": number,
+        "outbox_id": f"o{number}",
+        "lane": "chat",
+        "target": "x",
+        "payload": '{"n":1}',
+        "status": status,
+        "available_at": 4,
+        "created_at": 4,
+        "dedupe_key": f"key{number}",
+        "attempt_count": 1,
+        "max_attempts": 3,
+        "claim_token": "k" if is_claimed else None,
+        "lease_until": 9 if is_claimed else None,
+        "last_error": "gone",
+        "order_key": "room",
+        "may_have_arrived": 0,
+        **more,
+    }
+
+
+def event(number: int, **more: Any) -> Row:
+    return {
+        "event_id": f"e{number}",
+        "event_kind": "Kind",
+        "payload": "{}",
+        "sequences": f'{{"thread:t1":{number}}}',
+        "created_at": number,
+        "causation_id": None,
+        "correlation_id": None,
+        "origin": "Derived",
+        "visibility": "public",
+        "schema_version": 1,
+        "writer_id": "w" if number == 1 else None,
+        "key": "k" if number == 1 else None,
+        "digest": "d" if number == 1 else None,
+        **more,
+    }
+
+
+def inbound(number: int, status: str) -> Row:
+    return {
+        "line_id": number,
+        "platform": "telegram",
+        "account": "a",
+        "chat_id": "c",
+        "message_id": f"m{number}",
+        "session_key": "s",
+        "sender_id": "8",
+        "body": '{"text":"hello"}',
+        "status": status,
+        "received_at": 1,
+        "updated_at": 2,
+        "revision": 1,
+        "thread_id": None,
+        "reason": "no" if status == "rejected" else None,
+        "is_open": int(status in ("waiting", "handed_over")),
+    }
+
+
+SAID, RUN = Message.user("hello", id="m1"), RunRecord(run_id="r1", thread_id="t1", agent_id="a", created_at=1)
+AFTERWARDS: dict[str, list[Row]] = {
+    "dispatch_epochs": [{"thread_id": "t1", "epoch": 1}],
+    "run_threads": [
+        {
+            "thread_id": "t1",
+            "title": "Title",
+            "resource_id": None,
+            "parent_thread_id": None,
+            "custom": "{}",
+            "active_run_id": None,
+            "open_run_id": None,
+            "latest_run_id": None,
+            "latest_run_updated_at": None,
+            "message_count": 1,
+            "created_at": 1,
+            "updated_at": 1,
+        }
+    ],
+    "runs": [
+        {
+            "run_id": "r1",
+            "thread_id": "t1",
+            "status": "created",
+            "created_at": 1,
+            "updated_at": 1,
+            "body": encode(RUN),
+        }
+    ],
+    "run_messages": [
+        {
+            "thread_id": "t1",
+            "seq": 1,
+            "message_id": "m1",
+            "run_id": None,
+            "visibility": "all",
+            "created_at": 1,
+            "body": encode(SAID),
+        }
+    ],
+    "pending_messages": [
+        {
+            "thread_id": "t1",
+            "place": 3,
+            "pending_id": "m1",
+            "revision": 2,
+            "mode": '{"mode":"queue"}',
+            "body": encode(SAID),
+            "created_at": 1,
+            "updated_at": 2,
+        }
+    ],
+    "thread_states": [{"thread_id": "t1", "body": '{"step":1}'}],
+    "run_spending": [{"scope": "agent:a", "runs": 1, "wall_ms": 2, "tokens": 3, "cost_micros": 4}],
+    "run_dispatches": [
+        dispatch(number, status.value) for number, status in enumerate(RunDispatchStatus, start=1)
+    ],
+    "run_events": [event(1), event(2)],
+    "run_event_scopes": [
+        {"scope": "run:r1", "seq": 1, "event_id": "e2"},
+        {"scope": "thread:t1", "seq": 1, "event_id": "e1"},
+        {"scope": "thread:t1", "seq": 2, "event_id": "e2"},
+    ],
+    "run_outbox": [
+        effect(1, "pending", lane="mail"),
+        effect(2, "claimed", may_have_arrived=1),
+        effect(3, "delivered"),
+        effect(4, "dead_letter"),
+    ],
+    "chat_lines": [inbound(number, status.value) for number, status in enumerate(InboundStatus, start=1)],
+    "chat_sessions": [
+        {
+            "session_key": "s",
+            "thread_id": "t9",
+            "source": "{}",
+            "title": "Title",
+            "settings": "{}",
+            "created_at": 1,
+            "updated_at": 1,
+            "active_at": 1,
+            "revision": 1,
+        }
+    ],
+    "chat_people": [{"platform": "telegram", "user_id": "8", "role": "owner", "name": "H", "added_at": 1}],
+    "chat_guesses": [{"platform": "telegram", "wrong": 2, "locked_until": 0}],
+}
+
+
+def former(table: str, row: Row) -> Row:
+    """Return a row as it stood before, on either engine."""
+    row = dict(row)
+    if table == "run_outbox":
+        if row["lane"] == "mail":
+            row["lane"] = "letters"
+        if row.pop("may_have_arrived"):
+            row["last_error"] = "#1 tried 2?: gone"
+    return row
+
+
+def former_on_sqlite(table: str, row: Row) -> Row:
+    row = former(table, row)
+    if table == "run_events":
+        row["event"] = int(row["event_id"][1:])
+    if table == "run_event_scopes":
+        row["event"] = int(row.pop("event_id")[1:])
+    return row
+
+
+def former_on_postgres(table: str, row: Row) -> Row:
+    row = former(table, row)
+    row.pop("is_open", None)
+    if table == "run_dispatches":
+        row |= {"reconciled": bool(row["reconciled"]), "thread_epoch": row["dispatch_epoch"]}
+    return row
+
+
+Filled = Callable[[], tuple[Stores, dict[str, list[Row]]]]
+
+
+@pytest.fixture
+def filled_sqlite(tmp_path: Path) -> Filled:
+    def filled() -> tuple[Stores, dict[str, list[Row]]]:
+        path, steps = tmp_path / "postroom.db", on_sqlite.shipped_migrations()
+        with closing(connect(path)) as connection:
+            on_sqlite.migrate(connection, path, now=1, steps=[step for step in steps if step.version < 10])
+            for table, rows in AFTERWARDS.items():
+                for row in rows:
+                    old = former_on_sqlite(table, row)
+                    places = ", ".join(f":{name}" for name in old)
+                    connection.execute(f"INSERT INTO {table} ({', '.join(old)}) VALUES ({places})", old)
+        store = SqliteStore.open(path, purpose="test")
+        with closing(sqlite3.connect(path)) as connection:
+            return store, {
+                table: [
+                    dict(zip(rows[0], row, strict=True))
+                    for row in connection.execute(f"SELECT {', '.join(rows[0])} FROM {table} ORDER BY 1, 2")
+                ]
+                for table, rows in AFTERWARDS.items()
+            }
+
+    return filled
+
+
+@pytest.fixture
+def filled_postgres(request: pytest.FixtureRequest) -> Filled:
+    def filled() -> tuple[Stores, dict[str, list[Row]]]:
+        request.getfixturevalue("postgres_is_there")
+        dsn, schema = request.getfixturevalue("postgres_dsn"), request.getfixturevalue("a_schema")
+        address = Address(dsn=dsn, schema=schema)
+        steps = [step for step in on_postgres.shipped_migrations() if step.version < 3]
+        with closing(Connection(address)) as connection:
+            on_postgres.migrate(connection, address, steps=steps)
+        with psycopg.connect(dsn, autocommit=True) as session:
+            session.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(schema)))
+            for table, rows in AFTERWARDS.items():
+                for row in rows:
+                    old = former_on_postgres(table, row)
+                    session.execute(
+                        sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE VALUES ({})").format(
+                            sql.Identifier(table),
+                            sql.SQL(", ").join(map(sql.Identifier, old)),
+                            sql.SQL(", ").join(map(sql.Placeholder, old)),
+                        ),
+                        old,
+                    )
+            store = PostgresStore.open(dsn, schema=schema)
+            return store, {
+                table: [
+                    dict(zip(rows[0], row, strict=True))
+                    for row in rows_on_postgres(session, table, list(rows[0]))
+                ]
+                for table, rows in AFTERWARDS.items()
+            }
+
+    return filled
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_runs_and_chats_of_an_earlier_version_are_as_they_were(
+    engine: str, request: pytest.FixtureRequest
+) -> None:
+    stores, found = request.getfixturevalue(f"filled_{engine}")()
+    try:
+        for table, rows in AFTERWARDS.items():
+            assert found[table] == rows, table
+        asyncio.run(_is_read(stores))
+        assert asyncio.run(stores.check()) == []
+    finally:
+        stores.close()
+
+
+async def _is_read(stores: Stores) -> None:
+    """Look at what was kept through the store of today."""
+
+    def look(tx: Transaction) -> None:
+        for number, status in enumerate(RunDispatchStatus, start=1):
+            [kept] = tx.runs.dispatches.by_status(status, limit=10, after=None)
+            assert (kept.dispatch_id, kept.thread_id) == (f"d{number}", f"t{number}")
+        assert tx.runs.threads.load_run("r1") == RUN
+        assert [one.message for one in tx.runs.messages.waiting("t1")] == [SAID]
+        assert [one.message for one in tx.runs.messages.named("t1", ("m1",))] == [SAID]
+        assert [one.event_id for one in tx.events.behind("thread:t1", 0, 10).events] == ["e1", "e2"]
+        assert [one.outbox_id for one in tx.outbox.dead_letters(lane=None, after="", limit=9)] == ["o4"]
+        assert set(tx.chats.count_inbound().values()) == {1}
+
+    await stores.store.read(look)
+
+
+def test_a_copy_on_postgresql_holds_every_row(
+    tmp_path: Path, filled_sqlite: Filled, postgres_is_there: None, postgres_dsn: str, a_schema: str
+) -> None:
+    stores, _ = filled_sqlite()
+    stores.close()
+    copied = copy_to_postgres(tmp_path / "postroom.db", postgres_dsn, schema=a_schema)
+    assert len(copied["run_dispatches"][1]) == len(RunDispatchStatus)
+    with psycopg.connect(postgres_dsn) as session:
+        session.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(a_schema)))
+        for table, (columns, rows) in copied.items():
+            assert rows_on_postgres(session, table, columns) == rows, table
+    store = PostgresStore.open(postgres_dsn, schema=a_schema)
+    try:
+        asyncio.run(_is_read(store))
+        assert asyncio.run(store.check()) == []
+    finally:
+        store.close()
+
+
+def test_an_id_of_the_outbox_is_never_given_twice(tmp_path: Path) -> None:
+    path, steps = tmp_path / "postroom.db", on_sqlite.shipped_migrations()
+    add = "INSERT INTO outbox (topic, key, project_id, created_at) VALUES ('archive', 'k', 1, 1) RETURNING id"
+    with closing(connect(path)) as connection:
+        on_sqlite.migrate(connection, path, now=1, steps=[step for step in steps if step.version < 12])
+        assert connection.execute(add).fetchall() == [(1,)]
+        on_sqlite.migrate(connection, path, now=1)
+        assert connection.execute("SELECT id, topic, key FROM outbox").fetchall() == [(1, "archive", "k")]
+        connection.execute("DELETE FROM outbox")
+        assert connection.execute(add).fetchall() == [(2,)]
