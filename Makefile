@@ -69,11 +69,11 @@ static: $(STAMP) ## formatting, lint, types and layers
 check: static ## what CI runs: formatting, lint, types, layers, tests
 	@$(MAKE) --no-print-directory test
 
-format: $(STAMP) ## format the code and mend what lint can mend
+format: $(STAMP) ## format the code and fix what lint can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-docs: $(STAMP) ## write the generated reference pages anew
+docs: $(STAMP) ## write the generated reference pages
 	$(BIN)/python docs/generate.py
 
 bench: $(STAMP) ## run the benchmarks; prints each figure with its ratio to a limit taken in the same run
