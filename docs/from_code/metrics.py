@@ -57,8 +57,8 @@ At `/metrics` when there are chats.
 
 {table(columns, _rows(_of_a_gateway()))}
 
-`outcome` is what became of an inbound message, `status` where an open one is, `kind` why a try failed, `platform` a
-channel.
+`outcome` is what became of an inbound message, `status` where an open one is, `kind` why a try failed,
+`platform` a channel.
 """
 
 

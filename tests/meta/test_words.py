@@ -98,7 +98,6 @@ NOT_YET: dict[str, set[str]] = {
     "postroom/contracts": {"class Strategy", "handling", "handlings", "house", "letter", "sitting"},
     "postroom/executors/command": {"house"},
     "postroom/executors/processes": {"class Ended", "house"},
-    "postroom/gateway/platforms": {"class Place", "doors"},
     "postroom/http_api": {"desk"},
     "postroom/http_api/rest": {"desk"},
     "postroom/mail": {"bell", "class _Place", "desk", "handling", "handlings", "house", "letters", "spots"},
