@@ -58,7 +58,8 @@ def _read(state: PersistedState) -> RuntimeState | None:
 def with_state(record: RunRecord, state: RuntimeState) -> RunRecord:
     """Return the record with this state in it; everybody else's entries stay as they are."""
     before = record.state or PersistedState()
-    entry = None if state.is_empty else msgspec.to_builtins(state)
+    # As it reads back from a store, where a tuple is a list: else every step would count as a change.
+    entry = None if state.is_empty else msgspec.json.decode(msgspec.json.encode(state))
     if before.extensions.get(KEY) == entry:
         return record
     others = {key: value for key, value in before.extensions.items() if key != KEY}
