@@ -15,7 +15,7 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.routing import ExecutorsByThread
 from postroom.mail.desk import Rules
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import Answering, MessageEffects
+from postroom.mail.waking.answers import MessageEffects
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD
@@ -57,22 +57,22 @@ class Room:
     def __post_init__(self) -> None:
         self.mail = Mail(self.store, self.clock, self.rules)
         self.mail.tracing = self.tracing
-        self.mailbox, self.waker, self.answering = self.opened("server")
+        self.effects = MessageEffects(self.mail.own_desk, self.mail.tell_of_change)
+        self.mailbox, self.waker = self.opened("server")
 
-    def opened(self, consumer: str) -> tuple[Mailbox, Waker, Answering]:
+    def opened(self, consumer: str) -> tuple[Mailbox, Waker]:
         """Return what a process has of its own."""
         turns = MailRunExecutor(self.agents, self.store, self.clock, tracing=self.tracing)
         mailbox = Mailbox(
             ExecutorsByThread({AGENT_THREAD: turns}),
             self.runs,
             consumer_id=consumer,
-            effects=MessageEffects(),
+            effects=self.effects,
             timer=self.clock,
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=1, budgets=self.budgets),
         )
         boxes = StoredChatDelivery(self.mail, self.clock)
-        waker = Waker(self.store, mailbox, self.clock, verified=False, boxes=boxes)
-        return mailbox, waker, Answering(self.runs.outbox, self.store, self.mail.own_desk, self.clock)
+        return mailbox, Waker(self.store, mailbox, self.clock, verified=False, boxes=boxes)
 
     async def people(self, *names: str, runners: tuple[str, ...] = ()) -> None:
         """Register agents, some of them with a runner."""
@@ -90,12 +90,9 @@ class Room:
 
     async def turn(self) -> None:
         """Let everything happen that is due: wakes, runs, answers, until nothing is left."""
-        while await self.waker.round() + await self.answered():
-            continue
-
-    async def answered(self) -> int:
         await self.mailbox.settled()
-        return await self.answering.round()
+        while await self.waker.round():
+            await self.mailbox.settled()
 
     async def inbox(self, name: str) -> list[dict[str, Any]]:
         """Return an agent's messages, oldest first."""

@@ -30,7 +30,7 @@ from postroom.mail.desk import Rules
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.query import parse_query
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import Answering, MessageEffects
+from postroom.mail.waking.answers import MessageEffects
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD
@@ -86,12 +86,12 @@ class WorkRoom:
         self.mail = Mail(self.store, self.clock, self.rules)
         self.runs = RunService(self.stores, registry=CollectorRegistry(), is_alone=True, timer=self.clock)
         self.agents = Talking(self.mail)
-        self.runs.serve(AGENT_THREAD, MailRunExecutor(self.agents, self.store, self.clock), MessageEffects())
+        effects = MessageEffects(self.mail.own_desk, self.mail.tell_of_change)
+        self.runs.serve(AGENT_THREAD, MailRunExecutor(self.agents, self.store, self.clock), effects)
         boxes = StoredChatDelivery(self.mail, self.clock)
         self.waker = Waker(
             self.store, self.runs.mailbox, self.clock, verified=self.rules.verified, boxes=boxes
         )
-        self.answering = Answering(self.stores.outbox, self.store, self.mail.own_desk, self.clock)
         self.questions = QuestionService(self.runs, self.clock)
         self.operator = WorkService(self.runs, self.mail.slug)
         people = PeopleService(self.mail, lambda _: False)
@@ -138,12 +138,9 @@ class WorkRoom:
 
     async def turn(self) -> None:
         """Let everything happen that is due."""
-        while await self.waker.round() + await self._answered():
-            continue
-
-    async def _answered(self) -> int:
         await self.runs.mailbox.settled()
-        return await self.answering.round()
+        while await self.waker.round():
+            await self.runs.mailbox.settled()
 
     async def messages(self) -> list[Any]:
         """Return every message, oldest first."""

@@ -244,6 +244,9 @@ class Telling:
         self.asked: list[RunRecord] = []
         self.known: list[RunRecord] = []
 
+    def write(self, tx, run: RunRecord) -> None:
+        self.written = [*getattr(self, "written", []), run.run_id]
+
     def of(self, run: RunRecord) -> list[OutboxDraft]:
         self.asked.append(run)
         payload = {"run": run.run_id, "status": run.status, "said": run.final_output}

@@ -21,7 +21,7 @@ from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
 from postroom.executors.remote import RemoteExecutor
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import Answering, MessageEffects
+from postroom.mail.waking.answers import MessageEffects
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
@@ -71,7 +71,7 @@ class RunnerRoom(Room):
             ExecutorsByThread({AGENT_THREAD: self.turns}),
             self.runs,
             consumer_id="server",
-            effects=JoinedEffects(MessageEffects(), self.results),
+            effects=JoinedEffects(MessageEffects(self.mail.own_desk, self.mail.tell_of_change), self.results),
             timer=self.clock,
             random=Random(1),
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=self.most_attempts),
@@ -79,7 +79,6 @@ class RunnerRoom(Room):
         boxes = StoredChatDelivery(self.mail, self.clock)
         verified = self.rules.verified
         self.waker = Waker(self.store, self.mailbox, self.clock, verified=verified, boxes=boxes)
-        self.answering = Answering(self.runs.outbox, self.store, self.mail.own_desk, self.clock)
 
     async def runner_of(self, agent_id: str) -> AnyRunner | None:
         return self.runners.get(agent_id.partition("@")[0])

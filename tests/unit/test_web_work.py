@@ -20,7 +20,6 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.mail.desk import Caller, Rules, token_hash
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.query import parse_query
-from postroom.stores.memory import MemoryRunStores
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.web import page_routes
@@ -36,7 +35,8 @@ NEW_PAGES = (QUESTIONS, RUNS, WRITE, f"{QUESTIONS}?live=1", f"{RUNS}?live=1", f"
 @pytest.fixture(params=["memory", "sqlite"])
 def stores(request, tmp_path: Path, clock: ManualClock):
     if request.param == "memory":
-        yield SqliteStore.in_memory(), MemoryRunStores(clock=clock)
+        held = SqliteStore.in_memory(clock)
+        yield held, held.runs
         return
     held = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
     yield held, held.runs

@@ -8,12 +8,15 @@ import pytest
 
 from dispatch_room import done
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.errors import IllegalTransition, StaleDecision, Unauthorized
+from postroom.contracts.errors import IllegalTransition, StaleDecision, StoreUnavailable, Unauthorized
+from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.mail.desk import Rules
+from postroom.mail.waking.answers import perform_left_over
 from postroom.mail.waking.completion import MOST_ANSWERS
+from postroom.mail.waking.prompts import agent_thread
 from waking_room import PROJECT, number
 
 
@@ -169,23 +172,59 @@ async def test_every_step_may_be_done_again(room):
     room.waker._finish = finish
     await again.round()
     await room.mailbox.settled()
-    ack = room.runs.outbox.ack
-    told = []
-
-    async def lost(*given, **more):
-        told.append(given)
-        raise Unauthorized("the acknowledgement was lost")
-
-    outbox = room.answering._outbox
-    room.answering._outbox = _Instead(outbox, ack=lost)
-    with pytest.raises(Unauthorized):
-        await room.answering.round()
-    room.answering._outbox = _Instead(outbox, ack=ack)
-    room.clock.advance(timedelta(minutes=2))
     await room.turn()
-    assert len(told) == 1
     assert len(room.agents.prompts) == 1
     assert await room.texts("Ada") == [("Bo", "Bo did it")]
+
+
+async def test_a_run_has_ended_and_its_sender_is_answered_or_neither(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+    sent = await room.send("Ada", "Bo")
+    write, sleep, written, waits = room.effects.write, room.clock.sleep, [], asyncio.Event()
+
+    def undone_at_first(tx, run):
+        write(tx, run)
+        if not waits.is_set():
+            written.append(run.status)
+            raise StoreUnavailable("the disk went away")
+
+    async def noted(milliseconds):
+        if written:
+            waits.set()
+        await sleep(milliseconds)
+
+    room.effects.write, room.clock.sleep = undone_at_first, noted
+    await room.waker.round()
+    async with asyncio.timeout(5):
+        await waits.wait()
+    [run] = await room.runs.threads.list_runs(RunQuery())
+    assert ({*written}, run.status) == ({RunStatus.DONE}, RunStatus.RUNNING)
+    assert await room.texts("Ada") == []
+    assert (await room.handled(number(sent), "Bo")).ended_at is None
+    room.clock.advance(timedelta(seconds=2))
+    await room.turn()
+    assert await room.texts("Ada") == [("Bo", "Bo did it")]
+    assert (await room.handled(number(sent), "Bo")).ended_at is not None
+
+
+async def test_an_answer_that_an_earlier_version_left_in_the_outbox_is_written_once(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+    sent = await room.send("Ada", "Bo")
+    payload = {
+        "run_id": "run-of-old",
+        "thread_id": agent_thread("projects-shop", "Bo"),
+        "letters": [number(sent)],
+        "text": "",
+        "failed": "it was cut off",
+        "asked": [],
+    }
+    draft = OutboxDraft(lane="mail", target="mail", payload=payload, dedupe_key="answer/run-of-old")
+    await room.runs.outbox.enqueue(draft)
+    for expected in (1, 0):
+        done = await perform_left_over(room.runs.outbox, room.store, room.mail.own_desk)
+        assert done == expected
+    [(who, told)] = await room.texts("Ada")
+    assert (who, "it was cut off" in told) == ("Bo", True)
 
 
 async def test_a_run_that_was_cut_off_after_it_had_read_its_message_itself_is_begun_again(room):
@@ -205,7 +244,7 @@ async def test_a_run_that_was_cut_off_after_it_had_read_its_message_itself_is_be
     async with asyncio.timeout(5):
         await has_read.wait()
     await room.close()
-    room.mailbox, room.waker, room.answering = room.opened("server")
+    room.mailbox, room.waker = room.opened("server")
     await room.mailbox.recover()
     await room.turn()
     assert len(room.agents.prompts) == 2
@@ -230,15 +269,6 @@ async def test_everybody_who_wrote_on_a_thread_has_the_answer_of_the_run_that_re
     assert len(room.agents.prompts) == 2
     assert await room.texts("Cy") == [("Bo", "Bo did it")]
     assert await room.texts("Ada") == [("Bo", "Bo did it"), ("Bo", "Bo did it")]
-
-
-class _Instead:
-    def __init__(self, inner, **others):
-        self._inner = inner
-        self.__dict__.update(others)
-
-    def __getattr__(self, name):
-        return getattr(self._inner, name)
 
 
 async def test_two_agents_do_not_thank_each_other_for_ever(room):

@@ -23,7 +23,7 @@ from postroom.contracts.store import MailReads
 from postroom.dispatch.routing import JoinedEffects
 from postroom.mail.desk import Caller
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import Answering, MessageEffects
+from postroom.mail.waking.answers import MessageEffects, perform_left_over
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD
@@ -54,17 +54,15 @@ class AgentSupervisor:
         self._clock = clock
         self._runs = runs
         self.executors = ExecutorRegistry(settings, mail, calls, runs.stores.dispatches, clock)
-        self._effects = MessageEffects()
+        effects = MessageEffects(mail.own_desk, mail.tell_of_change)
         turns = MailRunExecutor(
             self.executors.chosen, mail.store, clock, ring=mail.bell.ring, tracing=mail.tracing
         )
-        runs.serve(AGENT_THREAD, turns, JoinedEffects(self._effects, self.executors.results))
+        runs.serve(AGENT_THREAD, turns, JoinedEffects(effects, self.executors.results))
         self.boxes = StoredChatDelivery(mail, clock)
         """The messages of people who are reached in chats."""
         self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified, boxes=self.boxes)
         self._waker.on_change = mail.bell.ring
-        self._answering = Answering(runs.stores.outbox, mail.store, mail.own_desk, clock)
-        self._effects.hint = self._answering.wake
         self._pauses = QuestionTimeouts(runs, clock, SystemTimer())
         self._tasks = Tasks("agents")
 
@@ -103,10 +101,9 @@ class AgentSupervisor:
         await self._declare()
         if ended := await self.executors.end_orphans():
             _LOG.warning("agents.orphans_ended", processes=ended)
+        await perform_left_over(self._runs.stores.outbox, self._mail.store, self._mail.own_desk)
         await self._runs.start()
-        self._answering.on_change = self._mail.tell_of_change
         self._tasks.start(self._waker.serve(), name="waker")
-        self._tasks.start(self._answering.serve(), name="answers")
         self._tasks.start(self._pauses.serve(), name="pauses")
 
     async def _declare(self) -> None:

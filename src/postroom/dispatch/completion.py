@@ -330,6 +330,7 @@ class Completion:
             ended = run.ended(termination_of(dispatch), now=tx.now(), dispatch_id=dispatch.dispatch_id)
             effects = self._core.effects_of(ended)
             tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=ended, outbox=effects))
+            self._core.write_effects(tx, ended)
         tx.runs.dispatches.mark_reconciled([dispatch.dispatch_id])
         return replace(dispatch, reconciled=True), ended
 
@@ -390,8 +391,14 @@ class Completion:
             return False
         ended = run.ended(TerminationReason(type=TerminationKind.CANCELLED, value=reason), now=core.now())
         commit = ThreadCommit(thread_id=run.thread_id, run=ended, replaces=run, outbox=core.effects_of(ended))
+
+        def cancel(tx: Transaction) -> None:
+            tx.lock(thread_lock(run.thread_id))
+            tx.runs.commit(commit)
+            core.write_effects(tx, ended)
+
         try:
-            await core.observed("cancel_waiting_run", core.coordinator.commit(commit))
+            await core.observed("cancel_waiting_run", core.store.write(cancel, key=run.thread_id))
         except (IllegalTransition, VersionConflict):
             _LOG.info("run.went_on_meanwhile", run_id=run.run_id)
             return False
@@ -461,6 +468,7 @@ class Completion:
         done = tx.runs.commit(commit)
         if isinstance(done, StaleClaim):
             return Ending(run=run) if self._is_acked(tx, dispatch, attempt.instance_id) else done
+        self._core.write_effects(tx, run)
         following = None if asked.asks is None else claimed_next(tx, run.thread_id, asked.asks)
         return Ending(run=run, leaves_waiting=done.leaves_waiting, next=following)
 

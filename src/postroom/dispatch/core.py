@@ -11,6 +11,7 @@ from postroom.contracts.live import LiveChannels
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.runs import RunRecord
+from postroom.contracts.transactions import Transaction
 from postroom.dispatch.capture import Capture
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.metrics import MailboxMetrics
@@ -64,6 +65,11 @@ class Core:
     def effects_of(self, run: RunRecord) -> tuple[OutboxDraft, ...]:
         """Return what the end of a run causes in the world."""
         return () if self._effects is None else tuple(self._effects.of(run))
+
+    def write_effects(self, tx: Transaction, run: RunRecord) -> None:
+        """Write what belongs to the end of a run, in the change that stores it."""
+        if self._effects is not None:
+            self._effects.write(tx, run)
 
     def effects_stored(self, run: RunRecord) -> None:
         """Say that what the end of a run causes is on disk."""

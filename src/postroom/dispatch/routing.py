@@ -13,6 +13,7 @@ from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.transactions import Transaction
 from postroom.dispatch.sinks import OutputLog
 
 
@@ -133,6 +134,11 @@ class JoinedEffects:
     def add(self, part: RunEffects) -> None:
         """Ask one more room what a run's end causes."""
         self._parts.append(part)
+
+    def write(self, tx: Transaction, run: RunRecord) -> None:
+        """Let each room write what belongs to the end of a run."""
+        for part in self._parts:
+            part.write(tx, run)
 
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the effects of a run that is done, or waits."""

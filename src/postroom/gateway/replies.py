@@ -16,6 +16,7 @@ from postroom.contracts.chat import CHAT_LANE, CHAT_THREAD, inbound_id_of
 from postroom.contracts.messages import Json
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind, WaitingReason
+from postroom.contracts.transactions import Transaction
 from postroom.gateway import wording
 
 _EARLIER_NAMES = {"lines": "inbound_ids", "place": "source", "message": "mail_key", "letter": "mail_key"}
@@ -191,6 +192,9 @@ class ChatEffects:
         """Hint that there is something to be said."""
         if is_chat(run.thread_id):
             self._signal.give()
+
+    def write(self, tx: Transaction, run: RunRecord) -> None:
+        """Write nothing."""
 
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the answer of a run that is done, or the questions of one that waits."""

@@ -41,6 +41,7 @@ from postroom.contracts.runners import Runners
 from postroom.contracts.runs import RunRecord, TerminationReason
 from postroom.contracts.signing import Proof, proof_of
 from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.transactions import Transaction
 from postroom.executors.activations import identity_of, prompt_of
 from postroom.executors.remote.client import RemoteClient, check_installed
 from postroom.executors.remote.wire import Result, cancel_body, judge, result_of, run_body
@@ -298,6 +299,9 @@ class RemoteExecutor(RunDispatchExecutor):
             execution.senders -= 1
             if execution.ended.is_set() and not execution.senders:
                 self._forget(execution)
+
+    def write(self, tx: Transaction, run: RunRecord) -> None:
+        """Write nothing."""
 
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return no effects."""

@@ -72,6 +72,8 @@ class RunCompletion:
         agent = None if project is None else desk.tx.agent(project.id, self.name)
         if project is None or agent is None:
             return
+        messages = desk.tx.messages(self.message_ids)
+        desk.tx.lock_projects({project.id, *(one.project_id for one in messages.values())})
         handled = self._in_hand(desk, agent) if self.asked else self._handled(desk, agent)
         if not handled:
             return
@@ -133,7 +135,7 @@ class RunCompletion:
         refused = refusals(desk, project, agent, found, reply_to=asked)
         for why in refused.values():
             _LOG.warning("answer.refused", run_id=self.run_id, reason=why.describe())
-        addressees = [one for one in found if one.agent.id not in refused]
+        addressees = [one for one in found if one.agent.id not in refused][: desk.rules.max_recipients]
         if not addressees:
             return
         if self.asked:
