@@ -28,13 +28,13 @@ class Planted:
 
 
 MAILBOX = "tests/dispatch"
-PROMISES = "tests/conformance/test_run_stores.py"
+PROMISES = "tests/conformance/test_run_stores.py::test_run_stores_keep_their_promise"
 FAULTS = {
     "1 nobody polls for due work": Planted(
         "dispatch/recovery.py",
         "        limit = min(slots.free + len(slots), _MOST_DUE)\n",
         "        limit = 0\n",
-        f"{MAILBOX}/test_due_work.py",
+        f"{MAILBOX}/test_due_work.py::test_a_delayed_dispatch_starts_at_its_instant_and_not_before",
     ),
     "2 a run past its first step is not executed again": Planted(
         "dispatch/completion.py",
@@ -52,7 +52,7 @@ FAULTS = {
         "dispatch/worker.py",
         "            job.renews_in = min(interval, config.lease_retry_ms)\n",
         "            job.renews_in = config.lease_ms * 100\n",
-        f"{MAILBOX}/test_leases.py",
+        f"{MAILBOX}/test_leases.py::test_renewal_is_tried_again_when_the_store_fails_and_the_run_goes_on",
     ),
     "5 a phase error leaves its run as it was": Planted(
         "dispatch/completion.py",
@@ -82,19 +82,19 @@ FAULTS = {
         "contracts/dispatch.py",
         "            lease_until=None,\n            completed_at=None,\n            updated_at=now,\n",
         "            lease_until=None,\n            completed_at=self.completed_at,\n            updated_at=now,\n",
-        PROMISES,
+        f"{PROMISES}[sqlite-what_is_queued_again_reads_back_after_a_result]",
     ),
     "9 two rows of a thread are claimed": Planted(
         "stores/runs/dispatches.py",
         '        if self._sql.one("dispatches.claimed", {"thread_id": found.thread_id}):\n            return None\n',
         "",
-        PROMISES,
+        f"{PROMISES}[sqlite-a_thread_has_one_claim_at_a_time]",
     ),
     "10 a duplicate id overwrites": Planted(
         "stores/runs/dispatches.py",
         '            raise DuplicateRecord(f"dispatch {found!r} exists", value=found)\n',
         "            continue\n",
-        PROMISES,
+        f"{PROMISES}[sqlite-an_id_is_used_once_whatever_became_of_it]",
     ),
     "11 a lost acknowledgement of a waiting run resumes it": Planted(
         "dispatch/completion.py",
@@ -106,7 +106,7 @@ FAULTS = {
         "dispatch/completion.py",
         "    is_its = run.thread_id == dispatch.thread_id and run.dispatch_id in (None, dispatch.dispatch_id)\n",
         "    is_its = run.thread_id == dispatch.thread_id\n",
-        f"{MAILBOX}/test_bad_input.py",
+        f"{MAILBOX}/test_bad_input.py::test_a_row_of_a_cancelled_dispatch_does_not_end_a_run_that_another_delivers",
     ),
     "13 a failure that is tried again tells an end": Planted(
         "dispatch/completion.py",
@@ -133,10 +133,10 @@ FAULTS = {
         f"{MAILBOX}/test_known_faults.py",
     ),
     "17 a busy signal is the last look at a dispatch": Planted(
-        "dispatch/worker.py",
-        "        if self.unreserve(worker):\n            return await self.try_dispatch_next(thread_id)\n",
-        "        self.unreserve(worker)\n",
-        f"{MAILBOX}/test_dispatch_signals.py",
+        "dispatch/completion.py",
+        "        following = None if asked.asks is None else claimed_next(tx, run.thread_id, asked.asks)\n",
+        "        following = None\n",
+        f"{MAILBOX}/test_dispatch_signals.py::test_dispatch_signal_busy_ack_still_runs_queued_dispatch_after_current_finishes",
     ),
     "18 a live target must match exactly": Planted(
         "contracts/live.py",
