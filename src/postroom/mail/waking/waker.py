@@ -8,6 +8,7 @@ wait for a hint or the poll ─▶ a batch of rows ─▶ revalidate ─┬─�
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from secrets import token_hex
 
 import structlog
@@ -85,7 +86,8 @@ class Waker:
         """
         rows = await self._store.read(lambda tx: tx.outbox(WAKE, limit=_BATCH))
         for row in rows:
-            found = await self._store.read(lambda tx, row=row: self._looked_up(tx, row))  # type: ignore[misc]
+            nonce = token_hex(8)  # here, for a look may be run again
+            found = await self._store.read(partial(self._looked_up, row=row, nonce=nonce))
             if isinstance(found, Wake):
                 await self._run_queue.deliver(found.thread_id, [found.message], found.mode)
             elif found is not None:
@@ -111,7 +113,7 @@ class Waker:
         await self._store.write(change)
         self.on_change()
 
-    def _looked_up(self, tx: MailReads, row: OutboxRow) -> Wake | Carried | None:
+    def _looked_up(self, tx: MailReads, *, row: OutboxRow, nonce: str) -> Wake | Carried | None:
         """Return what the reader is to have; None when it needs to be woken no more."""
         message_id, agent_id = woken_by(row.key)
         message, agent = tx.message(message_id), tx.agents_by_id([agent_id]).get(agent_id)
@@ -135,7 +137,7 @@ class Waker:
         )
         if chat is not None:
             return Carried(address=chat, text=as_said(message, origin))
-        text = as_prompt(message, origin, reader=agent.name, nonce=token_hex(8))
+        text = as_prompt(message, origin, reader=agent.name, nonce=nonce)
         return Wake(
             thread_id=agent_thread(mine.project_slug, agent.name),
             message=Message.user(text, id=message_name(message_id)),
