@@ -133,9 +133,9 @@ FAULTS = {
         f"{MAILBOX}/test_known_faults.py",
     ),
     "17 a busy signal is the last look at a dispatch": Planted(
-        "dispatch/completion.py",
-        "        following = None if asked.asks is None else claimed_next(tx, run.thread_id, asked.asks)\n",
-        "        following = None\n",
+        "dispatch/worker.py",
+        "            self._rest(job)\n            if job.next is not None:\n                return await self._begin_next(job.next)\n",
+        "            self._rest(job)\n            return None\n",
         f"{MAILBOX}/test_dispatch_signals.py::test_dispatch_signal_busy_ack_still_runs_queued_dispatch_after_current_finishes",
     ),
     "18 a live target must match exactly": Planted(
@@ -161,7 +161,19 @@ FAULTS = {
 
 def run_tests(test: str, source: Path) -> subprocess.CompletedProcess[str]:
     """Run a test file, on SQLite alone, against the postroom at `source`; what was compiled there is kept."""
-    words = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-o", "pythonpath=tests", test]
+    words = [
+        "-m",
+        "pytest",
+        "-q",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "timeout=30",
+        "-o",
+        "pythonpath=tests",
+        test,
+    ]
     environment = os.environ | {
         "PYTHONPATH": str(source),
         "PYTHONDONTWRITEBYTECODE": "",
