@@ -40,6 +40,7 @@ from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
 __all__ = ["postgres_dsn", "postgres_schema"]
+pytestmark = pytest.mark.timeout(300)
 
 SERVER: dict[str, str] = {}
 """Where PostgreSQL is; a state machine takes no fixtures."""
@@ -563,6 +564,6 @@ async def _outcome(work: Any) -> tuple[str, Any]:
 
 
 Agreement.TestCase.settings = settings(
-    max_examples=8, stateful_step_count=25, derandomize=True, deadline=None, database=None
+    max_examples=20, stateful_step_count=40, derandomize=True, deadline=None, database=None
 )
 TestStoresAgree = Agreement.TestCase
