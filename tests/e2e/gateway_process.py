@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import os
 import random
+import signal
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -99,12 +100,12 @@ def configured(api: str, port: int | None) -> GatewayConfig:
 
 async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port: int | None) -> None:
     config = configured(api, port)
-    timer, signal = SystemTimer(), DeliverySignal()
+    timer, delivery = SystemTimer(), DeliverySignal()
     adapter = TelegramAdapter(config.platforms[Platform.TELEGRAM])
     sessions = Sessions(chat.sessions, config, runs.clock)
     presenter = StreamingPresenter(config.streaming, sessions, [adapter], runs.clock, timer)
     agent = ChatExecutor(Agent(journal, turn_ms), presenter)
-    mailbox = Mailbox(agent, runs, effects=ChatEffects(signal), config=MAILBOX)
+    mailbox = Mailbox(agent, runs, effects=ChatEffects(delivery), config=MAILBOX)
     services = Services(
         config,
         store=runs.store,
@@ -113,7 +114,7 @@ async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port
         threads=runs.threads,
         run_queue=mailbox,
         presenter=presenter,
-        signal=signal,
+        signal=delivery,
         clock=runs.clock,
         timer=timer,
     )

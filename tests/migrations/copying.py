@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,13 @@ LEFT_OUT = ("schema_migrations", "settled", "sqlite_", "messages_fts")
 Tables = dict[str, tuple[list[str], list[tuple[Any, ...]]]]
 
 
-def copy_to_postgres(path: Path, dsn: str, *, schema: str = "postroom") -> Tables:
-    """Bring both to the newest schema, copy all rows, and return them by table with their columns."""
+def copy_to_postgres(
+    path: Path, dsn: str, *, schema: str = "postroom", becomes: Callable[[Any], Any] = lambda value: value
+) -> Tables:
+    """Bring both to the newest schema, copy all rows, and return them by table with their columns.
+
+    `becomes` says what a value is afterwards.
+    """
     SqliteStore.open(path, purpose="copying").close()
     store = PostgresStore.open(dsn, schema=schema)
     try:
@@ -31,7 +37,7 @@ def copy_to_postgres(path: Path, dsn: str, *, schema: str = "postroom") -> Table
                 "SET session_replication_role = replica"
             )  # what refers to others comes in any order
             for table, (columns, rows) in copied.items():
-                _insert(session, table, columns, rows)
+                _insert(session, table, columns, [tuple(map(becomes, row)) for row in rows])
             _count_on(session, schema)
         asyncio.run(store.store.write(_fill_the_search_index))
     finally:

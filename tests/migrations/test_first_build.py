@@ -18,7 +18,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from dispatch_room import Deaf, done
 from e2e import gateway_process
 from e2e.running import Line, RunningServer
 from e2e.test_gateway_server import on_a_loop_of_its_own
+from migrations.copying import copy_to_postgres
 from postgres_server import missing_postgres, running_postgres
 from postroom import Mailbox, Message, RunActivation
 from postroom.contracts.events import EventScope
@@ -45,6 +47,8 @@ PROJECT, SLUG = MAIL["project"], MAIL["slug"]
 PATIENCE = 60.0
 LATER_MS = 5 * 60_000
 """Between the end of the first build and the start of today's code: every lease has ended."""
+FIRST_BUILD = 1795
+"""With what every instant begins that the first build wrote."""
 JSON = {"Content-Type": "application/json"}
 pytestmark = pytest.mark.timeout(180)
 
@@ -69,16 +73,27 @@ def heard(fake: FakeTelegram, chat: int) -> list[str]:
 
 
 class Opened:
-    """A server of today over a copy of the data folder, and the chat that it speaks to."""
+    """A server of today over a copy of the data folder, and the chat that it speaks to.
 
-    def __init__(self, folder: Path, fake: FakeTelegram, feed: Callable[[Any], None]) -> None:
+    With an empty database `dsn` everything that was in the file is copied there first.
+    """
+
+    def __init__(self, folder: Path, fake: FakeTelegram, feed: Callable[[Any], None], dsn: str = "") -> None:
         with tarfile.open(LEFT / "data.tar.xz") as packed:
             packed.extractall(folder, filter="tar")
         settings = folder / "data" / "gateway.toml"
         settings.write_text(re.sub('base_url = ".*"', f'base_url = "{fake.url}"', settings.read_text()))
-        program = (str(LEFT / "at_instant.py"), str(MAIL["killed_at"] + LATER_MS))
-        self.server = RunningServer(folder / "data", program=program)
-        self.fake, self._feed = fake, feed
+        program: tuple[str, ...] = (str(LEFT / "at_instant.py"), str(MAIL["killed_at"] + LATER_MS))
+        flags = ["--database-url", dsn] if dsn else []
+        if dsn:
+            # The clock of the database cannot be moved: every instant is.
+            program, by = ("-m", "postroom"), int(time.time() * 1000) - MAIL["killed_at"] - LATER_MS
+            file = folder / "data" / "postroom.db"
+            copy_to_postgres(file, dsn, becomes=lambda value: _moved_value(value, by=by))
+            for file in (folder / "data").glob("postroom.db*"):
+                file.unlink()
+        self.server = RunningServer(folder / "data", *flags, program=program)
+        self.fake, self._feed, self.is_moved = fake, feed, bool(dsn)
         self._updates = 1_000
 
     def tool(self, name: str, /, **arguments: Any) -> Any:
@@ -112,11 +127,31 @@ class Opened:
         return sum("done by Gil" in text for text in heard(self.fake, chat))
 
 
-@pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
+_NUMBERS = count(1)
+
+
+@contextmanager
+def a_database() -> Iterator[str]:
+    """An empty database of its own."""
+    if reason := missing_postgres():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    name = f"first_build_{os.getpid()}_{next(_NUMBERS)}"
+    with running_postgres() as server:
+        with psycopg.connect(server, autocommit=True) as session:
+            session.execute(f"CREATE DATABASE {name}")
+        yield re.sub(r"/[^/?]*(\?.*)?$", rf"/{name}\1", server)
+        with psycopg.connect(server, autocommit=True) as session:
+            session.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Opened]:
     folder = tmp_path_factory.mktemp("left")
-    with on_a_loop_of_its_own(lambda: FakeTelegram().serving()) as (fake, loop):
-        made = Opened(folder, fake, lambda told: loop.call_soon_threadsafe(fake.feed, told))
+    with (
+        nullcontext("") if request.param == "sqlite" else a_database() as dsn,
+        on_a_loop_of_its_own(lambda: FakeTelegram().serving()) as (fake, loop),
+    ):
+        made = Opened(folder, fake, lambda told: loop.call_soon_threadsafe(fake.feed, told), dsn)
         with made.server:
             yield made
         assert "Traceback" not in made.server.log()
@@ -223,9 +258,9 @@ def test_questions_can_be_answered_and_their_runs_go_on(opened: Opened) -> None:
     for kept, answer in zip(MAIL["questions"], ("yes", "no"), strict=True):
         listed = opened.asked("GET", "/admin/questions")["questions"]
         [one] = [one for one in listed if one["question"] == kept["text"]]
-        assert one["number"] == kept["number"]
-        opened.asked("POST", "/admin/questions", {"number": kept["number"], "answer": answer})
-        opened.asked("POST", "/admin/questions", {"number": kept["number"], "answer": "no"}, status=409)
+        assert opened.is_moved or one["number"] == kept["number"]  # it is made from the instant, too
+        opened.asked("POST", "/admin/questions", {"number": one["number"], "answer": answer})
+        opened.asked("POST", "/admin/questions", {"number": one["number"], "answer": "no"}, status=409)
         name = kept["agent"]
         assert soon(lambda name=name: opened.answers_to(f"work-{name.lower()}")[1:]) == [f"done by {name}"]
     assert opened.asked("GET", "/admin/questions")["questions"] == []
@@ -283,31 +318,29 @@ def test_letters_that_were_not_in_the_archive_come_there(opened: Opened) -> None
     assert "Not archived yet" in listed
 
 
+def _moved_value(value: Any, *, by: int) -> Any:
+    if isinstance(value, int) and value // 10**9 == FIRST_BUILD:
+        return value + by
+    return _moved(value, by=by) if isinstance(value, str) else value
+
+
 # Runs and chats on PostgreSQL.
 
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[str]:
     """A database of its own, as the first build left it a moment ago."""
-    if reason := missing_postgres():
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
     importlib.import_module("postroom.stores.postgres")  # reads its statements, so not within an event loop
     dump = lzma.decompress((LEFT / "postgres.sql.xz").read_bytes()).decode()
-    name = f"first_build_{os.getpid()}"
-    with running_postgres() as server:
-        with psycopg.connect(server, autocommit=True) as session:
-            session.execute(f"CREATE DATABASE {name}")
-        dsn = re.sub(r"/[^/?]*(\?.*)?$", rf"/{name}\1", server)
+    with a_database() as dsn:
         with psycopg.connect(dsn, autocommit=True) as session:
             session.execute(_moved(dump, by=int(time.time() * 1000) - RUNS["killed_at"] - LATER_MS))
         yield dsn
-        with psycopg.connect(server, autocommit=True) as session:
-            session.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def _moved(dump: str, *, by: int) -> str:
     """Move every instant, since the server's clock cannot be moved."""
-    return re.sub(r"\b1795\d{9}\b", lambda found: str(int(found[0]) + by), dump)
+    return re.sub(rf"\b{FIRST_BUILD}\d{{9}}\b", lambda found: str(int(found[0]) + by), dump)
 
 
 @pytest.fixture(scope="module")
