@@ -32,8 +32,9 @@ from postroom.contracts.errors import PostroomError, ServerUnavailable
 IN_FLIGHT: Final = 64
 SILENCE: Final = timedelta(minutes=5)
 """How long the server may say nothing on one request; an open stream carries a sign of life every 15 s."""
-GRACE: Final = timedelta(milliseconds=500)
-"""How long requests may still be answered once stdin has closed, for `echo ... | postroom mcp`."""
+GRACE: Final = timedelta(seconds=10)
+"""How long requests may still be answered once stdin has closed, for `echo ... | postroom mcp`: the first message
+after a start has the server load what speaks MCP."""
 UNWIND: Final = timedelta(seconds=2)
 
 
