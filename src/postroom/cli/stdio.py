@@ -33,8 +33,8 @@ IN_FLIGHT: Final = 64
 SILENCE: Final = timedelta(minutes=5)
 """How long the server may say nothing on one request; an open stream carries a sign of life every 15 s."""
 GRACE: Final = timedelta(seconds=10)
-"""How long requests may still be answered once stdin has closed, for `echo ... | postroom mcp`: with the first
-message after its start the server loads what speaks MCP."""
+"""How long requests may still be answered once stdin has closed, for `echo ... | postroom mcp`: with the
+first message after its start the server loads what speaks MCP."""
 UNWIND: Final = timedelta(seconds=2)
 
 
