@@ -195,7 +195,9 @@ async def _uncovered(store: MailStore) -> dict[str, int]:
         counts = "SELECT (SELECT count(*) FROM idempotency), (SELECT count(*) FROM blobs), " + (
             "(SELECT count(*) FROM project_aliases), (SELECT count(*) FROM questions)"
         )
-        row = await store._readers.submit(lambda connection: connection.execute(counts).fetchone())
+        row = await store.store.engine.readers.submit(
+            lambda connection: connection.execute(counts).fetchone()
+        )
     elif isinstance(store, SqliteStore):
         tables = store._tables
         asked = sum(len(one.asked) for one in tables.waking.sittings)

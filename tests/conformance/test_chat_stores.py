@@ -109,7 +109,7 @@ async def on_the_writer(store: SqliteStore, change: str, *values: object) -> lis
         finally:
             db.execute("PRAGMA ignore_check_constraints = OFF")
 
-    return await store._writer.submit(spoil)
+    return await store.store.engine.engine.writer.submit(spoil)  # beneath the checks
 
 
 def on_the_server(dsn: str, schema: str, change: str, *values: object) -> list[Any]:

@@ -66,7 +66,7 @@ def stores(sqlite_store: SqliteStore) -> RunStores:
 
 async def on_the_writer(store: SqliteStore, work: Callable[[sqlite3.Connection], T]) -> T:
     """Run something on the writer's own connection."""
-    return await store._writer.submit(work)
+    return await store.store.engine.writer.submit(work)
 
 
 async def spoiled(store: SqliteStore, change: str, *values: object) -> None:
@@ -284,9 +284,9 @@ async def test_a_step_without_a_row_to_blame_is_refused_and_nothing_is_set_aside
         raise StoreCorrupt("the file is broken")
 
     with pytest.raises(StoreCorrupt, match="the file is broken"):
-        await sqlite_store._desk.write(corrupt)
+        await sqlite_store.store.write(corrupt)
     with pytest.raises(StoreCorrupt, match="the file is broken"):
-        await sqlite_store._desk.read(corrupt)
+        await sqlite_store.store.read(corrupt)
     assert await set_aside(sqlite_store) == []
 
 
@@ -311,7 +311,7 @@ async def as_one_group(store: SqliteStore, *steps: Coroutine[Any, Any, object]) 
 
     before = store.grouping
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
-        tasks.create_task(store._writer.submit(gate))
+        tasks.create_task(store.store.engine.writer.submit(gate))
         await entered.wait()
         handed_in = [tasks.create_task(outcome(step)) for step in steps]
         await asyncio.sleep(0)
@@ -430,7 +430,9 @@ async def test_what_the_schema_refuses_is_an_error_of_the_store(
     """A wrong program meets the schema; the writer goes on."""
     await enqueued(stores)
     with pytest.raises(StoreError, match="refused"):
-        await sqlite_store._desk.write(lambda db: db.execute("UPDATE run_dispatches SET status = 'Claimed'"))
+        await on_the_writer(
+            sqlite_store, lambda db: db.execute("UPDATE run_dispatches SET status = 'Claimed'")
+        )
     assert (await taken(stores)).status is RunDispatchStatus.CLAIMED
 
 

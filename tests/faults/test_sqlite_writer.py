@@ -68,7 +68,7 @@ async def as_one_group(store: SqliteStore, *changes: Coroutine[Any, Any, object]
 
 async def on_the_writer(store: SqliteStore, work: Callable[[sqlite3.Connection], T]) -> T:
     """Run something on the writer's own connection."""
-    return await store._writer.submit(work)
+    return await store.store.engine.writer.submit(work)
 
 
 async def let_it_grow_by(store: SqliteStore, pages: int) -> None:
@@ -230,12 +230,12 @@ async def test_a_commit_that_fails_is_told_to_every_caller(sqlite_store: SqliteS
 
 async def test_a_database_that_became_read_only_refuses_typed(sqlite_store: SqliteStore) -> None:
     here = await an_office(sqlite_store)
-    sqlite_store._writer._connection.execute("PRAGMA query_only = ON")
+    sqlite_store.store.engine.writer._connection.execute("PRAGMA query_only = ON")
     with pytest.raises(StoreReadOnly):
         await sqlite_store.write(sending(here, "one"))
     with pytest.raises(StoreReadOnly):
         await sqlite_store.probe()
-    sqlite_store._writer._connection.execute("PRAGMA query_only = OFF")
+    sqlite_store.store.engine.writer._connection.execute("PRAGMA query_only = OFF")
     await sqlite_store.write(sending(here, "two"))
     assert await subjects(sqlite_store, here) == ["two"]
 
@@ -253,7 +253,9 @@ def locked_by_another(path: Path) -> Iterator[None]:
 async def test_a_lock_held_for_too_long_makes_the_store_unavailable(sqlite_store: SqliteStore) -> None:
     here = await an_office(sqlite_store)
     patience = timedelta(milliseconds=50)
-    sqlite_store._writer._connection.execute(f"PRAGMA busy_timeout = {patience // timedelta(milliseconds=1)}")
+    sqlite_store.store.engine.writer._connection.execute(
+        f"PRAGMA busy_timeout = {patience // timedelta(milliseconds=1)}"
+    )
     with locked_by_another(sqlite_store.path):
         learned = await as_one_group_while_locked(sqlite_store, here)
         assert await subjects(sqlite_store, here) == []
@@ -402,6 +404,8 @@ async def test_every_connection_is_durable_and_only_the_writer_folds_the_log(
 
     full = 2
     assert await on_the_writer(sqlite_store, ask) == ["wal", full, 1, 0, 0]
-    assert await sqlite_store._readers.submit(ask) == ["wal", full, 1, 0, 1]
+    assert await sqlite_store.store.engine.readers.submit(ask) == ["wal", full, 1, 0, 1]
     with pytest.raises(StoreReadOnly):
-        await sqlite_store._readers.submit(lambda connection: connection.execute("DELETE FROM projects"))
+        await sqlite_store.store.engine.readers.submit(
+            lambda connection: connection.execute("DELETE FROM projects")
+        )
