@@ -280,7 +280,7 @@ async def test_what_was_set_aside_is_forgotten_with_its_thread(
 async def test_a_step_without_a_row_to_blame_is_refused_and_nothing_is_set_aside(
     stores: RunStores, sqlite_store: SqliteStore
 ) -> None:
-    def corrupt(db: sqlite3.Connection) -> None:
+    def corrupt(_: object) -> None:
         raise StoreCorrupt("the file is broken")
 
     with pytest.raises(StoreCorrupt, match="the file is broken"):
