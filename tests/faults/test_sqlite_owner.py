@@ -126,7 +126,7 @@ def test_a_holder_without_a_readable_note_is_a_holder_all_the_same(path: Path, n
             SqliteStore.open(path)
 
 
-@pytest.mark.parametrize("table", ["outbox", "probe", "schema_migrations"])
+@pytest.mark.parametrize("table", ["probe", "schema_migrations"])
 def test_a_damaged_database_is_refused_typed_and_given_back(path: Path, table: str) -> None:
     SqliteStore.open(path).close()
     with closing(sqlite3.connect(path)) as connection:
