@@ -1,5 +1,6 @@
 """Run as a process of its own, which gives up the rights of root: opens a database, prints the outcome."""
 
+import importlib.readers  # noqa: F401 - what Python loads on use may be readable for root alone
 import os
 import sys
 from pathlib import Path
@@ -11,7 +12,6 @@ NOBODY = 65_534
 
 
 if __name__ == "__main__":
-    SqliteStore.in_memory().close()  # what Python loads on use may be readable for root alone
     if os.geteuid() == 0:
         os.setegid(NOBODY)
         os.seteuid(NOBODY)
