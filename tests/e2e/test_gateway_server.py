@@ -201,7 +201,7 @@ def test_chats_are_answered_and_go_on_after_a_restart(tmp_path: Path, model: Ech
         assert (lines["accepted"], lines["rejected"], lines["adds_up"]) == (2, 0, True)
         with server.line() as line:
             numbers = line.request("GET", "/metrics").text
-            assert 'postroom_chat_lines_total{outcome="started"} 2.0' in numbers
+            assert 'postroom_chat_messages_total{outcome="started"} 2.0' in numbers
             assert 'postroom_mailbox_dispatch_depth{status="acked"} 2.0' in numbers
             assert line.request("GET", "/readyz").json()["checks"]["channels"] == {
                 "state": "ok",

@@ -33,7 +33,7 @@ run_stores = run_backends.run_stores
 QUICK = CommandLimits(grace=timedelta(milliseconds=100))
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["sqlite"])
 def run_place(request: pytest.FixtureRequest, tmp_path: Path) -> run_backends.Place:
     return run_backends.Place(request.param, tmp_path)
 

@@ -7,6 +7,8 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 
 SLEEPS = {
+    "dispatch/test_dispatch_signals.py:wait": "the sleep of a manual clock, which the test moves",
+    "waking/test_waking.py:noted": "the sleep of a manual clock, which the test moves",
     "e2e/chaos_process.py:run": "an executor in a process of its own that works for some milliseconds",
     "e2e/chaos_process.py:a_moment": "a process of its own asks a database again that was killed; nobody wakes it",
     "e2e/gateway_process.py:run": "an agent in a process of its own that works for some milliseconds",

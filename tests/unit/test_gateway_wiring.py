@@ -237,7 +237,9 @@ async def test_an_answer_that_was_given_up_is_delivered_when_it_is_revived(desk:
     async with asyncio.timeout(5):
         while not (found := (await desk.operator.dead())["undelivered"]):
             await asyncio.sleep(0)
-    assert (await desk.room.statuses())[InboundStatus.FAILED] == 1
+        while InboundStatus.FAILED not in (statuses := await desk.room.statuses()):
+            await asyncio.sleep(0)
+    assert statuses[InboundStatus.FAILED] == 1
     await desk.operator.revive(found[0]["outbox_id"])
     await settled(lambda: desk.channel.said, desk.room.hurry(desk.gateway))
     assert desk.channel.texts() == ["re: lights?"]
