@@ -84,7 +84,7 @@ MISTAKES: dict[str, Callable[[], object]] = {
     "sleep": lambda: time.sleep(0),
     "acquire": lambda: LOCK.acquire() and LOCK.release(),
     "sqlite3": lambda: sqlite3.connect(":memory:").close(),
-    "start_new_thread": lambda: threading.Thread(target=int).start(),
+    "start_.*thread": lambda: threading.Thread(target=int).start(),
     "connect": connecting,
 }
 

@@ -274,6 +274,7 @@ _CALLS: Final = frozenset(
         ("io", "open"),
         (select.__name__, "select"),
         ("_thread", "start_new_thread"),
+        ("_thread", "start_joinable_thread"),  # since Python 3.13
     }
 )
 
