@@ -314,7 +314,9 @@ async def as_one_group(store: SqliteStore, *steps: Coroutine[Any, Any, object]) 
         tasks.create_task(store.store.engine.writer.submit(gate))
         await entered.wait()
         handed_in = [tasks.create_task(outcome(step)) for step in steps]
-        await asyncio.sleep(0)
+        queue = store.store.engine.writer._pending._queue
+        while queue.qsize() < len(steps):  # some look at their thread before they are handed in
+            await asyncio.sleep(0)
         opened.set()
     assert store.grouping[0] - before[0] <= 2
     return [task.result() for task in handed_in]

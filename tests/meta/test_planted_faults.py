@@ -212,6 +212,10 @@ def planted(copy: Path, file: str, text: str) -> Iterator[None]:
         )  # with its old instant: what was compiled of it is good
 
 
+RACES = 4
+"""How often a fault that was not noticed is looked for again: some are noticed in a race alone."""
+
+
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_caught(name: str, copy: Path) -> None:
@@ -221,6 +225,10 @@ def test_a_planted_fault_is_caught(name: str, copy: Path) -> None:
     assert text.count(fault.text) == 1, "the source has changed: plant the fault anew"
     with planted(copy, file, text.replace(fault.text, fault.fault)):
         done = run_tests(fault.test, copy)
+        for _ in range(RACES):  # a fault that only a race shows may pass by once
+            if done.returncode:
+                break
+            done = run_tests(fault.test, copy)
     assert done.returncode == 1, f"nobody noticed: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     assert " failed" in done.stdout
 
