@@ -171,6 +171,8 @@ def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
             raise file_error(error, path) from error
         connection = connect(path)
         try:
+            if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+                _begin(connection, now)
             migrate(connection, path, now=now)
             # A file that cannot be written is refused now, not at the first message. It takes a statement
             # that writes: on such a file SQLite lets BEGIN IMMEDIATE pass and begins to read.
@@ -181,6 +183,17 @@ def _open_newest(path: Path, *, now: int) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+def _begin(connection: sqlite3.Connection, now: int) -> None:
+    """Give a new file the newest schema in one commit: a commit for each step is a wait for the disk each."""
+    empty = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        empty.deserialize(_empty_database())
+        empty.execute("UPDATE schema_migrations SET applied_at = ?", (now,))
+        empty.backup(connection)
+    finally:
+        empty.close()
 
 
 @cache
