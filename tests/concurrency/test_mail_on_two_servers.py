@@ -6,27 +6,23 @@ from typing import Any
 
 import pytest
 
-from conformance.postgres_backend import an_empty_schema, postgres_schema
-from conformance.run_backends import postgres_dsn
 from postroom.contracts.errors import PostroomError
 from postroom.mail.service import Mail
-from postroom.stores.mail import StoredMail
 from postroom.stores.postgres.store import PostgresStore
 from postroom.testing import ManualClock
-
-__all__ = ["postgres_dsn", "postgres_schema"]
+from store_kinds import SCHEMA, empty
 
 ROUNDS = 20
 HOMES = ("/one", "/two")
 
 
 @pytest.fixture
-def servers(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tuple[Mail, Mail]]:
-    with an_empty_schema(request, clock) as first:
-        dsn, schema = request.getfixturevalue("postgres_dsn"), request.getfixturevalue("postgres_schema")
-        second = PostgresStore.open(dsn, schema=schema, clock=clock)
-        yield Mail(StoredMail(first), clock), Mail(second, clock)
-        second.close()
+def servers(postgres_dsn: str, clock: ManualClock) -> Iterator[tuple[Mail, Mail]]:
+    first, second = (PostgresStore.open(postgres_dsn, schema=SCHEMA, clock=clock) for _ in range(2))
+    empty(postgres_dsn)
+    yield Mail(first, clock), Mail(second, clock)
+    first.close()
+    second.close()
 
 
 async def furnished(mail: Mail) -> None:

@@ -17,8 +17,6 @@ import psycopg
 import pytest
 import structlog
 
-from conformance.postgres_backend import an_empty_schema, postgres_schema
-from conformance.run_backends import postgres_dsn
 from postroom.contracts.chat import (
     ChatSession,
     ChatStores,
@@ -57,9 +55,7 @@ from postroom.testing.conformance.chat_given import (
     session,
 )
 from postroom.testing.conformance.chat_stores import PROMISES
-from store_kinds import checked
-
-__all__ = ["postgres_dsn", "postgres_schema"]
+from store_kinds import SCHEMA, checked, opened
 
 DONE = InboundStatus.DONE
 on_postgres = pytest.mark.parametrize("place", ["postgres"], indirect=True)
@@ -93,10 +89,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) ->
         yield Opened(store.chat, partial(on_the_writer, store), checked(store.store))
         store.close()
     else:
-        with an_empty_schema(request, clock) as shared:
-            dsn, schema = request.getfixturevalue("postgres_dsn"), request.getfixturevalue("postgres_schema")
-            spoil = partial(asyncio.to_thread, on_the_server, dsn, schema)
-            yield Opened(StoredChats(shared, is_shared=True), spoil, shared, dsn, schema)
+        dsn = request.getfixturevalue("postgres_dsn")
+        with opened("postgres", tmp_path, lambda: dsn, clock) as shared:
+            spoil = partial(asyncio.to_thread, on_the_server, dsn, SCHEMA)
+            yield Opened(StoredChats(shared, is_shared=True), spoil, shared, dsn, SCHEMA)
 
 
 async def on_the_writer(store: SqliteStore, change: str, *values: object) -> list[Any]:

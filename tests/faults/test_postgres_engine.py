@@ -14,9 +14,7 @@ from zlib import crc32
 import pytest
 import pytest_asyncio
 
-from conformance.run_backends import postgres_dsn
 from faults.cutting_proxy import CuttingProxy, a_proxy
-from postgres_schemas import a_schema, postgres_is_there
 from postgres_server import PostgresServer, is_given
 from postroom.contracts.errors import (
     CommitUnknown,
@@ -39,8 +37,7 @@ from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
 
-__all__ = ["a_schema", "postgres_dsn", "postgres_is_there"]
-pytestmark = pytest.mark.usefixtures("postgres_is_there")
+pytestmark = pytest.mark.usefixtures("postgres_dsn")
 
 PATIENCE = 20
 NOTES = "CREATE TABLE notes (name text PRIMARY KEY, words text NOT NULL CHECK (words <> 'bad'))"

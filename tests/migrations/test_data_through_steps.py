@@ -15,9 +15,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from conformance.run_backends import postgres_dsn
 from migrations.copying import copy_to_postgres, rows_on_postgres
-from postgres_schemas import a_schema, postgres_is_there
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.messages import Message
@@ -31,8 +29,6 @@ from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite import migrate as on_sqlite
 from postroom.stores.sqlite.connection import connect
 from postroom.stores.stores import Stores
-
-__all__ = ["a_schema", "postgres_dsn", "postgres_is_there"]
 
 Row = dict[str, Any]
 CLAIMED = {"claim_token": "k", "claimed_by": "me", "claimed_at": 5, "lease_until": 9, "attempt_count": 1}
@@ -281,7 +277,6 @@ def filled_sqlite(tmp_path: Path) -> Filled:
 @pytest.fixture
 def filled_postgres(request: pytest.FixtureRequest) -> Filled:
     def filled() -> tuple[Stores, dict[str, list[Row]]]:
-        request.getfixturevalue("postgres_is_there")
         dsn, schema = request.getfixturevalue("postgres_dsn"), request.getfixturevalue("a_schema")
         address = Address(dsn=dsn, schema=schema)
         steps = [step for step in on_postgres.shipped_migrations() if step.version < 3]
@@ -344,7 +339,7 @@ async def _is_read(stores: Stores) -> None:
 
 
 def test_a_copy_on_postgresql_holds_every_row(
-    tmp_path: Path, filled_sqlite: Filled, postgres_is_there: None, postgres_dsn: str, a_schema: str
+    tmp_path: Path, filled_sqlite: Filled, postgres_dsn: str, a_schema: str
 ) -> None:
     stores, _ = filled_sqlite()
     stores.close()
