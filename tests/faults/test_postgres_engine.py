@@ -30,9 +30,10 @@ from postroom.contracts.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from postroom.stores.migrations import Migration, shipped_migrations
 from postroom.stores.postgres.connection import SESSION, Address, Connection, quoted
 from postroom.stores.postgres.engine import PostgresEngine
-from postroom.stores.postgres.schema import Migration, migrate, shipped_migrations
+from postroom.stores.postgres.schema import migrate
 from postroom.stores.postgres.sql_transaction import PostgresTransaction, lock_number
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sql_transaction import SqlTransaction
@@ -616,7 +617,7 @@ async def test_stores_that_are_opened_at_once_make_the_schema_once(postgres_dsn:
             tasks.create_task(asyncio.to_thread(opening))
     with connected(postgres_dsn, a_schema) as connection:
         found = asked(connection, "SELECT version FROM schema_migrations ORDER BY version")
-    assert found == [step.version for step in await asyncio.to_thread(shipped_migrations)]
+    assert found == [step.version for step in await asyncio.to_thread(shipped_migrations, "postgres")]
 
 
 def test_a_name_is_quoted_whatever_it_holds() -> None:
