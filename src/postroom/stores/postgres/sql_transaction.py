@@ -34,7 +34,7 @@ class PostgresTransaction(SqlTransaction):
         self.connection = connection
         self.failure: Exception | None = None
         self._statements = statements("postgres")
-        self._lock = _LOCK if may_wait else _TRY_LOCK
+        self._may_wait = may_wait
         self._locks: list[Answer] = []
 
     @property
@@ -78,7 +78,7 @@ class PostgresTransaction(SqlTransaction):
     def lock(self, *names: str) -> None:
         with self._noted():
             for key in sorted(lock_number(name) for name in names):
-                self._locks.append(self.connection.send(self._lock, (key,)))
+                self._locks.append(self.connection.send(_LOCK if self._may_wait else _TRY_LOCK, (key,)))
 
     @override
     def wait_for_locks(self) -> None:
@@ -109,6 +109,8 @@ class PostgresTransaction(SqlTransaction):
     def _send(self, statement: str, values: Values) -> Answer:
         found = self._statements[statement]
         bound = [encoded(values[name]) for name in found.parameters]
+        if self._locks and not self._may_wait and not found.text.startswith("SELECT"):
+            self.wait()  # what writes without the lock may wait for whoever has it
         with self._noted():
             return self.connection.send_named(found, bound)
 
