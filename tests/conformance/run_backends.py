@@ -13,7 +13,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.run_stores import RunStores
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.stores import Stores
+from postroom.stores.store import Stores
 from postroom.testing import ManualClock
 from store_kinds import KINDS, SCHEMA, checked, empty, refuse_missing
 

@@ -32,9 +32,10 @@ from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.transactions import Store, Transaction
 from postroom.stores.chats import StoredChats
 from postroom.stores.memory import MemoryRunStores
+from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
+from postroom.stores.sqlite.migrate import split_statements
 from postroom.stores.statements import statements
 from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
@@ -297,7 +298,7 @@ RECORDS = {
 @pytest.fixture(scope="module")
 def empty() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        for step in shipped_migrations():
+        for step in shipped_migrations("sqlite"):
             for statement in split_statements(step.sql):
                 connection.execute(statement)
         yield connection

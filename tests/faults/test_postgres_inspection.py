@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from postgres_server import PostgresServer, is_given
-from postroom.stores.postgres.schema import shipped_migrations
+from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 
@@ -45,7 +45,9 @@ def test_the_outline_tells_the_schema_the_numbers_of_rows_and_what_waits(
     with a_store(postgres_dsn, a_schema) as store:
         on(postgres_dsn, a_schema, DISPATCH)
         told = asyncio.run(store.outline())
-    assert [number for number, _, _ in told.steps] == [step.version for step in shipped_migrations()]
+    assert [number for number, _, _ in told.steps] == [
+        step.version for step in shipped_migrations("postgres")
+    ]
     assert told.rows["run_dispatches"] == 1
     assert told.states == {"Queued": 1}
     assert told.queue == [

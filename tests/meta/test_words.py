@@ -117,7 +117,7 @@ NOT_YET: dict[str, set[str]] = {
     "postroom/stores/mail": {"handling", "handlings", "sitting"},
     "postroom/stores/postgres": {"bell", "house"},
     "postroom/stores/sql": {"sitting", "sittings"},
-    "postroom/stores/sqlite": {"house", "journal", "letters"},
+    "postroom/stores/sqlite": {"house", "journal"},
     "postroom/testing/conformance": {"handling", "handlings", "sitting", "taking"},
     "postroom/web": {"desk", "desks", "handling", "handlings", "house"},
 }

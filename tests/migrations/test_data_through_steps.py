@@ -22,13 +22,14 @@ from postroom.contracts.messages import Message
 from postroom.contracts.runs import RunRecord, TerminationReason
 from postroom.contracts.transactions import Transaction
 from postroom.stores.codec import encode
+from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres import PostgresStore
 from postroom.stores.postgres import schema as on_postgres
 from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite import migrate as on_sqlite
 from postroom.stores.sqlite.connection import connect
-from postroom.stores.stores import Stores
+from postroom.stores.store import Stores
 
 Row = dict[str, Any]
 CLAIMED = {"claim_token": "k", "claimed_by": "me", "claimed_at": 5, "lease_until": 9, "attempt_count": 1}
@@ -253,7 +254,7 @@ Filled = Callable[[], tuple[Stores, dict[str, list[Row]]]]
 @pytest.fixture
 def filled_sqlite(tmp_path: Path) -> Filled:
     def filled() -> tuple[Stores, dict[str, list[Row]]]:
-        path, steps = tmp_path / "postroom.db", on_sqlite.shipped_migrations()
+        path, steps = tmp_path / "postroom.db", shipped_migrations("sqlite")
         with closing(connect(path)) as connection:
             on_sqlite.migrate(connection, path, now=1, steps=[step for step in steps if step.version < 10])
             for table, rows in AFTERWARDS.items():
@@ -279,7 +280,7 @@ def filled_postgres(request: pytest.FixtureRequest) -> Filled:
     def filled() -> tuple[Stores, dict[str, list[Row]]]:
         dsn, schema = request.getfixturevalue("postgres_dsn"), request.getfixturevalue("a_schema")
         address = Address(dsn=dsn, schema=schema)
-        steps = [step for step in on_postgres.shipped_migrations() if step.version < 3]
+        steps = [step for step in shipped_migrations("postgres") if step.version < 3]
         with closing(Connection(address)) as connection:
             on_postgres.migrate(connection, address, steps=steps)
         with psycopg.connect(dsn, autocommit=True) as session:
@@ -358,7 +359,7 @@ def test_a_copy_on_postgresql_holds_every_row(
 
 
 def test_an_id_of_the_outbox_is_never_given_twice(tmp_path: Path) -> None:
-    path, steps = tmp_path / "postroom.db", on_sqlite.shipped_migrations()
+    path, steps = tmp_path / "postroom.db", shipped_migrations("sqlite")
     add = "INSERT INTO outbox (topic, key, project_id, created_at) VALUES ('archive', 'k', 1, 1) RETURNING id"
     with closing(connect(path)) as connection:
         on_sqlite.migrate(connection, path, now=1, steps=[step for step in steps if step.version < 12])

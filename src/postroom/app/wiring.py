@@ -28,7 +28,7 @@ from postroom.mcp_server.calls import Calls
 from postroom.mcp_server.subscriptions import Subscriptions
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.stores import Stores
+from postroom.stores.store import Stores
 
 if TYPE_CHECKING:
     from postroom.app.gateway_config import GatewayFile

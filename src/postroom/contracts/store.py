@@ -379,10 +379,11 @@ class MailStore(Protocol):
         """
         ...
 
-    async def write(self, change: Callable[[MailWrites], T]) -> T:
+    async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
         """Run `change` as one transaction; when this returns, it survives a power cut.
 
-        An exception from `change` undoes it and is raised here. Changes are run one after another.
+        An exception from `change` undoes it and is raised here. `key` names the project that it is about, in
+        any spelling: changes of one key are run one after another, others may run beside them.
         A cancelled caller does not learn the outcome: the change may have happened.
 
         Raises:

@@ -34,7 +34,7 @@ from postroom.mail.desk import Caller, Desk, LoadedAttachment, Rules, token_hash
 from postroom.mail.git_identity import read_git_identity
 from postroom.mail.granting import refuse_beyond, within
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
-from postroom.mail.locking import projects_of
+from postroom.mail.locking import home_of, lock_projects_of
 from postroom.mail.notifying import ChangeNotifier
 from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.projects import checked_path, find_project, spelling
@@ -250,7 +250,7 @@ class Mail:
         purges = (self._changes + 1) % PURGE_EVERY == 0
 
         def change(tx: MailWrites) -> Any:
-            tx.lock_projects(projects_of(tx, command))
+            lock_projects_of(tx, command)
             if place is None:
                 return self._run(operation, tx, command, caller, loaded)
             if (before := self._answer_before(tx, place, command, caller)) is not None:
@@ -265,7 +265,7 @@ class Mail:
             )
             return answer
 
-        answer = await self.store.write(change)
+        answer = await self.store.write(change, key=home_of(command))
         self._changes += place is not None
         return answer
 
