@@ -11,7 +11,7 @@ import pytest
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailStore, MailWrites
-from postroom.mail.desk import Caller, Rules
+from postroom.mail.context import Caller, Rules
 from postroom.mail.service import Mail
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock

@@ -13,7 +13,7 @@ from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.rest.routes import rest_paths, rest_routes
 from postroom.http_api.routes import application
 from postroom.http_api.sessions import Sessions
-from postroom.mail.desk import Rules, token_hash
+from postroom.mail.context import Rules, token_hash
 from postroom.mail.event_following import EventFollowing
 from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS

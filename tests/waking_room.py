@@ -13,7 +13,7 @@ from postroom.contracts.tracing import OFF, Tracing
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.routing import ExecutorsByThread
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import MessageEffects
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
@@ -57,7 +57,7 @@ class Room:
     def __post_init__(self) -> None:
         self.mail = Mail(self.store, self.clock, self.rules)
         self.mail.tracing = self.tracing
-        self.effects = MessageEffects(self.mail.own_desk, self.mail.tell_of_change)
+        self.effects = MessageEffects(self.mail.own_context, self.mail.tell_of_change)
         self.mailbox, self.waker = self.opened("server")
 
     def opened(self, consumer: str) -> tuple[Mailbox, Waker]:

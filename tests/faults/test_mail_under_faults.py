@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mail_room import CHANGES, Room, a_room, everything, furnish, room_in_memory, room_over_each_store
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.store import MailStore
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import LosingStore, ManualClock, RefusingStore, writes, writes_that
 

@@ -19,7 +19,7 @@ from postroom.contracts.errors import (
     WrongToken,
 )
 from postroom.mail.agents import rotated_elsewhere
-from postroom.mail.desk import Caller, Rules, token_hash
+from postroom.mail.context import Caller, Rules, token_hash
 from postroom.mail.operations import ALL_OPERATIONS
 
 room = room_over_each_store

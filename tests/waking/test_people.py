@@ -14,7 +14,7 @@ from postroom.contracts.errors import (
     UnknownThread,
 )
 from postroom.contracts.people import ChatAddress
-from postroom.mail.desk import Caller, Rules
+from postroom.mail.context import Caller, Rules
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from waking_room import PROJECT, number

@@ -29,7 +29,7 @@ from postroom.contracts.errors import InvalidPath, StoreError
 from postroom.http_api.lag import LagMeter
 from postroom.http_api.operations import Check, Readiness
 from postroom.http_api.readiness import archive_check, backups_check, loop_check, store_check
-from postroom.mail.desk import token_hash
+from postroom.mail.context import token_hash
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import find_project
 from postroom.version import __version__

@@ -21,7 +21,7 @@ from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runners import AnyRunner, Runner
 from postroom.contracts.store import MailReads
 from postroom.dispatch.routing import JoinedEffects
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import MessageEffects, perform_left_over
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
@@ -54,7 +54,7 @@ class AgentSupervisor:
         self._clock = clock
         self._runs = runs
         self.executors = ExecutorRegistry(settings, mail, calls, runs.stores.dispatches, clock)
-        effects = MessageEffects(mail.own_desk, mail.tell_of_change)
+        effects = MessageEffects(mail.own_context, mail.tell_of_change)
         turns = MailRunExecutor(
             self.executors.chosen, mail.store, clock, ring=mail.bell.ring, tracing=mail.tracing
         )
@@ -101,7 +101,7 @@ class AgentSupervisor:
         await self._declare()
         if ended := await self.executors.end_orphans():
             _LOG.warning("agents.orphans_ended", processes=ended)
-        await perform_left_over(self._runs.stores.outbox, self._mail.store, self._mail.own_desk)
+        await perform_left_over(self._runs.stores.outbox, self._mail.store, self._mail.own_context)
         await self._runs.start()
         self._tasks.start(self._waker.serve(), name="waker")
         self._tasks.start(self._pauses.serve(), name="pauses")

@@ -6,7 +6,7 @@ from postroom.app.people_service import PeopleService
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.mail import Message
 from postroom.contracts.store import MailReads
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.people import find_person, is_persons
 from postroom.mail.projects import HUMAN, PEOPLE_SLUG
 from postroom.mail.sending import THREAD, reply_subject
@@ -92,7 +92,7 @@ def _asked(tx: MailReads, slug: str, draft: Draft, limits: Limits) -> tuple[str,
         UnknownAgent: nobody is named as the message says.
         UnknownMessage: the message that it answers is not there.
     """
-    _, person = find_person(tx, f"{HUMAN}{draft.name}")
+    _, person = find_person(tx, tx, f"{HUMAN}{draft.name}")
     asked: dict[str, Any] = {"sender_name": person.name}
     if draft.answers is None:
         return "send_message", asked | {

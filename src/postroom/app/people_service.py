@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG
 from postroom.mail.service import Mail
 

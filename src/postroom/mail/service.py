@@ -30,9 +30,9 @@ from postroom.mail.commands import (
     StartSession,
     read_command,
 )
-from postroom.mail.desk import Caller, Desk, LoadedAttachment, Rules, token_hash
+from postroom.mail.context import Caller, LoadedAttachment, OperationContext, Rules, WriteContext, token_hash
 from postroom.mail.git_identity import read_git_identity
-from postroom.mail.granting import refuse_beyond, within
+from postroom.mail.granting import projects_for
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
 from postroom.mail.locking import projects_of
 from postroom.mail.notifying import ChangeNotifier
@@ -93,7 +93,7 @@ class Mail:
         Raises:
             InsufficientScope, NotPermitted: the caller's named token is not one for this.
         """
-        refuse_beyond(caller.grant, operation)
+        operation.check(caller.grant)
         if isinstance(command, RotateAgentToken):
             return await self._rotate(command, caller)
         if operation.settled:
@@ -132,7 +132,7 @@ class Mail:
             )
 
         def look(tx: MailReads) -> tuple[str, str, bool]:
-            project, agent = acting(self.desk(tx, caller), command.project_key, command.agent_name)
+            project, agent = acting(self.context(tx, caller), command.project_key, command.agent_name)
             return project.slug, agent.name, agent.token_hash is not None
 
         async with self._rotating:  # the file and the database must end with the same one of two tokens
@@ -161,9 +161,9 @@ class Mail:
         hashed = token_hash(token)
         return await self.store.read(lambda tx: tx.agent_by_token(hashed) is not None)
 
-    def own_desk(self, tx: MailWrites) -> Desk[MailWrites]:
-        """Return the house's own place of work over an open transaction, for what it does by itself."""
-        return self.desk(tx, Caller())
+    def own_context(self, tx: MailWrites) -> WriteContext:
+        """Return what postroom's own operations work with, for what it does by itself."""
+        return self.context(tx, Caller())
 
     async def set_runner(
         self, project_key: str, agent_name: str, runner: str | None, *, declared_by: RunnerSource = "operator"
@@ -215,10 +215,13 @@ class Mail:
         self.bell.ring()
         return had_one
 
-    def desk(self, tx: Any, caller: Caller, loaded: Sequence[LoadedAttachment] = ()) -> Desk[Any]:
-        """Return the place of work for a caller over an open transaction."""
-        return Desk(
-            tx=within(tx, caller.grant),
+    def context(
+        self, tx: Any, caller: Caller, loaded: Sequence[LoadedAttachment] = ()
+    ) -> OperationContext[Any, Any]:
+        """Return what the operations of a caller work with."""
+        return OperationContext(
+            tx=tx,
+            projects=projects_for(tx, caller.grant),
             now=self.clock.now(),
             rules=self.rules,
             caller=caller,
@@ -234,9 +237,9 @@ class Mail:
         caller: Caller,
         loaded: Sequence[LoadedAttachment] = (),
     ) -> Any:
-        desk = self.desk(tx, caller, loaded)
-        refuse_unknown_token(desk)
-        return operation.run(desk, command)
+        context = self.context(tx, caller, loaded)
+        refuse_unknown_token(context)
+        return operation.run(context, command)
 
     async def _changed(self, operation: Operation, command: Command, caller: Caller) -> Any:
         """Make a change; under a key it is made once, and each call gets the answer to the first."""
@@ -280,18 +283,18 @@ class Mail:
         return msgspec.json.decode(stored.answer)
 
     def _refuse_others(self, tx: MailReads, command: Command, caller: Caller) -> None:
-        desk = self.desk(tx, caller)
-        refuse_unknown_token(desk)
+        context = self.context(tx, caller)
+        refuse_unknown_token(context)
         project, actor = _named(command)
         if _is_bound(caller):
-            find_project(desk.tx, project)
+            find_project(context.projects, project)
         if isinstance(command, RegisterAgent | CreateAgentIdentity | StartSession):
             if caller.operator:
                 return
             if not actor:
-                refuse_making(desk)
+                refuse_making(context)
         if actor:
-            acting(desk, project, actor)
+            acting(context, project, actor)
 
     async def _prepared(self, command: Command, caller: Caller) -> Sequence[LoadedAttachment]:
         """Do the slow look-ups that must not happen inside a transaction."""
@@ -310,7 +313,7 @@ class Mail:
         """Return the project's folder, to a caller who may act there: files are read for nobody else."""
 
         def look(tx: MailReads) -> str:
-            project, _ = acting(self.desk(tx, caller), command.project_key, command.sender_name)
+            project, _ = acting(self.context(tx, caller), command.project_key, command.sender_name)
             return project.human_key
 
         return await self.store.read(look)

@@ -1,4 +1,4 @@
-"""What an operation works with: the open transaction, the moment, the rules and who is asking."""
+"""What an operation works with: the open transaction, the instant, the rules and the caller."""
 
 import hashlib
 import random
@@ -8,10 +8,11 @@ from datetime import timedelta
 from typing import Generic, Literal, TypeVar
 
 from postroom.contracts.mail import Attachment
-from postroom.contracts.store import MailReads, MailWrites
+from postroom.contracts.store import ProjectReads, ProjectWrites, RecordReads, RecordWrites
 from postroom.contracts.tokens import Grant
 
-Tx = TypeVar("Tx", bound=MailReads)
+Records = TypeVar("Records", bound=RecordReads, covariant=True)
+Projects = TypeVar("Projects", bound=ProjectReads, covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +67,12 @@ class LoadedAttachment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk(Generic[Tx]):
-    """One operation's place of work; valid only while its transaction is open."""
+class OperationContext(Generic[Records, Projects]):
+    """What one operation works with; valid only while its transaction is open."""
 
-    tx: Tx
+    tx: Records
+    projects: Projects
+    """The projects that its caller may name: all, or the one that a token is bound to."""
     now: int
     rules: Rules
     caller: Caller
@@ -77,8 +80,8 @@ class Desk(Generic[Tx]):
     loaded: Sequence[LoadedAttachment] = ()
 
 
-Reading = Desk[MailReads]
-Writing = Desk[MailWrites]
+ReadContext = OperationContext[RecordReads, ProjectReads]
+WriteContext = OperationContext[RecordWrites, ProjectWrites]
 
 
 def token_hash(token: str) -> str:
