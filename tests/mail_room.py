@@ -72,9 +72,9 @@ class Room:
         return found
 
 
-def a_room(store: MailStore, clock: ManualClock, rules: Rules | None = None) -> Room:
+def a_room(store: MailStore, clock: ManualClock, rules: Rules | None = None, **more: Any) -> Room:
     """Return a mail room over a store."""
-    return Room(Mail(store, clock, rules), clock)
+    return Room(Mail(store, clock, rules, **more), clock)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

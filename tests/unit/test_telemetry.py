@@ -37,8 +37,7 @@ def watched() -> Watched:
 
 @pytest.fixture
 async def edge(watched: Watched) -> AsyncIterator[Edge]:
-    made = Edge()
-    made.mail.tracing = watched.tracing
+    made = Edge(tracing=watched.tracing)
     await made.furnish()
     yield made
     made.close()

@@ -14,7 +14,7 @@ from postroom.mail.service import Mail
 from postroom.mcp_server.calls import Calls
 from postroom.web.services import Draft, Limits, Posted
 
-_HOUSE: Final = Caller(house=True, operator=True)
+_POSTROOM: Final = Caller(postroom=True, operator=True)
 
 
 class MessageService:
@@ -61,7 +61,7 @@ class MessageService:
             "ack_required": draft.ack_required,
             "idempotency_key": f"page/{draft.key}",
         }
-        sent = await self._calls.perform(operation, asked, caller=_HOUSE)
+        sent = await self._calls.perform(operation, asked, caller=_POSTROOM)
         if operation == "reply_message":
             await self._acknowledge(asked["sender_name"], asked["message_id"])
         came = [delivery["project"] for delivery in sent["deliveries"]]
@@ -76,7 +76,7 @@ class MessageService:
         """
         operation = "acknowledge_message" if acknowledge else "mark_message_read"
         marked = {"project_key": PEOPLE_SLUG, "agent_name": name, "message_id": message}
-        await self._calls.perform(operation, marked, caller=_HOUSE)
+        await self._calls.perform(operation, marked, caller=_POSTROOM)
 
     async def _acknowledge(self, person: str, message: int) -> None:
         """Note that a person has seen what they answered; their own message has no such mark."""

@@ -47,7 +47,7 @@ class Caller:
     agent_token: str | None = None
     operator: bool = False
     """A person at this machine's command line, proved by the server's own token."""
-    house: bool = False
+    postroom: bool = False
     """postroom itself, which acts for the people whom it knows. No edge says this of a request."""
     agent_id: int | None = None
     """The agent whose run the server itself executes, and nobody else, whatever a call says."""

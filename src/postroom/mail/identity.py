@@ -74,7 +74,7 @@ def check_token(context: ReadContext, agent: Agent) -> None:
         return
     token = context.caller.agent_token
     if token is None:
-        if context.rules.verified and not context.caller.house:
+        if context.rules.verified and not context.caller.postroom:
             raise TokenRequired(f"this server asks for the token of {agent.name}", value=agent.name)
         return
     owner = context.tx.agent_by_token(token_hash(token))

@@ -21,7 +21,7 @@ _MOST: Final = 10_000
 
 def refuse_to_speak_for(context: ReadContext, project: Project) -> None:
     """Raise `NotPermitted` when somebody other than postroom itself would act for a person, or make one."""
-    if project.human_key == PEOPLE_KEY and not context.caller.house:
+    if project.human_key == PEOPLE_KEY and not context.caller.postroom:
         raise NotPermitted(
             "no agent acts for a person, and none makes one",
             value=project.slug,

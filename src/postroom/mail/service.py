@@ -57,21 +57,32 @@ class _Place:
 class Mail:
     """Agent mail over a store: every change is durable when its call returns, and repeats under its key."""
 
-    def __init__(
-        self, store: MailStore, clock: Clock, rules: Rules | None = None, dice: random.Random | None = None
+    def __init__(  # noqa: PLR0913 - every port by name
+        self,
+        store: MailStore,
+        clock: Clock,
+        rules: Rules | None = None,
+        *,
+        dice: random.Random | None = None,
+        keep_token: Callable[[str, str], tuple[str, str]] | None = None,
+        on_change: Callable[[], None] | None = None,
+        tracing: Tracing = OFF,
     ) -> None:
+        """Keep what it works with.
+
+        `keep_token` makes a token for the agent of a project, keeps it in a private file, and returns token
+        and path. `on_change` is called after each change, as a hint to whoever performs its effects.
+        `tracing` watches calls and runs, for who wants to see them from outside.
+        """
         self.store = store
         self.clock = clock
         self.rules = rules or Rules()
         self._dice = dice or random.SystemRandom()
-        self.on_change: Callable[[], None] | None = None
-        """Called after each change, as a hint to whoever performs its effects."""
+        self.tracing = tracing
         self.bell = ChangeNotifier()
         """Rings after each change, for those who wait for messages."""
-        self.keep_token: Callable[[str, str], tuple[str, str]] | None = None
-        """Makes a token for the agent of a project, keeps it in a private file, returns token and path."""
-        self.tracing: Tracing = OFF
-        """Watches calls and runs, for who wants to see them from outside."""
+        self._on_change = on_change
+        self._keep_token = keep_token
         self._changes = 0
         self._rotating = asyncio.Lock()
 
@@ -106,8 +117,8 @@ class Mail:
 
     def tell_of_change(self) -> None:
         """Let those who perform effects, and those who wait for messages, look again."""
-        if self.on_change is not None:
-            self.on_change()
+        if self._on_change is not None:
+            self._on_change()
         self.bell.ring()
 
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:
@@ -126,7 +137,7 @@ class Mail:
 
     async def _rotate(self, command: RotateAgentToken, caller: Caller) -> RotatedToken:
         """Give the agent a new token in a file of the server; a model that asks never sees it."""
-        if self.keep_token is None:
+        if self._keep_token is None:
             raise NotPermitted(
                 "this server keeps no token files", remedy="run `postroom agents token` on the server"
             )
@@ -139,7 +150,7 @@ class Mail:
             slug, name, has_token = await self.store.read(look)
             if has_token and caller.agent_token is None and not caller.operator:
                 raise TokenRequired(f"{name} has a token; only it or the operator may replace it", value=name)
-            token, path = await asyncio.to_thread(self.keep_token, slug, name)
+            token, path = await asyncio.to_thread(self._keep_token, slug, name)
             await self.issue_token(slug, name, token_hash(token))
         return {"agent": name, "token_file": path}
 

@@ -10,7 +10,7 @@ from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.service import Mail
 from postroom.mail.waking.completion import RunCompletion
 
-_HOUSE = Caller(house=True)
+_HOUSE = Caller(postroom=True)
 
 
 class StoredChatDelivery:
