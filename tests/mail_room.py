@@ -11,7 +11,7 @@ import pytest
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailStore, MailWrites
-from postroom.mail.desk import Caller, Rules
+from postroom.mail.context import Caller, Rules
 from postroom.mail.service import Mail
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
@@ -72,9 +72,9 @@ class Room:
         return found
 
 
-def a_room(store: MailStore, clock: ManualClock, rules: Rules | None = None) -> Room:
+def a_room(store: MailStore, clock: ManualClock, rules: Rules | None = None, **more: Any) -> Room:
     """Return a mail room over a store."""
-    return Room(Mail(store, clock, rules), clock)
+    return Room(Mail(store, clock, rules, **more), clock)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

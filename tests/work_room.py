@@ -26,7 +26,7 @@ from postroom.http_api.question_routes import question_routes
 from postroom.http_api.routes import application
 from postroom.http_api.run_routes import run_routes
 from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.query import parse_query
 from postroom.mail.service import Mail
@@ -86,7 +86,7 @@ class WorkRoom:
         self.mail = Mail(self.store, self.clock, self.rules)
         self.runs = RunService(self.stores, registry=CollectorRegistry(), is_alone=True, timer=self.clock)
         self.agents = Talking(self.mail)
-        effects = MessageEffects(self.mail.own_desk, self.mail.tell_of_change)
+        effects = MessageEffects(self.mail.own_context, self.mail.tell_of_change)
         self.runs.serve(AGENT_THREAD, MailRunExecutor(self.agents, self.store, self.clock), effects)
         boxes = StoredChatDelivery(self.mail, self.clock)
         self.waker = Waker(

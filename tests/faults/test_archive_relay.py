@@ -181,7 +181,7 @@ async def test_one_broken_project_does_not_hold_up_the_others(mail: Mail, tmp_pa
 
 async def test_the_relay_serves_until_it_is_stopped(mail: Mail, tmp_path: Path) -> None:
     relay = relay_of(mail, archive_of(mail, tmp_path))
-    mail.on_change = relay.wake
+    mail = Mail(mail.store, mail.clock, on_change=relay.wake)
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         group.create_task(relay.serve())
         await send(mail, "Served")

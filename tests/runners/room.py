@@ -71,7 +71,9 @@ class RunnerRoom(Room):
             ExecutorsByThread({AGENT_THREAD: self.turns}),
             self.runs,
             consumer_id="server",
-            effects=JoinedEffects(MessageEffects(self.mail.own_desk, self.mail.tell_of_change), self.results),
+            effects=JoinedEffects(
+                MessageEffects(self.mail.own_context, self.mail.tell_of_change), self.results
+            ),
             timer=self.clock,
             random=Random(1),
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=self.most_attempts),

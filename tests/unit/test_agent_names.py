@@ -14,7 +14,7 @@ from postroom.contracts.errors import AgentRetired, InvalidName, NameTaken, Stat
 from postroom.contracts.store import MailWrites
 from postroom.mail import agents, names
 from postroom.mail.commands import CreateAgentIdentity
-from postroom.mail.desk import Caller, Desk, Rules
+from postroom.mail.context import Caller, Desk, Rules
 from postroom.mail.service import Mail
 
 room = room_over_each_store

@@ -19,7 +19,7 @@ from mail_room import Room, a_room, room_over_each_store
 from postroom.contracts.errors import InvalidArgument, InvalidPath, TooLarge, UnknownAgent, WrongToken
 from postroom.mail.attachments import load_attachments, preview_of
 from postroom.mail.commands import AttachmentIn
-from postroom.mail.desk import Caller, LoadedAttachment, Rules
+from postroom.mail.context import Caller, LoadedAttachment, Rules
 
 room = room_over_each_store
 

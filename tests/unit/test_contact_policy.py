@@ -20,7 +20,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.mail import ContactPolicy
 from postroom.mail.contacts import ContactFacts, refusal
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.testing import ManualClock
 
 room = room_over_each_store

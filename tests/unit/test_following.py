@@ -14,7 +14,7 @@ from postroom.contracts.errors import (
     UnknownAgent,
     UnknownProject,
 )
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.mail.following import Following
 from postroom.mail.service import Mail
 from postroom.stores.sqlite import SqliteStore

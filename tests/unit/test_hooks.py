@@ -12,7 +12,7 @@ from mail_room import HARBOR, SHORE, Room, everything, room_in_memory, room_over
 from postroom.contracts.announcing import Nudges
 from postroom.contracts.errors import InvalidArgument, StoreUnavailable
 from postroom.contracts.store import MailWrites
-from postroom.mail.desk import Rules, token_hash
+from postroom.mail.context import Rules, token_hash
 from postroom.mail.hooks import Hooks
 from postroom.mail.service import Mail
 from postroom.stores.sqlite import SqliteStore

@@ -21,7 +21,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.mail import Project
 from postroom.mail import sending
 from postroom.mail.commands import AttachmentIn
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS, Operation
 from postroom.testing import ManualClock
 

@@ -18,7 +18,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.project_log import EVENT_KINDS
 from postroom.contracts.store import MailReads
 from postroom.mail.commands import FollowEvents
-from postroom.mail.desk import Caller, Rules, token_hash
+from postroom.mail.context import Caller, Rules, token_hash
 from postroom.mail.event_following import EventFollowing
 
 room = room_over_each_store

@@ -8,7 +8,7 @@ import pytest
 from mail_room import CHANGES, SHORE, Room, a_room, everything, furnish, room_in_memory, room_over_each_store
 from postroom.contracts.errors import IdempotencyConflict, InvalidPattern, UnknownAgent
 from postroom.mail import service
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
 
 room = room_over_each_store

@@ -9,7 +9,7 @@ import pytest
 from mail_room import Room, room_over_each_store
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument, NotHolder, StateError, UnknownReservation
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 
 room = room_over_each_store
 

@@ -448,8 +448,7 @@ async def test_sending_counts_as_a_sign_of_life(room: Room) -> None:
 async def test_every_change_calls_its_hint_and_no_look_and_no_refusal_does(room: Room) -> None:
     await room.open()
     hints: list[int] = []
-    other = a_room(room.store, room.clock)
-    other.mail.on_change = lambda: hints.append(1)
+    other = a_room(room.store, room.clock, on_change=lambda: hints.append(1))
     await other.send("Ada", "Ben")
     assert len(hints) == 1
     await other.inbox("Ben")

@@ -17,7 +17,7 @@ from postroom.app.tokens import new_agent_token
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.messages import Message
 from postroom.dispatch.mailbox import Mailbox
-from postroom.mail.desk import Caller, Rules, token_hash
+from postroom.mail.context import Caller, Rules, token_hash
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.query import parse_query
 from postroom.stores.sqlite import SqliteStore

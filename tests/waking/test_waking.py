@@ -13,7 +13,7 @@ from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.mail.waking.answers import perform_left_over
 from postroom.mail.waking.completion import MOST_ANSWERS
 from postroom.mail.waking.prompts import agent_thread
@@ -221,7 +221,7 @@ async def test_an_answer_that_an_earlier_version_left_in_the_outbox_is_written_o
     draft = OutboxDraft(lane="mail", target="mail", payload=payload, dedupe_key="answer/run-of-old")
     await room.runs.outbox.enqueue(draft)
     for expected in (1, 0):
-        done = await perform_left_over(room.runs.outbox, room.store, room.mail.own_desk)
+        done = await perform_left_over(room.runs.outbox, room.store, room.mail.own_context)
         assert done == expected
     [(who, told)] = await room.texts("Ada")
     assert (who, "it was cut off" in told) == ("Bo", True)

@@ -13,14 +13,10 @@ from postroom.dispatch.routing import SeveralExecutors
 class ExecutorsByRunner(SeveralExecutors):
     """Asks how the agent of a run is run, and has the executor of that kind run it."""
 
-    def __init__(self, runners: Runners) -> None:
-        """Keep who knows the runners; there is no executor yet."""
+    def __init__(self, runners: Runners, by_kind: Mapping[RunnerKind, RunDispatchExecutor]) -> None:
+        """Keep who knows the runners, and what executes each kind."""
         self._runners = runners
-        self._by_kind: dict[RunnerKind, RunDispatchExecutor] = {}
-
-    def add(self, kind: RunnerKind, executor: RunDispatchExecutor) -> None:
-        """Have runners of a kind executed, before anything is started."""
-        self._by_kind[kind] = executor
+        self._by_kind = by_kind
 
     def check(self, runner: AnyRunner) -> None:
         """Refuse a runner of a kind that nothing here executes.

@@ -1,4 +1,4 @@
-"""The examination of a running house: the store, the archive, Git, and what `examination` looks at."""
+"""The examination of a running application: the store, the archive, Git, and what `examination` looks at."""
 
 import asyncio
 import shutil
@@ -22,32 +22,32 @@ PAGE = 500
 
 
 class Doctor:
-    """Looks at every part of a house; nothing is mended, and no program is started but Git."""
+    """Looks at every part of a server; nothing is mended, and no program is started but Git."""
 
-    def __init__(self, house: Application, chats: "GatewayService | None") -> None:
-        self._house = house
-        self._rest = HealthChecks(house, chats)
+    def __init__(self, application: Application, chats: "GatewayService | None") -> None:
+        self._application = application
+        self._rest = HealthChecks(application, chats)
 
     async def findings(self) -> list[CheckResult]:
         """Return what was found, part by part; one that cannot be looked at is told and ends nothing."""
         found = [
             *await _seen("store writes", self._store_writes),
             *await _seen("store reads", self._store_reads),
-            _release(self._house.store.release),
+            _release(self._application.store.release),
             await asyncio.to_thread(_git_found),
         ]
-        if self._house.settings.archive_enabled:
+        if self._application.settings.archive_enabled:
             found += await _seen("archive", self._archives)
         for part, look in self._rest.looks().items():
             found += await _seen(part, look)
         return found
 
     async def _store_writes(self) -> list[CheckResult]:
-        await self._house.store.probe()
+        await self._application.store.probe()
         return [CheckResult(part="store writes", state="ok", detail="a probe row was written and read back")]
 
     async def _store_reads(self) -> list[CheckResult]:
-        if faults := await self._house.store.check():
+        if faults := await self._application.store.check():
             return [
                 CheckResult(
                     part="store reads",
@@ -60,11 +60,11 @@ class Doctor:
         return [CheckResult(part="store reads", state="ok", detail="every table and index was read")]
 
     async def _archives(self) -> list[CheckResult]:
-        return [await self._archive(project) for project in await self._house.store.read(all_projects)]
+        return [await self._archive(project) for project in await self._application.store.read(all_projects)]
 
     async def _archive(self, project: Project) -> CheckResult:
         """Compare the messages of a project with those of its archive."""
-        house = self._house
+        application = self._application
 
         def found(state: str, detail: str, remedy: str = "") -> CheckResult:
             return CheckResult(
@@ -76,7 +76,7 @@ class Doctor:
             )
 
         try:
-            stored, waiting = await house.store.read(
+            stored, waiting = await application.store.read(
                 lambda tx: (_message_ids(tx, project), {row.key for row in tx.outbox(ARCHIVE, limit=100_000)})
             )
             faults, written = await asyncio.to_thread(self._archived, project.slug)
@@ -97,7 +97,7 @@ class Doctor:
         return found("ok", f"{len(written)} messages, {len(stored - written)} on their way")
 
     def _archived(self, slug: str) -> tuple[list[str], set[int]]:
-        repository = self._house.archive.repository(slug)
+        repository = self._application.archive.repository(slug)
         ids = (layout.message_id_of(path) for path in repository.paths("messages/"))
         return repository.check(), {number for number in ids if number is not None}
 

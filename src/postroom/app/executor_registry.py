@@ -1,4 +1,4 @@
-"""What executes the agents of a house: programs, models and other servers, chosen by each agent's runner."""
+"""What executes the agents of a server: programs, models and other servers, chosen by each agent's runner."""
 
 import asyncio
 from collections.abc import Mapping
@@ -30,10 +30,22 @@ from postroom.mcp_server.calls import Calls
 class ExecutorRegistry:
     """Has agents run as their runners say, and knows their runners."""
 
-    def __init__(
-        self, settings: Settings, mail: Mail, calls: Calls, dispatches: DispatchStore, clock: Clock
+    def __init__(  # noqa: PLR0913 - every port by name
+        self,
+        settings: Settings,
+        mail: Mail,
+        calls: Calls,
+        dispatches: DispatchStore,
+        clock: Clock,
+        *,
+        address: str = "",
+        in_chats: tuple[str, str] | None = None,
     ) -> None:
-        """Make one for each kind of runner; nothing runs yet."""
+        """Make one for each kind of runner; nothing runs yet.
+
+        `address` is where this server listens; `in_chats` is the agent by which chats are answered, slug of
+        its project and name.
+        """
         self._mail = mail
         self._environment = places.environment()
         timer = SystemTimer()
@@ -50,25 +62,26 @@ class ExecutorRegistry:
         self._models = ModelAgents(
             self, calls, mail.store, environment=self._environment, clock=clock, timer=timer
         )
-        self.address = ""
-        """Where this server listens, once it does."""
-        self.in_chats: tuple[str, str] | None = None
-        """The agent that the house's chats are answered by: slug of its project, and name."""
+        self._in_chats = in_chats
         self.results = RemoteExecutor(
             self,
             dispatches,
             secret_of=self._secret_of,
             agent_on=self._agent_on,
-            address=lambda: self.address,
+            address=lambda: address,
             clock=clock,
         )
         """Takes what other servers send of the runs that they execute."""
-        self.chosen = ExecutorsByRunner(self)
+        self.chosen = ExecutorsByRunner(
+            self,
+            {
+                RunnerKind.COMMAND: self._commands,
+                RunnerKind.ACP: self._acp,
+                RunnerKind.MODEL: self._models,
+                RunnerKind.HTTP: self.results,
+            },
+        )
         """Executes each run by what its agent's runner names."""
-        self.chosen.add(RunnerKind.COMMAND, self._commands)
-        self.chosen.add(RunnerKind.ACP, self._acp)
-        self.chosen.add(RunnerKind.MODEL, self._models)
-        self.chosen.add(RunnerKind.HTTP, self.results)
 
     @property
     def executing(self) -> int:
@@ -138,14 +151,14 @@ class ExecutorRegistry:
 
     def _agent_on(self, thread_id: str) -> str | None:
         """Return which agent (`name@project`) runs a thread; None when none does."""
-        whose = agent_of(thread_id) or self.in_chats
+        whose = agent_of(thread_id) or self._in_chats
         return None if whose is None else f"{whose[1]}@{whose[0]}"
 
     async def _secret_of(self, runner: HttpRunner) -> str:
         return await asyncio.to_thread(signing_secret, runner, self._environment)
 
     def _place_of(self, activation: RunActivation) -> Mapping[str, str]:
-        """Return what an agent's program is told of where it stands, in the house and in a trace."""
+        """Return what an agent's program is told of where it stands, in the mail room and in a trace."""
         whose, trace = agent_of(activation.thread_id), self._mail.tracing.traceparent()
         place = {} if whose is None else {"POSTROOM_PROJECT": whose[0], "POSTROOM_AGENT": whose[1]}
         return {**place, **({} if trace is None else {"TRACEPARENT": trace})}

@@ -1,12 +1,12 @@
-"""The gateway of a house: its channels and who answers, made from what `gateway.toml` says.
+"""The gateway of a server: its channels and who answers, made from what `gateway.toml` says.
 
-start: the house's mailbox takes up what was left, then channels are connected
+start: the mailbox takes up what was left, then channels are connected
 stop: nothing new is taken, runs and answers get their time
 """
 
 import asyncio
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -41,8 +41,6 @@ from postroom.http_api.guard import OpenPath
 from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, OpenAICompatibleModel, ResolvedAgent
 
 _LOG = structlog.get_logger(__name__)
-RunsAgents = Callable[[str, str], RunDispatchExecutor]
-"""Gives what runs an agent of the mail room, by project and name."""
 CHANNELS: Final = "/channels"
 """Below this are the routes of channels that have no address of their own at the root."""
 
@@ -58,14 +56,14 @@ class ChatService:
         chat: ChatStores,
         clock: Clock,
         registry: CollectorRegistry,
-        agents: RunsAgents | None = None,
+        agent: RunDispatchExecutor | None = None,
         mail: ChatDelivery | None = None,
         locks_dir: Path | None = None,
         timer: Timer | None = None,
     ) -> None:
         """Make everything; nothing runs yet.
 
-        `agents` gives what runs an agent of the mail room, where one of them answers. `mail` is told what
+        `agent` runs the agent of the mail room that answers, where one of them does. `mail` is told what
         became of its messages in chats.
         `locks_dir` is where servers of this machine's user see which bot tokens are taken.
 
@@ -86,8 +84,8 @@ class ChatService:
         sessions = Sessions(chat.sessions, config, clock)
         presenter = StreamingPresenter(config.streaming, sessions, self.adapters, clock, timer)
         self._model: OpenAICompatibleModel | None = None
-        agent = self._answering(told.agent, agents, clock, timer)
-        runs.serve(CHAT_THREAD, ChatExecutor(agent, presenter), ChatEffects(signal))
+        answering = self._answering(told.agent, agent, clock, timer)
+        runs.serve(CHAT_THREAD, ChatExecutor(answering, presenter), ChatEffects(signal))
         services = Services(
             config,
             store=runs.stores.store,
@@ -109,15 +107,15 @@ class ChatService:
         self._locks = ScopedLocks(locks_dir)
 
     def _answering(
-        self, agent: AgentConfig, agents: RunsAgents | None, clock: Clock, timer: Timer
+        self, told: AgentConfig, agent: RunDispatchExecutor | None, clock: Clock, timer: Timer
     ) -> RunDispatchExecutor:
         """Make what answers."""
-        if agent.run is None:
-            self._model = make_model(agent, clock=clock)
-            return _runtime(agent, self._model, clock, timer)
-        if agents is None:
-            raise ConfigError("agents of the mail room are not run here", value="@".join(agent.run[::-1]))
-        return agents(*agent.run)
+        if told.run is None:
+            self._model = make_model(told, clock=clock)
+            return _runtime(told, self._model, clock, timer)
+        if agent is None:
+            raise ConfigError("agents of the mail room are not run here", value="@".join(told.run[::-1]))
+        return agent
 
     # Its life.
 
@@ -183,7 +181,7 @@ def open_gateway(  # noqa: PLR0913 - every port by name
     chat: ChatStores,
     clock: Clock,
     registry: CollectorRegistry,
-    agents: RunsAgents,
+    agent: RunDispatchExecutor | None,
     mail: ChatDelivery,
 ) -> ChatService:
     """Make the gateway of a server with these settings.
@@ -198,7 +196,7 @@ def open_gateway(  # noqa: PLR0913 - every port by name
         chat=chat,
         clock=clock,
         registry=registry,
-        agents=agents,
+        agent=agent,
         mail=mail,
         locks_dir=places.machine_dir(places.environment()),
     )

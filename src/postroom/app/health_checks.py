@@ -30,10 +30,10 @@ Look = Callable[[], Awaitable[list[CheckResult]]]
 
 
 class HealthChecks:
-    """Looks at the parts of one house that work in the background."""
+    """Looks at the parts of one server that work in the background."""
 
-    def __init__(self, house: Application, chats: "GatewayService | None") -> None:
-        self._house = house
+    def __init__(self, application: Application, chats: "GatewayService | None") -> None:
+        self._application = application
         self._chats = chats
 
     def looks(self) -> dict[str, Look]:
@@ -49,13 +49,13 @@ class HealthChecks:
         return looks if self._chats is None else {**looks, "channel": self._channels}
 
     async def _backups(self) -> list[CheckResult]:
-        if self._house.settings.database_url:
+        if self._application.settings.database_url:
             return [backed_up_elsewhere()]
-        return [told_of_backups(await self._house.backups.state())]
+        return [told_of_backups(await self._application.backups.state())]
 
     async def _runs(self) -> list[CheckResult]:
         """Look at the queue: what is given up needs somebody, and what nothing holds back must not wait."""
-        counts = await self._house.runs.counts()
+        counts = await self._application.runs.counts()
         told = ", ".join(f"{counts.get(one, 0)} {one.label}" for one in RunDispatchStatus)
         state: CheckState = "ok"
         waits, remedy = await self._longest_waiting()
@@ -68,7 +68,7 @@ class HealthChecks:
 
     async def _longest_waiting(self) -> tuple[str, str]:
         """Return what is to be said of the run that waits longest, and a remedy where it should not wait."""
-        runs, now = self._house.runs, self._house.clock.now()
+        runs, now = self._application.runs, self._application.clock.now()
         longest = await runs.longest_waiting(now)
         if longest is None:
             return "; none waits that is due", ""
@@ -82,20 +82,20 @@ class HealthChecks:
 
     async def _runners(self) -> list[CheckResult]:
         """Look at each runner by what it would start; nothing is started."""
-        kept = await self._house.store.read(kept_runners)
+        kept = await self._application.store.read(kept_runners)
         if not kept:
             return [CheckResult(part="runner", state="ok", detail="no agent is run by the server")]
         return await asyncio.to_thread(lambda: [self._runner(name, text) for name, text in kept])
 
     def _runner(self, name: str, kept: str) -> CheckResult:
         try:
-            told = self._house.agents.executors.looked_at(read_runner(kept))
+            told = self._application.executors.looked_at(read_runner(kept))
         except (RunFailure, InvalidRunner) as error:
             return broken("runner", error, about=name)
         return CheckResult(part="runner", about=name, state="ok", detail=told)
 
     async def _orphans(self) -> list[CheckResult]:
-        found = await self._house.agents.executors.orphans()
+        found = await self._application.executors.orphans()
         if found:
             pids = ", ".join(str(pid) for pid in found[:20])
             detail = f"{len(found)} processes of runs that a former server began are still there: {pids}"
@@ -105,13 +105,15 @@ class HealthChecks:
         return [CheckResult(part="orphans", state="ok", detail="no program outlived its server")]
 
     async def _channels(self) -> list[CheckResult]:
-        if self._house.gateway is None:
+        if self._application.gateway is None:
             return []
-        now = self._house.clock.now()
-        return [_channel(name, told, now) for name, told in self._house.gateway.gateway.liveness().items()]
+        now = self._application.clock.now()
+        return [
+            _channel(name, told, now) for name, told in self._application.gateway.gateway.liveness().items()
+        ]
 
     async def _disk(self) -> list[CheckResult]:
-        return [await asyncio.to_thread(told_of_disk, self._house.settings.growing)]
+        return [await asyncio.to_thread(told_of_disk, self._application.settings.growing)]
 
     async def _descriptors(self) -> list[CheckResult]:
         used, most = await asyncio.to_thread(open_descriptors), most_descriptors()

@@ -16,7 +16,7 @@ from postroom.contracts.messages import Message
 from postroom.contracts.remote_runners import ModelRunner
 from postroom.contracts.runners import Runners
 from postroom.contracts.store import MailReads, MailStore
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.waking.prompts import DECISION, agent_of
 from postroom.mcp_server.calls import Calls
 from postroom.runtime import AgentRuntime, AgentSpec, MapResolver, OpenAICompatibleModel, ResolvedAgent

@@ -11,7 +11,7 @@ from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.messages import Json
 from postroom.contracts.tools import Suspension, ToolCallResumeMode, ToolDescriptor, ToolResult
 from postroom.mail.commands import AgentName
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.waking.mail_runs import ASK
 from postroom.mail.waking.prompts import decision_told

@@ -1,4 +1,4 @@
-"""The runs of a house: its one mailbox, and what executes the threads of each room."""
+"""The runs of a server: its one mailbox, and what executes the threads of each room."""
 
 from collections.abc import Sequence
 from datetime import timedelta

@@ -40,15 +40,11 @@ from postroom.contracts.waking import WakingReads, WakingWrites
 T = TypeVar("T")
 
 
-class MailReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, WakingReads, Protocol):
-    """Look-ups within one consistent view. Absence is None or an empty list."""
+class ProjectReads(Protocol):
+    """Look-ups of projects by name, and what tells of every project: a caller may be held to one of them."""
 
     def project(self, key: str) -> Project | None:
         """Return the project with this path, alias or slug."""
-        ...
-
-    def project_by_id(self, project_id: int) -> Project | None:
-        """Return the project with this id."""
         ...
 
     def projects_spelled(self, spelling: str) -> list[Project]:
@@ -57,6 +53,32 @@ class MailReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, Waking
 
     def projects(self, *, limit: int, after: int = 0) -> list[Project]:
         """Return projects by id, those after `after`."""
+        ...
+
+    def counts(self) -> dict[str, int]:
+        """Return how many rows each kind of record has, for pages and metrics; may be slow or rounded."""
+        ...
+
+
+class ProjectWrites(ProjectReads, Protocol):
+    """New projects, and new names for them."""
+
+    def insert_project(
+        self, *, slug: str, human_key: str, spelling: str, git_identity: str, owner: str, now: int
+    ) -> Project:
+        """Store a project whose path and slug nobody has."""
+        ...
+
+    def add_project_alias(self, project_id: int, human_key: str) -> None:
+        """Let another spelling of the path name the project."""
+        ...
+
+
+class RecordReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, WakingReads, Protocol):
+    """Look-ups of what belongs to a project, by ids."""
+
+    def project_by_id(self, project_id: int) -> Project | None:
+        """Return the project with this id."""
         ...
 
     def agent(self, project_id: int, name: str) -> Agent | None:
@@ -211,15 +233,15 @@ class MailReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, Waking
         """Return how many rows of a topic wait, and since when."""
         ...
 
-    def counts(self) -> dict[str, int]:
-        """Return how many rows each kind of record has, for pages and metrics; may be slow or rounded."""
-        ...
+
+class MailReads(RecordReads, ProjectReads, Protocol):
+    """Look-ups within one consistent view. Absence is None or an empty list."""
 
 
-class MailWrites(
-    MailReads, AnnouncingWrites, ProjectLogWrites, TokenWrites, TraceWrites, WakingWrites, Protocol
+class RecordWrites(
+    RecordReads, AnnouncingWrites, ProjectLogWrites, TokenWrites, TraceWrites, WakingWrites, Protocol
 ):
-    """Look-ups and changes within one transaction.
+    """Changes of what belongs to a project.
 
     Whatever happens to a project, its agents, messages, reservations, contacts and runs is told in its log by
     the change itself (`contracts.project_log`); what changes nothing is not told.
@@ -227,16 +249,6 @@ class MailWrites(
 
     def lock_projects(self, project_ids: Iterable[int]) -> None:
         """Keep other changes of these projects out; first, and all at once."""
-        ...
-
-    def insert_project(
-        self, *, slug: str, human_key: str, spelling: str, git_identity: str, owner: str, now: int
-    ) -> Project:
-        """Store a project whose path and slug nobody has."""
-        ...
-
-    def add_project_alias(self, project_id: int, human_key: str) -> None:
-        """Let another spelling of the path name the project."""
         ...
 
     def set_git_identity(self, project_id: int, git_identity: str) -> None:
@@ -366,6 +378,10 @@ class MailWrites(
             StateError: the store already holds some.
         """
         ...
+
+
+class MailWrites(RecordWrites, MailReads, ProjectWrites, Protocol):
+    """Look-ups and changes within one transaction."""
 
 
 class MailStore(Protocol):

@@ -8,9 +8,8 @@ from postroom.contracts.errors import WrongToken
 from postroom.contracts.store import MailReads
 from postroom.contracts.tokens import Grant
 from postroom.mail.commands import FetchEvents, FollowEvents
-from postroom.mail.desk import Caller, Reading
+from postroom.mail.context import Caller, ReadContext
 from postroom.mail.event_log import EventsView, fetch_events, newest_of
-from postroom.mail.granting import refuse_beyond
 from postroom.mail.identity import refuse_unknown_token
 from postroom.mail.operations import OPERATIONS
 from postroom.mail.service import Mail
@@ -65,19 +64,19 @@ class EventFollowing:
         return await self._mail.store.read(lambda tx: self._after(tx, command, caller))
 
     def _newest(self, tx: MailReads, asked: FollowEvents, caller: Caller) -> EventsView:
-        return newest_of(self._desk(tx, caller), asked.project_key)
+        return newest_of(self._context(tx, caller), asked.project_key)
 
     def _after(self, tx: MailReads, command: FetchEvents, caller: Caller) -> EventsView:
-        return fetch_events(self._desk(tx, caller), command)
+        return fetch_events(self._context(tx, caller), command)
 
-    def _desk(self, tx: MailReads, caller: Caller) -> Reading:
-        """Return the place of work of a caller who may still ask."""
-        refuse_beyond(caller.grant, OPERATIONS["fetch_events"])
+    def _context(self, tx: MailReads, caller: Caller) -> ReadContext:
+        """Return what operations of a caller work with, who may still ask."""
+        OPERATIONS["fetch_events"].check(caller.grant)
         if caller.grant is not None and not self._holds(caller.grant):
             raise WrongToken(f"the token `{caller.grant.name}` was revoked or has expired")
-        desk = self._mail.desk(tx, caller)
-        refuse_unknown_token(desk)
-        return desk
+        context = self._mail.context(tx, caller)
+        refuse_unknown_token(context)
+        return context
 
 
 def _first(found: EventsView, most: int) -> EventsView:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from postroom.contracts.mail import Project
-from postroom.contracts.store import MailReads
+from postroom.contracts.store import ProjectReads
 from postroom.mail.projects import spelling
 
 _LARGEST_POINTER = 4096
@@ -42,11 +42,13 @@ def spots_of(path: str, base: str) -> tuple[Spot, ...]:
     return tuple(spots)
 
 
-def locate(tx: MailReads, spots: Sequence[Spot]) -> tuple[Project, str] | None:
+def locate(projects: ProjectReads, spots: Sequence[Spot]) -> tuple[Project, str] | None:
     """Return the project whose folder contains the file, and the file's path from there; None without one."""
     for spot in spots:
         for folder in _upwards(spot):
-            project = tx.project(folder) or next(iter(tx.projects_spelled(spelling(folder))), None)
+            project = projects.project(folder) or next(
+                iter(projects.projects_spelled(spelling(folder))), None
+            )
             if project is not None:
                 return project, spot.path[len(folder) :].replace("\\", "/").strip("/")
     return None

@@ -6,7 +6,7 @@ from typing import Any
 
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.commands import FetchInboxEvents, read_command
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.hook_commands import AwaitMessages
 from postroom.mail.identity import acting
 from postroom.mail.inbox import InboxEvents, fetch_inbox_events
@@ -45,15 +45,15 @@ class Following:
 
     async def _mark(self, asked: AwaitMessages, caller: Caller) -> None:
         def change(tx: MailWrites) -> None:
-            desk = self._mail.desk(tx, caller)
-            _, agent = acting(desk, asked.project_key, asked.agent_name)
-            tx.mark_announced(agent.id, asked.shown, by=BY, now=desk.now)
+            context = self._mail.context(tx, caller)
+            _, agent = acting(context, asked.project_key, asked.agent_name)
+            tx.mark_announced(agent.id, asked.shown, by=BY, now=context.now)
 
         await self._mail.store.write(change)
         self._mail.bell.ring()
 
     def _newest(self, tx: MailReads, asked: AwaitMessages, caller: Caller) -> InboxEvents:
-        _, agent = acting(self._mail.desk(tx, caller), asked.project_key, asked.agent_name)
+        _, agent = acting(self._mail.context(tx, caller), asked.project_key, asked.agent_name)
         newest, oldest = agent.inbox_seq, agent.inbox_floor
         return {"events": [], "next": newest, "newest": newest, "oldest": oldest}
 
@@ -64,4 +64,4 @@ class Following:
             after=asked.after or 0,
             limit=asked.limit,
         )
-        return fetch_inbox_events(self._mail.desk(tx, caller), command)
+        return fetch_inbox_events(self._mail.context(tx, caller), command)

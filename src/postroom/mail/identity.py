@@ -10,8 +10,8 @@ from postroom.contracts.errors import (
     WrongToken,
 )
 from postroom.contracts.mail import Agent, Project
-from postroom.contracts.store import MailReads
-from postroom.mail.desk import Reading, Writing, token_hash
+from postroom.contracts.store import RecordReads
+from postroom.mail.context import ReadContext, WriteContext, token_hash
 from postroom.mail.names import nearest, shown
 from postroom.mail.people import find_person, is_persons, refuse_to_speak_for
 from postroom.mail.projects import find_project
@@ -20,7 +20,7 @@ ACTIVITY_INTERVAL = 30_000
 """Milliseconds within which a second sign of life is not written again; a shorter lease may end meanwhile."""
 
 
-def find_agent(tx: MailReads, project: Project, name: str) -> Agent:
+def find_agent(tx: RecordReads, project: Project, name: str) -> Agent:
     """Return the project's agent of this name.
 
     Raises:
@@ -31,7 +31,7 @@ def find_agent(tx: MailReads, project: Project, name: str) -> Agent:
     raise unknown_agent(tx, project, name)
 
 
-def unknown_agent(tx: MailReads, project: Project, name: str) -> UnknownAgent:
+def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
     """Return the error for a name that no agent of the project has."""
     close = nearest(name, (agent.name for agent in tx.agents(project.id, include_retired=False, limit=1_000)))
     hint = f"; the nearest are {', '.join(close)}" if close else ""
@@ -42,24 +42,24 @@ def unknown_agent(tx: MailReads, project: Project, name: str) -> UnknownAgent:
     )
 
 
-def find_address(tx: MailReads, home: Project, address: str) -> tuple[Project, Agent]:
+def find_address(context: ReadContext, home: Project, address: str) -> tuple[Project, Agent]:
     """Return project and agent of a `name`, a `name@project`, a `human:name` or a `chat:platform/id`.
 
     Raises:
         UnknownProject, UnknownAgent: there is none of that name.
     """
     if is_persons(address):
-        return find_person(tx, address)
+        return find_person(context.tx, context.projects, address)
     name, at, key = address.partition("@")  # the first: no name holds one, but the path of a folder may
     if not at:
-        return home, find_agent(tx, home, address)
+        return home, find_agent(context.tx, home, address)
     if not key:
         raise UnknownProject(f"{shown(address)} names no project after '@'", value=address)
-    project = find_project(tx, key)
-    return project, find_agent(tx, project, name)
+    project = find_project(context.projects, key)
+    return project, find_agent(context.tx, project, name)
 
 
-def check_token(desk: Reading | Writing, agent: Agent) -> None:
+def check_token(context: ReadContext, agent: Agent) -> None:
     """Let the caller act as `agent`, or say why not.
 
     A token that is given is checked in every mode; only a verified installation demands one. Of an agent
@@ -68,56 +68,56 @@ def check_token(desk: Reading | Writing, agent: Agent) -> None:
     Raises:
         TokenRequired, WrongToken, IdentityMismatch: the caller is not shown to be the agent.
     """
-    if desk.caller.agent_id is not None:
-        if desk.caller.agent_id != agent.id:
+    if context.caller.agent_id is not None:
+        if context.caller.agent_id != agent.id:
             raise IdentityMismatch(f"this run is not one of {shown(agent.name)}", value=agent.name)
         return
-    token = desk.caller.agent_token
+    token = context.caller.agent_token
     if token is None:
-        if desk.rules.verified and not desk.caller.house:
+        if context.rules.verified and not context.caller.postroom:
             raise TokenRequired(f"this server asks for the token of {agent.name}", value=agent.name)
         return
-    owner = desk.tx.agent_by_token(token_hash(token))
+    owner = context.tx.agent_by_token(token_hash(token))
     if owner is None:
         raise WrongToken("the agent token is not one that this server knows")
     if owner.id != agent.id:
         raise IdentityMismatch(f"the token does not belong to {shown(agent.name)}", value=agent.name)
 
 
-def refuse_unknown_token(desk: Reading | Writing) -> None:
+def refuse_unknown_token(context: ReadContext) -> None:
     """Raise `WrongToken` when the call carries a token that is not known, whatever it asks."""
-    token = desk.caller.agent_token
-    if token is not None and desk.tx.agent_by_token(token_hash(token)) is None:
+    token = context.caller.agent_token
+    if token is not None and context.tx.agent_by_token(token_hash(token)) is None:
         raise WrongToken("the agent token is not one that this server knows")
 
 
-def refuse_making(desk: Reading | Writing) -> None:
+def refuse_making(context: ReadContext) -> None:
     """Raise `TokenRequired` unless the caller may make agents here."""
-    if desk.rules.verified and not desk.caller.operator:
+    if context.rules.verified and not context.caller.operator:
         raise TokenRequired(
             "this server lets only its operator make agents",
             remedy="run `postroom agents register` and `postroom agents token` on the server",
         )
 
 
-def acting(desk: Reading | Writing, project_key: str, name: str) -> tuple[Project, Agent]:
+def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, Agent]:
     """Return the project and the agent that a call acts as, its identity checked."""
-    project = find_project(desk.tx, project_key)
-    agent = find_agent(desk.tx, project, name)
-    refuse_to_speak_for(desk, project)
-    check_token(desk, agent)
+    project = find_project(context.projects, project_key)
+    agent = find_agent(context.tx, project, name)
+    refuse_to_speak_for(context, project)
+    check_token(context, agent)
     return project, agent
 
 
-def acting_active(desk: Writing, project_key: str, name: str) -> tuple[Project, Agent]:
+def acting_active(context: WriteContext, project_key: str, name: str) -> tuple[Project, Agent]:
     """Return project and agent of a call that changes something, and note the agent's activity.
 
     Raises:
         AgentRetired: the agent is retired.
     """
-    project, agent = acting(desk, project_key, name)
+    project, agent = acting(context, project_key, name)
     refuse_retired(agent)
-    note_activity(desk, agent)
+    note_activity(context, agent)
     return project, agent
 
 
@@ -127,10 +127,10 @@ def refuse_retired(agent: Agent) -> None:
         raise AgentRetired(f"agent {agent.name} is retired", value=agent.name)
 
 
-def note_activity(desk: Writing, agent: Agent) -> None:
+def note_activity(context: WriteContext, agent: Agent) -> None:
     """Write a sign of life, which keeps the agent's reservations, at most once in the interval."""
-    if desk.now - agent.last_active_at >= ACTIVITY_INTERVAL:
-        desk.tx.touch_agent(agent.id, desk.now)
+    if context.now - agent.last_active_at >= ACTIVITY_INTERVAL:
+        context.tx.touch_agent(agent.id, context.now)
 
 
 def as_reason(error: PostroomError) -> dict[str, object]:

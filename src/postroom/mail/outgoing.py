@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from postroom.mail.desk import Writing
+from postroom.mail.context import WriteContext
 
 ARCHIVE = "archive"
 """The topic of what the archive must write; a key is `<kind>:<id>`."""
@@ -13,15 +13,15 @@ WAKE = "wake"
 ArchiveKind = Literal["agent", "message", "reservation"]
 
 
-def to_archive(desk: Writing, kind: ArchiveKind, record_id: int, project_id: int) -> None:
+def to_archive(context: WriteContext, kind: ArchiveKind, record_id: int, project_id: int) -> None:
     """Let the archive write a record as it stands when its turn comes."""
-    desk.tx.insert_outbox(ARCHIVE, f"{kind}:{record_id}", project_id, desk.now)
+    context.tx.insert_outbox(ARCHIVE, f"{kind}:{record_id}", project_id, context.now)
 
 
-def to_wake(desk: Writing, message_id: int, agent_ids: Sequence[int], project_id: int) -> None:
+def to_wake(context: WriteContext, message_id: int, agent_ids: Sequence[int], project_id: int) -> None:
     """Let readers be woken by a message, if it is still unread when their turn comes."""
     for agent_id in agent_ids:
-        desk.tx.insert_outbox(WAKE, f"{message_id}/{agent_id}", project_id, desk.now)
+        context.tx.insert_outbox(WAKE, f"{message_id}/{agent_id}", project_id, context.now)
 
 
 def woken_by(key: str) -> tuple[int, int]:

@@ -10,8 +10,8 @@ from typing import Final
 from postroom.contracts.errors import NotPermitted, UnknownAgent
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.store import MailReads
-from postroom.mail.desk import Reading, Writing
+from postroom.contracts.store import ProjectReads, RecordReads
+from postroom.mail.context import ReadContext
 from postroom.mail.names import nearest, shown
 from postroom.mail.projects import HUMAN, PEOPLE_KEY
 
@@ -19,9 +19,9 @@ CHAT: Final = "chat:"
 _MOST: Final = 10_000
 
 
-def refuse_to_speak_for(desk: Reading | Writing, project: Project) -> None:
+def refuse_to_speak_for(context: ReadContext, project: Project) -> None:
     """Raise `NotPermitted` when somebody other than postroom itself would act for a person, or make one."""
-    if project.human_key == PEOPLE_KEY and not desk.caller.house:
+    if project.human_key == PEOPLE_KEY and not context.caller.postroom:
         raise NotPermitted(
             "no agent acts for a person, and none makes one",
             value=project.slug,
@@ -34,13 +34,13 @@ def is_persons(address: str) -> bool:
     return address.startswith((HUMAN, CHAT))
 
 
-def find_person(tx: MailReads, address: str) -> tuple[Project, Agent]:
+def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[Project, Agent]:
     """Return whom `human:name` or `chat:platform/id` names.
 
     Raises:
         UnknownAgent: nobody has that name or that chat; says which names come nearest.
     """
-    project = tx.project(PEOPLE_KEY)
+    project = projects.project(PEOPLE_KEY)
     everybody = [] if project is None else tx.agents(project.id, include_retired=True, limit=_MOST)
     if address.startswith(CHAT):
         platform, _, chat_id = address.removeprefix(CHAT).partition("/")

@@ -7,8 +7,7 @@ from typing import Any
 
 from postroom.contracts.errors import InvalidArgument, PostroomError
 from postroom.mail.commands import Command, ReplyMessage, read_command
-from postroom.mail.desk import Caller
-from postroom.mail.granting import refuse_beyond
+from postroom.mail.context import Caller
 from postroom.mail.names import nearest, shown
 from postroom.mail.operations import Operation
 from postroom.mail.service import Mail
@@ -62,7 +61,7 @@ class Calls:
         return answer
 
     async def _performed(self, operation: Operation, arguments: dict[str, Any], caller: Caller) -> Any:
-        refuse_beyond(caller.grant, operation)
+        operation.check(caller.grant)
         command = read_command(operation.command, arguments)
         answer = await self._mail.perform(operation, command, caller=caller)
         await self._announce(operation, command, answer)

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from postroom.contracts.errors import InvalidArgument
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.service import Mail
 
 THREAD_MESSAGES = 200

@@ -26,8 +26,7 @@ from mcp.types import (
 from mcp.types import Resource as ResourceInfo
 
 from postroom.contracts.errors import InputError, PostroomError
-from postroom.mail.desk import Caller
-from postroom.mail.granting import may
+from postroom.mail.context import Caller
 from postroom.mail.names import shown
 from postroom.mail.service import Mail
 from postroom.mcp_server import resources
@@ -99,7 +98,7 @@ class PostroomMcpServer(MCPServer[Any]):
         """Return what the caller may call, in the order that never changes."""
         grant = _caller_in(context).grant
         tools = zip(operations_of(self._profile), await self.list_tools(), strict=True)
-        return ListToolsResult(tools=[tool for operation, tool in tools if may(grant, operation)])
+        return ListToolsResult(tools=[tool for operation, tool in tools if operation.is_open_to(grant)])
 
     async def list_tools(self) -> list[Tool]:
         """Return the tools of this server's profile."""

@@ -19,7 +19,7 @@ from postroom import sse
 from postroom.contracts.errors import InvalidArgument, PostroomError, ServerUnavailable
 from postroom.http_api.rest.reading import JSON, list_fields, query_arguments
 from postroom.mail.commands import FollowEvents, read_command
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.event_log import EventsView
 from postroom.mcp_server.callers import caller_of
 from postroom.mcp_server.schema import input_schema
