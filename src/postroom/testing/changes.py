@@ -25,8 +25,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.transactions import Outline
 from postroom.stores.engine import Engine
-from postroom.stores.sql_transaction import Row, SqlTransaction, Values
-from postroom.stores.statements import Dialect
+from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from postroom.contracts.errors import PostroomError
 from postroom.stores.postgres.connection import Answer, Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended
 from postroom.stores.postgres.values import encoded
-from postroom.stores.sql_transaction import Row, SqlTransaction, Values
-from postroom.stores.statements import Dialect, Statement, statements
+from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
+from postroom.stores.statements import Statement, statements
 
 _NONE: Final[Values] = {}
 _LOCK: Final = "SELECT pg_advisory_xact_lock($1::bigint)"
