@@ -26,7 +26,7 @@ DEEPER = {
     "contracts": 10,
     "executors": 9,
     "gateway": 14,
-    "mail": 12,
+    "mail": 11,
     "stores": 12,
     "web": 8,
 }

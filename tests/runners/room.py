@@ -27,7 +27,7 @@ from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 from postroom.mail.waking.runners import written_runner
 from postroom.mail.waking.waker import Waker
-from postroom.mcp_server.calls import Calls
+from postroom.services.calls import Calls
 from waking_room import PROJECT, Room
 
 KEY = "sk-very-secret"

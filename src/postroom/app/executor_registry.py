@@ -24,7 +24,7 @@ from postroom.executors.remote import RemoteExecutor, check_installed
 from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import agent_of
 from postroom.mail.waking.runners import read_runner
-from postroom.mcp_server.calls import Calls
+from postroom.services.calls import Calls
 
 
 class ExecutorRegistry:

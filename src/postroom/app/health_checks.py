@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from postroom.app.backups import BackupState
 from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span
 from postroom.app.machine import most_descriptors, open_descriptors, told_of_descriptors, told_of_disk
-from postroom.app.run_service import waits_since
 from postroom.app.wiring import Application
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -18,6 +17,7 @@ from postroom.dispatch.inspection import WhyNot
 from postroom.gateway.platforms.base import AdapterState
 from postroom.http_api.operations import CheckState
 from postroom.mail.waking.runners import read_runner
+from postroom.services.runs import waits_since
 
 if TYPE_CHECKING:
     from postroom.app.gateway_service import GatewayService

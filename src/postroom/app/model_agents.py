@@ -18,8 +18,8 @@ from postroom.contracts.runners import Runners
 from postroom.contracts.store import MailReads, MailStore
 from postroom.mail.context import Caller
 from postroom.mail.waking.prompts import DECISION, agent_of
-from postroom.mcp_server.calls import Calls
 from postroom.runtime import AgentRuntime, AgentSpec, MapResolver, OpenAICompatibleModel, ResolvedAgent
+from postroom.services.calls import Calls
 
 _INTRODUCTION: Final = (
     "You are {name}, an agent of the project {project}. Your tools are operations of the project's mail "
