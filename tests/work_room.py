@@ -36,8 +36,8 @@ from postroom.services.questions import QuestionService
 from postroom.services.runs import RunService
 from postroom.services.work import WorkService
 from postroom.testing import ManualClock
-from postroom.web import page_routes
 from postroom.web.page_context import PageServices
+from postroom.web.pages import page_routes
 from waking_room import PROJECT, FakeAgents, number
 
 HTTP = "http://127.0.0.1:8765"

@@ -21,7 +21,7 @@ from starlette.datastructures import MutableHeaders
 
 from postroom.contracts.clock import SystemClock
 from postroom.stores.sqlite import SqliteStore
-from postroom.web import page_routes
+from postroom.web.pages import page_routes
 from still_room import still_room
 from web_samples import HOSTILE, Writer, picture
 

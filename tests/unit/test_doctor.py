@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from application_room import Place, place
-from postroom.app.health_checks import _channel
+from postroom.app.doctor import _channel
 from postroom.app.machine import LEAST_FREE, told_of_descriptors, told_of_disk
 from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService

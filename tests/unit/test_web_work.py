@@ -12,17 +12,17 @@ import pytest_asyncio
 from starlette.applications import Starlette
 
 from dispatch_room import Noop
-from postroom.services import work as work_service
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.messages import Message
 from postroom.dispatch.mailbox import Mailbox
 from postroom.mail.context import Caller, Rules, token_hash
 from postroom.mail.projects import PEOPLE_SLUG
+from postroom.services import work as work_service
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from postroom.web import page_routes
 from postroom.web.forms import MOST_FIELDS, SMALL_FORM
+from postroom.web.pages import page_routes
 from waking_room import PROJECT
 from web_samples import HOSTILE
 from work_room import HTTP, SLUG, TOKEN, WorkRoom, hidden, post

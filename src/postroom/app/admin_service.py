@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import generate_latest
 
 from postroom.app.backups import stamp
-from postroom.app.doctor import Doctor, all_projects
-from postroom.app.health_checks import kept_runners
+from postroom.app.doctor import Doctor, all_projects, kept_runners
 from postroom.app.machine import most_descriptors, open_descriptors
 from postroom.app.metrics import ServerState
 from postroom.app.support import (

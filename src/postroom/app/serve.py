@@ -49,8 +49,8 @@ from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService
 from postroom.version import __version__
-from postroom.web import page_routes
 from postroom.web.page_context import PageServices
+from postroom.web.pages import page_routes
 
 if TYPE_CHECKING:
     from postroom.mcp_server.http import McpOverHttp
