@@ -20,8 +20,8 @@ from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mcp_server import PostroomMcpServer
-from postroom.mcp_server.calls import Calls
-from postroom.mcp_server.subscriptions import Subscriptions
+from postroom.services.calls import Calls
+from postroom.services.subscriptions import Subscriptions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 

@@ -23,7 +23,7 @@ from postroom.contracts.errors import MissingExtra, UnknownAgent
 from postroom.contracts.tracing import OFF
 from postroom.mail.context import Caller
 from postroom.mail.operations import ALL_OPERATIONS
-from postroom.mcp_server.calls import Calls
+from postroom.services.calls import Calls
 from rest_room import OPERATOR, Edge, arguments_of
 from tracing_room import CALLER, Watched, code_of
 

@@ -14,7 +14,6 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from mail_room import HARBOR, SHORE, everything, furnish
-from postroom.app.people_service import PeopleService
 from postroom.app.tokens import new_named_token
 from postroom.contracts.errors import InsufficientScope, NotPermitted, StoreUnavailable, UnknownProject
 from postroom.contracts.tokens import ADMIN, SCOPES, Grant
@@ -30,7 +29,8 @@ from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
 from postroom.mcp_server import callers, resources
 from postroom.mcp_server.endpoint import Endpoint
 from postroom.mcp_server.resources import RESOURCES
-from postroom.mcp_server.subscriptions import Subscriptions
+from postroom.services.people import PeopleService
+from postroom.services.subscriptions import Subscriptions
 from rest_room import BASE, OPERATOR, Edge, arguments_of
 
 EVERY = frozenset(SCOPES)

@@ -13,10 +13,11 @@ from starlette.applications import Starlette
 from postroom.contracts.errors import InvalidName, StoreUnavailable, UnknownMessage
 from postroom.contracts.mail import Attachment
 from postroom.contracts.waking import Handling
-from postroom.mail.query import parse_query
 from postroom.stores.sqlite import SqliteStore
-from postroom.web import error_page, page_routes, reading
+from postroom.web import reading
 from postroom.web.assets import asset_link
+from postroom.web.pages import page_routes
+from postroom.web.serving import error_page
 from web_samples import HOSTILE, HOUR, MINUTE, NOW, Writer, picture
 
 GONE = "the recalled words"
@@ -158,7 +159,7 @@ def store(request, tmp_path):
 
 @pytest.fixture
 async def client(store):
-    app = Starlette(routes=page_routes(store, clock=Noon(), parse_query=parse_query))
+    app = Starlette(routes=page_routes(store, clock=Noon()))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as made:
         yield made
 
@@ -637,7 +638,7 @@ async def test_a_page_makes_a_fixed_number_of_look_ups_however_much_it_shows(sto
 
     await store.write(put)
     counting = Counting(store)
-    app = Starlette(routes=page_routes(counting, clock=Noon(), parse_query=parse_query))
+    app = Starlette(routes=page_routes(counting, clock=Noon()))
     rests = (
         "",
         "/threads",
@@ -797,7 +798,7 @@ class Failing:
 
 
 async def test_an_error_that_the_house_does_not_know_is_left_to_the_edge():
-    app = Starlette(routes=page_routes(Failing(ZeroDivisionError()), clock=Noon(), parse_query=parse_query))
+    app = Starlette(routes=page_routes(Failing(ZeroDivisionError()), clock=Noon()))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as client:
         with pytest.raises(ZeroDivisionError):
             await client.get("/")
@@ -806,7 +807,7 @@ async def test_an_error_that_the_house_does_not_know_is_left_to_the_edge():
 async def test_a_failure_of_the_house_becomes_a_page_with_its_remedy(subtests: pytest.Subtests) -> None:
     for error, status in [(StoreUnavailable("busy"), 503), (InvalidName("no"), 400)]:
         with subtests.test(error=error, status=status):
-            app = Starlette(routes=page_routes(Failing(error), clock=Noon(), parse_query=parse_query))
+            app = Starlette(routes=page_routes(Failing(error), clock=Noon()))
             async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as client:
                 seen = await page(client, "/p/a/search?q=b", status=status)
             assert error.message in seen.text

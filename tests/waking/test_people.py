@@ -2,7 +2,6 @@
 
 import pytest
 
-from postroom.app.people_service import PeopleService
 from postroom.contracts.errors import (
     InvalidArgument,
     InvalidRecipients,
@@ -17,6 +16,7 @@ from postroom.contracts.people import ChatAddress
 from postroom.mail.context import Caller, Rules
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
+from postroom.services.people import PeopleService
 from waking_room import PROJECT, number
 
 PIER = ChatAddress(platform="telegram", chat_id="77")

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 from prometheus_client import generate_latest
 
 from postroom.app.backups import stamp
-from postroom.app.doctor import Doctor, all_projects
-from postroom.app.health_checks import kept_runners
+from postroom.app.doctor import Doctor, all_projects, kept_runners
 from postroom.app.machine import most_descriptors, open_descriptors
 from postroom.app.metrics import ServerState
-from postroom.app.run_service import waits_since
 from postroom.app.support import (
     as_json,
     common_documents,
@@ -32,6 +30,7 @@ from postroom.http_api.readiness import archive_check, backups_check, loop_check
 from postroom.mail.context import token_hash
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import find_project
+from postroom.services.runs import waits_since
 from postroom.version import __version__
 
 if TYPE_CHECKING:

@@ -10,8 +10,6 @@ import structlog
 
 from postroom.app.agents_config import DeclaredAgent
 from postroom.app.executor_registry import ExecutorRegistry
-from postroom.app.question_timeouts import QuestionTimeouts
-from postroom.app.run_service import RunService
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
@@ -26,6 +24,8 @@ from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 from postroom.mail.waking.run_input import AgentName
 from postroom.mail.waking.runners import written_runner
 from postroom.mail.waking.waker import Waker
+from postroom.services.questions import QuestionTimeouts
+from postroom.services.runs import RunService
 
 _LOG = structlog.get_logger(__name__)
 _OPERATOR = Caller(operator=True)

@@ -19,7 +19,6 @@ from postroom.app import places
 from postroom.app.config import Settings
 from postroom.app.gateway_config import AgentConfig, GatewayFile
 from postroom.app.gateway_platforms import PLATFORMS
-from postroom.app.run_service import RunService
 from postroom.concurrency import SystemTimer
 from postroom.contracts.chat import CHAT_THREAD, ChatStores
 from postroom.contracts.clock import Clock, SystemClock, Timer
@@ -39,6 +38,7 @@ from postroom.gateway.status import ScopedLocks
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.http_api.guard import OpenPath
 from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, OpenAICompatibleModel, ResolvedAgent
+from postroom.services.runs import RunService
 
 _LOG = structlog.get_logger(__name__)
 CHANNELS: Final = "/channels"

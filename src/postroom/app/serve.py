@@ -26,13 +26,8 @@ from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.gateway_config import load_gateway
 from postroom.app.logs import configure_logs
-from postroom.app.message_service import MessageService
-from postroom.app.people_service import PeopleService
-from postroom.app.question_service import QuestionService
-from postroom.app.runner_service import RunnerService
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.wiring import Application, Declared
-from postroom.app.work_service import WorkService
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
 from postroom.http_api.callback_routes import callback_routes
@@ -47,11 +42,15 @@ from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
 from postroom.mail.event_following import EventFollowing
 from postroom.mail.following import Following
 from postroom.mail.hooks import Hooks
-from postroom.mail.query import parse_query
 from postroom.mcp_server.loading import LoadedOnUse
+from postroom.services.messages import MessageService
+from postroom.services.people import PeopleService
+from postroom.services.questions import QuestionService
+from postroom.services.runners import RunnerService
+from postroom.services.work import WorkService
 from postroom.version import __version__
-from postroom.web import page_routes
-from postroom.web.services import PageServices
+from postroom.web.page_context import PageServices
+from postroom.web.pages import page_routes
 
 if TYPE_CHECKING:
     from postroom.mcp_server.http import McpOverHttp
@@ -86,9 +85,9 @@ class Site:
         self.codes = LoginCodes(clock)
         self._visitors = sessions
         self._people = PeopleService(application.mail, application.reaches)
-        desk = LoginService(sessions, self.codes, clock, is_operator=is_operator)
+        login = LoginService(sessions, self.codes, clock, is_operator=is_operator)
         self._mcp = LoadedOnUse(self._make_mcp)
-        app = asgi_application(self._routes(desk), lifespan=self._lifespan)
+        app = asgi_application(self._routes(login), lifespan=self._lifespan)
         credentials = Credentials(
             is_operator=is_operator,
             sessions=sessions,
@@ -99,17 +98,17 @@ class Site:
         self.has_chat_page = any(one.path == "/chat" for one in channels)
         self.app: ASGIApp = _Aliases(_door(app, settings, credentials, channels), settings.mcp_path)
 
-    def _routes(self, desk: LoginService) -> list[BaseRoute]:
+    def _routes(self, login: LoginService) -> list[BaseRoute]:
         application, settings = self._application, self._application.settings
         questions, runs = (
             QuestionService(application.runs, application.clock),
-            WorkService(application.runs, application.mail.slug),
+            WorkService(application.runs, application.mail),
         )
         return [
             Route(settings.mcp_path, self._mcp),
             *routes(
                 self._operator,
-                desk,
+                login,
                 registry=application.metrics.registry,
                 clock=application.clock,
                 mcp_path=settings.mcp_path,
@@ -127,10 +126,7 @@ class Site:
             *people_routes(self._people),
             *([] if application.gateway is None else application.gateway.routes()),
             *page_routes(
-                application.store,
-                clock=application.clock,
-                parse_query=parse_query,
-                room=self._workroom(questions, runs),
+                application.store, clock=application.clock, services=self._page_services(questions, runs)
             ),
         ]
 
@@ -147,7 +143,7 @@ class Site:
         gc.freeze()  # as at the start: what was loaded now stays
         return made
 
-    def _workroom(self, questions: QuestionService, runs: WorkService) -> PageServices:
+    def _page_services(self, questions: QuestionService, runs: WorkService) -> PageServices:
         """Return what the pages need so that people who have logged in can work on them."""
         messages = MessageService(self._application.mail, self._application.calls, self._people)
         return PageServices(visitors=self._visitors, questions=questions, messages=messages, runs=runs)

@@ -13,7 +13,6 @@ from postroom.app.executor_registry import ExecutorRegistry
 from postroom.app.log_trimming import LogTrimming
 from postroom.app.metrics import Metrics
 from postroom.app.places import agent_token_dir, write_private
-from postroom.app.run_service import RunService
 from postroom.app.telemetry import open_tracing
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.budgets import Budget
@@ -28,8 +27,9 @@ from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.waker import Waker
-from postroom.mcp_server.calls import Calls
-from postroom.mcp_server.subscriptions import Subscriptions
+from postroom.services.calls import Calls
+from postroom.services.runs import RunService
+from postroom.services.subscriptions import Subscriptions
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.store import Stores

@@ -9,7 +9,7 @@ import structlog
 
 from postroom.contracts.errors import PostroomError
 from postroom.mail.context import Caller
-from postroom.mcp_server.calls import Calls
+from postroom.services.calls import Calls
 
 _LOG = structlog.get_logger(__name__)
 

@@ -32,10 +32,10 @@ from postroom.mail.service import Mail
 from postroom.mcp_server import resources
 from postroom.mcp_server.answers import ToolAnswer, answer_call, as_json, crash
 from postroom.mcp_server.callers import TRACEPARENT, caller_of
-from postroom.mcp_server.calls import Calls, Observe
 from postroom.mcp_server.short_way import ShortWay
-from postroom.mcp_server.subscriptions import Subscriptions
 from postroom.mcp_server.tools import Profile, operations_of, tools_of
+from postroom.services.calls import Calls, Observe
+from postroom.services.subscriptions import Subscriptions
 from postroom.version import __version__
 
 INSTRUCTIONS = (

@@ -11,7 +11,7 @@ from postroom.mail.context import Caller
 from postroom.mail.names import nearest, shown
 from postroom.mail.operations import Operation
 from postroom.mail.service import Mail
-from postroom.mcp_server.subscriptions import Subscriptions, touched
+from postroom.services.subscriptions import Subscriptions, touched
 
 Observe = Callable[[str, str, float], None]
 """Counts one call: which operation, how it ended, how many seconds it took."""

@@ -1,20 +1,54 @@
 """Messages that people write at the pages: each is sent as the person that the operator, or they, named."""
 
+from dataclasses import dataclass
 from typing import Any, Final
 
-from postroom.app.people_service import PeopleService
 from postroom.contracts.errors import UnknownMessage
-from postroom.contracts.mail import Message
+from postroom.contracts.mail import Importance, Message
 from postroom.contracts.store import MailReads
 from postroom.mail.context import Caller
 from postroom.mail.people import find_person, is_persons
 from postroom.mail.projects import HUMAN, PEOPLE_SLUG
 from postroom.mail.sending import THREAD, reply_subject
 from postroom.mail.service import Mail
-from postroom.mcp_server.calls import Calls
-from postroom.web.services import Draft, Limits, Posted
+from postroom.services.calls import Calls
+from postroom.services.people import PeopleService
 
 _POSTROOM: Final = Caller(postroom=True, operator=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much a message may hold."""
+
+    subject_chars: int
+    body_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A message as a person wrote it. Under one key it is sent once, however often the form comes."""
+
+    name: str
+    """The person who writes it."""
+    body: str
+    key: str
+    to: tuple[str, ...] = ()
+    subject: str = ""
+    importance: Importance = "normal"
+    ack_required: bool = False
+    answers: int | None = None
+    """The message that it answers; then it has no recipients and no subject of its own."""
+    to_all: bool = False
+    """Whether the answer goes to all who have the message that it answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posted:
+    """A message that is stored, and the project whose pages show it: where it was written, if they can."""
+
+    message: int
+    slug: str
 
 
 class MessageService:
