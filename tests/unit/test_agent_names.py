@@ -14,7 +14,7 @@ from postroom.contracts.errors import AgentRetired, InvalidName, NameTaken, Stat
 from postroom.contracts.store import MailWrites
 from postroom.mail import agents, names
 from postroom.mail.commands import CreateAgentIdentity
-from postroom.mail.context import Caller, Desk, Rules
+from postroom.mail.context import Caller, OperationContext, Rules
 from postroom.mail.service import Mail
 
 room = room_over_each_store
@@ -103,7 +103,7 @@ async def test_ten_thousand_generated_names_of_one_project_are_all_different(roo
     dice = random.Random(7)
 
     def make(tx: MailWrites) -> list[str]:
-        desk = Desk(tx=tx, now=1, rules=Rules(), caller=Caller(), dice=dice)
+        desk = OperationContext(tx=tx, now=1, rules=Rules(), caller=Caller(), dice=dice)
         asked = CreateAgentIdentity(project_key="projects-harbor", program="p", model="m")
         return [agents.create_agent_identity(desk, asked)["name"] for _ in range(10_000)]
 
