@@ -103,9 +103,9 @@ async def test_ten_thousand_generated_names_of_one_project_are_all_different(roo
     dice = random.Random(7)
 
     def make(tx: MailWrites) -> list[str]:
-        desk = OperationContext(tx=tx, now=1, rules=Rules(), caller=Caller(), dice=dice)
+        context = OperationContext(tx=tx, projects=tx, now=1, rules=Rules(), caller=Caller(), dice=dice)
         asked = CreateAgentIdentity(project_key="projects-harbor", program="p", model="m")
-        return [agents.create_agent_identity(desk, asked)["name"] for _ in range(10_000)]
+        return [agents.create_agent_identity(context, asked)["name"] for _ in range(10_000)]
 
     made = await room.store.write(make)
     assert len({name.casefold() for name in made}) == 10_000
