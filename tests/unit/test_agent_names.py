@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mail_room import Room, room_over_each_store
+from mail_room import Room, room_in_memory
 from postroom.contracts.errors import AgentRetired, InvalidName, NameTaken, StateError
 from postroom.contracts.store import MailWrites
 from postroom.mail import agents, names
@@ -17,7 +17,7 @@ from postroom.mail.commands import CreateAgentIdentity
 from postroom.mail.context import Caller, OperationContext, Rules
 from postroom.mail.service import Mail
 
-room = room_over_each_store
+room = room_in_memory
 
 WHO = {"program": "shell", "model": "none"}
 

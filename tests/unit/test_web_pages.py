@@ -148,11 +148,9 @@ def fill(writes):
     return World(claim.id, reply.id, recalled.id, stranger.id, hostile.id, files)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request, tmp_path):
-    made = (
-        SqliteStore.in_memory() if request.param == "memory" else SqliteStore.open(tmp_path / "postroom.db")
-    )
+@pytest.fixture
+def store():
+    made = SqliteStore.in_memory()
     yield made
     made.close()
 
