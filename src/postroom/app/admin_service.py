@@ -13,7 +13,6 @@ from postroom.app.doctor import Doctor, all_projects
 from postroom.app.health_checks import kept_runners
 from postroom.app.machine import most_descriptors, open_descriptors
 from postroom.app.metrics import ServerState
-from postroom.app.run_service import waits_since
 from postroom.app.support import (
     as_json,
     common_documents,
@@ -166,7 +165,7 @@ class AdminService:
         house.metrics.show_house(
             ServerState(
                 dead_letters=dispatches.get(RunDispatchStatus.DEAD_LETTER, 0),
-                oldest_waiting_ms=0 if waiting is None else now - waits_since(waiting),
+                oldest_waiting_ms=0 if waiting is None else now - waiting.due_since,
                 with_runner=with_runner,
                 executing=house.agents.executors.executing,
                 unread=unread,

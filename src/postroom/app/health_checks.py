@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from postroom.app.backups import BackupState
 from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span
 from postroom.app.machine import most_descriptors, open_descriptors, told_of_descriptors, told_of_disk
-from postroom.app.run_service import waits_since
 from postroom.app.wiring import Application
 from postroom.contracts.clock import iso, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
@@ -73,7 +72,7 @@ class HealthChecks:
         if longest is None:
             return "; none waits that is due", ""
         why = await runs.mailbox.why_not(longest.dispatch_id)
-        waited = now - waits_since(longest)
+        waited = now - longest.due_since
         told = f"; run {longest.run_id} has waited longest, for {span(waited)}: {why.text}"
         if not runs.mailbox.lifecycle_is_running():
             return told, "nothing takes runs up: see the log for why it ended, and start the server again"
