@@ -217,7 +217,7 @@ class Pair:
             thread,
             f"r-d{self.made}" if run == "new" else run,
             created_at=made,
-            available_at=made + details["wait"],
+            available_at=made + details["wait"] if details["wait"] else None,
             priority=details["priority"],
             max_attempts=details["attempts"],
             dedupe_key=key,
