@@ -15,12 +15,12 @@ from postroom.http_api.rest.routes import rest_paths, rest_routes
 from postroom.http_api.routes import application
 from postroom.http_api.sessions import Sessions
 from postroom.mail.context import Rules, token_hash
-from postroom.mail.event_following import EventFollowing
 from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mcp_server import PostroomMcpServer
 from postroom.services.calls import Calls
+from postroom.services.following import EventFollowing
 from postroom.services.subscriptions import Subscriptions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock

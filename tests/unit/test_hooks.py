@@ -13,8 +13,8 @@ from postroom.contracts.announcing import Nudges
 from postroom.contracts.errors import InvalidArgument, StoreUnavailable
 from postroom.contracts.store import MailWrites
 from postroom.mail.context import Rules, token_hash
-from postroom.mail.hooks import Hooks
 from postroom.mail.service import Mail
+from postroom.services.hooks import Hooks
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.faults import LosingStore, RefusingStore, writes

@@ -83,7 +83,7 @@ async def test_a_message_to_a_person_is_said_in_their_chat_and_answered_from_the
     assert f"Message {number(sent)} from Ada@projects-shop: Work" in text
     assert "May I push?" in text
     assert (await status(room, sent))["state"] == "stored"
-    rung = room.mail.bell.next_ring()
+    rung = room.mail.changes.next_ring()
     await boxes.arrived(key)
     assert rung.is_set()
     await boxes.arrived(key)

@@ -102,7 +102,7 @@ def mail_runs(
 ) -> MailRunExecutor:
     """Return what runs agents on their mail; `whose` says which agent runs a thread."""
     return MailRunExecutor(
-        executors.chosen, mail.store, clock, whose=whose, ring=mail.bell.ring, tracing=mail.tracing
+        executors.chosen, mail.store, clock, whose=whose, ring=mail.changes.ring, tracing=mail.tracing
     )
 
 

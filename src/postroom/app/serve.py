@@ -39,10 +39,9 @@ from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application as asgi_application
 from postroom.http_api.routes import routes
 from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
-from postroom.mail.event_following import EventFollowing
-from postroom.mail.following import Following
-from postroom.mail.hooks import Hooks
 from postroom.mcp_server.loading import LoadedOnUse
+from postroom.services.following import EventFollowing, Following
+from postroom.services.hooks import Hooks
 from postroom.services.messages import MessageService
 from postroom.services.people import PeopleService
 from postroom.services.questions import QuestionService
@@ -151,7 +150,7 @@ class Site:
     def end_listening(self) -> None:
         """End the streams of those who listen; whatever else they asked is still answered."""
         self._mcp.end_listening()
-        self._application.mail.bell.stop()
+        self._application.mail.changes.stop()
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:

@@ -96,27 +96,11 @@ class Application:
             is_alone=store.is_alone,
             budgets=declared.budgets,
         )
-        self.executors = ExecutorRegistry(
-            settings,
-            self.mail,
-            self.calls,
-            self.runs.stores.dispatches,
-            clock,
-            address=address,
-            in_chats=None if declared.chats is None else declared.chats.agent.run,
-        )
+        self.executors = self._executors(declared.chats)
         delivery = StoredChatDelivery(self.mail, clock)
         self.gateway = None if declared.chats is None else self._gateway(declared.chats, delivery)
         """Its chats, where they are configured; run by whoever serves."""
-        self.waker = Waker(
-            store,
-            self.runs.mailbox,
-            clock,
-            verified=settings.verified,
-            boxes=delivery,
-            chats=None if self.gateway is None else self.gateway.mail_outbox,
-            on_change=self.mail.bell.ring,
-        )
+        self.waker = self._waker(delivery)
         self.agents = AgentSupervisor(
             self.mail, self.runs, self.executors, clock, self.waker, declared.agents
         )
@@ -161,6 +145,28 @@ class Application:
     def reaches(self, place: ChatAddress) -> bool:
         """Say whether there is a channel to a chat."""
         return self.gateway is not None and self.gateway.mail_outbox.reaches(place)
+
+    def _executors(self, chats: "GatewayFile | None") -> ExecutorRegistry:
+        return ExecutorRegistry(
+            self.settings,
+            self.mail,
+            self.calls,
+            self.runs.stores.dispatches,
+            self.clock,
+            address=self.address,
+            in_chats=None if chats is None else chats.agent.run,
+        )
+
+    def _waker(self, delivery: StoredChatDelivery) -> Waker:
+        return Waker(
+            self.store,
+            self.runs.mailbox,
+            self.clock,
+            verified=self.settings.verified,
+            boxes=delivery,
+            chats=None if self.gateway is None else self.gateway.mail_outbox,
+            on_change=self.mail.changes.ring,
+        )
 
     def _gateway(self, told: "GatewayFile", delivery: StoredChatDelivery) -> "ChatService":
         """Make the gateway that `gateway.toml` tells of."""

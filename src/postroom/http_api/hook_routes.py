@@ -10,8 +10,8 @@ from starlette.routing import Route
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.http_api.operators import operators
-from postroom.mail.following import Following
-from postroom.mail.hooks import Hooks
+from postroom.services.following import Following
+from postroom.services.hooks import Hooks
 
 _AGENT_TOKEN: Final = "postroom-agent-token"  # noqa: S105 - the name of a header
 

@@ -26,9 +26,9 @@ from postroom.http_api.run_routes import run_routes
 from postroom.http_api.runner_routes import runner_routes
 from postroom.http_api.sessions import LoginService
 from postroom.http_api.token_routes import token_routes
-from postroom.mail.event_following import EventFollowing
 from postroom.mail.named_tokens import NamedTokens
 from postroom.services.calls import Calls
+from postroom.services.following import EventFollowing
 from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService

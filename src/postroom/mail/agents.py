@@ -23,11 +23,11 @@ from postroom.mail.identity import (
     find_address,
     refuse_making,
     refuse_retired,
+    refuse_to_speak_for,
 )
 from postroom.mail.inbox import inbox_views
 from postroom.mail.names import check_name, generated
 from postroom.mail.outgoing import to_archive
-from postroom.mail.people import refuse_to_speak_for
 from postroom.mail.projects import checked_path, find_project, free_slug, spelling
 from postroom.mail.reservations import ReservationAnswer, reserve_all
 from postroom.mail.views import (

@@ -7,7 +7,8 @@ from postroom.contracts.mail import Agent, Project
 from postroom.mail.commands import ListContacts, RequestContact, RespondContact
 from postroom.mail.context import ReadContext, WriteContext
 from postroom.mail.identity import acting, acting_active, find_address
-from postroom.mail.views import ContactView, address_of, contact_view
+from postroom.mail.projects import address_of
+from postroom.mail.views import ContactView, contact_view
 
 
 class ContactsView(TypedDict):

@@ -19,8 +19,7 @@ from postroom.contracts.project_log import HIDDEN, OTHER, LogBounds, ProjectEven
 from postroom.contracts.store import RecordReads
 from postroom.mail.commands import FetchEvents
 from postroom.mail.context import ReadContext, token_hash
-from postroom.mail.projects import find_project
-from postroom.mail.views import address_of
+from postroom.mail.projects import address_of, find_project
 
 
 class EventView(TypedDict):

@@ -10,7 +10,8 @@ from typing_extensions import override
 
 from postroom.contracts.errors import NotPermitted
 from postroom.contracts.mail import Project
-from postroom.contracts.store import MailWrites, ProjectWrites
+from postroom.contracts.projects import ProjectWrites
+from postroom.contracts.store import MailWrites
 from postroom.contracts.tokens import Grant
 
 UNBOUND: Final = "use a token that is bound to no project, or the server's own"

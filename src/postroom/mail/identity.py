@@ -1,21 +1,34 @@
-"""Who acts: the agent that a call names, checked against the token that it carries."""
+"""Who acts and who is meant: the agent that a call names, checked against its token, and those it writes to.
+
+People who have messages stand in a project of their own, where only postroom itself acts for them. A person
+is written to as `human:alice`, and one that is reached in a chat as `chat:telegram/123` too. What a model may
+ask makes nobody a person and speaks for none: the operator names them, and a person answers from a chat that
+the operator gave them or from the pages.
+"""
+
+from typing import Final
 
 from postroom.contracts.errors import (
     AgentRetired,
     IdentityMismatch,
+    NotPermitted,
     PostroomError,
     TokenRequired,
     UnknownAgent,
+    UnknownMessage,
     UnknownProject,
     WrongToken,
 )
-from postroom.contracts.mail import Agent, Project
+from postroom.contracts.mail import Agent, Message, Project, Recipient
+from postroom.contracts.people import ChatAddress
+from postroom.contracts.projects import ProjectReads
 from postroom.contracts.store import RecordReads
 from postroom.mail.context import ReadContext, WriteContext, token_hash
 from postroom.mail.names import nearest, shown
-from postroom.mail.people import find_person, is_persons, refuse_to_speak_for
-from postroom.mail.projects import find_project
+from postroom.mail.projects import HUMAN, PEOPLE_KEY, find_project
 
+CHAT: Final = "chat:"
+_MOST: Final = 10_000
 ACTIVITY_INTERVAL = 30_000
 """Milliseconds within which a second sign of life is not written again; a shorter lease may end meanwhile."""
 
@@ -39,6 +52,37 @@ def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
         f"project {project.slug} has no agent {shown(name)}{hint}",
         value=name,
         details={"nearest": close, "project": project.slug},
+    )
+
+
+def is_persons(address: str) -> bool:
+    """Say whether an address names a person or a chat."""
+    return address.startswith((HUMAN, CHAT))
+
+
+def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[Project, Agent]:
+    """Return whom `human:name` or `chat:platform/id` names.
+
+    Raises:
+        UnknownAgent: nobody has that name or that chat; says which names come nearest.
+    """
+    project = projects.project(PEOPLE_KEY)
+    everybody = [] if project is None else tx.agents(project.id, include_retired=True, limit=_MOST)
+    if address.startswith(CHAT):
+        platform, _, chat_id = address.removeprefix(CHAT).partition("/")
+        reached = set(tx.reached_at(ChatAddress(platform=platform, chat_id=chat_id)))
+        found = next((person for person in everybody if person.id in reached), None)
+    else:
+        name = address.removeprefix(HUMAN).casefold()
+        found = next((one for one in everybody if one.name.casefold() == name), None)
+    if project is not None and found is not None:
+        return project, found
+    close = [f"{HUMAN}{one}" for one in nearest(address.partition(":")[2], (one.name for one in everybody))]
+    raise UnknownAgent(
+        f"nobody is known as {shown(address)}" + (f"; the nearest are {', '.join(close)}" if close else ""),
+        value=address,
+        remedy="the operator names people with `postroom people add NAME [--chat PLATFORM/ID]`",
+        details={"nearest": close},
     )
 
 
@@ -100,6 +144,16 @@ def refuse_making(context: ReadContext) -> None:
         )
 
 
+def refuse_to_speak_for(context: ReadContext, project: Project) -> None:
+    """Raise `NotPermitted` when somebody other than postroom itself would act for a person, or make one."""
+    if project.human_key == PEOPLE_KEY and not context.caller.postroom:
+        raise NotPermitted(
+            "no agent acts for a person, and none makes one",
+            value=project.slug,
+            remedy="the operator names people with `postroom people add`",
+        )
+
+
 def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, Agent]:
     """Return the project and the agent that a call acts as, its identity checked."""
     project = find_project(context.projects, project_key)
@@ -136,3 +190,20 @@ def note_activity(context: WriteContext, agent: Agent) -> None:
 def as_reason(error: PostroomError) -> dict[str, object]:
     """Return a refusal as one entry of a list of them."""
     return {"code": error.code, "value": error.value, "message": error.message, "remedy": error.remedy}
+
+
+def visible_message(
+    context: ReadContext, project: Project, agent: Agent, message_id: int
+) -> tuple[Message, list[Recipient]]:
+    """Return a message of the agent's project, or one that came to the agent, with its recipients.
+
+    Raises:
+        UnknownMessage: there is none that the agent may see.
+    """
+    message = context.tx.message(message_id)
+    recipients = context.tx.recipients([message_id])[message_id]
+    if message is not None:
+        received = any(one.agent_id == agent.id for one in recipients)
+        if message.project_id == project.id or received:
+            return message, recipients
+    raise UnknownMessage(f"{agent.name} has no message {message_id}", value=message_id)

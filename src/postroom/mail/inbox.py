@@ -22,11 +22,11 @@ from postroom.mail.commands import (
     MarkMessageRead,
 )
 from postroom.mail.context import ReadContext, WriteContext
-from postroom.mail.identity import acting, note_activity
+from postroom.mail.identity import acting, note_activity, visible_message
+from postroom.mail.projects import address_of
 from postroom.mail.views import (
     InboxView,
     MessageView,
-    address_of,
     inbox_view,
     maybe_iso,
     message_view,
@@ -166,23 +166,6 @@ def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEv
         "newest": reader.inbox_seq,
         "oldest": reader.inbox_floor,
     }
-
-
-def visible_message(
-    context: ReadContext, project: Project, agent: Agent, message_id: int
-) -> tuple[Message, list[Recipient]]:
-    """Return a message of the agent's project, or one that came to the agent, with its recipients.
-
-    Raises:
-        UnknownMessage: there is none that the agent may see.
-    """
-    message = context.tx.message(message_id)
-    recipients = context.tx.recipients([message_id])[message_id]
-    if message is not None:
-        received = any(one.agent_id == agent.id for one in recipients)
-        if message.project_id == project.id or received:
-            return message, recipients
-    raise UnknownMessage(f"{agent.name} has no message {message_id}", value=message_id)
 
 
 def get_message(context: ReadContext, asked: GetMessage) -> MessageView:

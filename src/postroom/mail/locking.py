@@ -8,7 +8,7 @@ import msgspec
 from postroom.contracts.errors import InvalidPath
 from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.commands import Command, RecallMessage, ReplyMessage
-from postroom.mail.people import is_persons
+from postroom.mail.identity import is_persons
 from postroom.mail.projects import PEOPLE_KEY, checked_path
 
 _TO_BE_MADE = 0

@@ -6,7 +6,7 @@ from itertools import chain, count
 
 from postroom.contracts.errors import InvalidPath, UnknownProject
 from postroom.contracts.mail import Project
-from postroom.contracts.store import ProjectReads
+from postroom.contracts.projects import ProjectReads
 from postroom.mail.names import nearest, shown
 
 _DRIVE = re.compile(r"^([A-Za-z]):[\\/]")
@@ -114,3 +114,10 @@ def find_project(projects: ProjectReads, key: str) -> Project:
         value=key,
         details={"nearest": close},
     )
+
+
+def address_of(name: str, slug: str, home_slug: str) -> str:
+    """Return how agents of `home_slug` write to somebody: `name`, `name@slug`, or `human:name`."""
+    if slug == PEOPLE_SLUG:
+        return f"{HUMAN}{name}"
+    return name if slug == home_slug else f"{name}@{slug}"

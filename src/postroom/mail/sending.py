@@ -16,7 +16,6 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.mail import (
     Agent,
-    ContactStatus,
     Importance,
     Message,
     Project,
@@ -25,16 +24,21 @@ from postroom.contracts.mail import (
 )
 from postroom.contracts.store import RecordReads
 from postroom.mail.commands import RecallMessage, ReplyMessage, SendMessage
-from postroom.mail.contacts import ContactFacts, refusal
+from postroom.mail.contacts import Addressee, refusals
 from postroom.mail.context import WriteContext
-from postroom.mail.identity import acting_active, as_reason, find_address, unknown_agent
-from postroom.mail.inbox import visible_message
+from postroom.mail.identity import (
+    acting_active,
+    as_reason,
+    find_address,
+    is_persons,
+    unknown_agent,
+    visible_message,
+)
 from postroom.mail.names import shown
 from postroom.mail.outgoing import to_archive, to_wake
-from postroom.mail.people import is_persons
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.tracing import note_trace
-from postroom.mail.views import MessageView, address_of, message_view
+from postroom.mail.views import MessageView, message_view
 from postroom.mail.waking.runners import reads_at_work
 
 _REPLY_PREFIX = re.compile(r"^\s*(?:re\s*:\s*)+", re.IGNORECASE)
@@ -45,7 +49,6 @@ MAX_BROADCAST = 10_000
 MAX_THREAD = 1_000
 """The newest messages of a thread, by which those are found who are in it."""
 THREAD = "thread:"
-FEW = 4
 LIVE = "live"
 """By a run that is at work on the thread, at its next step; when it ends before that, by a run of its own."""
 RUNNER = "wake by runner"
@@ -78,15 +81,6 @@ class Recalled(TypedDict):
 
     message_id: int
     recalled: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Addressee:
-    """One recipient of a message that is about to be written."""
-
-    project: Project
-    agent: Agent
-    kind: RecipientKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -450,57 +444,6 @@ def _addressee(
         raise unknown_agent(context.tx, home, address)
     project, agent = find_address(context, home, address)
     return Addressee(project=project, agent=agent, kind=kind)
-
-
-def refusals(
-    context: WriteContext,
-    home: Project,
-    sender: Agent,
-    addressees: Sequence[Addressee],
-    *,
-    reply_to: Message | None = None,
-) -> dict[int, PostroomError]:
-    """Return by agent those who may not be written to, with the reason."""
-    links = _granted(context, sender, addressees)
-    answered = _written_to(context, sender, reply_to)
-    found: dict[int, PostroomError] = {}
-    for one in addressees:
-        granted = links.get(one.agent.id)
-        facts = ContactFacts(
-            policy=one.agent.contact_policy,
-            same_agent=one.agent.id == sender.id,
-            same_project=one.project.id == home.id,
-            same_owner=one.project.owner == home.owner and bool(home.owner),
-            retired=one.agent.retired_at is not None,
-            approved=granted == "approved",
-            blocked=granted == "blocked",
-            answers_recipient=answered == one.agent.id,
-        )
-        if (kind := refusal(facts)) is not None:
-            name = address_of(one.agent.name, one.project.slug, home.slug)
-            found[one.agent.id] = kind(f"{name} does not take this message", value=name)
-    return found
-
-
-def _granted(
-    context: WriteContext, sender: Agent, addressees: Sequence[Addressee]
-) -> dict[int, ContactStatus]:
-    """Return by agent what the sender was granted, or refused."""
-    if len(addressees) <= FEW:  # a look-up each is cheaper than reading all that the sender has
-        found = (context.tx.contact(sender.id, one.agent.id) for one in addressees)
-        return {link.to_id: link.status for link in found if link is not None}
-    return {link.to_id: link.status for link in context.tx.contacts(sender.id) if link.from_id == sender.id}
-
-
-def _written_to(context: WriteContext, sender: Agent, message: Message | None) -> int | None:
-    """Return who wrote a message, if `sender` is among those it was written to.
-
-    Everybody may look at a project's messages; one that went to others opens no door.
-    """
-    if message is None:
-        return None
-    readers = context.tx.recipients([message.id])[message.id]
-    return message.sender_id if any(one.agent_id == sender.id for one in readers) else None
 
 
 def _invalid(problems: Sequence[PostroomError]) -> PostroomError:

@@ -79,7 +79,7 @@ class Mail:
         self.rules = rules or Rules()
         self._dice = dice or random.SystemRandom()
         self.tracing = tracing
-        self.bell = ChangeNotifier()
+        self.changes = ChangeNotifier()
         """Rings after each change, for those who wait for messages."""
         self._on_change = on_change
         self._keep_token = keep_token
@@ -119,7 +119,7 @@ class Mail:
         """Let those who perform effects, and those who wait for messages, look again."""
         if self._on_change is not None:
             self._on_change()
-        self.bell.ring()
+        self.changes.ring()
 
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:
         """Replace an agent's token by its hash, or revoke it with None; for the operator alone.
@@ -133,7 +133,7 @@ class Mail:
             tx.set_agent_token(find_agent(tx, project, agent_name).id, hashed)
 
         await self.store.write(change)
-        self.bell.ring()  # who waits by a token that has ended waits no longer
+        self.changes.ring()  # who waits by a token that has ended waits no longer
 
     async def _rotate(self, command: RotateAgentToken, caller: Caller) -> RotatedToken:
         """Give the agent a new token in a file of the server; a model that asks never sees it."""
@@ -199,7 +199,7 @@ class Mail:
 
         now = self.clock.now()
         had_one = await self.store.write(change)
-        self.bell.ring()
+        self.changes.ring()
         return had_one
 
     async def set_chat_address(self, project_key: str, person: str, address: ChatAddress | None) -> bool:
@@ -223,7 +223,7 @@ class Mail:
 
         now = self.clock.now()
         had_one = await self.store.write(change)
-        self.bell.ring()
+        self.changes.ring()
         return had_one
 
     def context(

@@ -68,11 +68,11 @@ class Calls:
         return answer
 
     async def _answered_trace(self, operation: Operation, arguments: dict[str, Any]) -> str | None:
-        """Return where in a trace the letter was written that a call is to answer."""
-        letter = str(arguments.get("message_id"))
-        if not self._mail.tracing.is_on or operation.command is not ReplyMessage or not letter.isdecimal():
+        """Return where in a trace the message was written that a call is to answer."""
+        message = str(arguments.get("message_id"))
+        if not self._mail.tracing.is_on or operation.command is not ReplyMessage or not message.isdecimal():
             return None
-        return await self._mail.trace_of(letter)
+        return await self._mail.trace_of(message)
 
     def _operation(self, name: str) -> Operation:
         operation = self._operations.get(name)

@@ -7,7 +7,7 @@ from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.mail import Importance, Message
 from postroom.contracts.store import MailReads
 from postroom.mail.context import Caller
-from postroom.mail.people import find_person, is_persons
+from postroom.mail.identity import find_person, is_persons
 from postroom.mail.projects import HUMAN, PEOPLE_SLUG
 from postroom.mail.sending import THREAD, reply_subject
 from postroom.mail.service import Mail

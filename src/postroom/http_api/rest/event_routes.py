@@ -20,10 +20,10 @@ from postroom.contracts.errors import InvalidArgument, PostroomError, ServerUnav
 from postroom.http_api.rest.reading import JSON, list_fields, query_arguments
 from postroom.mail.commands import FollowEvents, read_command
 from postroom.mail.context import Caller
-from postroom.mail.event_following import EventFollowing
 from postroom.mail.event_log import EventsView
 from postroom.mcp_server.callers import caller_of
 from postroom.mcp_server.schema import input_schema
+from postroom.services.following import EventFollowing
 
 STREAM: Final = "text/event-stream"
 LAST_ID: Final = "Last-Event-ID"

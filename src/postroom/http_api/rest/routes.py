@@ -13,11 +13,11 @@ from postroom.http_api.rest.addresses import DOCUMENT, EVENTS, address_of, metho
 from postroom.http_api.rest.document import encoded
 from postroom.http_api.rest.event_routes import EventService
 from postroom.http_api.rest.reading import JSON, body_arguments, list_fields, query_arguments
-from postroom.mail.event_following import EventFollowing
 from postroom.mail.operations import ALL_OPERATIONS, Operation
 from postroom.mcp_server.callers import TRACEPARENT, caller_of
 from postroom.mcp_server.schema import input_schema
 from postroom.services.calls import Calls
+from postroom.services.following import EventFollowing
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

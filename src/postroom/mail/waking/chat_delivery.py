@@ -35,7 +35,7 @@ class StoredChatDelivery:
             tx.mark_announced(agent_id, [message_id], by=by, now=self._clock.now())
 
         await self._mail.store.write(change)
-        self._mail.bell.ring()
+        self._mail.changes.ring()
 
     async def lost(self, key: str, why: str) -> None:
         """Tell whoever wrote a message that the chat will not show it; said again, it changes nothing.

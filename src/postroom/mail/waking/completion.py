@@ -10,8 +10,9 @@ from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.outbox import OutboxMessage
 from postroom.contracts.store import MailWrites
 from postroom.contracts.waking import Handling
+from postroom.mail.contacts import Addressee, refusals
 from postroom.mail.context import WriteContext
-from postroom.mail.sending import Addressee, NewMessage, post, refusals, reply_subject
+from postroom.mail.sending import NewMessage, post, reply_subject
 from postroom.mail.tracing import run_trace
 from postroom.mail.waking.prompts import NO_WORDS, agent_of, asks, clipped, failure
 

@@ -21,7 +21,7 @@ from postroom.contracts.people import ChatAddress, ChatDelivery, ChatOutbox
 from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.mail.outgoing import WAKE, woken_by
-from postroom.mail.views import address_of
+from postroom.mail.projects import address_of
 from postroom.mail.waking.prompts import Origin, agent_thread, as_prompt, as_said, message_name
 
 _LOG = structlog.get_logger(__name__)

@@ -8,24 +8,25 @@ most calls write nothing, and a line that is given out has marked its messages.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import structlog
+from msgspec import Meta
 
 from postroom.contracts.clients import COMMIT_BYPASS, EDIT_BYPASS, EVENTS, unchecked
 from postroom.contracts.errors import AccessError, InvalidArgument, InvalidPath, StoreError
 from postroom.contracts.mail import Agent, Project
-from postroom.contracts.store import MailReads, MailWrites, ProjectReads
-from postroom.mail import notices
-from postroom.mail.commands import read_command
+from postroom.contracts.projects import ProjectReads
+from postroom.contracts.store import MailReads, MailWrites
+from postroom.mail.commands import Command, read_command
 from postroom.mail.context import Caller, ReadContext, WriteContext
-from postroom.mail.folders import Spot, locate, spots_of
+from postroom.mail.folders import Location, locate, locations_of
 from postroom.mail.guarding import held_by_others
-from postroom.mail.hook_commands import HookCall
 from postroom.mail.identity import ACTIVITY_INTERVAL, check_token
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import checked_path
 from postroom.mail.service import Mail
+from postroom.services import notices
 
 _LOG = structlog.get_logger(__name__)
 
@@ -34,9 +35,24 @@ TOLD_INTERVAL = 30_000
 SESSIONS_KEPT = 30 * 24 * 3_600_000
 """Milliseconds after which a session that never ended is forgotten."""
 PURGED_AT_ONCE = 100
+MOST_PATHS = 5_000
 BY = "hook"
 
+_Path = Annotated[str, Meta(max_length=4096)]
 Outcome = Literal["silent", "tell", "hold", "allow", "deny", "error", "unknown"]
+
+
+class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What happened in a client's session; no tool, and only the operator may send it."""
+
+    session_id: Annotated[str, Meta(max_length=400)] = ""
+    cwd: _Path = ""
+    agent: Annotated[str, Meta(max_length=400, description="POSTROOM_AGENT of the client")] = ""
+    guard: Literal["", "warn", "block", "off"] = ""
+    paths: Annotated[tuple[_Path, ...], Meta(max_length=MOST_PATHS)] = ()
+    stop_active: Annotated[bool, Meta(description="the turn was held before")] = False
+    acts_as: Annotated[str, Meta(max_length=400, description="agent that a tool of ours acted as")] = ""
+    acts_in: Annotated[str, Meta(max_length=4096, description="and its project")] = ""
 
 
 class HookAnswer(TypedDict):
@@ -62,8 +78,8 @@ class _Event:
     kind: str
     client: str
     call: HookCall
-    here: tuple[Spot, ...]
-    files: tuple[tuple[tuple[Spot, ...], str], ...]
+    here: tuple[Location, ...]
+    files: tuple[tuple[tuple[Location, ...], str], ...]
     """Each file as a place that may be known, and a name in it that needs no looking up."""
 
 
@@ -153,12 +169,12 @@ _SILENT = _Decision(answer=_answer("silent"))
 
 def _prepared(kind: str, client: str, call: HookCall) -> _Event:
     """Read from the disk what links and worktrees the folders of a call are."""
-    here = spots_of(call.cwd, "/") if call.cwd else ()
+    here = locations_of(call.cwd, "/") if call.cwd else ()
     if kind == "edit":
-        files = tuple((spots_of(path, call.cwd), "") for path in call.paths)
+        files = tuple((locations_of(path, call.cwd), "") for path in call.paths)
     else:  # a link is committed itself, and thousands of files lie in few folders
         parts = [path.rpartition("/") for path in call.paths]
-        folders = {folder: spots_of(folder or ".", call.cwd) for folder, _, _ in parts}
+        folders = {folder: locations_of(folder or ".", call.cwd) for folder, _, _ in parts}
         files = tuple((folders[folder], name) for folder, _, name in parts)
     return _Event(kind=kind, client=client, call=call, here=here, files=files)
 
@@ -330,13 +346,11 @@ def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
 
 def _paths_in(context: ReadContext, project: Project, event: _Event) -> list[str]:
     """Return those files of an event that lie in a project, as it names them."""
-    places = {
-        spots: locate(context.projects, spots) for spots in dict.fromkeys(spots for spots, _ in event.files)
-    }
+    places = {known: locate(context.projects, known) for known, _ in event.files}
     return [
         f"{place[1]}/{name}".strip("/") if name else place[1]
-        for spots, name in event.files
-        if (place := places[spots]) and place[0].id == project.id
+        for known, name in event.files
+        if (place := places[known]) and place[0].id == project.id
     ]
 
 
