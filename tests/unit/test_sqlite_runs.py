@@ -97,7 +97,7 @@ IN_ORDER = (
     ("threads", "threads_without_parent"),
     ("threads", "threads_of_resource"),
     ("threads", "latest_runs"),
-    ("threads", "latest_started_run"),
+    ("threads", "last_runs"),
     ("threads", "runs"),
     ("threads", "runs_of_thread"),
     ("threads", "open_runs"),

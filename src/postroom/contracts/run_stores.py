@@ -256,6 +256,10 @@ class SubmissionFacts:
     latest_run: RunRecord | None = None
     latest_started_run: RunRecord | None = None
     """The newest run that was ever past `created`; a new one inherits its agent and state."""
+    claimed: str | None = None
+    """The thread's claimed dispatch."""
+    queued: int = 0
+    """How many dispatches wait on it, counted as far as was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -574,8 +578,10 @@ class Committed:
     claimed: RunDispatch | None = None
     """The dispatch that the caller owns now; it may be an older one of the thread."""
     interrupt: Interrupt | None = None
+    leaves_queued: bool = False
+    """Whether dispatches wait on the thread when an execution has ended; told of commits that end one."""
     leaves_waiting: bool = False
-    """Whether messages wait on the thread when an execution has ended; told of commits that end one."""
+    """Whether messages wait on it then."""
 
 
 class CommitCoordinator(Protocol):

@@ -201,8 +201,8 @@ class ThreadTables(Protocol):
         """Return runs by run id."""
         ...
 
-    def submission_facts(self, thread_id: str, run_id: str | None) -> SubmissionFacts:
-        """Return what a submission to the thread is decided on."""
+    def submission_facts(self, thread_id: str, run_id: str | None, queued: int = 1) -> SubmissionFacts:
+        """Return what a submission to the thread is decided on, with what is queued counted to `queued`."""
         ...
 
     def state(self, thread_id: str) -> dict[str, Json] | None:
@@ -289,6 +289,10 @@ class RunTables(Protocol):
 
     def at(self, now: int) -> Self:
         """Return the same rows at another instant."""
+        ...
+
+    def owned_run(self, dispatch: RunDispatch) -> RunRecord | None:
+        """Return the run of a claimed dispatch, and look up with it what its end is decided on."""
         ...
 
     def commit(self, step: ThreadCommit) -> Committed | StaleClaim:

@@ -14,12 +14,12 @@ from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import StaleClaim, UnknownDispatch
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage
 from postroom.contracts.run_stores import Committed, ThreadCommit
-from postroom.contracts.runs import Thread
-from postroom.stores.runs.asking import Found, asked
+from postroom.contracts.runs import RunRecord, Thread
+from postroom.stores.runs.asking import Found, asked, dispatch_look, queue_look, run_look, thread_look
 from postroom.stores.runs.commits import (
     WrittenCommit,
     commit_looks,
-    leaves_waiting,
+    left,
     lost,
     refuse_owner,
     thread_after,
@@ -72,6 +72,12 @@ class RunTables(run_tables.RunTables):
         return type(self)(self._sql, lambda: now, self._tell, self._new_id)
 
     @override
+    def owned_run(self, dispatch: RunDispatch) -> RunRecord | None:
+        looks = thread_look(dispatch.thread_id) | dispatch_look(dispatch.dispatch_id)
+        asked(self._sql, run_look(dispatch.run_id) | queue_look(dispatch.thread_id) | looks)
+        return self._threads.load_run(dispatch.run_id)
+
+    @override
     def commit(self, step: ThreadCommit) -> Committed | StaleClaim:
         written, now = WrittenCommit.of(step, self._new_id), self._now()
         step.refuse_unclaimed_move()
@@ -85,6 +91,7 @@ class RunTables(run_tables.RunTables):
         brought = delivered(step, step.delivery, found, now, self._new_id) if step.delivery else None
         appended = appending(written.events, found, now)
         stored = storing(written.effects, found, now)
+        queued, waiting = left(step, found)
         # All is decided; from here on everything is written.
         self._write_thread(written, before, after, found, now)
         if moved is not None:
@@ -98,7 +105,8 @@ class RunTables(run_tables.RunTables):
             dispatch=brought.dispatch if brought else moved,
             claimed=brought.claimed if brought else None,
             interrupt=brought.interrupt if brought else None,
-            leaves_waiting=leaves_waiting(step, found),
+            leaves_queued=queued,
+            leaves_waiting=waiting,
             events=appended.events,
             outbox=stored.effects,
         )
@@ -117,7 +125,7 @@ class RunTables(run_tables.RunTables):
         if claim is None:
             return None
         try:
-            owned = self.dispatches.proved(claim, next(iter(found["owned",]), None))
+            owned = self.dispatches.proved(claim, next(iter(found["dispatch", claim.dispatch_id]), None))
         except UnknownDispatch as error:
             return lost(error)
         if isinstance(owned, RunDispatch):
@@ -128,7 +136,7 @@ class RunTables(run_tables.RunTables):
         self, written: WrittenCommit, before: Thread, after: Thread, found: Found, now: int
     ) -> None:
         step = written.step
-        if not found["thread",]:
+        if not found["thread", step.thread_id]:
             self.threads.put(after)
         elif after is not before:
             self.threads.move(after)

@@ -170,6 +170,15 @@ SELECT DISTINCT thread_id FROM run_dispatches
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id LIMIT :limit;
 
+-- queue_of_thread
+SELECT (SELECT dispatch_id FROM run_dispatches WHERE thread_id = :thread_id AND status = 'Claimed'),
+       coalesce((SELECT epoch FROM dispatch_epochs WHERE thread_id = :thread_id), 0),
+       (SELECT count(*) FROM (SELECT 1 FROM run_dispatches
+                               WHERE thread_id = :thread_id AND status = 'Queued'
+                                 AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+                               LIMIT :at_most) AS found),
+       (SELECT count(*) FROM pending_messages WHERE thread_id = :thread_id);
+
 -- count_queued
 SELECT count(*) FROM (SELECT 1 FROM run_dispatches
                        WHERE thread_id = :thread_id AND status = 'Queued' LIMIT :at_most) AS found;
@@ -182,11 +191,7 @@ SELECT 'Queued', count(*) FROM run_dispatches WHERE status = 'Queued'
 SELECT 'Claimed', count(*) FROM run_dispatches WHERE status = 'Claimed';
 
 -- discard
-DELETE FROM run_dispatches WHERE dispatch_id = :dispatch_id AND status = 'DeadLetter'
-RETURNING dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled;
+DELETE FROM run_dispatches WHERE dispatch_id = :dispatch_id;
 
 -- purge
 DELETE FROM run_dispatches
