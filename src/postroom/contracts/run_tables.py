@@ -4,7 +4,7 @@ A change locks first what it decides on (`thread_lock`, `line_lock`, and the `lo
 effects), all in one call; the instant is read after that, when it is first needed. Nothing here is awaited.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, Protocol, Self
 
 from postroom.contracts.budgets import Spending
@@ -75,6 +75,18 @@ class DispatchTables(Protocol):
         Raises:
             UnknownDispatch: there is no such dispatch.
         """
+        ...
+
+    def renew(self, lengths: Mapping[Claim, int]) -> frozenset[str]:
+        """Own dispatches until so long from now; return the ids of those that are owned still.
+
+        One statement for each length, without locks: who moves a dispatch meanwhile waits or is waited for,
+        and a claim that was lost renews nothing.
+        """
+        ...
+
+    def refuse_stale(self, claim: Claim) -> None:
+        """End the claimed dispatch as superseded where the claim owns it and is of an older epoch."""
         ...
 
     def cancel(self, dispatch_id: str) -> RunDispatch | None:

@@ -62,6 +62,8 @@ from postroom.dispatch.sinks import EventStream, ReconnectableEventSink, Suspens
 
 _LOG = structlog.get_logger(__name__)
 _MOST_SAFETY_MS = 1_000
+_LEASES = "leases"
+"""The key of changes that renew claims, of whatever threads."""
 DEADLINE_PASSED = "the deadline passed before it could be started"
 
 Ended = AgentRunResult | BaseException
@@ -86,7 +88,6 @@ class Job:
     lease: Lease
     watched: SuspensionAwareSink
     lease_until: int
-    renews_in: int
     asks_next: Callable[[], ClaimAsk | None]
     """Says what the end is to claim of the thread; None: nothing."""
     attempt: Attempt | None = None
@@ -278,7 +279,6 @@ class Dispatcher:
             lease=Lease(),
             watched=SuspensionAwareSink(sink),
             lease_until=claimed.lease_until or core.now(),
-            renews_in=milliseconds(core.config.lease_renewal_interval),
             asks_next=lambda: self.asks_next(claimed.thread_id),
         )
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
@@ -457,43 +457,57 @@ class LeaseKeeper:
         self._jobs.pop(id(job), None)
 
     async def _keep(self) -> None:
+        config = self._core.config
+        interval = pause = milliseconds(config.lease_renewal_interval)
         try:
             while self._jobs:
-                pause = min(job.renews_in for job in self._jobs.values())
                 await self._core.timer.sleep(pause)
-                for (
-                    job
-                ) in self._jobs.values():  # one that began meanwhile is renewed early, which harms nothing
-                    job.renews_in -= pause
-                due = [job for job in self._jobs.values() if job.renews_in <= 0 and job.lease.end is None]
-                if len(due) == 1:
-                    await self._renew(due[0])
-                    continue
-                async with asyncio.TaskGroup() as group:
-                    for job in due:
-                        group.create_task(self._renew(job))
+                jobs = [job for job in self._jobs.values() if job.lease.end is None]
+                pause = interval if await self._renewed(jobs) else min(interval, config.lease_retry_ms)
         finally:
             self._keeper = None
 
-    async def _renew(self, job: Job) -> None:
-        core, config = self._core, self._core.config
-        interval = milliseconds(config.lease_renewal_interval)
-        length = config.suspended_lease_ms if job.watched.suspended else config.lease_ms
-        asked_at, job.renews_in = core.now(), interval
+    async def _renewed(self, jobs: list[Job]) -> bool:
+        """Renew these claims in one change, whenever they began; False when the store failed."""
+        if not jobs:
+            return True
+        core, config, asked_at = self._core, self._core.config, self._core.now()
+        lengths = {
+            job.claimed.claim_proof: config.suspended_lease_ms if job.watched.suspended else config.lease_ms
+            for job in jobs
+        }
+
+        def renew_leases(tx: Transaction) -> frozenset[str]:
+            return tx.runs.dispatches.renew(lengths)
+
         try:
-            renewed = await core.observed(
-                "lease_renewal",
-                core.dispatches.extend_lease(job.claimed.claim_proof, extension_ms=length),
-            )
+            renewed = await core.observed("lease_renewal", core.store.write(renew_leases, key=_LEASES))
+            lost = [job for job in jobs if job.claimed.dispatch_id not in renewed]
+            for job in lost:
+                await self._superseded(job)
         except PostroomError as error:
-            _LOG.warning("lease.not_renewed", dispatch_id=job.claimed.dispatch_id, reason=error.describe())
-            job.renews_in = min(interval, config.lease_retry_ms)
-            if core.now() >= job.lease_until - min(length // 10, _MOST_SAFETY_MS):
-                self._lost(job, "the lease ended and could not be renewed")
-            return
-        if not renewed:
+            _LOG.warning("leases.not_renewed", count=len(jobs), reason=error.describe())
+            for job in jobs:
+                length = lengths[job.claimed.claim_proof]
+                if core.now() >= job.lease_until - min(length // 10, _MOST_SAFETY_MS):
+                    self._lost(job, "the lease ended and could not be renewed")
+            return False
+        for job in jobs:
+            job.lease_until = asked_at + lengths[job.claimed.claim_proof]
+        for job in lost:
+            core.metrics.happened("lease_renewal", "lost")
             self._lost(job, "the claim was taken away")
-        job.lease_until = asked_at + length
+        return True
+
+    async def _superseded(self, job: Job) -> None:
+        """End the dispatch of a claim that an interrupt has made stale, under the lock of its thread."""
+        claim, thread_id = job.claimed.claim_proof, job.claimed.thread_id
+
+        def supersede(tx: Transaction) -> None:
+            tx.lock(thread_lock(thread_id))
+            tx.runs.dispatches.refuse_stale(claim)
+
+        await self._core.store.write(supersede, key=thread_id)
 
     def _lost(self, job: Job, reason: str) -> None:
         if job.lease.end is not None or id(job) not in self._jobs:

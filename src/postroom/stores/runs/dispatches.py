@@ -5,7 +5,7 @@ writes what came of it. A lost claim is returned rather than raised: it may have
 raised undoes the change.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from typing_extensions import override
@@ -134,6 +134,27 @@ class Dispatches(DispatchTables):
             self.put(found.superseded(reason=STALE_EPOCH, now=self._now()))
             return StaleClaim(f"dispatch {found.dispatch_id!r} was interrupted", value=found.dispatch_id)
         return found
+
+    @override
+    def renew(self, lengths: Mapping[Claim, int]) -> frozenset[str]:
+        now, owned = self._now(), set[str]()
+        for length in set(lengths.values()):
+            claims = [claim for claim, until in lengths.items() if until == length]
+            values = {
+                "dispatch_ids": sorted(claim.dispatch_id for claim in claims),
+                "claim_tokens": [claim.token for claim in claims],
+                "now": now,
+                "lease_until": now + length,
+            }
+            self._sql.run("dispatches.renew", values)
+            owned.update(row[0] for row in self._sql.all("dispatches.renewed", values))
+        return frozenset(owned)
+
+    @override
+    def refuse_stale(self, claim: Claim) -> None:
+        row = self._row(claim.dispatch_id)
+        if row is not None:
+            self.proved(claim, row)
 
     @override
     def cancel(self, dispatch_id: str) -> RunDispatch | None:

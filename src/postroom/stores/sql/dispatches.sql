@@ -41,8 +41,14 @@ UPDATE run_dispatches
        completed_at = :completed_at, reconciled = :reconciled, is_open = :is_open
  WHERE dispatch_id = :dispatch_id;
 
--- epoch
-SELECT epoch FROM dispatch_epochs WHERE thread_id = :thread_id;
+-- renew
+UPDATE run_dispatches SET lease_until = :lease_until, updated_at = :now
+ WHERE dispatch_id IN {texts :dispatch_ids} AND claim_token IN {texts :claim_tokens} AND status = 'Claimed'
+   AND dispatch_epoch >= coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0);
+
+-- renewed
+SELECT dispatch_id FROM run_dispatches
+ WHERE dispatch_id IN {texts :dispatch_ids} AND claim_token IN {texts :claim_tokens} AND lease_until = :lease_until;
 
 -- put_epoch
 INSERT INTO dispatch_epochs (thread_id, epoch) VALUES (:thread_id, :epoch)
