@@ -80,8 +80,8 @@ FAULTS = {
     ),
     "8 a requeued row keeps its completion": Planted(
         "contracts/dispatch.py",
-        "            lease_until=None,\n            completed_at=None,\n            updated_at=now,\n",
-        "            lease_until=None,\n            completed_at=self.completed_at,\n            updated_at=now,\n",
+        "            updated_at=now,\n            **_NOTHING_REPORTED,\n",
+        '            updated_at=now,\n            **{**_NOTHING_REPORTED, "completed_at": self.completed_at},\n',
         f"{PROMISES}[sqlite-what_is_queued_again_reads_back_after_a_result]",
     ),
     "9 two rows of a thread are claimed": Planted(

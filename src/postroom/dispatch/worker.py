@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import structlog
 
@@ -212,7 +213,7 @@ class Dispatcher:
             worker.tenant = claimed.tenant
             await self._core.observed("release", self._core.dispatches.release(claimed.claim_proof))
             return DispatchAttempt.BUSY
-        self._begin(worker, begun, self._reader(claimed))
+        self._begin(worker, begun)
         return DispatchAttempt.CLAIMED
 
     def begin_foreground(self, begun: Claimed, stream: EventStream | None) -> None:
@@ -222,9 +223,6 @@ class Dispatcher:
         if worker.status is WorkerStatus.CLAIMING:
             self.slots.give(worker.tenant)
         self._begin(worker, begun, ReconnectableEventSink(stream))
-
-    def _reader(self, claimed: RunDispatch) -> ReconnectableEventSink:
-        return self._readers.pop(claimed.dispatch_id, None) or ReconnectableEventSink()
 
     def read_along(self, dispatch_id: str, stream: EventStream) -> None:
         """Stream the events of a dispatch that is about to be queued, when it executes here."""
@@ -270,8 +268,11 @@ class Dispatcher:
         for job in self._leases.jobs:
             job.lease.stop(LeaseEnd.GIVEN_UP, "the worker is leaving")
 
-    def _begin(self, worker: MailboxWorker, begun: Claimed, sink: ReconnectableEventSink) -> None:
+    def _begin(
+        self, worker: MailboxWorker, begun: Claimed, sink: ReconnectableEventSink | None = None
+    ) -> None:
         core, claimed = self._core, begun.dispatch
+        sink = sink or self._readers.pop(claimed.dispatch_id, None) or ReconnectableEventSink()
         job = Job(
             claimed=claimed,
             begun=begun,
@@ -279,7 +280,7 @@ class Dispatcher:
             lease=Lease(),
             watched=SuspensionAwareSink(sink),
             lease_until=claimed.lease_until or core.now(),
-            asks_next=lambda: self.asks_next(claimed.thread_id),
+            asks_next=partial(self.asks_next, claimed.thread_id),
         )
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
         self._executing += 1
@@ -317,7 +318,10 @@ class Dispatcher:
             return
         job.is_executing, job.lease.stops = True, stop
         try:
-            job.ended = await isolated(lambda: self._execution.run(job), job.lease)
+            attempt = job.attempt
+            assert attempt is not None  # noqa: S101 - it has begun
+            run = partial(self._core.executor.run, attempt.activation, attempt.sink)
+            job.ended = await isolated(run, job.lease)
         finally:
             job.is_executing, job.lease.stops = False, None
             for alarm in alarms:
@@ -379,16 +383,13 @@ class Dispatcher:
             if len(self.slots):
                 self.slots.stand_in_line(thread_id, None)
                 await self.next_in_line()
-            elif self._may_have_more(job):
+                return None
+            if self._was_full and self.is_polled and not job.comes_again:
+                return None
+            if not job.has_looked or self.workers.get_or_create(thread_id).is_wanted:
                 await self.try_dispatch_next(thread_id)
         finally:
             self._over()
-
-    def _may_have_more(self, job: Job) -> bool:
-        """Say whether the thread is to be looked at: its end has not done so, or something came meanwhile."""
-        if self._was_full and self.is_polled and not job.comes_again:
-            return False
-        return not job.has_looked or self.workers.get_or_create(job.claimed.thread_id).is_wanted
 
     async def _begin_next(self, begun: Claimed) -> None:
         """Execute what the end of a run has claimed, in the slot of that run."""
@@ -398,7 +399,7 @@ class Dispatcher:
             return
         self.slots.overdraw(claimed.tenant)
         self._core.metrics.happened("claim")
-        self._begin(self.workers.get_or_create(claimed.thread_id), begun, self._reader(claimed))
+        self._begin(self.workers.get_or_create(claimed.thread_id), begun)
 
     def _over(self) -> None:
         self._executing -= 1
@@ -555,12 +556,6 @@ class Execution:
             job.leaves_waiting = (await self._completion.end(attempt, paused)).leaves_waiting
         return pause is None
 
-    async def run(self, job: Job) -> AgentRunResult:
-        """Execute."""
-        attempt = job.attempt
-        assert attempt is not None  # noqa: S101 - it has begun
-        return await self._core.executor.run(attempt.activation, attempt.sink)
-
     async def conclude(self, job: Job) -> bool:
         """Write what became of the execution.
 
@@ -613,7 +608,11 @@ class Execution:
 
     async def _attempt(self, job: Job) -> Attempt:
         core, dispatch, begun = self._core, job.claimed, job.begun
-        run = owned_run(dispatch, begun.run)
+        run = begun.run
+        if run is None:
+            raise UnknownRun(f"run {dispatch.run_id!r} not found", value=dispatch.run_id)
+        if run.thread_id != dispatch.thread_id:
+            raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
         buffer = EventBuffer()
         coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer)
         activation = RunActivation(thread_id=run.thread_id)
@@ -658,24 +657,11 @@ class Execution:
             pending=pending,
             registry=await core.pinning.materialize(run.resolution_id or ""),
             hidden_runs=frozenset(hidden),
-            hidden_message_ids=await asked_of(core.threads, hidden),
+            hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
         )
         was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
         recovery = core.executor.recovery(activation) if was_cut_off else Recovery.START
         return replace(activation, control=control, recovery=recovery)
-
-
-def owned_run(dispatch: RunDispatch, run: RunRecord | None) -> RunRecord:
-    """Return the run that a dispatch delivers.
-
-    Raises:
-        UnknownRun, ForeignThread: there is none, or it is another thread's.
-    """
-    if run is None:
-        raise UnknownRun(f"run {dispatch.run_id!r} not found", value=dispatch.run_id)
-    if run.thread_id != dispatch.thread_id:
-        raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
-    return run
 
 
 async def rebuild(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
     DuplicateRecord,
     ForeignThread,
@@ -44,15 +44,15 @@ class WrittenCommit:
             messages=tuple((message, encode(message)) for message in step.messages),
             run="" if step.run is None else encode(step.run),
             state=None if step.thread_state is None else encode(step.thread_state),
-            events=tuple(WrittenEvent.of(draft, new_id) for draft in step.events),
-            effects=tuple(WrittenEffect.of(draft, new_id) for draft in step.outbox),
+            events=tuple([WrittenEvent.of(draft, new_id) for draft in step.events]) if step.events else (),
+            effects=tuple([WrittenEffect.of(draft, new_id) for draft in step.outbox]) if step.outbox else (),
         )
 
 
 def commit_looks(written: WrittenCommit, now: int) -> Looks:
     """Return all that a commit is decided on."""
     step, thread_id = written.step, written.step.thread_id
-    looks = thread_look(thread_id)
+    looks = thread_look(thread_id) | thread_look(step.parent_thread_id or thread_id)
     if step.claim is not None:
         looks |= dispatch_look(step.claim.dispatch_id)
     if step.joins is not None:
@@ -63,23 +63,15 @@ def commit_looks(written: WrittenCommit, now: int) -> Looks:
         looks |= committed_look(thread_id, tuple(one.id or "" for one in step.messages))
     if step.run is not None:
         looks |= run_look(step.run.run_id)
-    if step.parent_thread_id is not None:
-        looks |= thread_look(step.parent_thread_id)
     if step.ends is not None:
         looks |= queue_look(thread_id)
     if step.delivery is not None:
         looks |= delivery_looks(step.delivery, now)
-    return {**looks, **event_looks(written.events), **effect_looks(written.effects)}
-
-
-def refuse_owner(step: ThreadCommit, owned: RunDispatch) -> None:
-    """Refuse the proof of a claim on another thread.
-
-    Raises:
-        ForeignThread: as said.
-    """
-    if owned.thread_id != step.thread_id:
-        raise ForeignThread(f"the claim is one of thread {owned.thread_id!r}", value=step.thread_id)
+    if written.events:
+        looks |= event_looks(written.events)
+    if written.effects:
+        looks |= effect_looks(written.effects)
+    return looks
 
 
 def lost(error: UnknownDispatch) -> StaleClaim:
@@ -156,4 +148,5 @@ def left(step: ThreadCommit, found: Found) -> tuple[bool, bool]:
     if step.ends is None:
         return False, False
     [[_, _, queued, waiting]] = found["queue", step.thread_id, 1]
-    return queued > 0, waiting > len({one.pending_id for one in step.consumes})
+    consumed = len({one.pending_id for one in step.consumes}) if step.consumes else 0
+    return queued > 0, waiting > consumed

@@ -68,7 +68,7 @@ def delivered(
         )
     claimed = None
     if delivery.claim is not None and busy is None:
-        first = _first(stored, delivery, found, now)
+        first = stored if delivery.claim_needed else _first(stored, delivery, found, now)
         asks = delivery.claim
         claimed = first and first.claim(
             token=new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now
@@ -95,8 +95,8 @@ def _refuse_busy(delivery: Delivery, thread_id: str, busy: str | None, queued: i
 
 
 def _first(stored: RunDispatch, delivery: Delivery, found: Found, now: int) -> RunDispatch | None:
-    """Return the dispatch whose turn it is: this one where it must be, else the first that is due."""
-    turns = [stored] if delivery.claim_needed or stored.available_at <= now else []
+    """Return the dispatch whose turn it is: the first that is due, this one among them."""
+    turns = [stored] if stored.available_at <= now else []
     if not delivery.interrupt:
         turns += [rows.dispatch(row) for row in found.get(("due", stored.thread_id), ())]
     return min(turns, key=lambda one: (one.priority, one.created_at, one.dispatch_id), default=None)

@@ -206,19 +206,16 @@ class Dispatches(DispatchTables):
     def insert(self, row: RunDispatch) -> RunDispatch:
         """Store a dispatch that is new, and return it."""
         self._sql.run("dispatches.enqueue", rows.dispatch_values(row))
-        self._told(row)
+        if row.status is not _CLAIMED:  # it is queued, or its thread is free
+            self._tell(WORK)
         return row
 
     def put(self, row: RunDispatch) -> RunDispatch:
         """Store a dispatch as it has moved, and return it."""
         self._sql.run("dispatches.move", rows.dispatch_values(row))
-        self._told(row)
-        return row
-
-    def _told(self, row: RunDispatch) -> None:
-        """Say that there may be work: a row is queued, or its thread is free."""
-        if row.status is not _CLAIMED:
+        if row.status is not _CLAIMED:  # it is queued, or its thread is free
             self._tell(WORK)
+        return row
 
     @override
     def of_thread(

@@ -135,9 +135,8 @@ class Messages(MessageTables):
 
     def take(self, thread_id: str, versions: Sequence[PendingVersion]) -> None:
         """Let messages leave; those behind them move up."""
-        if versions:
-            ids = [one.pending_id for one in versions]
-            self._sql.run("threads.take_pending", {"thread_id": thread_id, "pending_ids": ids})
+        ids = [one.pending_id for one in versions]
+        self._sql.run("threads.take_pending", {"thread_id": thread_id, "pending_ids": ids})
 
     @override
     def threads_with_waiting(self, limit: int, after: str) -> tuple[str, ...]:

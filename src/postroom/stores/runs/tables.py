@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from postroom.contracts import run_tables
 from postroom.contracts.dispatch import RunDispatch
-from postroom.contracts.errors import StaleClaim, UnknownDispatch
+from postroom.contracts.errors import ForeignThread, StaleClaim, UnknownDispatch
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage
 from postroom.contracts.run_stores import Committed, ThreadCommit
 from postroom.contracts.runs import RunRecord, Thread
@@ -21,7 +21,6 @@ from postroom.stores.runs.commits import (
     commit_looks,
     left,
     lost,
-    refuse_owner,
     thread_after,
     thread_before,
 )
@@ -89,8 +88,8 @@ class RunTables(run_tables.RunTables):
         after = thread_after(before, step, found, now)
         moved = step.moved(owned, now=now) if owned and step.moves_owned else None
         brought = delivered(step, step.delivery, found, now, self._new_id) if step.delivery else None
-        appended = appending(written.events, found, now)
-        stored = storing(written.effects, found, now)
+        appended = appending(written.events, found, now) if written.events else None
+        stored = storing(written.effects, found, now) if written.effects else None
         queued, waiting = left(step, found)
         # All is decided; from here on everything is written.
         self._write_thread(written, before, after, found, now)
@@ -98,8 +97,10 @@ class RunTables(run_tables.RunTables):
             self.dispatches.put(moved)
         if brought is not None:
             brought.write(self.dispatches)
-        EventTables(self._sql, self._now, self._tell, self._new_id).write(appended)
-        OutboxTables(self._sql, self._now, self._new_id).write(stored)
+        if appended is not None:
+            EventTables(self._sql, self._now, self._tell, self._new_id).write(appended)
+        if stored is not None:
+            OutboxTables(self._sql, self._now, self._new_id).write(stored)
         return Committed(
             message_count=after.message_count,
             dispatch=brought.dispatch if brought else moved,
@@ -107,8 +108,8 @@ class RunTables(run_tables.RunTables):
             interrupt=brought.interrupt if brought else None,
             leaves_queued=queued,
             leaves_waiting=waiting,
-            events=appended.events,
-            outbox=stored.effects,
+            events=() if appended is None else appended.events,
+            outbox=() if stored is None else stored.effects,
         )
 
     @override
@@ -128,8 +129,9 @@ class RunTables(run_tables.RunTables):
             owned = self.dispatches.proved(claim, next(iter(found["dispatch", claim.dispatch_id]), None))
         except UnknownDispatch as error:
             return lost(error)
-        if isinstance(owned, RunDispatch):
-            refuse_owner(written.step, owned)
+        thread_id = written.step.thread_id
+        if isinstance(owned, RunDispatch) and owned.thread_id != thread_id:
+            raise ForeignThread(f"the claim is one of thread {owned.thread_id!r}", value=thread_id)
         return owned
 
     def _write_thread(
@@ -143,9 +145,11 @@ class RunTables(run_tables.RunTables):
         said = enumerate(written.messages, start=before.message_count + 1)
         if values := [message_values(after.id, seq, one, body, now) for seq, (one, body) in said]:
             self._sql.run_many("threads.append_message", values)
-        self.messages.take(after.id, step.consumes)
+        if step.consumes:
+            self.messages.take(after.id, step.consumes)
         if step.run is not None:
             self.threads.put_run(step.run, written.run)
         if written.state is not None:
             self.threads.put_state(after.id, written.state)
-        self.threads.spend(step.spends)
+        if step.spends:
+            self.threads.spend(step.spends)

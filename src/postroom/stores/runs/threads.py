@@ -191,10 +191,9 @@ class Threads(ThreadTables):
 
     def spend(self, spends: Sequence[Spending]) -> None:
         """Add to what scopes have spent, always in the same order, so that no two wait for each other."""
-        if spends:
-            ordered = sorted(spends, key=lambda one: one.scope)
-            values = [{name: getattr(one, name) for name in Spending.__slots__} for one in ordered]
-            self._sql.run_many("threads.spend", values)
+        ordered = sorted(spends, key=lambda one: one.scope)
+        values = [{name: getattr(one, name) for name in Spending.__slots__} for one in ordered]
+        self._sql.run_many("threads.spend", values)
 
 
 def new_thread(thread_id: str, now: int, parent_thread_id: str | None = None) -> Thread:

@@ -1,11 +1,11 @@
 """Promises of a dispatch store about what an owner writes, and that nobody else can."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.dispatch import STALE_EPOCH, Claim, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StaleClaim, UnknownDispatch
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import DispatchStore, RunStores
 from postroom.contracts.runs import RunStatus, TerminationKind, TerminationReason
 from postroom.testing.clock import ManualClock
