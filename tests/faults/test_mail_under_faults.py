@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mail_room import CHANGES, Room, a_room, everything, furnish, room_in_memory, room_over_each_store
+from mail_room import CHANGES, Room, a_room, everything, furnish, room_in_memory, room_on_a_file
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.store import MailStore
 from postroom.mail.context import Caller
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import LosingStore, ManualClock, RefusingStore, writes, writes_that
 
-room = room_over_each_store
+room = room_on_a_file
 memory = room_in_memory
 
 EVERY_CHANGE = pytest.mark.parametrize("name", CHANGES)

@@ -5,7 +5,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
@@ -32,6 +32,7 @@ from postroom.contracts.mail import (
     RecipientKind,
     Term,
 )
+from postroom.contracts.records import replace
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.stores.postgres import PostgresStore
 from postroom.stores.sqlite import SqliteStore

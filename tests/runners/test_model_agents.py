@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +12,7 @@ from postroom.app.model_tools import TOOLS, AskTool, MailTool, check_tools
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import RunIdentity
 from postroom.contracts.errors import IdentityMismatch, InvalidRunner
+from postroom.contracts.records import replace
 from postroom.contracts.remote_runners import ModelRunner
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mail_room import HARBOR, Room, everything, room_over_each_store
+from mail_room import HARBOR, Room, everything, room_in_memory
 from postroom.contracts.errors import (
     CursorAhead,
     InvalidArgument,
@@ -20,7 +20,7 @@ from postroom.services.following import Following
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
-room = room_over_each_store
+room = room_in_memory
 PATIENCE = 5
 
 

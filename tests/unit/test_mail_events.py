@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mail_room import CHANGES, HARBOR, RUN_OF_ADA, SHORE, Room, furnish, room_in_memory, room_over_each_store
+from mail_room import CHANGES, HARBOR, RUN_OF_ADA, SHORE, Room, furnish, room_in_memory
 from postroom.contracts.errors import (
     CursorAhead,
     CursorExpired,
@@ -21,7 +21,7 @@ from postroom.mail.commands import FollowEvents
 from postroom.mail.context import Caller, Rules, token_hash
 from postroom.services.following import EventFollowing
 
-room = room_over_each_store
+room = room_in_memory
 memory = room_in_memory
 PATIENCE = 5
 OPERATOR = Caller(operator=True)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mail_room import RUN_OF_ADA, SHORE, Room, room_in_memory, room_over_each_store, set_to_work
+from mail_room import RUN_OF_ADA, SHORE, Room, room_in_memory, set_to_work
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     AgentRetired,
@@ -23,7 +23,7 @@ from postroom.mail.context import Caller, Rules, token_hash
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
 
-room = room_over_each_store
+room = room_in_memory
 memory = room_in_memory
 
 WHO = {"program": "p", "model": "m"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mail_room import HARBOR, SHORE, Room, a_room, room_over_each_store
+from mail_room import HARBOR, SHORE, Room, a_room, room_in_memory
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     AgentRetired,
@@ -19,7 +19,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.store import MailReads
 from postroom.mail.archive.batch import gather
 
-room = room_over_each_store
+room = room_in_memory
 
 TEXT = {"subject": "s", "body_md": "b"}
 

@@ -1,7 +1,6 @@
 """The records of runs by themselves: how they move, what of them is selected, and that they read back."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -40,6 +39,7 @@ from postroom.contracts.messages import (
     refuse_broken_delta,
     select_pending,
 )
+from postroom.contracts.records import replace
 from postroom.contracts.runs import (
     LEGAL_MOVES,
     PersistedState,
@@ -120,7 +120,7 @@ def test_a_queued_dispatch_has_the_defaults_of_the_queue() -> None:
     row = queued()
     assert (row.priority, row.max_attempts, row.attempt_count) == (DEFAULT_PRIORITY, DEFAULT_MAX_ATTEMPTS, 0)
     assert (DEFAULT_PRIORITY, DEFAULT_MAX_ATTEMPTS) == (128, 5)
-    assert (row.available_at, row.updated_at, row.dispatch_epoch) == (NOW, NOW, 0)
+    assert (row.available_at, row.updated_at, row.dispatch_epoch) == (0, NOW, 0)
     assert row.reconciled
     assert queued(available_at=NOW + 9).available_at == NOW + 9
 
@@ -219,7 +219,7 @@ def test_what_is_queued_again_carries_nothing_of_the_execution() -> None:
             getattr(row, name) for name in (*PROJECTION, *CLAIM_FIELDS, "completed_at", "claimed_at")
         } == {None}
         assert row.updated_at == NOW + 9
-    assert [row.available_at for row in given_back.values()] == [NOW + 14, NOW + 9, NOW + 9]
+    assert [row.available_at for row in given_back.values()] == [NOW + 14, 0, 0]
     assert [row.attempt_count for row in given_back.values()] == [1, 0, 1]
     assert [row.last_error for row in given_back.values()] == ["busy", "before", LEASE_ENDED]
 
@@ -594,7 +594,16 @@ def test_a_record_reads_back_as_it_was_written(subtests: pytest.Subtests) -> Non
             read = codec.decode(type(record), text, where="row 'x'")
             assert read == record
             assert codec.decode(type(record), text.encode(), where="row 'x'") == record
-            assert {field.name for field in fields(record)} == codec.decode_json(text, where="x").keys()
+            assert set(record.__struct_fields__) == codec.decode_json(text, where="x").keys()
+
+
+def test_a_record_does_not_change(subtests: pytest.Subtests) -> None:
+    for record in RECORDS:
+        name = record.__struct_fields__[0]
+        with subtests.test(record=record), pytest.raises(AttributeError):
+            setattr(record, name, getattr(record, name))
+        with subtests.test(record=record), pytest.raises(TypeError):
+            replace(record, no_such_field=1)
 
 
 def test_what_is_no_record_is_named_as_corrupt(subtests: pytest.Subtests) -> None:

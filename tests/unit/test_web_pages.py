@@ -148,11 +148,9 @@ def fill(writes):
     return World(claim.id, reply.id, recalled.id, stranger.id, hostile.id, files)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request, tmp_path):
-    made = (
-        SqliteStore.in_memory() if request.param == "memory" else SqliteStore.open(tmp_path / "postroom.db")
-    )
+@pytest.fixture
+def store():
+    made = SqliteStore.in_memory()
     yield made
     made.close()
 
@@ -335,6 +333,11 @@ async def test_the_text_of_a_recalled_message_is_nowhere(client, world):
     await page(client, f"/attachments/{world.files['recalled']}?message={world.recalled}", status=404)
     message = (await page(client, f"/p/orchard/m/{world.recalled}")).raw
     assert "/attachments/" not in message
+
+
+async def test_no_page_says_that_something_is_open_when_nobody_asks(client, world):
+    for address, answer in (await every_page(client)).items():
+        assert '<span class="badge owed">True' not in answer.text, address
 
 
 async def test_hostile_mail_stays_text(client, world):

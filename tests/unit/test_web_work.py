@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from urllib.parse import urlencode
 
 import httpx2
@@ -31,13 +30,9 @@ QUESTIONS, RUNS, WRITE = (f"/p/{SLUG}/{name}" for name in ("questions", "runs", 
 NEW_PAGES = (QUESTIONS, RUNS, WRITE, f"{QUESTIONS}?live=1", f"{RUNS}?live=1", f"{WRITE}?to=Bo")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def stores(request, tmp_path: Path, clock: ManualClock):
-    if request.param == "memory":
-        held = SqliteStore.in_memory(clock)
-        yield held, held.runs
-        return
-    held = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
+@pytest.fixture
+def stores(clock: ManualClock):
+    held = SqliteStore.in_memory(clock)
     yield held, held.runs
     held.close()
 

@@ -1,12 +1,11 @@
 """A message, the run that it begins and the answer are one trace, through restarts and questions too."""
 
-from dataclasses import replace
-
 import pytest
 
 from dispatch_room import done
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import PostroomError, Unauthorized
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.contracts.tools import ToolCallResume

@@ -1,7 +1,6 @@
 """Mail wakes its reader once, the reader's run has it in its hands, and whoever wrote it is answered once."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,6 +9,7 @@ from dispatch_room import done
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import IllegalTransition, StaleDecision, StoreUnavailable, Unauthorized
 from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume

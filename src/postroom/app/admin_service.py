@@ -30,7 +30,6 @@ from postroom.http_api.readiness import archive_check, backups_check, loop_check
 from postroom.mail.context import token_hash
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import find_project
-from postroom.services.runs import waits_since
 from postroom.version import __version__
 
 if TYPE_CHECKING:
@@ -173,7 +172,7 @@ class AdminService:
         application.metrics.show_server(
             ServerState(
                 dead_letters=dispatches.get(RunDispatchStatus.DEAD_LETTER, 0),
-                oldest_waiting_ms=0 if waiting is None else now - waits_since(waiting),
+                oldest_waiting_ms=0 if waiting is None else now - waiting.due_since,
                 with_runner=with_runner,
                 executing=application.executors.executing,
                 unread=unread,

@@ -21,7 +21,6 @@ from postroom.http_api.operations import CheckState
 from postroom.mail.archive import layout
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.waking.runners import read_runner
-from postroom.services.runs import waits_since
 from postroom.stores.sqlite import sqlite_release
 
 if TYPE_CHECKING:
@@ -149,7 +148,7 @@ class Doctor:
         if longest is None:
             return "; none waits that is due", ""
         why = await runs.mailbox.why_not(longest.dispatch_id)
-        waited = now - waits_since(longest)
+        waited = now - longest.due_since
         told = f"; run {longest.run_id} has waited longest, for {span(waited)}: {why.text}"
         if not runs.mailbox.lifecycle_is_running():
             return told, "nothing takes runs up: see the log for why it ended, and start the server again"

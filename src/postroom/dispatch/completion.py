@@ -281,7 +281,7 @@ class Completion:
             return False
         await self._events.dispatch_happened("RunRescheduled", row, reason="retry_backoff")
         retrying = RunRetrying(
-            run_id=row.run_id, attempt=row.attempt_count, retry_at=row.available_at, error=outcome.error
+            run_id=row.run_id, attempt=row.attempt_count, retry_at=row.due_since, error=outcome.error
         )
         await attempt.sink.emit(retrying)
         return True
@@ -442,7 +442,7 @@ class Completion:
         the thread's next message.
         """
         attempt, dispatch, result = asked.attempt, asked.attempt.dispatch, asked.result
-        run = tx.runs.threads.load_run(dispatch.run_id)
+        run = tx.runs.owned_run(dispatch)
         answer: tuple[Message, ...] = ()
         ended = None
         if run is not None and is_left_open(run, dispatch):
@@ -469,7 +469,9 @@ class Completion:
         if isinstance(done, StaleClaim):
             return Ending(run=run) if self._is_acked(tx, dispatch, attempt.instance_id) else done
         self._core.write_effects(tx, run)
-        following = None if asked.asks is None else claimed_next(tx, run.thread_id, asked.asks)
+        following = None
+        if asked.asks is not None and done.leaves_queued:
+            following = claimed_next(tx, run.thread_id, asked.asks)
         return Ending(run=run, leaves_waiting=done.leaves_waiting, next=following)
 
     def _is_acked(self, tx: Transaction, dispatch: RunDispatch, instance_id: str) -> bool:

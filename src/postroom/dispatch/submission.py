@@ -38,7 +38,14 @@ from postroom.contracts.messages import (
     select_pending,
 )
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import MAX_PAGE, Committed, Delivery, ThreadCommit, thread_lock
+from postroom.contracts.run_stores import (
+    MAX_PAGE,
+    Committed,
+    Delivery,
+    SubmissionFacts,
+    ThreadCommit,
+    thread_lock,
+)
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.transactions import Joined, Transaction
 from postroom.dispatch.completion import ClaimAsk, Claimed, Completion, EndedRuns, begun_in, claimed_next
@@ -461,29 +468,35 @@ class Submissions:
         """Look, decide and write, under the lock of the thread."""
         interrupt: Interrupt | None = None
         ended: EndedRuns = []
+        cap = None if options is None else options.queue_cap
+        facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1)
         if options is not None:
-            request = _by_policy(tx, request, options)
+            asked, request = request, _by_policy(tx, request, facts, options)
             if options.policy in (Strategy.INTERRUPT, Strategy.ROLLBACK):
                 raised = tx.runs.dispatches.interrupt(request.thread_id)
                 interrupt, ended = self._completion.interrupted_in(tx, raised)
-        plan = self._plan(tx, request, ids)
+            if interrupt is not None or request is not asked:
+                facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1)
+        plan = self._plan(tx, request, facts, ids)
         if options is None or plan.joins is not None:
             done, claimed = self._committed(tx, plan, plan.commit), None
             if options is not None and options.claims is not None:
                 claimed = self._claimed_in(tx, plan, options.claims, is_now=options.is_now)
         else:
-            plan, done, claimed = self._queued_in(tx, plan, options)
+            is_free = facts.claimed is None and not facts.queued
+            plan, done, claimed = self._queued_in(tx, plan, options, is_free=is_free)
         return Prepared(plan=plan, dispatch=done.dispatch, claimed=claimed, interrupt=interrupt, ended=ended)
 
     def _queued_in(
-        self, tx: Transaction, plan: Plan, options: DispatchOptions
+        self, tx: Transaction, plan: Plan, options: DispatchOptions, *, is_free: bool
     ) -> tuple[Plan, Committed, Claimed | None]:
         """Store a run with its dispatch, claimed and begun with them when it is its thread's next."""
         claims, dispatch = options.claims, self._dispatch(tx, plan)
         delivery = Delivery(dispatch=dispatch, queue_cap=options.queue_cap)
         if claims is None:
             return plan, self._committed(tx, plan, replace(plan.commit, delivery=delivery)), None
-        if not _is_next(tx, dispatch, options):
+        is_next = is_free and dispatch.available_at <= tx.now()
+        if not is_next and not options.is_now:
             done = self._committed(tx, plan, replace(plan.commit, delivery=delivery))
             return plan, done, claimed_next(tx, dispatch.thread_id, claims)
         commit = replace(plan.commit, delivery=replace(delivery, claim=claims.request, claim_needed=True))
@@ -521,8 +534,7 @@ class Submissions:
         row = tx.runs.dispatches.claim_dispatch(plan.joins.dispatch_id, claims.request)
         return None if row is None else begun_in(tx, row, claims)
 
-    def _plan(self, tx: Transaction, request: RunActivation, ids: _Ids) -> Plan:
-        facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id)
+    def _plan(self, tx: Transaction, request: RunActivation, facts: SubmissionFacts, ids: _Ids) -> Plan:
         existing = existing_run(request, facts)
         row = _open_dispatch(tx, existing)
         joins = row if row is not None and row.status is RunDispatchStatus.QUEUED else None
@@ -566,7 +578,6 @@ class Submissions:
         await self._events.messages_committed(
             plan.run.thread_id, plan.run.run_id, plan.messages, first_seq=plan.first_seq
         )
-        self._dispatcher.workers.remember(plan.run, plan.messages)
         if prepared.dispatch is not None:
             metrics.happened("enqueue")
             if not self._events.in_commits:
@@ -590,20 +601,21 @@ class Submissions:
             )
 
 
-def _by_policy(tx: Transaction, request: RunActivation, options: DispatchOptions) -> RunActivation:
+def _by_policy(
+    tx: Transaction, request: RunActivation, facts: SubmissionFacts, options: DispatchOptions
+) -> RunActivation:
     """Return the request as the policy has it on a thread that is busy.
 
     Raises:
         ActiveRunConflict: the thread was to be idle, or free for who waits, and is not.
     """
     queue, thread_id = tx.runs.dispatches, request.thread_id
-    if options.is_now and (active := queue.claimed(thread_id)) is not None:
-        raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=active.dispatch_id)
+    if options.is_now and facts.claimed is not None:
+        raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=facts.claimed)
     match options.policy:
-        case Strategy.REJECT:
-            if busy := queue.of_thread(thread_id, OPEN, limit=1, offset=0):
-                raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=busy[0].dispatch_id)
-        case Strategy.COLLECT if request.run_id is None:
+        case Strategy.REJECT if facts.claimed is not None or facts.queued:
+            raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=facts.claimed or thread_id)
+        case Strategy.COLLECT if facts.queued and request.run_id is None:
             queued = queue.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE, offset=0)
             if queued:
                 newest = max(queued, key=lambda row: (row.created_at, row.dispatch_id))
@@ -617,15 +629,6 @@ def _hiding(request: RunActivation, rows: Sequence[RunDispatch]) -> RunActivatio
     """Return the request with the runs of these dispatches out of its sight."""
     gone = {*request.options.without_runs, *(row.run_id for row in rows)} - {request.run_id}
     return replace(request, options=replace(request.options, without_runs=tuple(sorted(gone))))
-
-
-def _is_next(tx: Transaction, dispatch: RunDispatch, options: DispatchOptions) -> bool:
-    """Say whether a new dispatch is its thread's next: due, and nothing else is open."""
-    if options.is_now:
-        return True
-    if dispatch.available_at > tx.now():
-        return False
-    return not tx.runs.dispatches.of_thread(dispatch.thread_id, OPEN, limit=1, offset=0)
 
 
 def _is_plain(plan: Plan) -> bool:

@@ -94,9 +94,9 @@ class RunService:
             RunDispatchStatus.QUEUED, limit=MAX_PAGE, after=after
         ):
             for one in page:
-                if longest is not None and one.updated_at >= waits_since(longest):
+                if longest is not None and one.updated_at >= longest.due_since:
                     return longest  # they come by their last change: none behind it waits for longer
-                if one.available_at <= now and (longest is None or waits_since(one) < waits_since(longest)):
+                if one.available_at <= now and (longest is None or one.due_since < longest.due_since):
                     longest = one
             after = (page[-1].updated_at, page[-1].dispatch_id)
         return longest
@@ -134,11 +134,6 @@ class RunService:
     async def stop(self) -> None:
         """Give back what is at work and end; harmless when it never started."""
         await self.mailbox.aclose(timedelta(0))
-
-
-def waits_since(dispatch: RunDispatch) -> int:
-    """Return since when a queued dispatch that is due could have been started."""
-    return max(dispatch.updated_at, dispatch.available_at)
 
 
 def project_threads(slug: str) -> str:

@@ -196,7 +196,7 @@ class Pages:
         )
         looked_for = marks.wanted(query) if query else marks.Wanted()
         found = [(hit.message, marks.pieces(hit.snippet, looked_for)) for hit in page.rows]
-        asked = {"q": question, "order": order, "asked": query is not None}
+        asked = {"q": question, "order": order, "has_asked": query is not None}
         return self._html("search", project=project, found=found, page=page, **asked)
 
     async def attachment(self, request: Request) -> Response:

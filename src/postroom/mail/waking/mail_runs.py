@@ -1,7 +1,6 @@
 """Gives a run the messages that began it, and the answers that it waited for, and notes that it has them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
@@ -15,6 +14,7 @@ from postroom.contracts.executor import (
     RunDispatchExecutor,
 )
 from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
 from postroom.contracts.runs import (
     RunRecord,
     RunWaitingState,

@@ -32,6 +32,7 @@ class PostgresTransaction(SqlTransaction):
 
     def __init__(self, connection: Connection, *, may_wait: bool = True) -> None:
         self.connection = connection
+        self.known = {}
         self.failure: Exception | None = None
         self._statements = statements("postgres")
         self._may_wait = may_wait
@@ -61,21 +62,25 @@ class PostgresTransaction(SqlTransaction):
 
     @override
     def run(self, statement: str, values: Values = _NONE) -> None:
+        self.known.clear()
         self._send(statement, values)
 
     @override
     def run_many(self, statement: str, rows: Iterable[Values]) -> None:
+        self.known.clear()
         for values in rows:
             self._send(statement, values)
 
     @override
     def changed(self, statement: str, values: Values = _NONE) -> int:
+        self.known.clear()
         answer = self._send(statement, values)
         self.wait()
         return answer.changed
 
     @override
     def lock(self, *names: str) -> None:
+        self.known.clear()  # it was looked at before others were kept out
         with self._noted():
             for key in sorted(lock_number(name) for name in names):
                 self._locks.append(self.connection.send(_LOCK if self._may_wait else _TRY_LOCK, (key,)))
