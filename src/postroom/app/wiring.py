@@ -111,7 +111,6 @@ class Application:
         self.waker = Waker(
             store,
             self.runs.mailbox,
-            clock,
             verified=settings.verified,
             boxes=delivery,
             chats=None if self.gateway is None else self.gateway.mail_outbox,

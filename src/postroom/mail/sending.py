@@ -30,7 +30,7 @@ from postroom.mail.context import WriteContext
 from postroom.mail.identity import acting_active, as_reason, find_address, unknown_agent
 from postroom.mail.inbox import visible_message
 from postroom.mail.names import shown
-from postroom.mail.outgoing import to_archive, to_wake
+from postroom.mail.outgoing import to_archive
 from postroom.mail.people import is_persons
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.tracing import note_trace
@@ -270,7 +270,7 @@ def _participants(
 
 
 def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
-    """Store a message with its recipients and its outbox row, or nothing at all."""
+    """Store a message with its recipients, its outbox row and what wakes its readers, or nothing at all."""
     _check_size(context, new)
     refused = refusals(context, new.project, new.sender, new.addressees, reply_to=new.reply_to)
     if problems := [*bad, *refused.values()]:
@@ -280,6 +280,10 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
             "the message has no recipient", value=[], remedy="name at least one agent in `to`, `cc` or `bcc`"
         )
     tx = context.tx
+    reached = tx.with_runner([one.agent.id for one in new.addressees])
+    woken = [(one.project, one.agent) for one in new.addressees if one.agent.id in reached]
+    if context.waking is not None and woken:
+        context.waking.expect(woken)
     message = tx.insert_message(
         project_id=new.project.id,
         sender=new.sender,
@@ -301,7 +305,8 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
             tx.insert_blob(loaded.attachment.preview_sha256, loaded.preview)
         tx.insert_attachment(message.id, loaded.attachment)
     to_archive(context, "message", message.id, new.project.id)
-    to_wake(context, message.id, sorted(tx.with_runner([one.agent_id for one in recipients])), new.project.id)
+    if context.waking is not None and woken:
+        context.waking.wake(message, new.sender, woken)
     return _sent(context, new, message, recipients, skipped)
 
 

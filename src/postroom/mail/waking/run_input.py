@@ -86,6 +86,8 @@ class MailClaims:
         known = tx.handlings([message_id])[message_id].get(agent.id)
         if known is not None and known.run_id == self._run_id and known.ended_at is None:
             return True  # the run was cut off with it in its hands, and may have read it itself
+        if agent.retired_at is not None or tx.runner(agent.id) is None:
+            return False
         readers = tx.recipients([message_id])[message_id]
         mine = next((one for one in readers if one.agent_id == agent.id), None)
         if mine is None or mine.read_at is not None:
