@@ -63,6 +63,7 @@ async def test_the_message_its_run_and_its_claim_are_there_when_the_send_has_ret
     run = await room.runs.threads.load_run(row.run_id)
     assert (row.status, run.status) == (RunDispatchStatus.CLAIMED, RunStatus.RUNNING)
     assert run.input.trigger_message_ids == (f"mail-{number(sent)}",)
+    assert (await room.handled(number(sent), "Bo")).run_id == row.run_id
     await heir_of(room)
     assert len(room.agents.prompts) == 1
     assert await room.texts("Ada") == [("Bo", "Bo did it")]

@@ -598,6 +598,7 @@ class Submissions:
                 run=run,
                 messages=plan.messages,
                 has_begun=True,
+                is_noted=claims.noted(tx, run, plan.messages),
             )
         return replace(plan, run=run), done, claimed
 

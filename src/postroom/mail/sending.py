@@ -305,9 +305,10 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
             tx.insert_blob(loaded.attachment.preview_sha256, loaded.preview)
         tx.insert_attachment(message.id, loaded.attachment)
     to_archive(context, "message", message.id, new.project.id)
+    seen = how_seen(tx, message, recipients)  # before a run begins with it
     if context.waking is not None and woken:
         context.waking.wake(message, new.sender, woken)
-    return _sent(context, new, message, recipients, skipped)
+    return _sent(context, new, message, recipients, seen, skipped)
 
 
 def _deliver(context: WriteContext, message: Message, one: Addressee) -> Recipient:
@@ -327,6 +328,7 @@ def _sent(
     new: NewMessage,
     message: Message,
     recipients: Sequence[Recipient],
+    seen: Mapping[int, str],
     skipped: list[str],
 ) -> Sent:
     payload = message_view(
@@ -337,7 +339,6 @@ def _sent(
         home_slug=new.project.slug,
         bodies=False,
     )
-    seen = how_seen(context.tx, message, recipients)
     by_project: dict[str, list[Recipient]] = {}
     for one in recipients:
         by_project.setdefault(one.project_slug, []).append(one)

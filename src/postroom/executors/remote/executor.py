@@ -300,6 +300,10 @@ class RemoteExecutor(RunDispatchExecutor):
             if execution.ended.is_set() and not execution.senders:
                 self._forget(execution)
 
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
+        """Write nothing: only an end is told."""
+        return False
+
     def write(self, tx: Transaction, run: RunRecord) -> None:
         """Write nothing."""
 

@@ -84,8 +84,8 @@ class OpenChange(Waking):
         """Put a message on its reader's thread; one that is on it already stays as it is."""
         text = as_prompt(message, origin, reader=reader[1].name, nonce=self.tx.new_id()[:_NONCE])
         mode = DeliveryMode(boundary=Boundary.NEXT_STEP, group=message.thread_id, starts_run=True)
-        self.accept(thread_of(reader), RunMessage.user(text, id=message_name(message.id)), mode)
         self.tx.mail.mark_announced(reader[1].id, [message.id], by=BY, now=self.tx.now())
+        self.accept(thread_of(reader), RunMessage.user(text, id=message_name(message.id)), mode)
 
     def _carry(self, message: Message, origin: Origin, person: Agent) -> None:
         address = self.tx.mail.chat_address(person.id)
