@@ -132,7 +132,6 @@ async def test_a_run_that_was_cut_off_goes_on_behind_what_it_did(
     await room.employ(Bo=bo(endpoint))
     endpoint.answers = [calls("send_message", to=["Ada"], subject="Hi", body_md="first"), [SILENCE]]
     await room.send("Ada", "Bo")
-    await room.waker.round()
     async with asyncio.timeout(5):
         await endpoint.asked(2)
     await room.end()

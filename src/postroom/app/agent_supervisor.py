@@ -66,6 +66,7 @@ class AgentSupervisor:
             _LOG.warning("agents.orphans_ended", processes=ended)
         await perform_left_over(self._runs.stores.outbox, self._mail.store, self._mail.own_context)
         await self._runs.start()
+        self._mail.waker = self._waker
         self._tasks.start(self._waker.serve(), name="waker")
         self._tasks.start(self._timeouts.serve(), name="question timeouts")
 

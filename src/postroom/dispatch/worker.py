@@ -191,6 +191,7 @@ class Dispatcher:
             request=ClaimRequest(consumer=core.consumer_id, lease_ms=core.config.lease_ms),
             instance_id=core.new_id(),
             begins=core.config.max_concurrent_runs_per_tenant is None,
+            notes=core.write_beginning,
         )
 
     def asks_next(self, thread_id: str) -> ClaimAsk | None:
@@ -658,6 +659,7 @@ class Execution:
             registry=await core.pinning.materialize(run.resolution_id or ""),
             hidden_runs=frozenset(hidden),
             hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
+            is_noted=begun.is_noted,
         )
         was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
         recovery = core.executor.recovery(activation) if was_cut_off else Recovery.START

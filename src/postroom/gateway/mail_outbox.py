@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from postroom.contracts.outbox import OutboxStore
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.run_tables import OutboxTables
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import DeliverySignal, Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
@@ -12,10 +12,7 @@ from postroom.gateway.session import SessionSource
 class MailOutbox:
     """Has mail messages said by the bots of this gateway."""
 
-    def __init__(
-        self, outbox: OutboxStore, adapters: Sequence[BasePlatformAdapter], signal: DeliverySignal
-    ) -> None:
-        self._outbox = outbox
+    def __init__(self, adapters: Sequence[BasePlatformAdapter], signal: DeliverySignal) -> None:
         self._adapters = {adapter.platform.value: adapter for adapter in adapters}
         self._signal = signal
 
@@ -23,11 +20,13 @@ class MailOutbox:
         """Say whether there is a channel to this chat."""
         return address.platform in self._adapters
 
-    async def enqueue(self, key: str, address: ChatAddress, text: str) -> None:
-        """Take a message for a chat: it is delivered, or reported as lost. Taken twice, it is delivered once.
+    def enqueue(self, outbox: OutboxTables, key: str, address: ChatAddress, text: str) -> None:
+        """Take a message for a chat, in an open change: it is delivered, or reported as lost.
+
+        Taken twice, it is delivered once.
 
         Raises:
-            StoreError: it could not be taken; take it again.
+            IdempotencyConflict: another text was taken under its key.
         """
         adapter = self._adapters[address.platform]
         source = SessionSource(platform=adapter.platform, chat_id=address.chat_id, account=adapter.account)
@@ -39,5 +38,8 @@ class MailOutbox:
             mail_key=key,
         )
         # The key of an earlier version: what it took and did not note is not delivered again.
-        await self._outbox.enqueue(reply.draft(f"letter/{key}"))
+        outbox.enqueue((reply.draft(f"letter/{key}"),))
+
+    def stored(self) -> None:
+        """Hint that messages were taken."""
         self._signal.give()

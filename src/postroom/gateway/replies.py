@@ -13,7 +13,7 @@ from json import dumps
 from urllib.parse import quote, unquote
 
 from postroom.contracts.chat import CHAT_LANE, CHAT_THREAD, inbound_id_of
-from postroom.contracts.messages import Json
+from postroom.contracts.messages import Json, Message
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind, WaitingReason
 from postroom.contracts.transactions import Transaction
@@ -192,6 +192,10 @@ class ChatEffects:
         """Hint that there is something to be said."""
         if is_chat(run.thread_id):
             self._signal.give()
+
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
+        """Write nothing: only an end is told."""
+        return False
 
     def write(self, tx: Transaction, run: RunRecord) -> None:
         """Write nothing."""

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import PostroomError, StoreError
+from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage, OutboxStore
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.store import MailStore
@@ -15,6 +16,7 @@ from postroom.contracts.transactions import Transaction
 from postroom.mail.waking.completion import DeskOf, RunCompletion
 from postroom.mail.waking.mail_runs import waits_for_budget
 from postroom.mail.waking.prompts import STOPS, agent_of, messages_named
+from postroom.mail.waking.run_input import MailClaims
 
 LANE = "mail"
 """The lane, and the target, under which earlier versions stored the ends of runs."""
@@ -29,6 +31,13 @@ class MessageEffects:
         """`on_change` is called after messages were written, as a hint to whoever performs their effects."""
         self._desk_of = desk_of
         self._on_change = on_change
+
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
+        """Note that the run of an agent is at work and has its messages in its hands."""
+        whose = agent_of(run.thread_id)
+        if whose is not None:
+            MailClaims(tx, whose, run.run_id).begun(tx.mail, messages)
+        return whose is not None
 
     def write(self, tx: Transaction, run: RunRecord) -> None:
         """Mark the messages of a run that is done as handled and answer, or ask what it asks."""
