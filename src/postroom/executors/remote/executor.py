@@ -140,9 +140,7 @@ class RemoteExecutor(RunDispatchExecutor):
         dispatch_id = identity.dispatch_id
         if dispatch_id is None:
             raise InvalidActivation("a run that another server executes needs a dispatch")
-        await asyncio.to_thread(check_installed)  # the first time this loads the library, which takes a while
-            check_installed
-        )  # the library is loaded at the first run, which takes a while
+        await asyncio.to_thread(check_installed)  # the first time this loads the library: it takes a while
         runner = await self._runner_of(identity.agent_id)
         base = runner.callback(self._address())
         body = run_body(identity, runner, prompt_of(activation), base=base)
