@@ -32,12 +32,11 @@ from postroom.mail.commands import (
 )
 from postroom.mail.context import Caller, LoadedAttachment, OperationContext, Rules, WriteContext, token_hash
 from postroom.mail.git_identity import read_git_identity
-from postroom.mail.granting import projects_for
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
 from postroom.mail.locking import home_of, lock_projects_of
 from postroom.mail.notifying import ChangeNotifier
 from postroom.mail.operations import OPERATIONS, Operation
-from postroom.mail.projects import checked_path, find_project, spelling
+from postroom.mail.projects import checked_path, find_project, projects_for, spelling
 from postroom.mail.tracing import message_trace
 
 _ENCODER = msgspec.json.Encoder(order="deterministic")
