@@ -95,7 +95,7 @@ NOT_YET: dict[str, set[str]] = {
     "postroom/contracts": {"class Strategy", "handling", "handlings", "house", "letter", "sitting"},
     "postroom/executors/command": {"house"},
     "postroom/executors/processes": {"class Ended", "house"},
-    "postroom/mail": {"class _Place", "handling", "handlings", "letters"},
+    "postroom/mail": {"handling", "handlings", "letters"},
     "postroom/mail/waking": {"boxes", "desk", "handling", "handlings", "house", "sitting", "taking"},
     "postroom/runtime": {"house", "surroundings"},
     "postroom/stores/mail": {"handling", "handlings", "sitting"},
