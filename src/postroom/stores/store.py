@@ -161,18 +161,6 @@ class SqlStore(Store):
             raise StoreCorrupt("the probe row did not read back as it was written", value=now)
 
     @override
-    async def back_up(self, target: Path) -> None:
-        await self.engine.back_up(target)
-
-    @override
-    async def check(self) -> list[str]:
-        return await self.engine.check()
-
-    @override
-    async def outline(self) -> Outline:
-        return await self.engine.outline()
-
-    @override
     def close(self) -> None:
         self.engine.close()
 
@@ -233,16 +221,21 @@ class Stores(StoredMail):
         return self.store.engine.grouping
 
     async def back_up(self, target: Path) -> None:
-        """Write a consistent copy while work goes on, and read it back whole; see `Store.back_up`."""
-        await self.store.back_up(target)
+        """Write a consistent copy while work goes on, and read it back whole.
+
+        Raises:
+            StoreError: the copy could not be written or does not read back; the target is as it was.
+            StateError: the engine makes no copies.
+        """
+        await self.store.engine.back_up(target)
 
     async def check(self) -> list[str]:
         """Read the whole database and return what is wrong with it; empty when nothing is."""
-        return await self.store.check()
+        return await self.store.engine.check()
 
     async def outline(self) -> Outline:
         """Return the shape of the database without what is in it."""
-        return await self.store.outline()
+        return await self.store.engine.outline()
 
     def close(self) -> None:
         """Finish what was handed in and close; harmless when done twice. Blocks."""
