@@ -166,8 +166,7 @@ def run_tests(test: str, source: Path, *, patience: int = 30) -> subprocess.Comp
         "pytest",
         "-q",
         "-x",
-        "-p",
-        "no:cacheprovider",
+        *("-p", "no:cacheprovider", "-p", "pytest_asyncio.plugin", "-p", "pytest_timeout"),
         "-o",
         f"timeout={patience}",
         "-o",
@@ -179,6 +178,7 @@ def run_tests(test: str, source: Path, *, patience: int = 30) -> subprocess.Comp
         "PYTHONDONTWRITEBYTECODE": "",
         "PYTHONPYCACHEPREFIX": str(source.parent / "compiled"),
         "PYTEST_XDIST_WORKER": "",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "yes",
         "POSTROOM_PATIENCE": str(patience),
     }
     return subprocess.run(
