@@ -54,10 +54,18 @@ class Room:
     budgets: tuple[Budget, ...] = ()
     agents: FakeAgents = field(default_factory=FakeAgents)
     tracing: Tracing = OFF
+    wakes: bool = True
+    """Whether a message wakes its readers in its own change; else a round finds them."""
     most_attempts: int = 1
 
     def __post_init__(self) -> None:
-        self.mail = Mail(self.store, self.clock, self.rules, tracing=self.tracing)
+        self.mail = Mail(
+            self.store,
+            self.clock,
+            self.rules,
+            tracing=self.tracing,
+            waker=lambda: self.waker if self.wakes else None,
+        )
         self.effects = MessageEffects(self.mail.own_context, self.mail.tell_of_change)
         self.mailbox, self.waker = self.opened("server")
 
@@ -79,8 +87,7 @@ class Room:
     def waker_of(self, mailbox: Mailbox, chats: ChatOutbox | None = None) -> Waker:
         """Return what wakes readers by a mailbox, and has messages said in chats."""
         boxes = StoredChatDelivery(self.mail, self.clock)
-        self.mail.waker = Waker(self.store, mailbox, verified=False, boxes=boxes, chats=chats)
-        return self.mail.waker
+        return Waker(self.store, mailbox, verified=False, boxes=boxes, chats=chats)
 
     async def people(self, *names: str, runners: tuple[str, ...] = ()) -> None:
         """Register agents, some of them with a runner."""

@@ -80,17 +80,16 @@ class WorkRoom:
     stores: RunStores
     clock: ManualClock
     rules: Rules = field(default_factory=Rules)
+    wakes: bool = True
 
     def __post_init__(self) -> None:
-        self.mail = Mail(self.store, self.clock, self.rules)
+        self.mail = Mail(self.store, self.clock, self.rules, waker=lambda: self.waker if self.wakes else None)
         self.runs = RunService(self.stores, registry=CollectorRegistry(), is_alone=True, timer=self.clock)
         self.agents = Talking(self.mail)
         effects = MessageEffects(self.mail.own_context, self.mail.tell_of_change)
         self.runs.serve(AGENT_THREAD, MailRunExecutor(self.agents, self.store, self.clock), effects)
         boxes = StoredChatDelivery(self.mail, self.clock)
-        self.mail.waker = self.waker = Waker(
-            self.store, self.runs.mailbox, verified=self.rules.verified, boxes=boxes
-        )
+        self.waker = Waker(self.store, self.runs.mailbox, verified=self.rules.verified, boxes=boxes)
         self.questions = QuestionService(self.runs, self.clock)
         self.operator = WorkService(self.runs, self.mail)
         people = PeopleService(self.mail, lambda _: False)

@@ -42,7 +42,7 @@ class RunnerRoom(Room):
     address: str = "http://127.0.0.1:8765"
 
     def __post_init__(self) -> None:
-        self.mail = Mail(self.store, self.clock, self.rules)
+        self.mail = Mail(self.store, self.clock, self.rules, waker=lambda: self.waker)
         self.runners: dict[str, AnyRunner] = {}
         self.begin()
 
@@ -78,7 +78,7 @@ class RunnerRoom(Room):
         )
         boxes = StoredChatDelivery(self.mail, self.clock)
         verified = self.rules.verified
-        self.mail.waker = self.waker = Waker(self.store, self.mailbox, verified=verified, boxes=boxes)
+        self.waker = Waker(self.store, self.mailbox, verified=verified, boxes=boxes)
 
     async def runner_of(self, agent_id: str) -> AnyRunner | None:
         return self.runners.get(agent_id.partition("@")[0])

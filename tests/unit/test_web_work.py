@@ -391,7 +391,7 @@ async def test_runs_say_how_they_stand_what_began_them_and_why_they_wait(room):
 
 
 async def test_a_queued_run_says_what_holds_it_back_and_can_be_cancelled(room):
-    room.mail.waker = None  # what the message begins is queued below
+    room.wakes = False  # what the message begins is queued below
     await room.send("Ada", "Bo", subject="Later")
 
     other = Mailbox(Noop(), room.stores, timer=room.clock)

@@ -164,7 +164,7 @@ async def test_a_server_that_drains_stores_the_message_and_leaves_its_run_to_the
 
 async def test_what_was_stored_without_a_server_wakes_its_reader_when_there_is_one(room):
     await room.people("Ada", "Bo", runners=("Bo",))
-    room.mail.waker = None
+    room.wakes = False
     await room.send("Ada", "Bo")
     assert await room.runs.threads.list_runs(RunQuery()) == ()
     await room.turn()
@@ -175,7 +175,7 @@ async def test_what_was_stored_without_a_server_wakes_its_reader_when_there_is_o
 async def test_unread_mail_wakes_an_agent_that_is_given_a_runner_and_one_that_comes_back(room):
     await room.people("Ada", "Bo", "Cy", runners=("Cy",))
     await room.send("Ada", "Bo")
-    room.mail.waker = None
+    room.wakes = False
     await room.send("Ada", "Cy")
     await room.mail.call("retire_agent", {"project_key": PROJECT, "agent_name": "Cy"})
     await room.turn()

@@ -128,7 +128,7 @@ async def test_a_message_is_stored_and_taken_for_its_chat_or_neither(room):
 async def test_a_message_that_was_stored_without_a_gateway_is_said_once_when_there_is_one(room):
     await room.people("Ada")
     await named(room)
-    room.mail.waker = None
+    room.wakes = False
     await room.send("Ada", "human:alice")
     carrier = with_chats(room, FakeChatOutbox())
     await room.turn()

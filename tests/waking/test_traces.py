@@ -159,7 +159,7 @@ async def test_nothing_is_kept_of_traces_while_nobody_watches(room):
 
 async def test_a_message_that_was_written_while_nobody_watched_begins_a_trace(room, traced, watched):
     await room.people("Ada", "Bo", runners=("Bo",))
-    room.mail.waker = None
+    room.wakes = False
     await room.send("Ada", "Bo")
     await traced.turn()
     assert watched.span("invoke_agent Bo")["parent_id"] is None

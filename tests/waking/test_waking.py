@@ -203,7 +203,7 @@ async def test_a_run_has_ended_and_its_sender_is_answered_or_neither(room):
 
 async def test_an_answer_that_an_earlier_version_left_in_the_outbox_is_written_once(room):
     await room.people("Ada", "Bo", runners=("Bo",))
-    room.mail.waker = None
+    room.wakes = False
     sent = await room.send("Ada", "Bo")
     payload = {
         "run_id": "run-of-old",

@@ -53,6 +53,8 @@ class AgentSupervisor:
         runs.serve(AGENT_THREAD, mail_runs(mail, executors, clock), JoinedEffects(effects, executors.results))
         self._timeouts = QuestionTimeouts(runs, clock, SystemTimer())
         self._tasks = Tasks("agents")
+        self.is_waking = False
+        """Whether messages wake their readers: from the start on."""
 
     async def start(self) -> None:
         """End what a former server left running, take up what was left, and wake readers again.
@@ -66,7 +68,7 @@ class AgentSupervisor:
             _LOG.warning("agents.orphans_ended", processes=ended)
         await perform_left_over(self._runs.stores.outbox, self._mail.store, self._mail.own_context)
         await self._runs.start()
-        self._mail.waker = self._waker
+        self.is_waking = True
         self._tasks.start(self._waker.serve(), name="waker")
         self._tasks.start(self._timeouts.serve(), name="question timeouts")
 

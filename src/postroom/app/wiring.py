@@ -68,10 +68,7 @@ class Application:
         address: str = "",
     ) -> None:
         """Put everything together; nothing runs yet. `address` is where the server listens."""
-        self.address = address
-        self.settings = settings
-        self.store = store
-        self.clock = clock
+        self.settings, self.store, self.clock, self.address = settings, store, clock, address
         self.metrics = Metrics(store, clock)
         self.mail = Mail(
             store,
@@ -80,6 +77,7 @@ class Application:
             keep_token=self._keep_token,
             on_change=self._changed,
             tracing=tracing,
+            waker=lambda: self.waker if self.agents.is_waking else None,
         )
         self.tokens = NamedTokens(store, clock)
         self.news = Subscriptions(holds=self.tokens.holds)

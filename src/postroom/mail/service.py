@@ -70,6 +70,10 @@ class WakingStore(Protocol):
         ...
 
 
+def _nobody() -> None:
+    """Wake nobody: readers are found later."""
+
+
 class Mail:
     """Agent mail over a store: every change is durable when its call returns, and repeats under its key."""
 
@@ -83,12 +87,14 @@ class Mail:
         keep_token: Callable[[str, str], tuple[str, str]] | None = None,
         on_change: Callable[[], None] | None = None,
         tracing: Tracing = OFF,
+        waker: Callable[[], WakingStore | None] = _nobody,
     ) -> None:
         """Keep what it works with.
 
         `keep_token` makes a token for the agent of a project, keeps it in a private file, and returns token
         and path. `on_change` is called after each change, as a hint to whoever performs its effects.
-        `tracing` watches calls and runs, for who wants to see them from outside.
+        `tracing` watches calls and runs, for who wants to see them from outside. `waker` gives what wakes
+        readers in the change that stores their messages; without it they are found later.
         """
         self.store = store
         self.clock = clock
@@ -99,8 +105,7 @@ class Mail:
         """Rings after each change, for those who wait for messages."""
         self._on_change = on_change
         self._keep_token = keep_token
-        self.waker: WakingStore | None = None
-        """Wakes readers in the change that stores their messages; without it they are found later."""
+        self._waker = waker
         self._changes = 0
         self._rotating = asyncio.Lock()
 
@@ -304,10 +309,11 @@ class Mail:
             return answer
 
         key = home_of(command)
-        if self.waker is None:
+        waker = self._waker()
+        if waker is None:
             answer = await self.store.write(lambda tx: change(tx, None), key=key)
         else:
-            answer = await self.waker.write(change, key=key)
+            answer = await waker.write(change, key=key)
         self._changes += place is not None
         return answer
 
