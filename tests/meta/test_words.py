@@ -94,7 +94,7 @@ NOT_YET: dict[str, set[str]] = {
     "postroom/app": {"boxes", "carrier", "house"},
     "postroom/cli": {"class Wish", "house", "surroundings"},
     "postroom/cli/demo": {"desk"},
-    "postroom/contracts": {"class Strategy", "handling", "handlings", "house", "letter", "sitting"},
+    "postroom/contracts": {"handling", "handlings", "house", "letter", "sitting"},
     "postroom/executors/command": {"house"},
     "postroom/executors/processes": {"class Ended", "house"},
     "postroom/mail": {"class _Place", "handling", "handlings", "letters"},
