@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from postroom.concurrency import SystemTimer
-from postroom.contracts.activation import RunActivation, Strategy
+from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Timer, milliseconds
 from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
@@ -114,7 +114,7 @@ class Mailbox:
     # Accepting work.
 
     async def submit(
-        self, request: RunActivation, *, strategy: Strategy = Strategy.INTERRUPT
+        self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.INTERRUPT
     ) -> tuple[MailboxSubmitResult, EventStream]:
         """Run this now and stream its events; unless `strategy` says otherwise the active run gives way.
 
@@ -128,7 +128,7 @@ class Mailbox:
         return await self._submissions.submit(request, strategy=strategy)
 
     async def submit_background(
-        self, request: RunActivation, *, strategy: Strategy = Strategy.QUEUE
+        self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.QUEUE
     ) -> MailboxSubmitResult:
         """Accept work to be done in its turn; `strategy` says what happens when the thread is busy.
 

@@ -13,7 +13,7 @@ from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.run_stores import RunQuery, ThreadStore
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
-from postroom.gateway.config import BusyMode, GatewayConfig
+from postroom.gateway.config import CHAT_POLICIES, BusyMode, GatewayConfig
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import Handover
 from postroom.gateway.people import People
@@ -219,12 +219,10 @@ class Commands:
             return (
                 f"While busy: {self._config.get_busy_mode(call.source.platform, call.source.chat_id).value}"
             )
-        try:
-            mode = BusyMode(word)
-        except ValueError:
-            return f"There is no way {word!r}; there are {', '.join(BusyMode)}."
-        await self._set(call.key, "busy", mode.value)
-        return f"While busy: {mode.value}"
+        if word not in CHAT_POLICIES:
+            return f"There is no way {word!r}; there are {', '.join(CHAT_POLICIES)}."
+        await self._set(call.key, "busy", word)
+        return f"While busy: {word}"
 
     async def _background(self, call: CommandCall) -> str | None:
         if not call.words and not call.event.media:
