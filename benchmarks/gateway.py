@@ -33,15 +33,14 @@ from postroom.contracts.clock import SystemClock
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.signing import SIGNATURE, TIMESTAMP, signature
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.config import GatewayConfig, Platform, PlatformConfig
+from postroom.gateway.config import GatewayConfig, PlatformConfig
 from postroom.gateway.events import MessageEvent, SendResult
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.platforms.webhook import WebhookAdapter
 from postroom.gateway.platforms.webhook_wire import DELIVERY
 from postroom.gateway.replies import ChatEffects, DeliverySignal
-from postroom.gateway.services import Services
-from postroom.gateway.session import SessionSource, build_session_key
+from postroom.gateway.session import Platform, SessionSource, build_session_key
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.stores.sqlite import SqliteStore
@@ -110,7 +109,7 @@ class Room:
         self.mailbox = Mailbox(
             ChatExecutor(self.executor, presenter), store.runs, effects=ChatEffects(signal)
         )
-        services = Services(
+        self.gateway = Gateway(
             config,
             store=store.runs.store,
             stores=store.chat,
@@ -122,7 +121,6 @@ class Room:
             clock=clock,
             timer=timer,
         )
-        self.gateway = Gateway(services)
         self._clock = clock
         self._application = Starlette(routes=list(self.adapter.routes()))
 

@@ -25,7 +25,7 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     Button,
@@ -42,7 +42,7 @@ from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.discord import DiscordAdapter
 from postroom.gateway.platforms.discord_intake import Options, bot_token, pause_ms
 from postroom.gateway.platforms.discord_wire import RestFailure
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 from postroom.testing import ManualClock
 
 MINUTE = timedelta(seconds=61)

@@ -25,12 +25,13 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, Button, Card, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms import email_wire as wire
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.email import EmailAdapter
 from postroom.gateway.platforms.email_text import own_words, text_of_html, unflowed
+from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
 
 ANN = "ann@example.com"

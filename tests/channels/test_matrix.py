@@ -26,11 +26,12 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, Button, Card, MessageType, SendErrorKind
 from postroom.gateway.platforms import matrix_wire as wire
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.matrix import MatrixAdapter
+from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
 
 ROOM, DM = "!group:fake", "!direct:fake"

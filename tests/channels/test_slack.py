@@ -53,7 +53,7 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     Button,
@@ -70,7 +70,7 @@ from postroom.gateway.platforms.slack import SlackAdapter, SlackOptions
 from postroom.gateway.platforms.slack_socket import Dialing, SlackSocket
 from postroom.gateway.platforms.slack_text import from_slack, to_mrkdwn
 from postroom.gateway.platforms.slack_wire import Bot, Edit, Line, Malformed, Rules, read
-from postroom.gateway.session import SessionSource, build_session_key
+from postroom.gateway.session import Platform, SessionSource, build_session_key
 from postroom.testing import ManualClock
 
 ROOT = "1700000001.000001"

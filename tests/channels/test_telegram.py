@@ -40,7 +40,7 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     Button,
@@ -60,7 +60,7 @@ from postroom.gateway.platforms.telegram import (
     TelegramAdapter,
 )
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 from postroom.testing import ManualClock
 
 SECRET = "the-webhooks_secret"

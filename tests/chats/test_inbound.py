@@ -130,7 +130,7 @@ async def test_a_line_that_cannot_be_kept_is_not_acknowledged_and_comes_again(ro
     agent = Agent()
     gateway, channel = await room.open(agent)
     receive, failures = (
-        gateway.services.stores.intake_log.receive,
+        gateway.stores.intake_log.receive,
         [StoreUnavailable("full"), StoreUnavailable("full")],
     )
 
@@ -139,7 +139,7 @@ async def test_a_line_that_cannot_be_kept_is_not_acknowledged_and_comes_again(ro
             raise failures.pop()
         return await receive(draft, **more)
 
-    monkeypatch.setattr(gateway.services.stores.intake_log, "receive", failing)
+    monkeypatch.setattr(gateway.stores.intake_log, "receive", failing)
     for word in ("one", "two"):
         await channel.say(word)
     assert [event.text for event in channel.unacknowledged] == ["one", "two"]
@@ -151,7 +151,7 @@ async def test_a_line_that_cannot_be_kept_is_not_acknowledged_and_comes_again(ro
 async def test_lines_are_not_overtaken_while_the_store_is_out_of_order(room, monkeypatch):
     agent = Agent()
     gateway, channel = await room.open(agent)
-    run_queue, failures = gateway.services.run_queue, [StoreUnavailable("full")] * 3
+    run_queue, failures = room.opened[-1][1], [StoreUnavailable("full")] * 3
     deliver = run_queue.deliver
 
     async def failing(*given, **more):
@@ -187,7 +187,7 @@ async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_
     agent.free.set()
     agent.read.clear()
     again, channel = await room.open(agent)
-    await again.runner._services.run_queue.recover()
+    await room.opened[-1][1].recover()
     await all_answered(room, again, 33)
     assert [line for [line] in agent.read] == [f"w{number}" for number in range(33)]
     assert max(agent.peak.values()) == 1
@@ -306,7 +306,7 @@ async def test_strangers_get_a_code_in_private_and_nothing_elsewhere(room):
     code = channel.texts("s")[0].split("pair telegram ")[1].split("`")[0]
     assert agent.read == []
     assert channel.texts("g") == []
-    assert await gateway.services.people.pair("telegram", code.lower()) is not None
+    assert await gateway.people.pair("telegram", code.lower()) is not None
     await channel.say("now?", user="stranger", chat="s")
     await all_answered(room, gateway, 3)
     assert agent.read == [["now?"]]

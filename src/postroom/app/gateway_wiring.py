@@ -32,7 +32,6 @@ from postroom.gateway.mail_outbox import MailOutbox
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import ChatEffects, DeliverySignal
-from postroom.gateway.services import Services
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.status import ScopedLocks
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
@@ -86,7 +85,7 @@ class ChatService:
         self._model: OpenAICompatibleModel | None = None
         answering = self._answering(told.agent, agent, clock, timer)
         runs.serve(CHAT_THREAD, ChatExecutor(answering, presenter), ChatEffects(signal))
-        services = Services(
+        self.gateway = Gateway(
             config,
             store=runs.stores.store,
             stores=chat,
@@ -100,7 +99,6 @@ class ChatService:
             metrics=GatewayMetrics(registry),
             mail=mail,
         )
-        self.gateway = Gateway(services)
         self.mail_outbox = MailOutbox(self.adapters, signal)
         """Has mail messages delivered to its chats."""
         self._locks_dir = locks_dir

@@ -9,20 +9,7 @@ from pathlib import Path
 from postroom.contracts.chat_people import PairingRules, PersonRole
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
-
-
-class Platform(StrEnum):
-    """A way by which chats reach us."""
-
-    LOCAL = "local"
-    TELEGRAM = "telegram"
-    DISCORD = "discord"
-    SLACK = "slack"
-    MATRIX = "matrix"
-    EMAIL = "email"
-    WEBHOOK = "webhook"
-    WEB = "web"
-    API_SERVER = "api_server"
+from postroom.gateway.session import Platform
 
 
 class BusyMode(StrEnum):

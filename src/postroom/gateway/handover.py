@@ -8,6 +8,11 @@ The pending message is named by the inbound one, so all of this can be done agai
 already is passed over.
 """
 
+from dataclasses import dataclass
+from enum import StrEnum
+
+import structlog
+
 from postroom.contracts.chat import (
     INBOUND_ID,
     ChatSession,
@@ -33,11 +38,11 @@ from postroom.contracts.messages import (
 from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.transactions import Joined, Transaction
 from postroom.gateway import wording
-from postroom.gateway.admission import Admission, AdmissionKind
 from postroom.gateway.config import BusyMode, GatewayConfig
 from postroom.gateway.events import MessageEvent, MessageType
 from postroom.gateway.session import SessionSource
 
+_LOG = structlog.get_logger(__name__)
 _BLOCKS = {
     MessageType.PHOTO: "image",
     MessageType.STICKER: "image",
@@ -45,13 +50,24 @@ _BLOCKS = {
     MessageType.AUDIO: "audio",
     MessageType.VOICE: "audio",
 }
-_KINDS = {
-    BusyMode.QUEUE: AdmissionKind.QUEUED,
-    BusyMode.COLLECT: AdmissionKind.COLLECTED,
-    BusyMode.STEER: AdmissionKind.STEERED,
-    BusyMode.INTERRUPT: AdmissionKind.QUEUED,
-    BusyMode.REJECT: AdmissionKind.REJECTED,
-}
+
+
+class AdmissionKind(StrEnum):
+    """What became of a message when it was let in."""
+
+    STARTED = "started"
+    QUEUED = "queued"
+    STEERED = "steered"
+    COLLECTED = "collected"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What became of a message, and what its sender is told of that; None when its answer says enough."""
+
+    kind: AdmissionKind
+    text: str | None = None
 
 
 class Handover:
@@ -168,6 +184,23 @@ class Handover:
             await self._intake_log.move(inbound_ids, move)
         return tuple(gone)
 
+    async def follow_edit(self, event: MessageEvent, inbound: InboundMessage) -> None:
+        """Give an edited message its new words on its thread; one on its way gets them on arrival."""
+        if inbound.status is not InboundStatus.HANDED_OVER or inbound.thread_id is None:
+            return
+        if not await self.edited(event, inbound.thread_id):
+            _LOG.info("message.edited_too_late", inbound_id=inbound.inbound_id)
+
+    async def follow_deletion(self, inbound: InboundMessage) -> None:
+        """Take a deleted message back from its thread, if no run has read it."""
+        thread_id = inbound.thread_id if inbound.status is InboundStatus.HANDED_OVER else None
+        if thread_id is not None and not await self.taken_back(thread_id, inbound.thread_message_id):
+            return
+        try:
+            await self._intake_log.move([inbound.inbound_id], InboundMove(status=InboundStatus.RETRACTED))
+        except IllegalTransition:
+            _LOG.info("message.deleted_too_late", inbound_id=inbound.inbound_id)
+
     async def edited(self, event: MessageEvent, thread_id: str) -> bool:
         """Give a message that no run has read yet other words; False when it was read."""
         if event.inbound_id is None or event.source is None:
@@ -195,14 +228,20 @@ class Handover:
             return Admission(AdmissionKind.STARTED)  # it was read meanwhile, or before a crash
         refusal = None
         if mode is BusyMode.REJECT:
-            refusal = wording.busy()
+            refusal = wording.BUSY
         elif len(ids) > self._config.busy.max_waiting:
             refusal = wording.queue_full(self._config.busy.max_waiting)
         if refusal is not None and await self.taken_back(thread_id, message.id or ""):
-            return Admission(AdmissionKind.REJECTED, reason=refusal)
-        return Admission(
-            AdmissionKind.STARTED if mode is BusyMode.REJECT else _KINDS[mode], ahead=ids.index(message.id)
-        )
+            return Admission(AdmissionKind.REJECTED, refusal)
+        match mode:
+            case BusyMode.REJECT:
+                return Admission(AdmissionKind.STARTED)
+            case BusyMode.COLLECT:
+                return Admission(AdmissionKind.COLLECTED, wording.READ_TOGETHER)
+            case BusyMode.STEER:
+                return Admission(AdmissionKind.STEERED, wording.READ_AT_NEXT_STEP)
+            case _:
+                return Admission(AdmissionKind.QUEUED, wording.queued(ids.index(message.id)))
 
     def _is_shared(self, source: SessionSource) -> bool:
         """Say whether several people speak in the session, so that each must be named."""

@@ -16,8 +16,9 @@ from postroom.contracts.chat import (
     InboundMessage,
     InboundMove,
     InboundStatus,
+    IntakeLog,
 )
-from postroom.contracts.clock import milliseconds
+from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import (
     AlreadyConsumed,
     IllegalTransition,
@@ -28,11 +29,13 @@ from postroom.contracts.errors import (
     UnknownMessage,
 )
 from postroom.gateway import wording
+from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import ButtonPress, MessageEvent
-from postroom.gateway.handover import inbound_key
-from postroom.gateway.notices import notice_key
+from postroom.gateway.handover import Handover, inbound_key
+from postroom.gateway.metrics import GatewayMetrics
+from postroom.gateway.notices import Notices, notice_key
+from postroom.gateway.people import People
 from postroom.gateway.run import GatewayRunner
-from postroom.gateway.services import Services
 from postroom.gateway.session import SessionSource, build_session_key
 
 _LOG = structlog.get_logger(__name__)
@@ -45,14 +48,25 @@ _LEFT_BEHIND_MS = 60_000
 class Intake:
     """Where adapters hand messages over to."""
 
-    def __init__(self, services: Services, runner: GatewayRunner) -> None:
-        self._services = services
+    def __init__(  # noqa: PLR0913 - its collaborators by name
+        self,
+        config: GatewayConfig,
+        runner: GatewayRunner,
+        log: IntakeLog,
+        people: People,
+        handover: Handover,
+        notices: Notices,
+        clock: Clock,
+        metrics: GatewayMetrics,
+    ) -> None:
+        self._config = config
         self._runner = runner
-        self._log = services.stores.intake_log
-        self._people = services.people
-        self._config = services.config
-        self._clock = services.clock
-        self._metrics = services.metrics
+        self._log = log
+        self._people = people
+        self._handover = handover
+        self._notices = notices
+        self._clock = clock
+        self._metrics = metrics
         self._in_hand: set[int] = set()
         self._open = asyncio.Event()
         self.tasks = Tasks("chat intake")
@@ -101,7 +115,7 @@ class Intake:
         except (AlreadyConsumed, UnknownMessage):
             return
         event.inbound_id = message.inbound_id
-        await self._services.follow_edit(event, message)
+        await self._handover.follow_edit(event, message)
 
     async def deleted(self, source: SessionSource, message_id: str) -> None:
         """Take a message back, as long as no run has read it.
@@ -111,7 +125,7 @@ class Intake:
         """
         message = await self._log.find(inbound_key(source, message_id))
         if message is not None and message.status.is_open:
-            await self._services.follow_deletion(message)
+            await self._handover.follow_deletion(message)
 
     async def pressed(self, press: ButtonPress) -> str:
         """Take a pressed button and return a note for whoever pressed it."""
@@ -160,7 +174,7 @@ class Intake:
         most = self._config.max_message_age
         if self._clock.now() - message.received_at > milliseconds(most):
             notice = wording.too_old(int(most.total_seconds() // 60))
-            await self._services.notify(event, notice, key=notice_key("told", message.inbound_id))
+            await self._notices.answer(event, notice, key=notice_key("told", message.inbound_id))
             await self._reject(message.inbound_id, notice)
             return False
         if event.source is not None:

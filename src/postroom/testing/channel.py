@@ -8,7 +8,7 @@ from typing import Any
 
 from postroom.contracts.errors import InputError, PostroomError
 from postroom.gateway.capabilities import ChannelCapabilities
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     ButtonPress,
@@ -19,7 +19,7 @@ from postroom.gateway.events import (
     SendResult,
 )
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 
 _IDS = count(1)
 """A platform never gives an id twice, also when another adapter asks."""

@@ -36,7 +36,7 @@ from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
 from postroom.contracts.messages import Json
 from postroom.contracts.signing import same_secret
 from postroom.gateway.capabilities import CAPABILITIES
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind, SendResult
 from postroom.gateway.platforms.api_server_answers import (
     SIGN_OF_LIFE,
@@ -73,7 +73,7 @@ from postroom.gateway.platforms.http_adapter import (
     refuse_unknown,
     require_json,
 )
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 from postroom.sse import SseResponse
 
 LARGEST_BODY: Final = 10_000_000

@@ -42,7 +42,7 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import CAPABILITIES
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms import discord_library
 from postroom.gateway.platforms import discord_wire as wire
@@ -50,7 +50,7 @@ from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, M
 from postroom.gateway.platforms.discord_intake import ABSENCE, Intake, Options, bot_token, pause_ms
 from postroom.gateway.platforms.discord_library import Bot, Cut, Refused
 from postroom.gateway.platforms.discord_wire import RestFailure
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 
 _LOG = structlog.get_logger(__name__)
 READY_SECONDS = 30

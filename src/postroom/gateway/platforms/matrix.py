@@ -29,13 +29,14 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavailable
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import CAPABILITIES
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, SendErrorKind, SendResult
 from postroom.gateway.platforms import matrix_wire as wire
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.matrix_http import Answer, Homeserver
 from postroom.gateway.platforms.matrix_intake import Intake, SyncPosition
 from postroom.gateway.platforms.safe_text import to_html
+from postroom.gateway.session import Platform
 
 _LOG = structlog.get_logger(__name__)
 _CHANCE = random.SystemRandom()

@@ -30,7 +30,7 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import InputError, InvalidArgument, ServerUnavailable
 from postroom.contracts.messages import Json, storable
 from postroom.gateway.capabilities import CAPABILITIES
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, ButtonPress, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.slack_http import SlackReceiver
@@ -63,6 +63,7 @@ from postroom.gateway.platforms.slack_wire import (
     Update,
     read,
 )
+from postroom.gateway.session import Platform
 
 if TYPE_CHECKING:
     from postroom.gateway.platforms.slack_api import Network, SlackApi

@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postroom.contracts.messages import storable
-from postroom.gateway.config import Platform
 from postroom.gateway.events import Attachment, ButtonPress, MessageEvent, MessageType
 from postroom.gateway.platforms.slack_text import from_slack, without_mention
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 
 EVENTS: Final = "events_api"
 COMMANDS: Final = "slash_commands"

@@ -25,12 +25,13 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import TooLarge
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import CAPABILITIES, ChannelCapabilities
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms import telegram_wire as wire
 from postroom.gateway.platforms.base import BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
 from postroom.gateway.platforms.telegram_wire import Answer, chat_info, mended, unreachable
+from postroom.gateway.session import Platform
 
 if TYPE_CHECKING:
     from postroom.gateway.platforms.telegram_api import File, TelegramApi

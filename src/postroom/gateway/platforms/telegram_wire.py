@@ -12,10 +12,9 @@ from typing import Final
 
 from postroom.contracts.errors import InvalidArgument, ServerUnavailable
 from postroom.contracts.messages import Json
-from postroom.gateway.config import Platform
 from postroom.gateway.events import Attachment, ButtonPress, Card, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms.base import Metadata
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 
 _OK: Final = 200
 _BY_STATUS: Final = {

@@ -35,7 +35,7 @@ from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import CAPABILITIES
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import ButtonPress, Card, MessageEvent, MessageType, SendErrorKind, SendResult
 from postroom.gateway.platforms.base import AdapterState, Metadata
 from postroom.gateway.platforms.http_adapter import (
@@ -51,7 +51,7 @@ from postroom.gateway.platforms.safe_text import clean
 from postroom.gateway.platforms.web_log import ChatLog, Entry
 from postroom.gateway.platforms.web_pages import chat_page, sign_in_page, static_file, token_in_form
 from postroom.gateway.platforms.web_people import SESSION_LIFE, Visitors, read_people, require_own_page
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 from postroom.sse import SseResponse
 
 LARGEST_BODY: Final = 1024 * 1024
