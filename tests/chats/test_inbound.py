@@ -129,19 +129,15 @@ async def test_sessions_do_not_wait_for_one_another(room):
 async def test_a_line_that_cannot_be_kept_is_not_acknowledged_and_comes_again(room, monkeypatch):
     agent = Agent()
     gateway, channel = await room.open(agent)
-    receive, failures = (
-        gateway.stores.intake_log.receive,
-        [StoreUnavailable("full"), StoreUnavailable("full")],
-    )
 
-    async def failing(draft, **more):
-        if failures:
-            raise failures.pop()
-        return await receive(draft, **more)
+    async def failing(*given, **more):
+        raise StoreUnavailable("full")
 
-    monkeypatch.setattr(gateway.stores.intake_log, "receive", failing)
-    for word in ("one", "two"):
-        await channel.say(word)
+    with monkeypatch.context() as full:
+        full.setattr(gateway.stores.intake_log, "receive", failing)
+        full.setattr(room.opened[-1][1], "accepting", failing)
+        for word in ("one", "two"):
+            await channel.say(word)
     assert [event.text for event in channel.unacknowledged] == ["one", "two"]
     await channel.send_again()
     await all_answered(room, gateway, 2)
@@ -152,14 +148,14 @@ async def test_lines_are_not_overtaken_while_the_store_is_out_of_order(room, mon
     agent = Agent()
     gateway, channel = await room.open(agent)
     run_queue, failures = room.opened[-1][1], [StoreUnavailable("full")] * 3
-    deliver = run_queue.deliver
+    accepting = run_queue.accepting
 
     async def failing(*given, **more):
         if failures:
             raise failures.pop()
-        return await deliver(*given, **more)
+        return await accepting(*given, **more)
 
-    monkeypatch.setattr(run_queue, "deliver", failing)
+    monkeypatch.setattr(run_queue, "accepting", failing)
     for word in ("one", "two", "three"):
         await channel.say(word)
     await all_answered(room, gateway, 3)
@@ -238,14 +234,14 @@ async def test_an_edit_before_it_is_read_is_what_is_read_and_a_deletion_takes_it
 async def on_its_way(room, gateway, channel, text):
     """Say something to a busy session and hold it between the intake log and its thread."""
     mailbox = room.opened[-1][1]
-    deliver, goes_on, held = mailbox.deliver, asyncio.Event(), asyncio.Event()
+    accepting, goes_on, held = mailbox.accepting, asyncio.Event(), asyncio.Event()
 
     async def slow(*given, **more):
         held.set()
         await goes_on.wait()
-        return await deliver(*given, **more)
+        return await accepting(*given, **more)
 
-    mailbox.deliver = slow
+    mailbox.accepting = slow
     event = await channel.say(text)
     await held.wait()
     yield event

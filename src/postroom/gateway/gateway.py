@@ -77,8 +77,9 @@ class Gateway:
         self.delivery = Delivery(
             store, outbox, stores, presenter, config.delivery, clock=clock, metrics=metrics, mail=mail
         )
-        handover = Handover(run_queue, stores.intake_log, config)
+        handover = Handover(run_queue, stores, config)
         notices = Notices(outbox, signal)
+        tasks = Tasks("chat intake")
         self.runner = GatewayRunner(
             config,
             Services(
@@ -101,12 +102,13 @@ class Gateway:
                 presenter=presenter,
                 wind_down=self._wind_down,
                 timer=timer,
+                tasks=tasks,
                 metrics=metrics,
                 acknowledgements=Acknowledgements(clock),
             ),
         )
         self.intake = Intake(
-            config, self.runner, stores.intake_log, self.people, handover, notices, clock, metrics
+            config, self.runner, stores.intake_log, self.people, handover, notices, clock, metrics, tasks
         )
         self._run_queue = run_queue
         self._presenter = presenter

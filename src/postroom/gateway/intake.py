@@ -6,6 +6,7 @@ now and then ─▶ messages of processes that died ─▶ the runner
 """
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 
 import structlog
@@ -58,6 +59,7 @@ class Intake:
         notices: Notices,
         clock: Clock,
         metrics: GatewayMetrics,
+        tasks: Tasks,
     ) -> None:
         self._config = config
         self._runner = runner
@@ -68,8 +70,10 @@ class Intake:
         self._clock = clock
         self._metrics = metrics
         self._in_hand: set[int] = set()
+        self._coming: Counter[str] = Counter()
+        """How many messages of each session are between their platform and their thread."""
         self._open = asyncio.Event()
-        self.tasks = Tasks("chat intake")
+        self.tasks = tasks
 
     # What adapters call.
 
@@ -86,7 +90,20 @@ class Intake:
         await self._open.wait()
         self._refuse_ended()
         await self._people.learn(source)
-        received = await self._log.receive(self._draft(event, source))
+        draft = self._draft(event, source)
+        is_alone = not self._coming[draft.session_key]  # otherwise it would overtake another
+        self._coming[draft.session_key] += 1
+        try:
+            if is_alone and await self._runner.begin(event, draft):
+                self._metrics.message("accepted")
+            else:
+                await self._keep(event, draft)
+        finally:
+            self._came(draft.session_key)
+
+    async def _keep(self, event: MessageEvent, draft: InboundDraft) -> None:
+        """Keep a message and have it handed over in the background."""
+        received = await self._log.receive(draft)
         message = received.message
         if not received.is_new and (
             message.status is not InboundStatus.WAITING or message.inbound_id in self._in_hand
@@ -96,9 +113,15 @@ class Intake:
         self._metrics.message("accepted" if received.is_new else "duplicate")
         if received.is_new:
             event.inbound_id = message.inbound_id
-            self._start(event)
+            self._start(event, draft.session_key)
         else:
             await self._resume(message)
+
+    def _came(self, session_key: str) -> None:
+        """Note that a message of a session is no longer on its way."""
+        self._coming[session_key] -= 1
+        if not self._coming[session_key]:
+            del self._coming[session_key]
 
     async def edited(self, event: MessageEvent) -> None:
         """Give a message other words, as long as no run has read it.
@@ -179,7 +202,7 @@ class Intake:
             return False
         if event.source is not None:
             await self._people.learn(event.source)
-        self._start(event)
+        self._start(event, message.session_key)
         return True
 
     async def _reject(self, inbound_id: int, why: str) -> None:
@@ -189,21 +212,23 @@ class Intake:
             return  # another process was faster
         self._metrics.message("rejected")
 
-    def _start(self, event: MessageEvent) -> None:
+    def _start(self, event: MessageEvent, session_key: str) -> None:
         """Hand a message over in the background. Those of one session are begun in the order of the calls."""
         inbound_id = event.inbound_id or 0
         if self.tasks.closed:
             return  # it is kept, and found at the next start
         self._in_hand.add(inbound_id)
-        self.tasks.start(self._run_handler(event, inbound_id), name=f"message {inbound_id}")
+        self._coming[session_key] += 1
+        self.tasks.start(self._run_handler(event, inbound_id, session_key), name=f"message {inbound_id}")
 
-    async def _run_handler(self, event: MessageEvent, inbound_id: int) -> None:
+    async def _run_handler(self, event: MessageEvent, inbound_id: int, session_key: str) -> None:
         try:
             await self._runner.handle(event)
         except PostroomError as error:
             _LOG.warning("message.left_waiting", inbound_id=inbound_id, reason=error.describe())
         finally:
             self._in_hand.discard(inbound_id)
+            self._came(session_key)
 
     def _checked(self, event: MessageEvent) -> SessionSource:
         source = event.source

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import structlog
 
-from postroom.contracts.chat import ChatStores, InboundMove, InboundStatus
+from postroom.concurrency import Tasks
+from postroom.contracts.chat import ChatStores, InboundDraft, InboundMove, InboundStatus
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError, StoreError
 from postroom.gateway import status, wording
@@ -76,6 +77,8 @@ class Services:
     wind_down: Callable[[], Awaitable[None]]
     """Lets runs and answers have their time."""
     timer: Timer
+    tasks: Tasks
+    """In which messages are handed over in the background."""
     metrics: GatewayMetrics
     acknowledgements: Acknowledgements
 
@@ -139,6 +142,27 @@ class GatewayRunner:
         if event.is_command() and not event.handed_over and self._is_user_authorized(source):
             await self._close(event, InboundStatus.DONE)
 
+    async def begin(self, event: MessageEvent, draft: InboundDraft) -> bool:
+        """Keep a message and hand it over, in one change; only where nothing is at work in its session.
+
+        False: nothing was written that another try would not find.
+        """
+        services, source, key, guard = self._services, event.source, draft.session_key, self.guard
+        if services is None or source is None or event.is_command() or not self._is_user_authorized(source):
+            return False
+        if key in guard.running or key in guard.waiting or not guard.admit(key, event):
+            return False
+        try:
+            return await self._hand_over(services, event, source, key, draft)
+        except PostroomError as error:
+            _LOG.info("message.not_begun_at_once", reason=error.describe())
+            return False
+        finally:
+            if guard.head(key) is None or services.tasks.closed:
+                guard.abandon(key)
+            else:
+                services.tasks.start(self._go_on(key), name=f"messages of {key}")
+
     async def _handle_message(self, event: MessageEvent) -> str | None:
         """Take a message and return what is to be said to it at once, if anything is."""
         source = event.source
@@ -185,34 +209,48 @@ class GatewayRunner:
             raise PostroomError("this runner was made without its services")
         for pause_ms in _PAUSES_MS:
             try:
-                return await self._hand_over(services, event, source, key)
+                await self._hand_over(services, event, source, key)
             except StoreError as error:
                 if not error.retryable:
                     raise
                 await services.timer.sleep(pause_ms)
-        return await self._hand_over(services, event, source, key)
+            else:
+                return None
+        await self._hand_over(services, event, source, key)
+        return None
 
     async def _hand_over(
-        self, services: Services, event: MessageEvent, source: SessionSource, key: str
-    ) -> str | None:
+        self,
+        services: Services,
+        event: MessageEvent,
+        source: SessionSource,
+        key: str,
+        draft: InboundDraft | None = None,
+    ) -> bool:
+        """Hand a message over; with a draft it is kept by that, and False says that it could not be both."""
         if key in self.guard.stop_wishes:
             await services.notices.answer(event, wording.STOPPED, key=notice_key("stopped", event.inbound_id))
             await self._close(event, InboundStatus.DONE)
-            return None
+            return True
         session, began_anew = await services.sessions.of(key, source)
         if began_anew and self.config.get_reset_policy(source.platform, source.chat_type).notify:
             await services.notices.tell(source, wording.BEGAN_ANEW, key=f"anew/{session.thread_id}")
         mode = BusyMode(event.metadata["busy"]) if "busy" in event.metadata else None
-        if services.stores.is_shared:
-            await self._wait_for_earlier(services, event, key)
-        admission = await services.handover.hand_over(event, session, mode=mode)
+        if draft is not None:
+            admission = await services.handover.begin(event, draft, session, mode=mode)
+            if admission is None:
+                return False
+        else:
+            if services.stores.is_shared:
+                await self._wait_for_earlier(services, event, key)
+            admission = await services.handover.hand_over(event, session, mode=mode)
         services.metrics.message(admission.kind.value)
         if admission.kind is not AdmissionKind.REJECTED:
             services.presenter.show_typing(source)
         await self._acknowledge(event, source, key, admission)
         if key in self.guard.stop_wishes and admission.kind is AdmissionKind.STARTED:
             await services.handover.stop(session.thread_id)
-        return None
+        return True
 
     async def _wait_for_earlier(self, services: Services, event: MessageEvent, key: str) -> None:
         """Let what other processes took before be handed over first; one that died is not waited for long."""
