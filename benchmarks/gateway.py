@@ -104,7 +104,7 @@ class Room:
         self.executor = Noting()
         self.adapter = NotedWebhooks(webhooks)
         self.posted = 0
-        signal, sessions = DeliverySignal(), Sessions(store.chat.sessions, config, clock)
+        signal, sessions = DeliverySignal(), Sessions(store.chat, config, clock)
         presenter = StreamingPresenter(config.streaming, sessions, [self.adapter], clock, timer)
         self.mailbox = Mailbox(
             ChatExecutor(self.executor, presenter), store.runs, effects=ChatEffects(signal)

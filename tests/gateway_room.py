@@ -100,7 +100,7 @@ class Room:
         """Start a gateway; it is stopped after the test."""
         channel = channel or FakeChannel(clock=self.clock, **details)
         signal = DeliverySignal()
-        sessions = Sessions(self.stores.sessions, config, self.clock)
+        sessions = Sessions(self.stores, config, self.clock)
         presenter = StreamingPresenter(config.streaming, sessions, [channel], self.clock, self.clock)
         mailbox = Mailbox(
             ChatExecutor(agent, presenter),

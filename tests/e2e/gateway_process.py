@@ -102,7 +102,7 @@ async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port
     config = configured(api, port)
     timer, delivery = SystemTimer(), DeliverySignal()
     adapter = TelegramAdapter(config.platforms[Platform.TELEGRAM])
-    sessions = Sessions(chat.sessions, config, runs.clock)
+    sessions = Sessions(chat, config, runs.clock)
     presenter = StreamingPresenter(config.streaming, sessions, [adapter], runs.clock, timer)
     agent = ChatExecutor(Agent(journal, turn_ms), presenter)
     mailbox = Mailbox(agent, runs, effects=ChatEffects(delivery), config=MAILBOX)

@@ -118,7 +118,7 @@ async def test_all_at_once(store: SqliteStore, mode: BusyMode, lines: int) -> No
             drain=timedelta(0),
         )
         signal, adapter = DeliverySignal(), TelegramAdapter(telegram)
-        sessions = Sessions(store.chat.sessions, config, store.runs.clock)
+        sessions = Sessions(store.chat, config, store.runs.clock)
         presenter = StreamingPresenter(config.streaming, sessions, [adapter], store.runs.clock, timer)
         mailbox = Mailbox(ChatExecutor(agent, presenter), store.runs, effects=ChatEffects(signal))
         made = Gateway(

@@ -80,7 +80,7 @@ class ChatService:
         self.state = "stopped"
         """stopped, starting, running or stopping."""
         signal = DeliverySignal()
-        sessions = Sessions(chat.sessions, config, clock)
+        sessions = Sessions(chat, config, clock)
         presenter = StreamingPresenter(config.streaming, sessions, self.adapters, clock, timer)
         self._model: OpenAICompatibleModel | None = None
         answering = self._answering(told.agent, agent, clock, timer)

@@ -76,6 +76,15 @@ class Transaction(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """What a caller has written in the transaction of another's change: all of both, or nothing."""
+
+    locks: tuple[str, ...]
+    change: Callable[[Transaction], None]
+    """Runs last; an exception undoes everything."""
+
+
 class Listener(Protocol):
     """Hears one topic from its making until `close`; a context manager that closes it."""
 
