@@ -10,12 +10,12 @@ import pytest
 from channels.http_room import FakeGateway, calling, served, unavailable, until
 from postroom.contracts.errors import ConfigError, InvalidArgument, ServerUnavailable, TooLarge
 from postroom.gateway.config import PlatformConfig
+from postroom.gateway.drafts import grows_from, settled
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms import api_server_answers
 from postroom.gateway.platforms.api_server import ApiServerAdapter
 from postroom.gateway.platforms.api_server_answers import Exchanges
 from postroom.gateway.platforms.base import AdapterState
-from postroom.gateway.platforms.growing_text import grows_from, settled
 from postroom.gateway.platforms.http_adapter import Refused
 from postroom.testing import ManualClock
 

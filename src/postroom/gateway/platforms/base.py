@@ -284,6 +284,12 @@ class BasePlatformAdapter(ABC):
         """Note that the receiving side lives."""
         self.liveness.inbound_at = self._clock.now()
 
+    def _connected(self) -> None:
+        """Note that it is connected, and receives."""
+        self._heard()
+        self.liveness.state = AdapterState.CONNECTED
+        self.liveness.error_code = self.liveness.error = None
+
     def _said(self) -> None:
         """Note that something was sent."""
         self.liveness.outbound_at = self._clock.now()

@@ -242,12 +242,7 @@ class EmailAdapter(BasePlatformAdapter):
             if (told := _told(error)) is not None:
                 raise told from None
             raise
-        self._heard()
-        self.liveness.state, self.liveness.error_code, self.liveness.error = (
-            AdapterState.CONNECTED,
-            None,
-            None,
-        )
+        self._connected()
         self._tasks.start(self._receive(), name="receive")
 
     async def disconnect(self) -> None:

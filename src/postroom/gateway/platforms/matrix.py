@@ -93,12 +93,7 @@ class MatrixAdapter(BasePlatformAdapter):
         except BaseException:
             await self.disconnect()
             raise
-        self._heard()
-        self.liveness.state, self.liveness.error_code, self.liveness.error = (
-            AdapterState.CONNECTED,
-            None,
-            None,
-        )
+        self._connected()
         self._tasks.start(self._receive(), name="receive")
 
     async def disconnect(self) -> None:

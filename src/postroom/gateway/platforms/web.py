@@ -37,7 +37,7 @@ from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import CAPABILITIES
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import ButtonPress, Card, MessageEvent, MessageType, SendErrorKind, SendResult
-from postroom.gateway.platforms.base import AdapterState, Metadata
+from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.platforms.http_adapter import (
     HttpAdapter,
     Refused,
@@ -57,7 +57,6 @@ from postroom.sse import SseResponse
 LARGEST_BODY: Final = 1024 * 1024
 LARGEST_FORM: Final = 8 * 1024
 LONGEST_MESSAGE: Final = 100_000
-BEAT_MS: Final = 15_000
 _KNOWN: Final = frozenset({"name", "people", "title"})
 _LINE_ID: Final = re.compile(r"[A-Za-z0-9_-]{8,64}")
 _VALUE: Final = re.compile(r"[\x20-\x7e]{1,60}")
@@ -72,6 +71,7 @@ class WebAdapter(HttpAdapter):
 
     platform: ClassVar = Platform.WEB
     # Files are not taken or shown by this page yet.
+    beats = True
     capabilities: ClassVar = replace(CAPABILITIES["web"], media=frozenset())
 
     def __init__(
@@ -101,13 +101,6 @@ class WebAdapter(HttpAdapter):
             Route("/chat/buttons", self._serve(self._press), methods=["POST"]),
             Route("/chat/events", self._serve(self._events), methods=["GET"]),
         )
-
-    async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Begin to serve the page."""
-        begins = self.liveness.state is not AdapterState.CONNECTED
-        await super().connect(is_reconnect=is_reconnect)
-        if begins:
-            self._tasks.start(self._beat(), name="signs of life")
 
     async def disconnect(self) -> None:
         """Take nothing more and let the open pages go; they come back by themselves."""
@@ -239,11 +232,9 @@ class WebAdapter(HttpAdapter):
         error = {"code": refusal.code, "message": refusal.message}
         return json_response({"error": error}, refusal.status, refusal.headers)
 
-    async def _beat(self) -> None:
-        while True:
-            await self._timer.sleep(BEAT_MS)
-            for log in self._logs.values():
-                log.beat()
+    def _beat(self) -> None:
+        for log in self._logs.values():
+            log.beat()
 
     # What goes out.
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from postroom import sse
+from postroom.gateway.drafts import grows_from
 from postroom.gateway.events import Card
-from postroom.gateway.platforms.growing_text import grows_from
 from postroom.gateway.platforms.http_adapter import Refused
 
 MOST_ENTRIES: Final = 500
