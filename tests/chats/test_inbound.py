@@ -13,7 +13,7 @@ from postroom.contracts.errors import StoreUnavailable
 from postroom.gateway.config import BusyMode
 
 
-async def test_a_line_is_answered_where_it_was_said(room):
+async def test_a_message_is_answered_where_it_was_said(room):
     agent = Agent()
     gateway, channel = await room.open(agent)
     event = await channel.say("hello")
@@ -30,14 +30,14 @@ async def test_a_line_is_answered_where_it_was_said(room):
     assert (await gateway.counts()).adds_up
 
 
-async def test_the_platform_may_send_a_line_as_often_as_it_likes(room):
+async def test_the_platform_may_send_a_message_as_often_as_it_likes(room):
     agent = Agent()
     gateway, channel = await room.open(agent)
-    event = channel.line("once")
+    event = channel.message("once")
     for _ in range(5):
-        await channel.handle_message(channel.line("once", id=event.message_id))
+        await channel.handle_message(channel.message("once", id=event.message_id))
     await all_answered(room, gateway, 1)
-    await channel.handle_message(channel.line("once", id=event.message_id))
+    await channel.handle_message(channel.message("once", id=event.message_id))
     assert agent.read == [["once"]]
     assert channel.texts() == ["re: once"]
 
@@ -62,7 +62,7 @@ async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode):
         assert sum(len(one) for one in agent.files) == 2
 
 
-async def test_collected_lines_are_read_together_by_sender(room):
+async def test_collected_messages_are_read_together_by_sender(room):
     agent = Agent()
     agent.free.clear()
     config = replace(busy(BusyMode.COLLECT), group_sessions_per_user=False)
@@ -83,7 +83,7 @@ async def test_collected_lines_are_read_together_by_sender(room):
     assert agent.senders == [["u1"], ["u1", "u1"], ["u2", "u2"], ["u1"]]
 
 
-async def test_a_line_for_a_busy_session_is_refused_where_that_is_the_rule(room):
+async def test_a_message_for_a_busy_session_is_refused_where_that_is_the_rule(room):
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent, config=busy(BusyMode.REJECT))
@@ -126,7 +126,7 @@ async def test_sessions_do_not_wait_for_one_another(room):
     await all_answered(room, gateway, 8)
 
 
-async def test_a_line_that_cannot_be_kept_is_not_acknowledged_and_comes_again(room, monkeypatch):
+async def test_a_message_that_cannot_be_kept_is_not_acknowledged_and_comes_again(room, monkeypatch):
     agent = Agent()
     gateway, channel = await room.open(agent)
 
@@ -144,7 +144,7 @@ async def test_a_line_that_cannot_be_kept_is_not_acknowledged_and_comes_again(ro
     assert agent.read == [["one"], ["two"]]
 
 
-async def test_lines_are_not_overtaken_while_the_store_is_out_of_order(room, monkeypatch):
+async def test_messages_are_not_overtaken_while_the_store_is_out_of_order(room, monkeypatch):
     agent = Agent()
     gateway, channel = await room.open(agent)
     run_queue, failures = room.opened[-1][1], [StoreUnavailable("full")] * 3
@@ -163,7 +163,7 @@ async def test_lines_are_not_overtaken_while_the_store_is_out_of_order(room, mon
     assert failures == []
 
 
-async def test_a_gateway_that_ends_takes_no_line_and_does_not_acknowledge_it(room):
+async def test_a_gateway_that_ends_takes_no_message_and_does_not_acknowledge_it(room):
     agent = Agent()
     _, channel = await room.open(agent)
     await room.close()
@@ -191,10 +191,10 @@ async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_
     assert answers == [f"re: w{number}" for number in range(33)]
 
 
-async def test_a_line_that_was_left_too_long_is_not_answered_and_its_sender_is_told(room):
+async def test_a_message_that_was_left_too_long_is_not_answered_and_its_sender_is_told(room):
     agent = Agent()
     _, channel = await room.open(agent)
-    draft = channel.line("old")
+    draft = channel.message("old")
     await room.close()
     from postroom.contracts.chat import InboundDraft, InboundKey
 
@@ -249,7 +249,7 @@ async def on_its_way(room, gateway, channel, text):
     await settled(lambda: not gateway.intake.tasks)
 
 
-async def test_a_line_that_is_edited_on_its_way_is_read_with_its_new_words(room):
+async def test_a_message_that_is_edited_on_its_way_is_read_with_its_new_words(room):
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)
@@ -262,7 +262,7 @@ async def test_a_line_that_is_edited_on_its_way_is_read_with_its_new_words(room)
     assert agent.read == [["first"], ["second"]]
 
 
-async def test_a_line_that_is_deleted_on_its_way_is_not_read(room):
+async def test_a_message_that_is_deleted_on_its_way_is_not_read(room):
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)
@@ -277,7 +277,7 @@ async def test_a_line_that_is_deleted_on_its_way_is_not_read(room):
     assert (await gateway.counts()).adds_up
 
 
-async def test_a_line_that_another_process_handed_over_too_stays_handed_over(room):
+async def test_a_message_that_another_process_handed_over_too_stays_handed_over(room):
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)

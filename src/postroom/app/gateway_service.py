@@ -25,9 +25,9 @@ _REACHABLE: Final = (AdapterState.CONNECTED, AdapterState.RECONNECTING)
 class GatewayService:
     """Answers the operator's questions about one gateway."""
 
-    def __init__(self, gateway: ChatService) -> None:
-        self._chats = gateway
-        self._gateway = gateway.gateway
+    def __init__(self, chats: ChatService) -> None:
+        self._chats = chats
+        self._gateway = chats.gateway
 
     def check(self) -> Check:
         """Look how many channels are connected."""

@@ -273,7 +273,7 @@ class EmailAdapter(BasePlatformAdapter):
                     is_open = True
                 more = await self._look()
             except PostroomError as error:
-                _LOG.warning("email.line_not_kept", code=error.code)
+                _LOG.warning("email.message_not_kept", code=error.code)
             except NETWORK as error:
                 is_open = False
                 _LOG.warning("email.mailbox_unreachable", reason=type(error).__name__)

@@ -106,7 +106,7 @@ class HttpAdapter(BasePlatformAdapter):
         return self._shape(refusal)
 
     def _receiver(self) -> Inbound:
-        """Return what takes lines; without it nothing may be acknowledged.
+        """Return what takes messages; without it nothing may be acknowledged.
 
         Raises:
             Refused: the adapter does not receive.
@@ -116,7 +116,7 @@ class HttpAdapter(BasePlatformAdapter):
         return self._inbound
 
     async def _keep(self, event: MessageEvent) -> None:
-        """Hand a line over; when this returns it may be acknowledged.
+        """Hand a message over; when this returns it may be acknowledged.
 
         Raises:
             StoreError, InputError: as `handle_message` does.

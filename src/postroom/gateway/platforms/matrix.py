@@ -11,7 +11,7 @@
 | `command_prefix` | `!` | what commands begin with besides `/`, which clients keep; empty: nothing |
 
 There is no encryption: an encrypted room is told once that we cannot read it, and nothing is said there.
-The place in the stream moves when every line of a batch is kept. Invitations are accepted from those in
+The place in the stream moves when every message of a batch is kept. Invitations are accepted from those in
 `allow` only. A gap that the homeserver leaves in a room after a long absence is filled by asking for it.
 """
 
@@ -195,7 +195,7 @@ class MatrixAdapter(BasePlatformAdapter):
             _LOG.warning("matrix.batch_not_kept", code=error.code)
             return 0
         except Exception:
-            self._fail("failed", "a line could not be taken; see the log", retryable=True)
+            self._fail("failed", "a message could not be taken; see the log", retryable=True)
             raise
         await self._position.move(since, self._clock.now())
         return None

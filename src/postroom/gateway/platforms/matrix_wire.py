@@ -218,7 +218,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """An event that means something; edits and withdrawals have the `message_id` of the old line."""
+    """An event that means something; edits and withdrawals have the `message_id` of the old message."""
 
     kind: Kind
     event: MessageEvent

@@ -57,8 +57,8 @@ from postroom.gateway.platforms.slack_wire import (
     Bot,
     Deletion,
     Edit,
-    Line,
     Malformed,
+    NewMessage,
     Press,
     Update,
     read,
@@ -343,7 +343,7 @@ class SlackAdapter(BasePlatformAdapter):
 
     async def _hand_over(self, update: Update) -> None:
         self._heard()
-        if isinstance(update, Line):
+        if isinstance(update, NewMessage):
             await self.handle_message(update.event)
         elif self._inbound is None:
             return

@@ -217,7 +217,7 @@ class Me:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Posted:
     """Somebody said something, or said it otherwise."""
 
     event: MessageEvent
@@ -247,7 +247,7 @@ def update_id_of(update: Json) -> int | None:
     return _number(update.get("update_id")) if isinstance(update, dict) else None
 
 
-def read_update(update: Json, me: Me) -> Line | Press | None:
+def read_update(update: Json, me: Me) -> Posted | Press | None:
     """Return what an update says; None when it is nothing for us, for instance our own message.
 
     Raises:
@@ -258,7 +258,7 @@ def read_update(update: Json, me: Me) -> Line | Press | None:
     for name in (*MESSAGES, *EDITS):
         if name in update:
             event = read_message(_object(update, name), me)
-            return None if event is None else Line(event=event, edited=name in EDITS)
+            return None if event is None else Posted(event=event, edited=name in EDITS)
     return _press(_object(update, "callback_query"), me) if "callback_query" in update else None
 
 

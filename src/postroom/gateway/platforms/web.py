@@ -58,7 +58,7 @@ LARGEST_BODY: Final = 1024 * 1024
 LARGEST_FORM: Final = 8 * 1024
 LONGEST_MESSAGE: Final = 100_000
 _KNOWN: Final = frozenset({"name", "people", "title"})
-_LINE_ID: Final = re.compile(r"[A-Za-z0-9_-]{8,64}")
+_MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9_-]{8,64}")
 _VALUE: Final = re.compile(r"[\x20-\x7e]{1,60}")
 
 
@@ -162,7 +162,7 @@ class WebAdapter(HttpAdapter):
         await self._keep(event)
         log, message_id = self._logs[name], str(event.message_id)
         if log.find(message_id) is None:
-            log.put(Entry(entry_id=message_id, kind="line", text=event.text, at=self._clock.now()))
+            log.put(Entry(entry_id=message_id, kind="message", text=event.text, at=self._clock.now()))
         return json_response({"id": message_id, "state": "kept"}, 202)
 
     async def _edit(self, request: Request) -> Response:
@@ -316,7 +316,7 @@ def _entry_id(metadata: Metadata | None) -> str:
 
 
 def _message_id(told: Json) -> str:
-    if not isinstance(told, str) or not _LINE_ID.fullmatch(told):
+    if not isinstance(told, str) or not _MESSAGE_ID.fullmatch(told):
         raise Refused(400, "malformed", "an id is 8 to 64 letters, digits, _ and -")
     return told
 
