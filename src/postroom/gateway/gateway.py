@@ -69,57 +69,41 @@ class Gateway:
         metrics: GatewayMetrics | None = None,
         mail: ChatDelivery | None = None,
     ) -> None:
-        metrics = metrics or GatewayMetrics()
-        self.config = config
-        self.stores = stores
-        self.outbox = outbox
-        self.people = People(stores.people, config, clock)
-        self.delivery = Delivery(
-            store, outbox, stores, presenter, config.delivery, clock=clock, metrics=metrics, mail=mail
-        )
-        handover = Handover(run_queue, stores, config)
-        notices = Notices(outbox, signal)
-        tasks = Tasks("chat intake")
-        self.runner = GatewayRunner(
-            config,
-            Services(
-                stores=stores,
-                sessions=presenter.sessions,
-                people=self.people,
-                handover=handover,
-                notices=notices,
-                commands=Commands(
-                    config,
-                    presenter.sessions,
-                    handover,
-                    self.people,
-                    notices,
-                    run_queue,
-                    threads,
-                    clock,
-                    mail,
-                ),
-                presenter=presenter,
-                wind_down=self._wind_down,
-                timer=timer,
-                tasks=tasks,
-                metrics=metrics,
-                acknowledgements=Acknowledgements(clock),
-            ),
-        )
-        self.intake = Intake(
-            config, self.runner, stores.intake_log, self.people, handover, notices, clock, metrics, tasks
-        )
-        self._run_queue = run_queue
-        self._presenter = presenter
-        self._signal = signal
-        self._clock = clock
-        self._timer = timer
-        self._metrics = metrics
+        self.config, self.stores, self.outbox = config, stores, outbox
+        self._run_queue, self._presenter, self._signal = run_queue, presenter, signal
+        self._clock, self._timer = clock, timer
+        self._metrics = metrics = metrics or GatewayMetrics()
         self._adapters = presenter.adapters
         self._due = {platform: signal.listener() for platform in self._adapters}
         self._tasks = Tasks("gateway")
         self._locks = ScopedLocks(config.state_dir)
+        self.people = People(stores.people, config, clock)
+        self.delivery = Delivery(
+            store, outbox, stores, presenter, config.delivery, clock=clock, metrics=metrics, mail=mail
+        )
+        handover, notices = Handover(run_queue, stores, config), Notices(outbox, signal)
+        commands = Commands(
+            config, presenter.sessions, handover, self.people, notices, run_queue, threads, clock, mail
+        )
+        services = self._services(handover, notices, commands)
+        self.runner = GatewayRunner(config, services)
+        self.intake = Intake(config, self.runner, services, clock)
+
+    def _services(self, handover: Handover, notices: Notices, commands: Commands) -> Services:
+        return Services(
+            stores=self.stores,
+            sessions=self._presenter.sessions,
+            people=self.people,
+            handover=handover,
+            notices=notices,
+            commands=commands,
+            presenter=self._presenter,
+            wind_down=self._wind_down,
+            timer=self._timer,
+            tasks=Tasks("chat intake"),
+            metrics=self._metrics,
+            acknowledgements=Acknowledgements(self._clock),
+        )
 
     @property
     def adapters(self) -> Mapping[Platform, BasePlatformAdapter]:

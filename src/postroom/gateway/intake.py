@@ -11,13 +11,11 @@ from dataclasses import replace
 
 import structlog
 
-from postroom.concurrency import Tasks
 from postroom.contracts.chat import (
     InboundDraft,
     InboundMessage,
     InboundMove,
     InboundStatus,
-    IntakeLog,
 )
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import (
@@ -32,11 +30,9 @@ from postroom.contracts.errors import (
 from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import ButtonPress, MessageEvent
-from postroom.gateway.handover import Handover, inbound_key
-from postroom.gateway.metrics import GatewayMetrics
-from postroom.gateway.notices import Notices, notice_key
-from postroom.gateway.people import People
-from postroom.gateway.run import GatewayRunner
+from postroom.gateway.handover import inbound_key
+from postroom.gateway.notices import notice_key
+from postroom.gateway.run import GatewayRunner, Services
 from postroom.gateway.session import SessionSource, build_session_key
 
 _LOG = structlog.get_logger(__name__)
@@ -49,31 +45,22 @@ _LEFT_BEHIND_MS = 60_000
 class Intake:
     """Where adapters hand messages over to."""
 
-    def __init__(  # noqa: PLR0913 - its collaborators by name
-        self,
-        config: GatewayConfig,
-        runner: GatewayRunner,
-        log: IntakeLog,
-        people: People,
-        handover: Handover,
-        notices: Notices,
-        clock: Clock,
-        metrics: GatewayMetrics,
-        tasks: Tasks,
+    def __init__(
+        self, config: GatewayConfig, runner: GatewayRunner, services: Services, clock: Clock
     ) -> None:
         self._config = config
         self._runner = runner
-        self._log = log
-        self._people = people
-        self._handover = handover
-        self._notices = notices
+        self._log = services.stores.intake_log
+        self._people = services.people
+        self._handover = services.handover
+        self._notices = services.notices
+        self._metrics = services.metrics
         self._clock = clock
-        self._metrics = metrics
         self._in_hand: set[int] = set()
         self._coming: Counter[str] = Counter()
         """How many messages of each session are between their platform and their thread."""
         self._open = asyncio.Event()
-        self.tasks = tasks
+        self.tasks = services.tasks
 
     # What adapters call.
 

@@ -18,10 +18,10 @@ What Discord cannot promise, and what we do about it:
   an update that cannot be kept is held here, in order, and tried again until it is. When `max_held` are held,
   the connection is closed; Discord keeps what follows, and a RESUME brings it, for some minutes.
 - After a longer absence there is a new session, and nobody is told what was missed. Messages are then
-  asked for, channel by channel, behind the last one that was kept (`backfill`), up to `backfill_limit` each,
-  in the 200 channels that spoke last. What cannot be asked for is lost: messages in channels that this process
-  has not heard of, unless they are in `channels` or were told by `remember`; edits, deletions, buttons and
-  commands of that time; what was held in memory when the process was killed.
+  asked for, channel by channel, behind the last one that was kept (`backfill`), up to `backfill_limit`
+  each, in the 200 channels that spoke last. What cannot be asked for is lost: messages in channels that
+  this process has not heard of, unless they are in `channels` or were told by `remember`; edits,
+  deletions, buttons and commands of that time; what was held in memory when the process was killed.
 - Messages are unique for some minutes only (`nonce`): a repetition after that is another message.
 - Where a button or command is answered later than three seconds after it, Discord shows a failure, though it
   was taken.
