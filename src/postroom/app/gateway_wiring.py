@@ -26,12 +26,13 @@ from postroom.contracts.errors import ConfigError
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatDelivery
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.mail_outbox import MailOutbox
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import ChatEffects, DeliverySignal
+from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.status import ScopedLocks
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
