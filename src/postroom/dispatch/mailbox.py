@@ -26,7 +26,7 @@ from postroom.contracts.run_queue import Accept
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.transactions import Joined, Transaction
+from postroom.contracts.transactions import Transaction
 from postroom.dispatch.capture import Capture, EventBuffer
 from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig
@@ -201,21 +201,18 @@ class Mailbox:
         thread_id: str,
         messages: Sequence[Message],
         mode: DeliveryMode,
-        *,
-        joined: Joined | None = None,
     ) -> MailboxSubmitResult | None:
         """Put messages where runs of the thread read them as `mode` says; one that `starts_run` starts one.
 
         Return the run that was started; None when they wait: for the run at work, or for their turn. They
         wait durably, can be edited and taken back until a run reads them, and are not lost by a crash of any
         process. Messages known by their ids are passed over: safe to repeat when the answer was lost.
-        `joined` is written in the transaction that starts the run on them, and not where they have to wait.
 
         Raises:
             InvalidSubmission: as for `submit_background`; nothing was written.
         """
         self._refuse_closed()
-        return await self._submissions.deliver(thread_id, messages, mode, joined)
+        return await self._submissions.deliver(thread_id, messages, mode)
 
     async def accepting(
         self, thread_ids: Collection[str], change: Callable[[Transaction, Accept], T], *, key: str = ""

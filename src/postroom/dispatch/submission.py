@@ -51,7 +51,7 @@ from postroom.contracts.run_stores import (
     thread_lock,
 )
 from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.contracts.transactions import Joined, Transaction
+from postroom.contracts.transactions import Transaction
 from postroom.dispatch.completion import ClaimAsk, Claimed, Completion, EndedRuns, begun_in, claimed_next
 from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE
 from postroom.dispatch.control import Control
@@ -396,22 +396,17 @@ class Submissions:
         thread_id: str,
         messages: Sequence[Message],
         mode: DeliveryMode,
-        joined: Joined | None = None,
     ) -> MailboxSubmitResult | None:
         """Put messages where they are read as their mode says; return the run that was started for them.
 
-        Those that are known by their id are passed over, so that it may be repeated. `joined` is written in
-        the transaction that starts the run on them; when they have to wait, not at all.
+        Those that are known by their id are passed over, so that it may be repeated.
         """
         request = self.checked(RunActivation.new(thread_id, messages), background=True)
         arrival = self._arriving(request, BusyPolicy.REJECT)
-        locks = sorted({thread_lock(request.thread_id), *(joined.locks if joined is not None else ())})
 
         def submit(tx: Transaction) -> None:
-            tx.lock(*locks)
+            tx.lock(thread_lock(request.thread_id))
             self._accepted_in(tx, arrival, request.messages, mode)
-            if joined is not None and arrival.prepared is not None:
-                joined.change(tx)
 
         with self._reserved([arrival]):
             arrival.ids = await self._ids_of_arrival(arrival)
@@ -440,8 +435,9 @@ class Submissions:
             for one in arrivals.values():  # what an earlier run of this change has left
                 one.prepared, one.wakes, one.looks_again = None, False, False
 
-            def accept(thread_id: str, message: Message, mode: DeliveryMode) -> None:
+            def accept(thread_id: str, message: Message, mode: DeliveryMode) -> bool:
                 self._accepted_in(tx, arrivals[thread_id], (message,), mode)
+                return arrivals[thread_id].prepared is not None
 
             return change(tx, accept)
 

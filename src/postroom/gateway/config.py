@@ -10,21 +10,7 @@ from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat_people import PairingRules, PersonRole
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
-
-
-class Platform(StrEnum):
-    """A way by which chats reach us."""
-
-    LOCAL = "local"
-    TELEGRAM = "telegram"
-    DISCORD = "discord"
-    SLACK = "slack"
-    MATRIX = "matrix"
-    EMAIL = "email"
-    WEBHOOK = "webhook"
-    WEB = "web"
-    API_SERVER = "api_server"
-
+from postroom.gateway.session import Platform
 
 BusyMode = BusyPolicy
 CHAT_POLICIES = tuple(policy for policy in BusyPolicy if policy is not BusyPolicy.ROLLBACK)
