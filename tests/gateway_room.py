@@ -16,17 +16,10 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.config import (
-    BusyConfig,
-    BusyMode,
-    DeliveryConfig,
-    GatewayConfig,
-    Platform,
-    PlatformConfig,
-)
+from postroom.gateway.config import BusyConfig, BusyMode, DeliveryConfig, GatewayConfig, PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.replies import ChatEffects, DeliverySignal
-from postroom.gateway.services import Services
+from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.testing import ManualClock
@@ -108,7 +101,7 @@ class Room:
         """Start a gateway; it is stopped after the test."""
         channel = channel or FakeChannel(clock=self.clock, **details)
         signal = DeliverySignal()
-        sessions = Sessions(self.stores.sessions, config, self.clock)
+        sessions = Sessions(self.stores, config, self.clock)
         presenter = StreamingPresenter(config.streaming, sessions, [channel], self.clock, self.clock)
         mailbox = Mailbox(
             ChatExecutor(agent, presenter),
@@ -118,7 +111,7 @@ class Room:
             timer=self.clock,
             config=MailboxConfig(drain_grace=timedelta(0)),
         )
-        services = Services(
+        gateway = Gateway(
             config,
             store=self.runs.store,
             stores=self.stores,
@@ -131,7 +124,6 @@ class Room:
             timer=self.clock,
             mail=mail,
         )
-        gateway = Gateway(services)
         await gateway.start()
         self.opened.append((gateway, mailbox))
         return gateway, channel

@@ -40,7 +40,7 @@ class FakeMail:
 
 async def opened(room, mail, **details):
     gateway, channel = await room.open(Agent(), mail=mail, **details)
-    return gateway, channel, MailOutbox([channel], gateway.services.signal)
+    return gateway, channel, MailOutbox([channel], gateway._signal)
 
 
 async def takes(room, outbox, key, text):
@@ -86,7 +86,7 @@ async def test_a_message_that_the_chat_refuses_for_good_is_told_to_be_lost(room)
     [(word, key, why)] = mail.told
     assert (word, key) == ("lost", "12/7")
     assert "the bot was blocked" in why
-    await gateway.services.delivery.idle()
+    await gateway.delivery.idle()
     dead = await room.runs.outbox.dead_letters(lane=CHAT_LANE, limit=5)
     assert [row.payload["mail_key"] for row in dead] == ["12/7"]
 
