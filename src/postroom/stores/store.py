@@ -125,7 +125,7 @@ class SqlStore(Store):
         aside: set[tuple[object, object]] = set()
         while True:
             try:
-                return await self.engine.read(lambda sql: look(OpenTransaction(sql, self.engine.clock)))
+                return await self.engine.read(lambda sql: look(OpenTransaction(sql, self.clock)))
             except StoreCorrupt as error:
                 await self._set_aside(error, aside)
 
@@ -138,7 +138,7 @@ class SqlStore(Store):
         aside: set[tuple[object, object]] = set()
 
         def run(sql: SqlTransaction) -> T | StaleClaim:
-            tx = OpenTransaction(sql, self.engine.clock, seed)
+            tx = OpenTransaction(sql, self.clock, seed)
             done = change(tx)
             topics.clear()  # what an earlier run of it told was undone with it
             topics.update(tx.topics)
