@@ -31,13 +31,15 @@ class SqliteTransaction(SqlTransaction):
     @override
     def one(self, statement: str, values: Values = _NONE) -> Row | None:
         found = self._statements[statement]
-        row: Row | None = self._execute(found.text, _bound(found, values)).fetchone()
+        bound = _bound(found, values) if found.lists else values
+        row: Row | None = self._execute(found.text, bound).fetchone()
         return row
 
     @override
     def all(self, statement: str, values: Values = _NONE) -> list[Row]:
         found = self._statements[statement]
-        return self._execute(found.text, _bound(found, values)).fetchall()
+        bound = _bound(found, values) if found.lists else values
+        return self._execute(found.text, bound).fetchall()
 
     @override
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
@@ -47,19 +49,19 @@ class SqliteTransaction(SqlTransaction):
     def run(self, statement: str, values: Values = _NONE) -> None:
         self.known.clear()
         found = self._statements[statement]
-        self._execute(found.text, _bound(found, values))
+        self._execute(found.text, _bound(found, values) if found.lists else values)
 
     @override
     def run_many(self, statement: str, rows: Iterable[Values]) -> None:
         self.known.clear()
         found = self._statements[statement]
-        self._execute_many(found.text, [_bound(found, values) for values in rows])
+        self._execute_many(found.text, [_bound(found, values) for values in rows] if found.lists else rows)
 
     @override
     def changed(self, statement: str, values: Values = _NONE) -> int:
         self.known.clear()
         found = self._statements[statement]
-        return self._execute(found.text, _bound(found, values)).rowcount
+        return self._execute(found.text, _bound(found, values) if found.lists else values).rowcount
 
     @override
     def lock(self, *names: str) -> None:
@@ -72,8 +74,6 @@ class SqliteTransaction(SqlTransaction):
 
 def _bound(statement: Statement, values: Values) -> Values:
     """Return the values as SQLite takes them: a list as a JSON array."""
-    if not statement.lists:
-        return values
     lists: dict[str, Any] = {
         name: None if values[name] is None else json.dumps(list(values[name])) for name in statement.lists
     }

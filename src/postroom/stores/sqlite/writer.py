@@ -121,7 +121,8 @@ class Writer:
             failure = store_error(error)
             failure.__cause__ = error
             fail(group, failure)
-        self._undo_what_is_open()
+        if self._connection.in_transaction:
+            self._undo()
 
     def _run(self, change: _Change) -> None:
         try:
@@ -146,11 +147,10 @@ class Writer:
                 connection.execute("ROLLBACK TO change")
             connection.execute("RELEASE change")
 
-    def _undo_what_is_open(self) -> None:
-        if self._connection.in_transaction:
-            # Were this to fail, the next group could not begin and would say so to its callers.
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.execute("ROLLBACK")
+    def _undo(self) -> None:
+        # Were this to fail, the next group could not begin and would say so to its callers.
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("ROLLBACK")
 
     def _do_chores(self) -> None:
         for chore in self._chores:
@@ -167,7 +167,8 @@ class Writer:
         except sqlite3.Error as error:
             # Nobody waits for a chore and nothing is lost: it is done again when it is next due, and
             # whatever is wrong with the disk is told to the next caller who writes.
-            self._undo_what_is_open()
+            if self._connection.in_transaction:
+                self._undo()
             _LOG.warning("store.chore_failed", chore=chore.name, reason=str(error))
             return False
 
