@@ -227,7 +227,6 @@ class Application:
 
     def _changed(self) -> None:
         """Hint to whoever performs effects of mail that there may be some."""
-        self.waker.wake()
         if self._relay is not None:
             self._relay.wake()
 

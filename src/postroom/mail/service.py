@@ -28,6 +28,7 @@ from postroom.mail.commands import (
     RotateAgentToken,
     SendMessage,
     StartSession,
+    UnretireAgent,
     read_command,
 )
 from postroom.mail.context import (
@@ -67,6 +68,10 @@ class WakingStore(Protocol):
 
     async def write(self, change: Callable[[MailWrites, Waking | None], T], *, key: str) -> T:
         """Run a change, which is given what has readers woken in it; `key` as for `MailStore.write`."""
+        ...
+
+    def wake(self) -> None:
+        """Hint that there may be a message that has woken nobody."""
         ...
 
 
@@ -133,13 +138,15 @@ class Mail:
         if operation.settled:
             await self.store.settle()
         if not operation.changes:
-            return await self.store.read(lambda tx: self._run(operation, tx, command, caller))
+            return await self.store.read(lambda tx: _run(operation, self.context(tx, caller), command))
         answer = await self._changed(operation, command, caller)
-        self.tell_of_change()
+        self.tell_of_change(may_wake=isinstance(command, UnretireAgent))
         return answer
 
-    def tell_of_change(self) -> None:
-        """Let those who perform effects, and those who wait for messages, look again."""
+    def tell_of_change(self, *, may_wake: bool = True) -> None:
+        """Let those look again who perform effects, wait for messages or, if it `may_wake` somebody, wake."""
+        if may_wake and self.waker is not None:
+            self.waker.wake()
         if self._on_change is not None:
             self._on_change()
         self.changes.ring()
@@ -268,19 +275,6 @@ class Mail:
             waking=waking,
         )
 
-    def _run(
-        self,
-        operation: Operation,
-        tx: Any,
-        command: Command,
-        caller: Caller,
-        loaded: Sequence[LoadedAttachment] = (),
-        waking: Waking | None = None,
-    ) -> Any:
-        context = self.context(tx, caller, loaded, waking)
-        refuse_unknown_token(context)
-        return operation.run(context, command)
-
     async def _changed(self, operation: Operation, command: Command, caller: Caller) -> Any:
         """Make a change; under a key it is made once, and each call gets the answer to the first."""
         place = _place_of(operation, command)
@@ -294,18 +288,15 @@ class Mail:
 
         def change(tx: MailWrites, waking: Waking | None) -> Any:
             lock_projects_of(tx, command)
+            context = self.context(tx, caller, loaded, waking)
             if place is None:
-                return self._run(operation, tx, command, caller, loaded, waking)
+                return _run(operation, context, command)
             if (before := self._answer_before(tx, place, command, caller)) is not None:
                 return before
             if purges:
-                tx.purge_answers(
-                    self.clock.now() - milliseconds(self.rules.answer_retention), limit=PURGE_LIMIT
-                )
-            answer = self._run(operation, tx, command, caller, loaded, waking)
-            tx.insert_answer(
-                place.scope, place.key, place.digest, msgspec.json.encode(answer), self.clock.now()
-            )
+                tx.purge_answers(context.now - milliseconds(self.rules.answer_retention), limit=PURGE_LIMIT)
+            answer = _run(operation, context, command)
+            tx.insert_answer(place.scope, place.key, place.digest, msgspec.json.encode(answer), context.now)
             return answer
 
         key = home_of(command)
@@ -389,6 +380,11 @@ class Mail:
             tx.add_project_alias(project.id, path)
 
         await self.store.write(change)
+
+
+def _run(operation: Operation, context: OperationContext[Any, Any], command: Command) -> Any:
+    refuse_unknown_token(context)
+    return operation.run(context, command)
 
 
 def _is_bound(caller: Caller) -> bool:

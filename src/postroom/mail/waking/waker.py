@@ -52,6 +52,8 @@ class OpenChange(Waking):
     verified: bool
     said: set[str] = field(default_factory=set)
     """The names of messages that were taken for chats."""
+    leaves_some: bool = False
+    """Whether readers are still to be woken."""
 
     def expect(self, readers: Sequence[Reader]) -> None:
         """Be told who is to be woken, before anything is written.
@@ -78,6 +80,8 @@ class OpenChange(Waking):
                 self._carry(message, origin, one[1])
             elif thread_of(one) in self.thread_ids:
                 self._run(message, origin, one)
+            else:
+                self.leaves_some = True
 
     def _run(self, message: Message, origin: Origin, reader: Reader) -> None:
         """Put a message on its reader's thread; one that is on it already stays as it is."""
@@ -89,6 +93,7 @@ class OpenChange(Waking):
     def _carry(self, message: Message, origin: Origin, person: Agent) -> None:
         address = self.tx.mail.chat_address(person.id)
         if address is None or self.chats is None or not self.chats.reaches(address):
+            self.leaves_some = True
             return
         key = wake_key(message.id, person.id)
         self.chats.enqueue(self.tx.outbox, key, address, as_said(message, origin))
@@ -175,18 +180,15 @@ class Waker:
         return done
 
     async def _write(self, thread_ids: frozenset[str], change: Callable[[OpenChange], T], key: str) -> T:
-        said = set[str]()
+        def opened(tx: Transaction, accept: Accept) -> tuple[T, OpenChange]:
+            made = OpenChange(tx, accept, thread_ids, self._chats, self._verified)
+            return change(made), made
 
-        def opened(tx: Transaction, accept: Accept) -> T:
-            open_change = OpenChange(tx, accept, thread_ids, self._chats, self._verified)
-            done = change(open_change)
-            said.clear()
-            said.update(open_change.said)
-            return done
-
-        done = await self._run_queue.accepting(thread_ids, opened, key=key)
-        if said and self._chats is not None:
-            self._in_chats |= said
+        done, made = await self._run_queue.accepting(thread_ids, opened, key=key)
+        if made.leaves_some:
+            self.wake()
+        if made.said and self._chats is not None:
+            self._in_chats |= made.said
             self._chats.stored()
         return done
 
@@ -194,7 +196,7 @@ class Waker:
         """Wake a reader by a message; False when that is not needed any more."""
         look = partial(_left, message_id=message_id, agent_id=agent_id)
         seen = await self._store.read(look)
-        if seen is None:
+        if seen is None or (seen.chat is None and is_person(seen.reader)):
             return False
         if seen.chat is not None and (self._chats is None or not self._chats.reaches(seen.chat)):
             await self._boxes.lost(
