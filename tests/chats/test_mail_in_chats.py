@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway_room import Agent, delivery, settled
-from postroom.contracts.chat import CHAT_LANE
+from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.errors import ContactBlocked, StoreUnavailable, UnknownMessage
 from postroom.contracts.people import ChatAddress
 from postroom.gateway.events import SendErrorKind, SendResult
@@ -40,7 +40,7 @@ class FakeMail:
 
 async def opened(room, mail, **details):
     gateway, channel = await room.open(Agent(), mail=mail, **details)
-    outbox = MailOutbox(room.runs.outbox, [channel], gateway.services.signal)
+    outbox = MailOutbox(room.runs.outbox, [channel])
     return gateway, channel, outbox
 
 
@@ -81,8 +81,8 @@ async def test_a_message_that_the_chat_refuses_for_good_is_told_to_be_lost(room)
     [(word, key, why)] = mail.told
     assert (word, key) == ("lost", "12/7")
     assert "the bot was blocked" in why
-    await gateway.services.delivery.idle()
-    dead = await room.runs.outbox.dead_letters(lane=CHAT_LANE, limit=5)
+    await gateway.services.relay.idle(CHAT_KIND)
+    dead = await room.runs.outbox.dead_letters(kind=CHAT_KIND, limit=5)
     assert [row.payload["mail_key"] for row in dead] == ["12/7"]
 
 

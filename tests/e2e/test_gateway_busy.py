@@ -24,10 +24,11 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway.config import BusyConfig, BusyMode, GatewayConfig, Platform, PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.telegram import TelegramAdapter
-from postroom.gateway.replies import ChatEffects, DeliverySignal
+from postroom.gateway.replies import ChatEffects
 from postroom.gateway.services import Services
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
+from postroom.relay import Relay
 from postroom.stores.sqlite import SqliteStore
 
 TURN_MS = int(os.environ.get("POSTROOM_TURN_MS", "10"))
@@ -117,26 +118,27 @@ async def test_all_at_once(store: SqliteStore, mode: BusyMode, lines: int) -> No
             group_sessions_per_user=False,
             drain=timedelta(0),
         )
-        signal, adapter = DeliverySignal(), TelegramAdapter(telegram)
+        relay, adapter = Relay(store.store, {}), TelegramAdapter(telegram)
         sessions = Sessions(store.chat.sessions, config, store.runs.clock)
         presenter = StreamingPresenter(config.streaming, sessions, [adapter], store.runs.clock, timer)
-        mailbox = Mailbox(ChatExecutor(agent, presenter), store.runs, effects=ChatEffects(signal))
+        mailbox = Mailbox(ChatExecutor(agent, presenter), store.runs, effects=ChatEffects())
         services = Services(
             config,
-            store=store.runs.store,
             stores=store.chat,
             outbox=store.runs.outbox,
             threads=store.runs.threads,
             run_queue=mailbox,
             presenter=presenter,
-            signal=signal,
+            relay=relay,
             clock=store.runs.clock,
             timer=timer,
         )
-        async with mailbox, Gateway(services) as gateway:
+        async with mailbox, Gateway(services) as gateway, asyncio.TaskGroup() as group:
+            relaying = group.create_task(relay.serve(asyncio.Event()))
             fake.feed(*(said(number) for number in range(1, lines + 1)))
             counts = await _all_closed(store, lines)
             assert (await gateway.counts()).adds_up
+            relaying.cancel()
     _refuse_wrong(fake, agent, mode, lines, counts)
 
 

@@ -38,6 +38,18 @@ CREATE INDEX idempotency_age ON idempotency (created_at);
 
 CREATE INDEX messages_thread ON messages (project_id, thread_id, id);
 
+CREATE INDEX outbox_dead ON outbox (outbox_id, kind) WHERE status = 'dead_letter';
+
+CREATE INDEX outbox_delivered ON outbox (created_at, place) WHERE status = 'delivered';
+
+CREATE INDEX outbox_in_line ON outbox (kind, target, order_key, place)
+  WHERE status IN ('pending', 'claimed') AND order_key IS NOT NULL;
+
+CREATE UNIQUE INDEX outbox_key ON outbox (kind, target, dedupe_key) WHERE dedupe_key IS NOT NULL;
+
+CREATE INDEX outbox_open ON outbox (kind, target, place, available_at, lease_until)
+  WHERE status IN ('pending', 'claimed');
+
 CREATE UNIQUE INDEX pending_messages_id ON pending_messages (thread_id, pending_id);
 
 CREATE UNIQUE INDEX pending_messages_place ON pending_messages (thread_id, place);
@@ -75,18 +87,6 @@ CREATE UNIQUE INDEX run_messages_id ON run_messages (thread_id, message_id);
 CREATE UNIQUE INDEX run_messages_place ON run_messages (thread_id, seq);
 
 CREATE INDEX run_messages_run ON run_messages (thread_id, run_id, seq) WHERE run_id IS NOT NULL;
-
-CREATE INDEX run_outbox_dead ON run_outbox (outbox_id, lane) WHERE status = 'dead_letter';
-
-CREATE INDEX run_outbox_delivered ON run_outbox (created_at, place) WHERE status = 'delivered';
-
-CREATE INDEX run_outbox_in_line ON run_outbox (lane, target, order_key, place)
-  WHERE status IN ('pending', 'claimed') AND order_key IS NOT NULL;
-
-CREATE UNIQUE INDEX run_outbox_key ON run_outbox (lane, target, dedupe_key) WHERE dedupe_key IS NOT NULL;
-
-CREATE INDEX run_outbox_open ON run_outbox (lane, target, place, available_at, lease_until)
-  WHERE status IN ('pending', 'claimed');
 
 CREATE INDEX run_threads_children ON run_threads (parent_thread_id, thread_id);
 
@@ -306,15 +306,27 @@ CREATE VIRTUAL TABLE messages_fts USING fts5 (
   content = 'messages', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2'
 );
 
-CREATE TABLE "outbox" (
-  id         INTEGER PRIMARY KEY AUTOINCREMENT,
-  topic      TEXT NOT NULL,
-  key        TEXT NOT NULL,
-  project_id INTEGER NOT NULL,
-  created_at INTEGER NOT NULL,
-  attempts   INTEGER NOT NULL DEFAULT 0,
-  last_error TEXT NOT NULL DEFAULT ''
-);
+CREATE TABLE outbox (
+  place            INTEGER PRIMARY KEY,
+  outbox_id        TEXT NOT NULL UNIQUE,
+  kind             TEXT NOT NULL,
+  target           TEXT NOT NULL,
+  order_key        TEXT,
+  payload          TEXT NOT NULL,
+  status           TEXT NOT NULL CHECK (status IN ('pending', 'claimed')
+                                         OR status IN ('delivered', 'dead_letter')),
+  available_at     INTEGER NOT NULL,
+  created_at       INTEGER NOT NULL,
+  dedupe_key       TEXT,
+  attempt_count    INTEGER NOT NULL CHECK (attempt_count >= 0),
+  max_attempts     INTEGER NOT NULL,
+  claim_token      TEXT,
+  lease_until      INTEGER,
+  last_error       TEXT,
+  may_have_arrived INTEGER NOT NULL DEFAULT 0 CHECK (may_have_arrived IN (0, 1)),
+  CHECK ((status = 'claimed') = (claim_token IS NOT NULL)
+         AND (status = 'claimed') = (lease_until IS NOT NULL))
+) STRICT;
 
 CREATE TABLE pending_messages (
   thread_id  TEXT NOT NULL,
@@ -467,26 +479,6 @@ CREATE TABLE run_messages (
   visibility TEXT NOT NULL,
   created_at INTEGER NOT NULL,
   body       TEXT NOT NULL
-) STRICT;
-
-CREATE TABLE run_outbox (
-  place         INTEGER PRIMARY KEY,
-  outbox_id     TEXT NOT NULL UNIQUE,
-  lane          TEXT NOT NULL,
-  target        TEXT NOT NULL,
-  payload       TEXT NOT NULL,
-  status        TEXT NOT NULL CHECK (status IN ('pending', 'claimed')
-                                      OR status IN ('delivered', 'dead_letter')),
-  available_at  INTEGER NOT NULL,
-  created_at    INTEGER NOT NULL,
-  dedupe_key    TEXT,
-  attempt_count INTEGER NOT NULL CHECK (attempt_count >= 0),
-  max_attempts  INTEGER NOT NULL,
-  claim_token   TEXT,
-  lease_until   INTEGER,
-  last_error    TEXT, order_key TEXT, may_have_arrived INTEGER NOT NULL DEFAULT 0 CHECK (may_have_arrived IN (0, 1)),
-  CHECK ((status = 'claimed') = (claim_token IS NOT NULL)
-         AND (status = 'claimed') = (lease_until IS NOT NULL))
 ) STRICT;
 
 CREATE TABLE run_quarantine (

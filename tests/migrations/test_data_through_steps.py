@@ -8,6 +8,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from postgres_schemas import a_schema, postgres_is_there
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.messages import Message
+from postroom.contracts.outbox import OutboxMessage
 from postroom.contracts.runs import RunRecord, TerminationReason
 from postroom.contracts.transactions import Transaction
 from postroom.stores.codec import encode
@@ -78,7 +80,7 @@ def effect(number: int, status: str, **more: Any) -> Row:
     return {
         "place": number,
         "outbox_id": f"o{number}",
-        "lane": "chat",
+        "kind": "chat",
         "target": "x",
         "payload": '{"n":1}',
         "status": status,
@@ -198,8 +200,8 @@ AFTERWARDS: dict[str, list[Row]] = {
         {"scope": "thread:t1", "seq": 1, "event_id": "e1"},
         {"scope": "thread:t1", "seq": 2, "event_id": "e2"},
     ],
-    "run_outbox": [
-        effect(1, "pending", lane="mail"),
+    "outbox": [
+        effect(1, "pending", kind="mail"),
         effect(2, "claimed", may_have_arrived=1),
         effect(3, "delivered"),
         effect(4, "dead_letter"),
@@ -226,9 +228,8 @@ AFTERWARDS: dict[str, list[Row]] = {
 def former(table: str, row: Row) -> Row:
     """Return a row as it stood before, on either engine."""
     row = dict(row)
-    if table == "run_outbox":
-        if row["lane"] == "mail":
-            row["lane"] = "letters"
+    if table == "outbox":
+        row["lane"] = row.pop("kind").replace("mail", "letters")
         if row.pop("may_have_arrived"):
             row["last_error"] = "#1 tried 2?: gone"
     return row
@@ -251,6 +252,10 @@ def former_on_postgres(table: str, row: Row) -> Row:
     return row
 
 
+def former_name(table: str) -> str:
+    return "run_outbox" if table == "outbox" else table
+
+
 Filled = Callable[[], tuple[Stores, dict[str, list[Row]]]]
 
 
@@ -264,7 +269,9 @@ def filled_sqlite(tmp_path: Path) -> Filled:
                 for row in rows:
                     old = former_on_sqlite(table, row)
                     places = ", ".join(f":{name}" for name in old)
-                    connection.execute(f"INSERT INTO {table} ({', '.join(old)}) VALUES ({places})", old)
+                    connection.execute(
+                        f"INSERT INTO {former_name(table)} ({', '.join(old)}) VALUES ({places})", old
+                    )
         store = SqliteStore.open(path, purpose="test")
         with closing(sqlite3.connect(path)) as connection:
             return store, {
@@ -294,7 +301,7 @@ def filled_postgres(request: pytest.FixtureRequest) -> Filled:
                     old = former_on_postgres(table, row)
                     session.execute(
                         sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE VALUES ({})").format(
-                            sql.Identifier(table),
+                            sql.Identifier(former_name(table)),
                             sql.SQL(", ").join(map(sql.Identifier, old)),
                             sql.SQL(", ").join(map(sql.Placeholder, old)),
                         ),
@@ -337,7 +344,7 @@ async def _is_read(stores: Stores) -> None:
         assert [one.message for one in tx.runs.messages.waiting("t1")] == [SAID]
         assert [one.message for one in tx.runs.messages.named("t1", ("m1",))] == [SAID]
         assert [one.event_id for one in tx.events.behind("thread:t1", 0, 10).events] == ["e1", "e2"]
-        assert [one.outbox_id for one in tx.outbox.dead_letters(lane=None, after="", limit=9)] == ["o4"]
+        assert [one.outbox_id for one in tx.outbox.dead_letters(kind=None, after="", limit=9)] == ["o4"]
         assert set(tx.chats.count_inbound().values()) == {1}
 
     await stores.store.read(look)
@@ -362,13 +369,63 @@ def test_a_copy_on_postgresql_holds_every_row(
         store.close()
 
 
-def test_an_id_of_the_outbox_is_never_given_twice(tmp_path: Path) -> None:
+RELAYED = [("archive", "message:3", 7, 5, 2, "no git"), ("wake", "3/4", 7, 5, 0, "")]
+
+
+async def _mail_effects(stores: Stores) -> None:
+    """Look at the effects of mail that an earlier version stored."""
+
+    def look(tx: Transaction) -> list[Any]:
+        rows = [*tx.outbox.open("archive", limit=9), *tx.outbox.open("wake", limit=9)]
+        return [(row.target, row.payload, row.created_at, row.attempt_count, row.last_error) for row in rows]
+
+    assert await stores.store.read(look) == [
+        ("7", {"record": "message:3"}, 5, 2, "no git"),
+        ("wake", {"key": "3/4"}, 5, 0, None),
+    ]
+    assert await stores.store.read(lambda tx: tx.outbox.due(("archive",))) == [("archive", "7")]
+    for kind, target in (("archive", "7"), ("wake", "wake")):
+        [row] = await stores.store.write(partial(_claimed, kind=kind, target=target))
+        assert await stores.store.write(partial(_performed, row=row)) == 1
+
+
+def _claimed(tx: Transaction, kind: str, target: str) -> tuple[OutboxMessage, ...]:
+    return tx.outbox.claim(kind, target, lease_ms=9, limit=9)
+
+
+def _performed(tx: Transaction, row: OutboxMessage) -> int:
+    return tx.outbox.ack([row.outbox_id], [row.claim_token or ""])
+
+
+_ADD = "INSERT INTO outbox (topic, key, project_id, created_at, attempts, last_error) VALUES "
+
+
+def test_effects_of_mail_are_in_the_one_outbox_afterwards(tmp_path: Path) -> None:
     path, steps = tmp_path / "postroom.db", on_sqlite.shipped_migrations()
-    add = "INSERT INTO outbox (topic, key, project_id, created_at) VALUES ('archive', 'k', 1, 1) RETURNING id"
     with closing(connect(path)) as connection:
-        on_sqlite.migrate(connection, path, now=1, steps=[step for step in steps if step.version < 12])
-        assert connection.execute(add).fetchall() == [(1,)]
-        on_sqlite.migrate(connection, path, now=1)
-        assert connection.execute("SELECT id, topic, key FROM outbox").fetchall() == [(1, "archive", "k")]
-        connection.execute("DELETE FROM outbox")
-        assert connection.execute(add).fetchall() == [(2,)]
+        on_sqlite.migrate(connection, path, now=1, steps=[step for step in steps if step.version < 14])
+        connection.executemany(f"{_ADD} (?, ?, ?, ?, ?, ?)", RELAYED)
+        assert not connection.in_transaction
+    store = SqliteStore.open(path, purpose="test")
+    try:
+        asyncio.run(_mail_effects(store))
+    finally:
+        store.close()
+
+
+def test_effects_of_mail_are_in_the_one_outbox_afterwards_on_postgresql(
+    postgres_is_there: None, postgres_dsn: str, a_schema: str
+) -> None:
+    address = Address(dsn=postgres_dsn, schema=a_schema)
+    steps = [step for step in on_postgres.shipped_migrations() if step.version < 8]
+    with closing(Connection(address)) as connection:
+        on_postgres.migrate(connection, address, steps=steps)
+    with psycopg.connect(postgres_dsn, autocommit=True) as session:
+        session.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(a_schema)))
+        for row in RELAYED:
+            session.execute(f"{_ADD} (%s, %s, %s, %s, %s, %s)", row)
+    store = PostgresStore.open(postgres_dsn, schema=a_schema)
+    try:
+        asyncio.run(_mail_effects(store))
+    finally:
+        store.close()

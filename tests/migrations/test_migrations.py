@@ -256,8 +256,8 @@ def test_what_was_called_a_letter_is_a_message_afterwards(path: Path) -> None:
             ("message/7",),
             ("run/1",),
         ]
-        lanes = connection.execute("SELECT lane FROM run_outbox ORDER BY outbox_id").fetchall()
-        assert lanes == [("mail",), ("chat",)]
+        kinds = connection.execute("SELECT kind FROM outbox ORDER BY outbox_id").fetchall()
+        assert kinds == [("mail",), ("chat",)]
 
 
 def test_the_statements_of_a_step_are_read_one_by_one() -> None:

@@ -145,7 +145,8 @@ async def _archived(room: Room) -> str:
     def look(tx: MailReads) -> dict[str, bytes]:
         project = tx.project(HARBOR)
         assert project is not None
-        return gather(tx, project, tx.outbox("archive", limit=1_000)).files
+        rows = tx.outbox.open("archive", limit=1_000)
+        return gather(tx, project, [row.payload["record"] for row in rows]).files
 
     files = await room.store.read(look)
     return "\n".join(

@@ -71,8 +71,6 @@ HOT = (
     "with_runner",
     "handlings",
     "answering_run",
-    "finish_outbox",
-    "fail_outbox",
     "recipient_kind",
     "read_mark",
     "acked_mark",

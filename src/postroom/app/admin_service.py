@@ -52,7 +52,9 @@ class AdminService:
     async def status(self) -> Mapping[str, object]:
         """Return what runs, where its data is and how much there is."""
         house = self._house
-        counts, backlog = await house.store.read(lambda tx: (tx.counts(), tx.backlog(ARCHIVE)))
+        counts = await house.store.read(lambda tx: tx.counts())
+        backlogs = await house.backlogs()
+        backlog = backlogs[ARCHIVE]
         return {
             "version": __version__,
             "pid": os.getpid(),
@@ -68,6 +70,9 @@ class AdminService:
                 "waiting": backlog.waiting,
                 "oldest_at": None if backlog.oldest_at is None else iso(backlog.oldest_at),
             },
+            "outbox": {
+                kind: {"waiting": found.waiting, "dead": found.dead} for kind, found in backlogs.items()
+            },
         }
 
     async def ready(self) -> Readiness:
@@ -77,7 +82,7 @@ class AdminService:
         return Readiness(
             checks=(
                 await store_check(house.store.probe),
-                await archive_check(lambda: house.store.read(lambda tx: tx.backlog(ARCHIVE)), now),
+                await archive_check(lambda: house.store.read(lambda tx: tx.outbox.backlog(ARCHIVE)), now),
                 loop_check(self._meter, now),
                 await self._backups(),
                 *([] if self.chats is None else [self.chats.check()]),
@@ -157,10 +162,10 @@ class AdminService:
 
     async def refresh_metrics(self) -> None:
         """Read what the gauges show."""
-        counts, backlog = await self._house.store.read(lambda tx: (tx.counts(), tx.backlog(ARCHIVE)))
+        counts = await self._house.store.read(lambda tx: tx.counts())
         house, now = self._house, self._house.clock.now()
         unread, with_runner = counts.pop("unread"), counts.pop("runners")
-        house.metrics.show_state(backlog, counts, (self._meter.worst(now) or 0) / 1000)
+        house.metrics.show_state(await house.backlogs(), counts, (self._meter.worst(now) or 0) / 1000)
         dispatches, waiting = await house.runs.counts(), await house.runs.longest_waiting(now)
         house.runs.mailbox.metrics.show_depths(dispatches)
         house.metrics.show_house(

@@ -23,7 +23,7 @@ from postroom.contracts.store import MailReads
 from postroom.dispatch.routing import JoinedEffects
 from postroom.mail.desk import Caller
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import MessageEffects, perform_left_over
+from postroom.mail.waking.answers import MessageEffects
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD
@@ -101,7 +101,6 @@ class AgentSupervisor:
         await self._declare()
         if ended := await self.executors.end_orphans():
             _LOG.warning("agents.orphans_ended", processes=ended)
-        await perform_left_over(self._runs.stores.outbox, self._mail.store, self._mail.own_desk)
         await self._runs.start()
         self._tasks.start(self._waker.serve(), name="waker")
         self._tasks.start(self._pauses.serve(), name="pauses")

@@ -77,7 +77,7 @@ class Doctor:
 
         try:
             stored, waiting = await house.store.read(
-                lambda tx: (_message_ids(tx, project), {row.key for row in tx.outbox(ARCHIVE, limit=100_000)})
+                lambda tx: (_message_ids(tx, project), tx.outbox.open(ARCHIVE, limit=100_000))
             )
             faults, written = await asyncio.to_thread(self._archived, project.slug)
         except ArchiveUnavailable as error:
@@ -90,7 +90,8 @@ class Doctor:
                 f"{len(unknown)} messages are not in the database: it is older than the archive",
                 "after restoring a backup, move the repository away and run `postroom rebuild archive`",
             )
-        missing = [number for number in stored - written if f"message:{number}" not in waiting]
+        on_their_way = {row.payload["record"] for row in waiting}
+        missing = [number for number in stored - written if f"message:{number}" not in on_their_way]
         if missing:
             remedy = f"run `postroom rebuild archive {project.slug}`"
             return found("failed", f"{len(missing)} messages are missing", remedy)

@@ -32,12 +32,13 @@ from postroom.gateway.gateway import Gateway
 from postroom.gateway.mail_outbox import MailOutbox
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.replies import ChatEffects, DeliverySignal
+from postroom.gateway.replies import ChatEffects
 from postroom.gateway.services import Services
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.status import ScopedLocks
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.http_api.guard import OpenPath
+from postroom.relay import Relay
 from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, OpenAICompatibleModel, ResolvedAgent
 
 _LOG = structlog.get_logger(__name__)
@@ -56,6 +57,7 @@ class ChatService:
         *,
         runs: RunService,
         chat: ChatStores,
+        relay: Relay,
         clock: Clock,
         registry: CollectorRegistry,
         agents: RunsAgents | None = None,
@@ -82,28 +84,26 @@ class ChatService:
         self.mailbox = runs.mailbox
         self.state = "stopped"
         """stopped, starting, running or stopping."""
-        signal = DeliverySignal()
         sessions = Sessions(chat.sessions, config, clock)
         presenter = StreamingPresenter(config.streaming, sessions, self.adapters, clock, timer)
         self._model: OpenAICompatibleModel | None = None
         agent = self._answering(told.agent, agents, clock, timer)
-        runs.serve(CHAT_THREAD, ChatExecutor(agent, presenter), ChatEffects(signal))
+        runs.serve(CHAT_THREAD, ChatExecutor(agent, presenter), ChatEffects())
         services = Services(
             config,
-            store=runs.stores.store,
             stores=chat,
             outbox=runs.stores.outbox,
             threads=runs.stores.threads,
             run_queue=self.mailbox,
             presenter=presenter,
-            signal=signal,
+            relay=relay,
             clock=clock,
             timer=timer,
             metrics=GatewayMetrics(registry),
             mail=mail,
         )
         self.gateway = Gateway(services)
-        self.mail_outbox = MailOutbox(runs.stores.outbox, self.adapters, signal)
+        self.mail_outbox = MailOutbox(runs.stores.outbox, self.adapters)
         """Has mail messages delivered to its chats."""
         self._locks_dir = locks_dir
         self._locks = ScopedLocks(locks_dir)
@@ -181,6 +181,7 @@ def open_gateway(  # noqa: PLR0913 - every port by name
     *,
     runs: RunService,
     chat: ChatStores,
+    relay: Relay,
     clock: Clock,
     registry: CollectorRegistry,
     agents: RunsAgents,
@@ -196,6 +197,7 @@ def open_gateway(  # noqa: PLR0913 - every port by name
         told,
         runs=runs,
         chat=chat,
+        relay=relay,
         clock=clock,
         registry=registry,
         agents=agents,

@@ -41,6 +41,7 @@ class HealthChecks:
         looks: dict[str, Look] = {
             "backups": self._backups,
             "runs": self._runs,
+            "outbox": self._outbox,
             "runner": self._runners,
             "orphans": self._orphans,
             "disk": self._disk,
@@ -65,6 +66,18 @@ class HealthChecks:
             state, remedy = "failed", f"`postroom runs dead` shows the {dead} that were given up, and why"
         facts = {one.label: counts.get(one, 0) for one in RunDispatchStatus}
         return [CheckResult(part="runs", state=state, detail=told + waits, remedy=remedy, facts=facts)]
+
+    async def _outbox(self) -> list[CheckResult]:
+        """Look at the effects outside the database: what was given up needs somebody."""
+        backlogs = await self._house.backlogs()
+        told = "; ".join(
+            f"{kind}: {one.waiting} waiting, {one.dead} given up" for kind, one in sorted(backlogs.items())
+        )
+        is_dead = any(one.dead for one in backlogs.values())
+        remedy = "`postroom gateway dead` shows what no chat took, and why" if is_dead else ""
+        facts = {kind: one.dead for kind, one in backlogs.items()}
+        state: CheckState = "failed" if is_dead else "ok"
+        return [CheckResult(part="outbox", state=state, detail=told, remedy=remedy, facts=facts)]
 
     async def _longest_waiting(self) -> tuple[str, str]:
         """Return what is to be said of the run that waits longest, and a remedy where it should not wait."""

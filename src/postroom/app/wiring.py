@@ -17,15 +17,18 @@ from postroom.app.telemetry import open_tracing
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.budgets import Budget
 from postroom.contracts.clock import Clock
+from postroom.contracts.outbox import Backlog
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.mail.archive.archive import Archive, Author
-from postroom.mail.archive.relay import ArchiveRelay
 from postroom.mail.desk import Rules
 from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.service import Mail
+from postroom.mail.waking.answers import LEFT_OVER, LeftOverAnswers
 from postroom.mcp_server.calls import Calls
 from postroom.mcp_server.subscriptions import Subscriptions
+from postroom.relay import Handler, Relay
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.stores import Stores
@@ -75,7 +78,12 @@ class Application:
             store,
             clock,
             Author(name=settings.git_author_name, email=settings.git_author_email),
+            batch=settings.archive_batch,
         )
+        handlers: dict[str, Handler] = {LEFT_OVER: LeftOverAnswers(self.mail.own_desk)}
+        if settings.archive_enabled:
+            handlers[ARCHIVE] = self.archive
+        self.relay = Relay(store.store, handlers, is_alone=store.is_alone)
         self.runs = RunService(
             store.runs,
             registry=self.metrics.registry,
@@ -85,11 +93,10 @@ class Application:
         self.agents = AgentSupervisor(settings, self.mail, self.calls, self.runs, clock, declared.agents)
         self.backups = Backups(settings, store, clock)
         self.trimming = LogTrimming(settings, store)
-        self.mail.on_change = self._changed
+        self.mail.on_change = self.agents.wake
         self.gateway: ChatService | None = None
         """Its chats, where they are configured; run by whoever serves."""
         self._turn = asyncio.Lock()
-        self._relay: ArchiveRelay | None = None
 
     @classmethod
     def open(
@@ -132,12 +139,18 @@ class Application:
             self.settings,
             runs=self.runs,
             chat=self.store.chat,
+            relay=self.relay,
             clock=self.clock,
             registry=self.metrics.registry,
             agents=self.agents.as_agent,
             mail=self.agents.boxes,
         )
         self.agents.carry_by(self.gateway.mail_outbox)
+
+    async def backlogs(self) -> dict[str, Backlog]:
+        """Return how much of the outbox waits and was given up, by kind."""
+        kinds = {ARCHIVE, *self.relay.handlers}
+        return await self.store.store.read(lambda tx: {kind: tx.outbox.backlog(kind) for kind in kinds})
 
     def mcp_server(self) -> "PostroomMcpServer":
         """Make an MCP server over this house; several may stand side by side."""
@@ -158,36 +171,26 @@ class Application:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Have the background work done while anybody is inside.
+        """Have effects performed while anybody is inside.
 
         Of all who are inside one does it; when that one leaves, the next takes over.
         """
-        if not self.settings.archive_enabled:
-            yield
-            return
-        relay = ArchiveRelay(self.archive, self.store, self.clock, batch=self.settings.archive_batch)
+        leaving, has_turn = asyncio.Event(), asyncio.Event()
+
+        async def in_turn() -> None:
+            async with self._turn:
+                has_turn.set()
+                await self.relay.serve(leaving)
+
         async with asyncio.TaskGroup() as group:
-            turn = group.create_task(self._relay_in_turn(relay), name="archive relay")
+            turn = group.create_task(in_turn(), name="relay")
             try:
                 yield
             finally:
-                relay.stop()
-                if self._relay is not relay:
+                leaving.set()
+                self.relay.hint()
+                if not has_turn.is_set():
                     turn.cancel()
-
-    async def _relay_in_turn(self, relay: ArchiveRelay) -> None:
-        async with self._turn:
-            self._relay = relay
-            try:
-                await relay.serve()
-            finally:
-                self._relay = None
-
-    def _changed(self) -> None:
-        """Hint to whoever performs effects of mail that there may be some."""
-        self.agents.wake()
-        if self._relay is not None:
-            self._relay.wake()
 
     def _keep_token(self, slug: str, name: str) -> tuple[str, str]:
         """Make a token and keep it in a file of this user alone."""

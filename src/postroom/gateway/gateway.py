@@ -1,7 +1,7 @@
 """A gateway that lives: connects its channels, delivers, looks after what was left, and ends in good order.
 
 start: what a crash left is handed over, then channels are connected, then messages come in
-meanwhile: delivery for each channel; lost messages, old messages and channels that went down are looked after
+meanwhile: the relay delivers; lost messages, old messages and channels that went down are looked after
 stop: nothing new is taken, runs and answers get their time, channels are disconnected
 """
 
@@ -28,13 +28,11 @@ from postroom.gateway.session import SessionSource
 from postroom.gateway.status import ScopedLocks
 
 _LOG = structlog.get_logger(__name__)
-_DELIVERY_POLL_MS = 1_000
 _SWEEP_EVERY_MS = 15_000
 _PURGE_EVERY_MS = 3_600_000
 _WATCH_EVERY_MS = 1_000
 _FIRST_RECONNECT_MS = 1_000
 _LONGEST_RECONNECT_MS = 60_000
-_OUTBOX_KEPT_MS = 7 * 86_400_000
 
 
 class Gateway:
@@ -45,7 +43,6 @@ class Gateway:
         self.runner = GatewayRunner(services.config, services)
         self.intake = Intake(services, self.runner)
         self._adapters = services.presenter.adapters
-        self._due = {platform: services.signal.listener() for platform in self._adapters}
         self._tasks = Tasks("gateway")
         self._locks = ScopedLocks(services.config.state_dir)
 
@@ -83,9 +80,10 @@ class Gateway:
         except BaseException:
             await self.stop()
             raise
+        self.services.delivery.speak_for(tuple(self._adapters.values()))
+        self.services.relay.hint()
         self.runner._running = True  # noqa: SLF001 - the name is a part of the contract
         for adapter in self._adapters.values():
-            self._tasks.start(self._deliver(adapter), name=f"delivery {adapter.platform.value}")
             self._tasks.start(self._watch(adapter), name=f"watch {adapter.platform.value}")
         self._tasks.start(self._sweep(), name="sweep")
         await asyncio.to_thread(status.write_pid_file, self.config.state_dir)
@@ -141,28 +139,9 @@ class Gateway:
 
     def wake(self) -> None:
         """Hint that there may be something to deliver."""
-        self.services.signal.give()
+        self.services.relay.hint()
 
     # Its rounds.
-
-    async def _deliver(self, adapter: BasePlatformAdapter) -> None:
-        """Deliver for one channel while there is something; then when a hint comes, or a little later."""
-        due = self._due[adapter.platform]
-        while True:
-            due.clear()
-            claimed = 0
-            try:
-                claimed = await self.services.delivery.round(adapter)
-            except PostroomError as error:
-                _LOG.warning("delivery.failed", platform=adapter.platform.value, reason=error.describe())
-            if not claimed:
-                alarm = self._tasks.start(self._alarm(due), name="alarm")
-                await due.wait()
-                alarm.cancel()
-
-    async def _alarm(self, due: asyncio.Event) -> None:
-        await self.services.timer.sleep(_DELIVERY_POLL_MS)
-        due.set()
 
     async def _watch(self, adapter: BasePlatformAdapter) -> None:
         """Connect a channel again that went down and may come back."""
@@ -196,7 +175,6 @@ class Gateway:
                     await services.stores.intake_log.purge(
                         older_than=now - milliseconds(self.config.keep_messages)
                     )
-                    await services.outbox.purge(older_than=now - _OUTBOX_KEPT_MS)
             except PostroomError as error:
                 _LOG.warning("gateway.sweep_failed", reason=error.describe())
 

@@ -5,19 +5,16 @@ from collections.abc import Sequence
 from postroom.contracts.outbox import OutboxStore
 from postroom.contracts.people import ChatAddress
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.replies import DeliverySignal, Reply, ReplyKind, thread_name
+from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
 
 
 class MailOutbox:
     """Has mail messages said by the bots of this gateway."""
 
-    def __init__(
-        self, outbox: OutboxStore, adapters: Sequence[BasePlatformAdapter], signal: DeliverySignal
-    ) -> None:
+    def __init__(self, outbox: OutboxStore, adapters: Sequence[BasePlatformAdapter]) -> None:
         self._outbox = outbox
         self._adapters = {adapter.platform.value: adapter for adapter in adapters}
-        self._signal = signal
 
     def reaches(self, address: ChatAddress) -> bool:
         """Say whether there is a channel to this chat."""
@@ -40,4 +37,3 @@ class MailOutbox:
         )
         # The key of an earlier version: what it took and did not note is not delivered again.
         await self._outbox.enqueue(reply.draft(f"letter/{key}"))
-        self._signal.give()

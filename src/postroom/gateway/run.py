@@ -287,7 +287,7 @@ class GatewayRunner:
         self._running = False
         services = self._services
         if services is not None:
-            await services.wind_down(self.adapters.values())
+            await services.wind_down()
         for agent in self.guard.agents():
             interrupt = getattr(agent, "interrupt", None)
             if interrupt is not None:

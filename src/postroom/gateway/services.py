@@ -2,19 +2,17 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable
 from datetime import timedelta
 
 import structlog
 
-from postroom.contracts.chat import ChatStores, InboundMessage, InboundMove, InboundStatus
+from postroom.contracts.chat import CHAT_KIND, ChatStores, InboundMessage, InboundMove, InboundStatus
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError
 from postroom.contracts.outbox import OutboxStore
 from postroom.contracts.people import ChatDelivery
 from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.run_stores import ThreadStore
-from postroom.contracts.transactions import Store
 from postroom.gateway.commands import Commands
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.delivery import Delivery
@@ -23,10 +21,9 @@ from postroom.gateway.handover import Handover
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
-from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.questions import Questions
-from postroom.gateway.replies import DeliverySignal
 from postroom.gateway.streaming import StreamingPresenter
+from postroom.relay import Relay
 
 _LOG = structlog.get_logger(__name__)
 _ACKNOWLEDGED_EVERY_MS = 30_000
@@ -61,13 +58,12 @@ class Services:
         self,
         config: GatewayConfig,
         *,
-        store: Store,
         stores: ChatStores,
         outbox: OutboxStore,
         threads: ThreadStore,
         run_queue: RunQueue,
         presenter: StreamingPresenter,
-        signal: DeliverySignal,
+        relay: Relay,
         clock: Clock,
         timer: Timer,
         metrics: GatewayMetrics | None = None,
@@ -78,36 +74,35 @@ class Services:
         self.outbox = outbox
         self.run_queue = run_queue
         self.presenter = presenter
-        self.signal = signal
+        self.relay = relay
         self.clock = clock
         self.timer = timer
         self.metrics = metrics or GatewayMetrics()
         self.sessions = presenter.sessions
         self.handover = Handover(run_queue, stores.intake_log, config)
         self.people = People(stores.people, config, clock)
-        self.notices = Notices(outbox, signal)
+        self.notices = Notices(outbox)
         questions = Questions(run_queue, threads, self.notices, clock)
         self.commands = Commands(
             config, self.sessions, self.handover, self.people, questions, run_queue, threads, mail
         )
-        self.delivery = Delivery(
-            store, outbox, stores, presenter, config.delivery, clock=clock, metrics=self.metrics, mail=mail
+        self.delivery = relay.handlers[CHAT_KIND] = Delivery(
+            stores, presenter, config.delivery, clock=clock, metrics=self.metrics, mail=mail
         )
         self.acknowledgements = Acknowledgements(clock)
 
-    async def wind_down(self, adapters: Iterable[BasePlatformAdapter]) -> None:
+    async def wind_down(self) -> None:
         """Let runs end within the time for that, then deliver what is due."""
         await self.run_queue.drain(self.config.drain)
         try:
             async with asyncio.timeout(max(self.config.drain, _LEAST_FLUSH).total_seconds()):
-                for adapter in adapters:
-                    while await self.delivery.round(adapter):
-                        continue
-                await self.delivery.idle()
+                await self.relay.idle(CHAT_KIND)
         except TimeoutError:
             _LOG.warning("gateway.not_all_delivered", reason="the time for it ended; the rest is kept")
         except PostroomError as error:
             _LOG.warning("gateway.not_all_delivered", reason=error.describe())
+        finally:
+            self.delivery.speak_for(())
 
     async def follow_edit(self, event: MessageEvent, inbound: InboundMessage) -> None:
         """Give an edited message its new words on its thread; one on its way gets them on arrival."""

@@ -1,27 +1,33 @@
-"""Effects that follow a change: rows of the outbox, stored with it and performed by relays."""
+"""Effects that follow a change: rows of the outbox, stored with it and performed by the relay."""
 
 from collections.abc import Sequence
 from typing import Literal
 
+from postroom.contracts.outbox import NO_END, OutboxDraft
 from postroom.mail.desk import Writing
 
 ARCHIVE = "archive"
-"""The topic of what the archive must write; a key is `<kind>:<id>`."""
+"""The kind of what the archive must write, by project; the payload names the record as `<kind>:<id>`."""
 WAKE = "wake"
-"""The topic of readers who are to be woken by a message; a key is `<message>/<agent>`."""
+"""The kind of readers who are to be woken by a message; the payload's key is `<message>/<agent>`."""
 
 ArchiveKind = Literal["agent", "message", "reservation"]
 
 
 def to_archive(desk: Writing, kind: ArchiveKind, record_id: int, project_id: int) -> None:
     """Let the archive write a record as it stands when its turn comes."""
-    desk.tx.insert_outbox(ARCHIVE, f"{kind}:{record_id}", project_id, desk.now)
+    desk.tx.outbox.enqueue([archive_draft(f"{kind}:{record_id}", project_id)])
 
 
-def to_wake(desk: Writing, message_id: int, agent_ids: Sequence[int], project_id: int) -> None:
+def archive_draft(record: str, project_id: int) -> OutboxDraft:
+    """Return what has the archive of a project write a record."""
+    return OutboxDraft(kind=ARCHIVE, target=str(project_id), payload={"record": record}, max_attempts=NO_END)
+
+
+def to_wake(desk: Writing, message_id: int, agent_ids: Sequence[int]) -> None:
     """Let readers be woken by a message, if it is still unread when their turn comes."""
-    for agent_id in agent_ids:
-        desk.tx.insert_outbox(WAKE, f"{message_id}/{agent_id}", project_id, desk.now)
+    keys = [f"{message_id}/{agent_id}" for agent_id in agent_ids]
+    desk.tx.outbox.enqueue([OutboxDraft(kind=WAKE, target=WAKE, payload={"key": key}) for key in keys])
 
 
 def woken_by(key: str) -> tuple[int, int]:

@@ -296,7 +296,7 @@ def post(desk: Writing, new: NewMessage, *, bad: list[PostroomError], skipped: l
             tx.insert_blob(loaded.attachment.preview_sha256, loaded.preview)
         tx.insert_attachment(message.id, loaded.attachment)
     to_archive(desk, "message", message.id, new.project.id)
-    to_wake(desk, message.id, sorted(tx.with_runner([one.agent_id for one in recipients])), new.project.id)
+    to_wake(desk, message.id, sorted(tx.with_runner([one.agent_id for one in recipients])))
     return _sent(desk, new, message, recipients, skipped)
 
 

@@ -21,8 +21,8 @@ from postroom.stores.changes import ChangeNotifier
 from postroom.stores.chats import SqlChatTables
 from postroom.stores.engine import Engine
 from postroom.stores.mail import MailTables
+from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs.events import EventTables
-from postroom.stores.runs.outbox import OutboxTables
 from postroom.stores.runs.tables import RunTables
 from postroom.stores.sql_transaction import SqlTransaction
 
@@ -48,7 +48,7 @@ class OpenTransaction(Transaction):
     @cached_property
     def mail(self) -> MailTables:
         """Projects, agents, messages, reservations and what belongs to them."""
-        return MailTables(self.sql)
+        return MailTables(self.sql, self.outbox)
 
     @cached_property
     def runs(self) -> RunTables:
@@ -68,7 +68,7 @@ class OpenTransaction(Transaction):
     @cached_property
     def outbox(self) -> OutboxTables:
         """Effects outside the database."""
-        return OutboxTables(self.sql, self.now, self.new_id)
+        return OutboxTables(self.sql, self.now, self.tell, self.new_id)
 
     @override
     def now(self) -> int:

@@ -15,8 +15,8 @@ import structlog
 
 from postroom.concurrency import Rounds
 from postroom.contracts.clock import Clock
-from postroom.contracts.mail import OutboxRow
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
+from postroom.contracts.outbox import OutboxMessage
 from postroom.contracts.people import ChatAddress, ChatDelivery, ChatOutbox
 from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.store import MailReads, MailStore, MailWrites
@@ -84,7 +84,7 @@ class Waker:
         Raises:
             PostroomError: mail or runs could not be reached; what is not finished is done again.
         """
-        rows = await self._store.read(lambda tx: tx.outbox(WAKE, limit=_BATCH))
+        rows = await self._store.read(lambda tx: tx.outbox.open(WAKE, limit=_BATCH))
         for row in rows:
             nonce = token_hex(8)  # here, for a look may be run again
             found = await self._store.read(partial(self._looked_up, row=row, nonce=nonce))
@@ -95,27 +95,27 @@ class Waker:
             await self._finish(row, announced=isinstance(found, Wake))
         return len(rows)
 
-    async def _carried(self, row: OutboxRow, message: Carried) -> None:
+    async def _carried(self, row: OutboxMessage, message: Carried) -> None:
         """Have a message said in a chat; who wrote it is told where there is no way to that chat."""
         if self.carrier is not None and self.carrier.reaches(message.address):
-            await self.carrier.enqueue(row.key, message.address, message.text)
+            await self.carrier.enqueue(row.payload["key"], message.address, message.text)
         else:
-            await self._boxes.lost(row.key, f"there is no channel to {message.address.name} here")
+            await self._boxes.lost(row.payload["key"], f"there is no channel to {message.address.name} here")
 
-    async def _finish(self, row: OutboxRow, *, announced: bool) -> None:
-        message_id, agent_id = woken_by(row.key)
+    async def _finish(self, row: OutboxMessage, *, announced: bool) -> None:
+        message_id, agent_id = woken_by(row.payload["key"])
 
         def change(tx: MailWrites) -> None:
-            tx.finish_outbox([row.id])
+            tx.outbox.drop([row.outbox_id])
             if announced:
                 tx.mark_announced(agent_id, [message_id], by=BY, now=self._clock.now())
 
         await self._store.write(change)
         self.on_change()
 
-    def _looked_up(self, tx: MailReads, *, row: OutboxRow, nonce: str) -> Wake | Carried | None:
+    def _looked_up(self, tx: MailReads, *, row: OutboxMessage, nonce: str) -> Wake | Carried | None:
         """Return what the reader is to have; None when it needs to be woken no more."""
-        message_id, agent_id = woken_by(row.key)
+        message_id, agent_id = woken_by(row.payload["key"])
         message, agent = tx.message(message_id), tx.agents_by_id([agent_id]).get(agent_id)
         mine = next(
             (one for one in tx.recipients([message_id])[message_id] if one.agent_id == agent_id), None

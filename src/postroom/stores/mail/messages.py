@@ -18,6 +18,7 @@ from postroom.contracts.mail import (
     SearchOrder,
     ThreadHead,
 )
+from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.store import MailWrites
 from postroom.stores.mail import rows
 from postroom.stores.mail.part import Part, unknown
@@ -36,8 +37,8 @@ _INBOX = {
 class Messages(Part, MailWrites):
     """Messages, inboxes, threads and attachments."""
 
-    def __init__(self, tx: SqlTransaction) -> None:
-        super().__init__(tx)
+    def __init__(self, tx: SqlTransaction, outbox: OutboxTables) -> None:
+        super().__init__(tx, outbox)
         self._index = search_index(tx)
         self._positions: dict[int, int] = {}
         """The place of the next recipient of each message that this change addresses."""

@@ -15,6 +15,7 @@ from postroom.contracts.errors import StaleClaim, UnknownDispatch
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage
 from postroom.contracts.run_stores import Committed, ThreadCommit
 from postroom.contracts.runs import Thread
+from postroom.stores.outbox import OutboxTables, storing
 from postroom.stores.runs.asking import Found, asked
 from postroom.stores.runs.commits import (
     WrittenCommit,
@@ -29,7 +30,6 @@ from postroom.stores.runs.deliveries import delivered
 from postroom.stores.runs.dispatches import Dispatches
 from postroom.stores.runs.events import EventTables, appending
 from postroom.stores.runs.messages import Messages, message_values
-from postroom.stores.runs.outbox import OutboxTables, storing
 from postroom.stores.runs.threads import Threads
 from postroom.stores.sql_transaction import SqlTransaction
 
@@ -92,7 +92,7 @@ class RunTables(run_tables.RunTables):
         if brought is not None:
             brought.write(self.dispatches)
         EventTables(self._sql, self._now, self._tell, self._new_id).write(appended)
-        OutboxTables(self._sql, self._now, self._new_id).write(stored)
+        OutboxTables(self._sql, self._now, self._tell, self._new_id).write(stored)
         return Committed(
             message_count=after.message_count,
             dispatch=brought.dispatch if brought else moved,
