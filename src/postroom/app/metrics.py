@@ -28,6 +28,11 @@ HOUSE: Final = {
     "most_descriptors": "How many it may have open; +Inf without a limit.",
 }
 """Gauges without a label, by name."""
+OUTBOX: Final = {
+    "waiting": "Effects that wait, by kind.",
+    "dead_letters": "Effects that were given up and wait for somebody, by kind.",
+}
+"""Gauges of the outbox, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,17 +77,12 @@ class Metrics:
             "Age of the oldest record that waits.",
             registry=self.registry,
         )
-        self._outbox = Gauge(
-            "postroom_outbox_waiting", "Effects that wait, by kind.", ["kind"], registry=self.registry
-        )
-        self._outbox_dead = Gauge(
-            "postroom_outbox_dead_letters",
-            "Effects that were given up and wait for somebody, by kind.",
-            ["kind"],
-            registry=self.registry,
-        )
         self._house = {
             name: Gauge(f"postroom_{name}", said, registry=self.registry) for name, said in HOUSE.items()
+        }
+        self._outbox = {
+            name: Gauge(f"postroom_outbox_{name}", said, ["kind"], registry=self.registry)
+            for name, said in OUTBOX.items()
         }
         self._rows = Gauge("postroom_records", "Records by kind.", ["kind"], registry=self.registry)
         self._lag = Gauge(
@@ -99,8 +99,8 @@ class Metrics:
     def show_state(self, backlogs: Mapping[str, Backlog], counts: dict[str, int], lag_seconds: float) -> None:
         """Set the gauges to what was just read: the outbox by kind, and how many records there are."""
         for kind, backlog in backlogs.items():
-            self._outbox.labels(kind).set(backlog.waiting)
-            self._outbox_dead.labels(kind).set(backlog.dead)
+            self._outbox["waiting"].labels(kind).set(backlog.waiting)
+            self._outbox["dead_letters"].labels(kind).set(backlog.dead)
         self._waiting.set(backlogs[ARCHIVE].waiting)
         oldest = backlogs[ARCHIVE].oldest_at
         self._age.set(0 if oldest is None else max(0, self._clock.now() - oldest) / 1000)

@@ -80,9 +80,8 @@ class Application:
             Author(name=settings.git_author_name, email=settings.git_author_email),
             batch=settings.archive_batch,
         )
-        handlers: dict[str, Handler] = {LEFT_OVER: LeftOverAnswers(self.mail.own_desk)}
-        if settings.archive_enabled:
-            handlers[ARCHIVE] = self.archive
+        handlers: dict[str, Handler] = {ARCHIVE: self.archive} if settings.archive_enabled else {}
+        handlers[LEFT_OVER] = LeftOverAnswers(self.mail.own_desk)
         self.relay = Relay(store.store, handlers, is_alone=store.is_alone)
         self.runs = RunService(
             store.runs,
