@@ -188,7 +188,7 @@ async def test_who_asks_for_that_very_row_is_told(stores: RunStores, sqlite_stor
     made = await stores.events.append(event())
     await stores.coordinator.commit(ThreadCommit(thread_id="t", thread_state={"k": 1}))
     await spoiled_dispatch(sqlite_store, "d1")
-    for table, column in (("runs", "body"), ("run_messages", "body"), ("run_events", "payload")):
+    for table, column in (("runs", "body"), ("run_messages", "body"), ("events", "payload")):
         await spoiled(sqlite_store, f"UPDATE {table} SET {column} = '{{'")
     await spoiled(sqlite_store, "UPDATE thread_states SET body = '{'")
     looks: tuple[tuple[str, Callable[[], Awaitable[object]]], ...] = (
@@ -224,7 +224,7 @@ async def test_runs_threads_messages_and_events_that_do_not_read_back_stop_no_ot
     await spoiled(sqlite_store, "UPDATE runs SET body = '[]' WHERE run_id = 'r2'")
     await spoiled(sqlite_store, "UPDATE run_messages SET body = '{' WHERE message_id = 'm2'")
     await spoiled(sqlite_store, "UPDATE pending_messages SET mode = '1' WHERE pending_id = 'p2'")
-    await spoiled(sqlite_store, "UPDATE run_events SET visibility = 'x' WHERE event_kind = 'E2'")
+    await spoiled(sqlite_store, "UPDATE events SET visibility = 'x' WHERE event_kind = 'E2'")
     await spoiled(sqlite_store, "UPDATE outbox SET payload = '{' WHERE place = 1")
     assert [one.id for one in await stores.threads.list_threads(ThreadQuery(id_prefix="t"))] == [
         "t",

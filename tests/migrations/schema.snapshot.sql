@@ -26,6 +26,8 @@ CREATE INDEX client_sessions_bound ON client_sessions (bound_at);
 
 CREATE INDEX contacts_to ON contacts (to_id);
 
+CREATE UNIQUE INDEX events_key ON events (writer_id, key) WHERE writer_id IS NOT NULL;
+
 CREATE INDEX file_reservations_ending ON file_reservations (project_id, expires_at) WHERE released_at IS NULL;
 
 CREATE INDEX file_reservations_held ON file_reservations (agent_id) WHERE released_at IS NULL;
@@ -79,8 +81,6 @@ CREATE INDEX run_dispatches_unreconciled ON run_dispatches (updated_at, dispatch
 
 CREATE INDEX run_dispatches_urgent
   ON run_dispatches (priority, created_at, dispatch_id, available_at, thread_id) WHERE status = 'Queued';
-
-CREATE UNIQUE INDEX run_events_key ON run_events (writer_id, key) WHERE writer_id IS NOT NULL;
 
 CREATE UNIQUE INDEX run_messages_id ON run_messages (thread_id, message_id);
 
@@ -248,6 +248,30 @@ CREATE TABLE dispatch_epochs (
   epoch     INTEGER NOT NULL CHECK (epoch > 0)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE "event_scopes" (
+  scope    TEXT NOT NULL,
+  seq      INTEGER NOT NULL CHECK (seq > 0),
+  event_id TEXT NOT NULL,
+  PRIMARY KEY (scope, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE "events" (
+  event_id       TEXT NOT NULL PRIMARY KEY,
+  event_kind     TEXT NOT NULL,
+  payload        TEXT NOT NULL,
+  sequences      TEXT NOT NULL,
+  created_at     INTEGER NOT NULL,
+  causation_id   TEXT,
+  correlation_id TEXT,
+  origin         TEXT NOT NULL,
+  visibility     TEXT NOT NULL,
+  schema_version INTEGER NOT NULL,
+  writer_id      TEXT,
+  key            TEXT,
+  digest         TEXT,
+  CHECK ((writer_id IS NULL) = (key IS NULL) AND (key IS NULL) = (digest IS NULL))
+) STRICT;
+
 CREATE TABLE file_reservations (
   id             INTEGER PRIMARY KEY,
   project_id     INTEGER NOT NULL REFERENCES projects (id),
@@ -346,19 +370,6 @@ CREATE TABLE project_aliases (
   project_id INTEGER NOT NULL REFERENCES projects (id)
 ) WITHOUT ROWID;
 
-CREATE TABLE project_events (
-  project_id     INTEGER NOT NULL REFERENCES projects (id),
-  seq            INTEGER NOT NULL CHECK (seq > 0),
-  at             INTEGER NOT NULL,
-  kind           TEXT NOT NULL,
-  agent_id       INTEGER,
-  message_id     INTEGER,
-  reservation_id INTEGER,
-  run_id         TEXT,
-  detail         TEXT NOT NULL DEFAULT '{}',
-  PRIMARY KEY (project_id, seq)
-) STRICT, WITHOUT ROWID;
-
 CREATE TABLE projects (
   id           INTEGER PRIMARY KEY,
   slug         TEXT NOT NULL UNIQUE,
@@ -445,30 +456,6 @@ CREATE TABLE run_dispatches (
               AND (run_response IS NULL OR run_response = '') AND (run_error IS NULL OR run_error = '')
          ELSE completed_at IS NOT NULL
          END)
-) STRICT;
-
-CREATE TABLE "run_event_scopes" (
-  scope    TEXT NOT NULL,
-  seq      INTEGER NOT NULL CHECK (seq > 0),
-  event_id TEXT NOT NULL,
-  PRIMARY KEY (scope, seq)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE "run_events" (
-  event_id       TEXT NOT NULL PRIMARY KEY,
-  event_kind     TEXT NOT NULL,
-  payload        TEXT NOT NULL,
-  sequences      TEXT NOT NULL,
-  created_at     INTEGER NOT NULL,
-  causation_id   TEXT,
-  correlation_id TEXT,
-  origin         TEXT NOT NULL,
-  visibility     TEXT NOT NULL,
-  schema_version INTEGER NOT NULL,
-  writer_id      TEXT,
-  key            TEXT,
-  digest         TEXT,
-  CHECK ((writer_id IS NULL) = (key IS NULL) AND (key IS NULL) = (digest IS NULL))
 ) STRICT;
 
 CREATE TABLE run_messages (

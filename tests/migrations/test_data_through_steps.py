@@ -5,9 +5,11 @@ compared; then the store of today reads them.
 """
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,10 @@ from migrations.copying import copy_to_postgres, rows_on_postgres
 from postgres_schemas import a_schema, postgres_is_there
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.errors import CursorExpired
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxMessage
+from postroom.contracts.project_log import LogBounds
 from postroom.contracts.runs import RunRecord, TerminationReason
 from postroom.contracts.transactions import Transaction
 from postroom.stores.codec import encode
@@ -194,8 +198,8 @@ AFTERWARDS: dict[str, list[Row]] = {
     "run_dispatches": [
         dispatch(number, status.value) for number, status in enumerate(RunDispatchStatus, start=1)
     ],
-    "run_events": [event(1), event(2)],
-    "run_event_scopes": [
+    "events": [event(1), event(2)],
+    "event_scopes": [
         {"scope": "run:r1", "seq": 1, "event_id": "e2"},
         {"scope": "thread:t1", "seq": 1, "event_id": "e1"},
         {"scope": "thread:t1", "seq": 2, "event_id": "e2"},
@@ -237,9 +241,9 @@ def former(table: str, row: Row) -> Row:
 
 def former_on_sqlite(table: str, row: Row) -> Row:
     row = former(table, row)
-    if table == "run_events":
+    if table == "events":
         row["event"] = int(row["event_id"][1:])
-    if table == "run_event_scopes":
+    if table == "event_scopes":
         row["event"] = int(row.pop("event_id")[1:])
     return row
 
@@ -253,7 +257,7 @@ def former_on_postgres(table: str, row: Row) -> Row:
 
 
 def former_name(table: str) -> str:
-    return "run_outbox" if table == "outbox" else table
+    return f"run_{table}" if table in ("outbox", "events", "event_scopes") else table
 
 
 Filled = Callable[[], tuple[Stores, dict[str, list[Row]]]]
@@ -400,20 +404,66 @@ def _performed(tx: Transaction, row: OutboxMessage) -> int:
 _ADD = "INSERT INTO outbox (topic, key, project_id, created_at, attempts, last_error) VALUES "
 
 
-def test_effects_of_mail_are_in_the_one_outbox_afterwards(tmp_path: Path) -> None:
+LOGGED = [
+    (7, 5, 50, "message.sent", 3, 4, None, None, '{"thread_id":"t","importance":"high"}'),
+    (7, 6, 60, "reservation.made", 3, None, 9, None, '{"path":"a","exclusive":true}'),
+    (8, 1, 60, "run.began", None, None, None, "r1", "{}"),
+]
+_PROJECT = "INSERT INTO projects (id, slug, human_key, created_at, spelling) VALUES "
+_ENTRY = (
+    "INSERT INTO project_events"
+    " (project_id, seq, at, kind, agent_id, message_id, reservation_id, run_id, detail) VALUES "
+)
+
+
+async def _project_logs(stores: Stores) -> None:
+    """Look at what an earlier version told of projects, whose oldest entries were trimmed, and go on."""
+
+    def look(tx: Transaction) -> list[Any]:
+        found = [*tx.mail.project_events(7, after=4, limit=9), *tx.mail.project_events(8, after=0, limit=9)]
+        return [(one.project_id, one.seq, *astuple(one.happening)) for one in found]
+
+    expected = [
+        (project_id, seq, kind, at, *ids, json.loads(detail))
+        for project_id, seq, at, kind, *ids, detail in LOGGED
+    ]
+    assert await stores.store.read(look) == expected
+    assert await stores.store.read(lambda tx: tx.mail.log_bounds(7)) == LogBounds(oldest=4, newest=6)
+    page = await stores.store.read(lambda tx: tx.events.behind("project:7", 5, 9))
+    assert [(one.event_kind, one.sequences) for one in page.events] == [
+        ("reservation.made", {"project:7": 6})
+    ]
+    with pytest.raises(CursorExpired):
+        await stores.store.read(lambda tx: tx.events.behind("project:7", 3, 9))
+    await stores.store.write(_next_entry)
+    assert await stores.store.read(lambda tx: tx.mail.log_bounds(7)) == LogBounds(oldest=4, newest=7)
+    assert await stores.store.write(lambda tx: tx.mail.trim_log(7, keep=1, limit=9)) == 2
+    assert await stores.store.read(lambda tx: tx.mail.log_bounds(7)) == LogBounds(oldest=6, newest=7)
+    assert await stores.store.read(lambda tx: tx.events.load("evt_project_7_5")) is None
+
+
+def _next_entry(tx: Transaction) -> None:
+    tx.mail.insert_agent(7, name="Ada", program="p", model="m", task_description="", now=70)
+
+
+def test_effects_and_logs_of_mail_are_in_the_one_outbox_and_log_afterwards(tmp_path: Path) -> None:
     path, steps = tmp_path / "postroom.db", on_sqlite.shipped_migrations()
     with closing(connect(path)) as connection:
         on_sqlite.migrate(connection, path, now=1, steps=[step for step in steps if step.version < 14])
         connection.executemany(f"{_ADD} (?, ?, ?, ?, ?, ?)", RELAYED)
+        for project_id in (7, 8):
+            connection.execute(f"{_PROJECT} (?, ?, ?, 1, ?)", [project_id, *[f"/p{project_id}"] * 3])
+        connection.executemany(f"{_ENTRY} ({', '.join('?' * 9)})", LOGGED)
         assert not connection.in_transaction
     store = SqliteStore.open(path, purpose="test")
     try:
         asyncio.run(_mail_effects(store))
+        asyncio.run(_project_logs(store))
     finally:
         store.close()
 
 
-def test_effects_of_mail_are_in_the_one_outbox_afterwards_on_postgresql(
+def test_effects_and_logs_of_mail_are_in_the_one_outbox_and_log_afterwards_on_postgresql(
     postgres_is_there: None, postgres_dsn: str, a_schema: str
 ) -> None:
     address = Address(dsn=postgres_dsn, schema=a_schema)
@@ -424,8 +474,13 @@ def test_effects_of_mail_are_in_the_one_outbox_afterwards_on_postgresql(
         session.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(a_schema)))
         for row in RELAYED:
             session.execute(f"{_ADD} (%s, %s, %s, %s, %s, %s)", row)
+        for project_id in (7, 8):
+            session.execute(f"{_PROJECT} (%s, %s, %s, 1, %s)", [project_id, *[f"/p{project_id}"] * 3])
+        for entry in LOGGED:
+            session.execute(f"{_ENTRY} ({', '.join(['%s'] * 9)})", entry)
     store = PostgresStore.open(postgres_dsn, schema=a_schema)
     try:
         asyncio.run(_mail_effects(store))
+        asyncio.run(_project_logs(store))
     finally:
         store.close()

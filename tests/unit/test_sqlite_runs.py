@@ -30,9 +30,9 @@ from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunQuery, RunStores, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason, Thread
 from postroom.contracts.transactions import Transaction
+from postroom.stores.events import EventTables
 from postroom.stores.runs import dispatches, ports, rows
 from postroom.stores.runs.dispatches import Dispatches
-from postroom.stores.runs.events import EventTables
 from postroom.stores.runs.threads import beyond as end_of_prefix
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
@@ -155,7 +155,7 @@ def test_a_limit_ends_the_search(empty: sqlite3.Connection, key: tuple[str, str]
 @pytest.mark.parametrize("key", STATEMENTS, ids=".".join)
 def test_a_statement_is_used(key: tuple[str, str]) -> None:
     stores = resources.files("postroom.stores")
-    files = [*stores.joinpath("runs").iterdir(), stores.joinpath("outbox.py")]
+    files = [*stores.joinpath("runs").iterdir(), stores.joinpath("outbox.py"), stores.joinpath("events.py")]
     source = "".join(entry.read_text("utf-8") for entry in files if entry.name.endswith(".py"))
     assert key[1] in PUT_TOGETHER or f'"{".".join(key)}"' in source or f'"{key[1]}"' in source
 

@@ -74,14 +74,10 @@ HOT = (
     "recipient_kind",
     "read_mark",
     "acked_mark",
-    "record",
     "projects_concerned",
     "projects_reached",
-    "project_events",
-    "log_bounds",
     "messages_written",
     "messages_received",
-    "trim_log",
 )
 MAY_BE_SCANNED = {"json_each", "CONSTANT"}
 """Lists that the caller gave, and rows that stand in the statement."""

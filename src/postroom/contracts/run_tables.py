@@ -10,7 +10,6 @@ from typing import Literal, Protocol, Self
 from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import StaleClaim
-from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventPage
 from postroom.contracts.messages import (
     DeliveryMode,
     Json,
@@ -306,36 +305,4 @@ class RunTables(Protocol):
         Raises:
             InvalidRecord, DuplicateRecord: as `ThreadStore.append_pending` says.
         """
-        ...
-
-
-class EventTables(Protocol):
-    """The event log, with scopes and sequences without gaps."""
-
-    def at(self, now: int) -> Self:
-        """Return the same rows at another instant."""
-        ...
-
-    def append(self, drafts: Sequence[CanonicalEventDraft]) -> tuple[CanonicalEvent, ...]:
-        """Add events to the end of their scopes; a key that was used gives its first event back.
-
-        Raises:
-            IdempotencyConflict, VersionConflict: as `EventStore.append` says.
-        """
-        ...
-
-    def newest(self, scope: str) -> int:
-        """Return the number of the newest event of a scope, 0 when there is none."""
-        ...
-
-    def behind(self, scope: str, after: int, limit: int) -> EventPage:
-        """Return the events of a scope behind a cursor.
-
-        Raises:
-            CursorAhead, CursorExpired: as `EventStore.list` says.
-        """
-        ...
-
-    def load(self, event_id: str) -> CanonicalEvent | None:
-        """Return one event."""
         ...

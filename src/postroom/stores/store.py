@@ -20,9 +20,9 @@ from postroom.contracts.transactions import Outline, Store, Transaction
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.chats import SqlChatTables
 from postroom.stores.engine import Engine
+from postroom.stores.events import EventTables
 from postroom.stores.mail import MailTables
 from postroom.stores.outbox import OutboxTables
-from postroom.stores.runs.events import EventTables
 from postroom.stores.runs.tables import RunTables
 from postroom.stores.sql_transaction import SqlTransaction
 
@@ -48,7 +48,7 @@ class OpenTransaction(Transaction):
     @cached_property
     def mail(self) -> MailTables:
         """Projects, agents, messages, reservations and what belongs to them."""
-        return MailTables(self.sql, self.outbox)
+        return MailTables(self.sql, self.outbox, self.events)
 
     @cached_property
     def runs(self) -> RunTables:

@@ -16,11 +16,11 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import Thread
 from postroom.stores.codec import encode
+from postroom.stores.events import WrittenEvent, event_looks
 from postroom.stores.outbox import WrittenEffect, effect_looks
 from postroom.stores.runs import rows
 from postroom.stores.runs.asking import Found, Looks
 from postroom.stores.runs.deliveries import delivery_looks
-from postroom.stores.runs.events import WrittenEvent, event_looks
 from postroom.stores.runs.messages import refuse_changed
 from postroom.stores.runs.threads import new_thread, no_parent, own_ancestor
 

@@ -5,7 +5,6 @@ from functools import lru_cache
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
-from postroom.contracts.events import CanonicalEvent, EventVisibility
 from postroom.contracts.messages import DeliveryMode, Message, MessageRecord, PendingMessage
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason, Thread
 from postroom.stores.codec import decode, decode_json, encode, kept, told, unreadable
@@ -183,26 +182,3 @@ def pending(row: Row, position: int) -> PendingMessage:
         )
     except StoreCorrupt as error:
         raise unreadable("pending", f"{thread_id}/{pending_id}", error) from error
-
-
-def event(row: Row) -> CanonicalEvent:
-    """Map the columns of `run_events` from `event_id` to `schema_version`.
-
-    Raises:
-        StoreCorrupt: the row is no such record.
-    """
-    try:
-        return CanonicalEvent(
-            event_id=row[0],
-            event_kind=row[1],
-            payload=decode_json(row[2], where="payload"),
-            sequences=decode_json(row[3], where="sequences"),
-            created_at=row[4],
-            causation_id=row[5],
-            correlation_id=row[6],
-            origin=row[7],
-            visibility=EventVisibility(row[8]),
-            schema_version=row[9],
-        )
-    except (ValueError, StoreCorrupt) as error:
-        raise unreadable("event", row[0], error) from error

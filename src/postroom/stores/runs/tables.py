@@ -15,6 +15,7 @@ from postroom.contracts.errors import StaleClaim, UnknownDispatch
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage
 from postroom.contracts.run_stores import Committed, ThreadCommit
 from postroom.contracts.runs import Thread
+from postroom.stores.events import EventTables, appending
 from postroom.stores.outbox import OutboxTables, storing
 from postroom.stores.runs.asking import Found, asked
 from postroom.stores.runs.commits import (
@@ -28,7 +29,6 @@ from postroom.stores.runs.commits import (
 )
 from postroom.stores.runs.deliveries import delivered
 from postroom.stores.runs.dispatches import Dispatches
-from postroom.stores.runs.events import EventTables, appending
 from postroom.stores.runs.messages import Messages, message_values
 from postroom.stores.runs.threads import Threads
 from postroom.stores.sql_transaction import SqlTransaction

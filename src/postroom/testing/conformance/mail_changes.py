@@ -343,7 +343,7 @@ async def what_is_due_is_told_by_kind_and_target(store: MailStore, clock: Manual
     )
 
     async def due(*kinds: str) -> list[tuple[str, str]]:
-        return await store.read(lambda tx: tx.outbox.due(kinds))
+        return sorted(await store.read(lambda tx: tx.outbox.due(kinds)))
 
     assert await due("archive") == [("archive", "7"), ("archive", "70"), ("archive", "8")]
     assert await due("late", "notice", "none") == [("notice", "7")]
