@@ -4,6 +4,7 @@ import logging
 import os
 import random
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,27 @@ def sqlite_store(tmp_path: Path, clock: ManualClock) -> Iterator[SqliteStore]:
     store = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
     yield store
     store.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_dsn() -> Iterator[str]:
+    """A PostgreSQL for the tests of this process; without one they are skipped, and fail where `CI` is set.
+
+    Here alone: a fixture that modules import is one of each module, and so would be the server.
+    """
+    import store_kinds  # here, for it loads the driver, which most tests do without
+    from postgres_server import running_postgres
+
+    store_kinds.refuse_missing("postgres")
+    with running_postgres() as dsn:
+        yield dsn
+        store_kinds.forget(dsn)
+
+
+_SCHEMAS = count(1)
+
+
+@pytest.fixture
+def a_schema() -> str:
+    """The name of a schema that nobody uses."""
+    return f'own "{os.getpid()}" {next(_SCHEMAS)}'

@@ -1,4 +1,4 @@
-"""A mail room to test in: `Mail` over a store of either kind, calls in one line, refusals that change nothing."""
+"""A mail room to test in: `Mail` over a store, calls in one line, refusals that change nothing."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import pytest
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads, MailStore, MailWrites
-from postroom.mail.desk import Caller, Rules
+from postroom.mail.context import Caller, Rules
 from postroom.mail.service import Mail
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
@@ -72,28 +72,23 @@ class Room:
         return found
 
 
-def a_room(store: MailStore, clock: ManualClock, rules: Rules | None = None) -> Room:
+def a_room(store: MailStore, clock: ManualClock, rules: Rules | None = None, **more: Any) -> Room:
     """Return a mail room over a store."""
-    return Room(Mail(store, clock, rules), clock)
+    return Room(Mail(store, clock, rules, **more), clock)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def room_over_each_store(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Room]:
-    """An empty mail room, over each kind of store."""
-    if request.param == "sqlite":
-        yield a_room(request.getfixturevalue("sqlite_store"), clock)
-        return
+@pytest.fixture
+def room_in_memory(clock: ManualClock) -> Iterator[Room]:
+    """An empty mail room. Rules are decided above the store: that each kind keeps its promises is tested there."""
     memory = SqliteStore.in_memory()
     yield a_room(memory, clock)
     memory.close()
 
 
 @pytest.fixture
-def room_in_memory(clock: ManualClock) -> Iterator[Room]:
-    """An empty mail room over one store, for what is decided before any store is asked."""
-    memory = SqliteStore.in_memory()
-    yield a_room(memory, clock)
-    memory.close()
+def room_on_a_file(sqlite_store: SqliteStore, clock: ManualClock) -> Room:
+    """An empty mail room whose readers are not its writer."""
+    return a_room(sqlite_store, clock)
 
 
 RUN_OF_ADA = "run-of-ada"

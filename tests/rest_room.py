@@ -9,18 +9,19 @@ import httpx2
 
 from mail_room import CHANGES, HARBOR, UNPLACED, Room, furnish
 from postroom.app.tokens import new_named_token, token_check
+from postroom.contracts.tracing import OFF, Tracing
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
 from postroom.http_api.rest.routes import rest_paths, rest_routes
 from postroom.http_api.routes import application
 from postroom.http_api.sessions import Sessions
-from postroom.mail.desk import Rules, token_hash
-from postroom.mail.event_following import EventFollowing
+from postroom.mail.context import Rules, token_hash
 from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
 from postroom.mcp_server import PostroomMcpServer
-from postroom.mcp_server.calls import Calls
-from postroom.mcp_server.subscriptions import Subscriptions
+from postroom.services.calls import Calls
+from postroom.services.following import EventFollowing
+from postroom.services.subscriptions import Subscriptions
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
@@ -68,12 +69,19 @@ class Edge:
     channels: tuple[OpenPath, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     counted: list[tuple[str, str]] = field(default_factory=list)
+    tracing: Tracing = OFF
 
     def __post_init__(self) -> None:
         self.clock = ManualClock()
         self.store = SqliteStore.in_memory()
-        self.mail = Mail(self.store, self.clock, self.rules, dice=random.Random("the same each time"))
-        self.mail.keep_token = lambda slug, name: (f"pra_{slug}_{name}", f"/tokens/{slug}/{name}")
+        self.mail = Mail(
+            self.store,
+            self.clock,
+            self.rules,
+            dice=random.Random("the same each time"),
+            keep_token=lambda slug, name: (f"pra_{slug}_{name}", f"/tokens/{slug}/{name}"),
+            tracing=self.tracing,
+        )
         self.room = Room(self.mail, self.clock)
         self.news = Subscriptions()
         self.mcp = PostroomMcpServer(self.mail, subscriptions=self.news)

@@ -7,13 +7,14 @@ from typing import Any
 
 from dispatch_room import Deaf, done
 from postroom.contracts.budgets import Budget
+from postroom.contracts.people import ChatOutbox
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.store import MailStore
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.routing import ExecutorsByThread
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import MessageEffects
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
@@ -55,9 +56,8 @@ class Room:
     tracing: Tracing = OFF
 
     def __post_init__(self) -> None:
-        self.mail = Mail(self.store, self.clock, self.rules)
-        self.mail.tracing = self.tracing
-        self.effects = MessageEffects(self.mail.own_desk, self.mail.tell_of_change)
+        self.mail = Mail(self.store, self.clock, self.rules, tracing=self.tracing)
+        self.effects = MessageEffects(self.mail.own_context, self.mail.tell_of_change)
         self.mailbox, self.waker = self.opened("server")
 
     def opened(self, consumer: str) -> tuple[Mailbox, Waker]:
@@ -71,8 +71,12 @@ class Room:
             timer=self.clock,
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=1, budgets=self.budgets),
         )
+        return mailbox, self.waker_of(mailbox)
+
+    def waker_of(self, mailbox: Mailbox, chats: ChatOutbox | None = None) -> Waker:
+        """Return what wakes readers by a mailbox, and has messages said in chats."""
         boxes = StoredChatDelivery(self.mail, self.clock)
-        return mailbox, Waker(self.store, mailbox, self.clock, verified=False, boxes=boxes)
+        return Waker(self.store, mailbox, self.clock, verified=False, boxes=boxes, chats=chats)
 
     async def people(self, *names: str, runners: tuple[str, ...] = ()) -> None:
         """Register agents, some of them with a runner."""

@@ -11,12 +11,7 @@ import httpx2
 from prometheus_client import CollectorRegistry
 
 from dispatch_room import done
-from postroom.app.message_service import MessageService
-from postroom.app.people_service import PeopleService
-from postroom.app.question_service import QuestionService
-from postroom.app.run_service import RunService
 from postroom.app.tokens import token_check
-from postroom.app.work_service import WorkService
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.errors import Unauthorized
 from postroom.contracts.run_stores import RunStores
@@ -26,19 +21,23 @@ from postroom.http_api.question_routes import question_routes
 from postroom.http_api.routes import application
 from postroom.http_api.run_routes import run_routes
 from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
-from postroom.mail.query import parse_query
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import MessageEffects
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD
 from postroom.mail.waking.waker import Waker
-from postroom.mcp_server.calls import Calls
+from postroom.services.calls import Calls
+from postroom.services.messages import MessageService
+from postroom.services.people import PeopleService
+from postroom.services.questions import QuestionService
+from postroom.services.runs import RunService
+from postroom.services.work import WorkService
 from postroom.testing import ManualClock
-from postroom.web import page_routes
-from postroom.web.services import PageServices
+from postroom.web.page_context import PageServices
+from postroom.web.pages import page_routes
 from waking_room import PROJECT, FakeAgents, number
 
 HTTP = "http://127.0.0.1:8765"
@@ -86,14 +85,14 @@ class WorkRoom:
         self.mail = Mail(self.store, self.clock, self.rules)
         self.runs = RunService(self.stores, registry=CollectorRegistry(), is_alone=True, timer=self.clock)
         self.agents = Talking(self.mail)
-        effects = MessageEffects(self.mail.own_desk, self.mail.tell_of_change)
+        effects = MessageEffects(self.mail.own_context, self.mail.tell_of_change)
         self.runs.serve(AGENT_THREAD, MailRunExecutor(self.agents, self.store, self.clock), effects)
         boxes = StoredChatDelivery(self.mail, self.clock)
         self.waker = Waker(
             self.store, self.runs.mailbox, self.clock, verified=self.rules.verified, boxes=boxes
         )
         self.questions = QuestionService(self.runs, self.clock)
-        self.operator = WorkService(self.runs, self.mail.slug)
+        self.operator = WorkService(self.runs, self.mail)
         people = PeopleService(self.mail, lambda _: False)
         messages = MessageService(self.mail, Calls(self.mail, ALL_OPERATIONS), people)
         self.people_named = people
@@ -104,7 +103,7 @@ class WorkRoom:
         room = PageServices(
             visitors=self.sessions, questions=self.questions, messages=messages, runs=self.operator
         )
-        pages = page_routes(self.store, clock=self.clock, parse_query=parse_query, room=room)
+        pages = page_routes(self.store, clock=self.clock, services=room)
         routes = [*desk.routes(), *question_routes(self.questions), *run_routes(self.operator), *pages]
         rules = GuardRules(max_request_bytes=8 << 20)
         credentials = Credentials(

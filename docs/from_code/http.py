@@ -17,8 +17,8 @@ from postroom.http_api.hook_routes import hook_routes
 from postroom.http_api.people_routes import people_routes
 from postroom.http_api.routes import routes
 from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
-from postroom.web import page_routes
-from postroom.web.services import PageServices
+from postroom.web.page_context import PageServices
+from postroom.web.pages import page_routes
 
 ROUTE_WORDS: Final = {
     "/healthz": "The process answers: status and version.",
@@ -171,7 +171,7 @@ def page() -> str:
         *people_routes(nobody),
     ]
     room = PageServices(visitors=nobody, questions=nobody, messages=nobody, runs=nobody)
-    people = page_routes(nobody, clock=clock, parse_query=lambda _: None, room=room)
+    people = page_routes(nobody, clock=clock, services=room)
     rows = [
         MCP,
         *REST,

@@ -9,7 +9,6 @@ from conformance import run_backends
 from gateway_room import Room
 from postroom.testing import ManualClock
 
-postgres_dsn = run_backends.postgres_dsn
 run_place = run_backends.run_place
 
 

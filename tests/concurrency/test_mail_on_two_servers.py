@@ -3,30 +3,32 @@
 import asyncio
 from collections.abc import Iterator
 from typing import Any
+from zlib import crc32
 
 import pytest
 
-from conformance.postgres_backend import an_empty_schema, postgres_schema
-from conformance.run_backends import postgres_dsn
 from postroom.contracts.errors import PostroomError
+from postroom.contracts.store import MailReads
+from postroom.mail.commands import MarkMessageRead
+from postroom.mail.locking import projects_of
 from postroom.mail.service import Mail
-from postroom.stores.mail import StoredMail
+from postroom.stores.postgres.connection import Address, Connection
+from postroom.stores.postgres.sql_transaction import lock_number
 from postroom.stores.postgres.store import PostgresStore
 from postroom.testing import ManualClock
-
-__all__ = ["postgres_dsn", "postgres_schema"]
+from store_kinds import SCHEMA, empty
 
 ROUNDS = 20
 HOMES = ("/one", "/two")
 
 
 @pytest.fixture
-def servers(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[tuple[Mail, Mail]]:
-    with an_empty_schema(request, clock) as first:
-        dsn, schema = request.getfixturevalue("postgres_dsn"), request.getfixturevalue("postgres_schema")
-        second = PostgresStore.open(dsn, schema=schema, clock=clock)
-        yield Mail(StoredMail(first), clock), Mail(second, clock)
-        second.close()
+def servers(postgres_dsn: str, clock: ManualClock) -> Iterator[tuple[Mail, Mail]]:
+    first, second = (PostgresStore.open(postgres_dsn, schema=SCHEMA, clock=clock) for _ in range(2))
+    empty(postgres_dsn)
+    yield Mail(first, clock), Mail(second, clock)
+    first.close()
+    second.close()
 
 
 async def furnished(mail: Mail) -> None:
@@ -89,3 +91,53 @@ async def test_a_key_is_answered_once_and_a_name_given_once(servers: tuple[Mail,
     )
     assert all(one == new[0] for one in new)
     assert len(await servers[0].store.read(lambda tx: tx.projects(limit=9))) == len(HOMES) + 1
+
+
+async def test_a_project_that_is_held_up_stops_no_other(
+    servers: tuple[Mail, Mail], postgres_dsn: str
+) -> None:
+    """Two projects whose changes take different connections, and one transaction that holds one of them."""
+    mail = servers[1]
+    held, free = {mail_writer(project): project for project in map("/home{}".format, range(9))}.values()
+    for home in (held, free):
+        await mail.call("ensure_project", {"human_key": home})
+        for name in ("Ada", "Ben"):
+            agent = {"project_key": home, "name": name, "program": "p", "model": "m"}
+            await mail.call("register_agent", agent)
+
+    def message(home: str) -> dict[str, Any]:
+        return {"project_key": home, "sender_name": "Ada", "to": ["Ben"], "subject": "s", "body_md": "b"}
+
+    def lock(tx: MailReads) -> str:
+        found = tx.project(held)
+        assert found is not None
+        return f"project:{found.id}"
+
+    name = await mail.store.read(lock)
+    holder = await asyncio.to_thread(Connection, Address(dsn=postgres_dsn, schema=SCHEMA))
+    try:
+        holder.begin()
+        holder.send("SELECT pg_advisory_xact_lock($1)", (lock_number(name),))
+        await asyncio.to_thread(holder.wait)
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            waiting = group.create_task(mail.call("send_message", message(held)))
+            for _ in range(ROUNDS):
+                await mail.call("send_message", message(free))
+            assert not waiting.done()
+            await asyncio.to_thread(holder.undo)
+            await waiting
+    finally:
+        await asyncio.to_thread(holder.close)
+
+
+async def test_spellings_of_a_path_are_one_project_to_be_locked(servers: tuple[Mail, Mail]) -> None:
+    await furnished(servers[0])
+    for named in ("/one", "/one/", "//one"):
+        command = MarkMessageRead(project_key=named, agent_name="Ada", message_id=1)
+        found = await servers[0].store.read(lambda tx, asked=command: projects_of(tx, asked))  # type: ignore[misc]
+        assert found == {1}, named
+
+
+def mail_writer(project: str) -> int:
+    """Return which of the two connections the changes of a project take."""
+    return crc32(f"mail:{project}".encode()) % 2

@@ -1,19 +1,11 @@
-"""Run stores of every kind, opened for a test and closed after it; import the fixtures with their test.
+"""Run stores of every kind, opened for a test and closed after it; import the fixtures with their test."""
 
-A backend that is not there is a skip with its reason, and a failure where `CI` is set.
-"""
-
-import importlib
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from uuid import uuid4
 
-import psycopg
 import pytest
 import pytest_asyncio
 
@@ -21,59 +13,12 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.run_stores import RunStores
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.stores import Stores
+from postroom.stores.store import Stores
 from postroom.testing import ManualClock
-from store_kinds import checked
+from store_kinds import KINDS, SCHEMA, checked, empty, refuse_missing
 
-BACKENDS = ("sqlite", "postgres")
 PURPOSE = "test"
-SCHEMA = f"test_{uuid4().hex}"
-LEDGER = "schema_migrations"
 _FILES = count(1)
-
-
-def missing(backend: str) -> str | None:
-    """Say why there are no stores of this kind, or None."""
-    if backend == "sqlite" and not hasattr(SqliteStore, "runs"):
-        return "SqliteStore has no runs"
-    if backend != "postgres":
-        return None
-    if find_spec("psycopg") is None:
-        return "psycopg is not installed"
-    reason: str | None = importlib.import_module("postgres_server").missing_postgres()
-    return reason
-
-
-def refuse_missing(backend: str) -> None:
-    """End the test when there are no stores of this kind."""
-    if reason := missing(backend):
-        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
-
-
-@pytest.fixture(scope="session")
-def postgres_dsn() -> Iterator[str]:
-    """A server for all tests of this process."""
-    with importlib.import_module("postgres_server").running_postgres() as dsn:
-        quick = f"{dsn}{'&' if '?' in dsn else '?'}options=-c%20synchronous_commit%3Doff"
-        yield quick  # what a power cut would lose is no promise of this suite, and a sync takes most of its time
-        _forget(dsn)
-
-
-def _emptied(dsn: str) -> None:
-    """Leave no row in the schema, which costs less than a new one."""
-    with psycopg.connect(dsn, autocommit=True) as session:
-        tables = session.execute(
-            "SELECT format('%%I.%%I', schemaname, tablename) FROM pg_tables"
-            " WHERE schemaname = %s AND tablename <> %s",
-            (SCHEMA, LEDGER),
-        ).fetchall()
-        session.execute(f"TRUNCATE {', '.join(name for [name] in tables)} CASCADE")
-
-
-def _forget(dsn: str) -> None:
-    """Remove the schema; the server may be one that stays."""
-    with psycopg.connect(dsn, autocommit=True) as session:
-        session.execute(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
 
 
 @dataclass(frozen=True)
@@ -99,7 +44,7 @@ class Place:
                 checked(held.store)
             return Prepared(held)
         stored = PostgresStore.open(self.dsn, schema=SCHEMA, clock=clock)
-        _emptied(self.dsn)
+        empty(self.dsn)
         if is_checked:
             checked(stored.store)
         return Prepared(stored)
@@ -120,7 +65,7 @@ class Prepared:
         yield self.held.runs
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=KINDS)
 def run_place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """Where stores can be opened; a test that uses it runs once for every kind."""
     refuse_missing(request.param)

@@ -17,8 +17,6 @@ import psycopg
 import pytest
 import structlog
 
-from conformance.postgres_backend import an_empty_schema, postgres_schema
-from conformance.run_backends import postgres_dsn
 from postroom.contracts.chat import (
     ChatSession,
     ChatStores,
@@ -34,9 +32,10 @@ from postroom.contracts.errors import StoreCorrupt
 from postroom.contracts.transactions import Store, Transaction
 from postroom.stores.chats import StoredChats
 from postroom.stores.memory import MemoryRunStores
+from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
+from postroom.stores.sqlite.migrate import split_statements
 from postroom.stores.statements import statements
 from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
@@ -57,9 +56,7 @@ from postroom.testing.conformance.chat_given import (
     session,
 )
 from postroom.testing.conformance.chat_stores import PROMISES
-from store_kinds import checked
-
-__all__ = ["postgres_dsn", "postgres_schema"]
+from store_kinds import SCHEMA, checked, opened
 
 DONE = InboundStatus.DONE
 on_postgres = pytest.mark.parametrize("place", ["postgres"], indirect=True)
@@ -93,10 +90,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) ->
         yield Opened(store.chat, partial(on_the_writer, store), checked(store.store))
         store.close()
     else:
-        with an_empty_schema(request, clock) as shared:
-            dsn, schema = request.getfixturevalue("postgres_dsn"), request.getfixturevalue("postgres_schema")
-            spoil = partial(asyncio.to_thread, on_the_server, dsn, schema)
-            yield Opened(StoredChats(shared, is_shared=True), spoil, shared, dsn, schema)
+        dsn = request.getfixturevalue("postgres_dsn")
+        with opened("postgres", tmp_path, lambda: dsn, clock) as shared:
+            spoil = partial(asyncio.to_thread, on_the_server, dsn, SCHEMA)
+            yield Opened(StoredChats(shared, is_shared=True), spoil, shared, dsn, SCHEMA)
 
 
 async def on_the_writer(store: SqliteStore, change: str, *values: object) -> list[Any]:
@@ -301,7 +298,7 @@ RECORDS = {
 @pytest.fixture(scope="module")
 def empty() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        for step in shipped_migrations():
+        for step in shipped_migrations("sqlite"):
             for statement in split_statements(step.sql):
                 connection.execute(statement)
         yield connection

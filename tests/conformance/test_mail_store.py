@@ -5,16 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from conformance.run_backends import postgres_dsn, refuse_missing
 from postroom.contracts.store import MailStore
 from postroom.stores.mail import StoredMail
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.conformance.given import agent, an_office, never_made, put_message
 from postroom.testing.conformance.mail_store import PROMISES, Promise
-from store_kinds import KINDS, opened
-
-__all__ = ["postgres_dsn"]
+from store_kinds import KINDS, opened, refuse_missing
 
 
 @pytest.fixture(params=KINDS)

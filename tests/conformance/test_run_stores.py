@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from conformance.run_backends import postgres_dsn, prepared_stores, run_place, run_stores
+from conformance.run_backends import prepared_stores, run_place, run_stores
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import CommitUnknown, StoreUnavailable, VersionConflict
 from postroom.contracts.messages import Message
@@ -16,7 +16,7 @@ from postroom.testing.conformance.run_given import Promise
 from postroom.testing.conformance.run_stores import PROMISES
 from postroom.testing.run_faults import failing, with_parts
 
-__all__ = ["postgres_dsn", "prepared_stores", "run_place", "run_stores"]
+__all__ = ["prepared_stores", "run_place", "run_stores"]
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)

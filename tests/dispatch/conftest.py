@@ -16,7 +16,6 @@ from postroom.stores.live import LocalLiveChannels
 from postroom.stores.memory import MemoryRunStores
 from postroom.testing import ManualClock
 
-postgres_dsn = run_backends.postgres_dsn
 run_place = run_backends.run_place
 prepared_stores = run_backends.prepared_stores
 run_stores = run_backends.run_stores

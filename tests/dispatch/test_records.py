@@ -122,7 +122,7 @@ async def test_build_dispatch_sets_correct_fields(memory_room: Room) -> None:
     assert dispatch.dispatch_epoch == 0
     assert (dispatch.claim_token, dispatch.claimed_by, dispatch.lease_until) == (None, None, None)
     assert dispatch.last_error is None
-    assert (dispatch.created_at, dispatch.available_at, dispatch.updated_at) == (now, now, now)
+    assert (dispatch.created_at, dispatch.available_at, dispatch.updated_at) == (now, 0, now)
     assert dispatch.dispatch_id != mailbox.build_dispatch(request).dispatch_id
     hinted = mailbox.build_dispatch(request.hinted(dispatch_id="dispatch-42").delivered(priority=3))
     assert (hinted.dispatch_id, hinted.run_id, hinted.priority) == ("dispatch-42", "run-42", 3)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from dispatch_reading import ms, open_rows, operations, row_of, rows_of, run_of, runs_ended, texts_of
 from dispatch_room import (
@@ -36,6 +37,7 @@ from postroom.contracts.runs import (
 )
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.recovery import OWNER_GONE
+from postroom.testing.run_faults import with_parts
 
 NATURAL = TerminationReason.natural_end()
 
@@ -363,6 +365,31 @@ async def test_distributed_recover_prepared_run_missing_wal_is_idempotent_across
 
 
 # Beyond the seed: windows that it leaves open.
+
+
+async def test_a_dispatch_that_another_instance_writes_meanwhile_is_written_and_counted_once(room):
+    class Slower:
+        """Dispatches of an instance that another overtakes between its look and its write."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(room.stores.dispatches, name)
+
+        async def enqueue(self, dispatch: RunDispatch) -> RunDispatch:
+            counts.append(await faster.recover_prepared_runs_missing_dispatch())
+            return await room.stores.dispatches.enqueue(dispatch)
+
+    counts: list[int] = []
+    executor = Counting()
+    faster = room.mailbox(executor, consumer_id="faster")
+    slower = room.mailbox(executor, consumer_id="slower", stores=with_parts(room.stores, dispatches=Slower()))
+    queued = await prepare_queued_dispatch(faster, "thread-overtaken", "go")
+
+    counts.append(await slower.recover_prepared_runs_missing_dispatch())
+    for mailbox in (faster, slower):
+        await mailbox.settled()
+    assert counts == [1, 0], "the faster one, then the slower one"
+    assert (await rows_of(room.stores, "thread-overtaken")).keys() == {queued.dispatch_id}
+    assert executor.run_count == 1
 
 
 async def test_a_run_that_waits_since_a_dispatch_that_was_purged_is_not_dispatched_again(room):

@@ -19,12 +19,12 @@ from pathlib import Path
 
 import pytest
 
-from conformance.run_backends import refuse_missing
 from postgres_server import PostgresServer
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.runs import RunStatus
 from postroom.stores.sqlite import SqliteStore
+from store_kinds import refuse_missing
 
 SECONDS = float(os.environ.get("POSTROOM_CHAOS_SECONDS", "5"))
 RUNS = int(os.environ.get("POSTROOM_CHAOS_RUNS", "400"))

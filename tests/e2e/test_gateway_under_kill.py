@@ -18,11 +18,11 @@ import httpx2
 import pytest
 
 from channels.fake_telegram import FakeTelegram, message, shown_text, update
-from conformance.run_backends import refuse_missing
 from postgres_server import running_postgres
 from postroom.contracts.chat import InboundStatus
 from postroom.gateway import wording
 from postroom.stores.sqlite import SqliteStore
+from store_kinds import refuse_missing
 
 ROUNDS = int(os.environ.get("POSTROOM_GATEWAY_ROUNDS", "4"))
 CHATS = 8

@@ -20,9 +20,8 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 
 from postroom.contracts.clock import SystemClock
-from postroom.mail.query import parse_query
 from postroom.stores.sqlite import SqliteStore
-from postroom.web import page_routes
+from postroom.web.pages import page_routes
 from still_room import still_room
 from web_samples import HOSTILE, Writer, picture
 
@@ -262,7 +261,7 @@ def site(tmp_path_factory) -> Iterator[Site]:
     store = SqliteStore.open(tmp_path_factory.mktemp("store") / "postroom.db")
     hostile, message = asyncio.run(store.write(fill))
     room = still_room(now=SystemClock().now(), messages=(message, hostile))
-    routes = page_routes(store, clock=SystemClock(), parse_query=parse_query, room=room)
+    routes = page_routes(store, clock=SystemClock(), services=room)
     config = uvicorn.Config(Guarded(Starlette(routes=routes)), log_level="warning", lifespan="off", ws="none")
     server = uvicorn.Server(config)
     listening = socket.create_server(("127.0.0.1", 0))

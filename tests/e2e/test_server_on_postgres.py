@@ -15,10 +15,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from conformance.run_backends import refuse_missing
 from e2e.peer import CLIENTS
 from e2e.running import START_PATIENCE, Line, RunningServer, plain_environment
 from postgres_server import PostgresServer, is_given, running_postgres
+from store_kinds import refuse_missing
 
 FOLDER = "/yard/elephants"
 SLUG = "yard-elephants"

@@ -9,22 +9,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mail_room import CHANGES, Room, a_room, everything, furnish, room_in_memory, room_over_each_store
+from mail_room import CHANGES, Room, a_room, everything, furnish, room_in_memory, room_on_a_file
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.store import MailStore
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import LosingStore, ManualClock, RefusingStore, writes, writes_that
 
-room = room_over_each_store
+room = room_on_a_file
 memory = room_in_memory
 
 EVERY_CHANGE = pytest.mark.parametrize("name", CHANGES)
 
 
-def _over(room: Room, faulty: Callable[[MailStore, Iterator[bool]], MailStore], plan: Iterator[bool]) -> Room:
+def _over(
+    room: Room, faulty: Callable[[MailStore, Iterator[bool]], MailStore], plan: Iterator[bool], **more: Any
+) -> Room:
     """Return the same mail room over a store that fails on purpose."""
-    return a_room(faulty(room.store, plan), room.clock)
+    return a_room(faulty(room.store, plan), room.clock, **more)
 
 
 @EVERY_CHANGE
@@ -100,14 +102,13 @@ async def test_a_rotation_whose_answer_was_lost_is_repeated_and_the_newest_file_
     room: Room,
 ) -> None:
     await room.open()
-    losing = _over(room, LosingStore, writes(1))
     made: list[str] = []
 
     def keep(slug: str, name: str) -> tuple[str, str]:
         made.append(f"token {len(made)} of {name} in {slug}")
         return made[-1], "/tokens/ada"
 
-    losing.mail.keep_token = keep
+    losing = _over(room, LosingStore, writes(1), keep_token=keep)
     with pytest.raises(StoreUnavailable):
         await losing.call("rotate_agent_token", agent_name="Ada")
     assert await losing.mail.knows_token(made[0])
@@ -130,8 +131,7 @@ async def test_a_hint_is_given_only_for_a_change_that_is_known_to_have_happened(
     await furnish(room)
     hints: list[str] = []
     for faulty in (LosingStore, RefusingStore):
-        unlucky = _over(room, faulty, writes(1))
-        unlucky.mail.on_change = lambda: hints.append("change")
+        unlucky = _over(room, faulty, writes(1), on_change=lambda: hints.append("change"))
         with pytest.raises(StoreUnavailable):
             await unlucky.send("Ada", "Ben")
         assert hints == []

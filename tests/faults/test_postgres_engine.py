@@ -14,9 +14,7 @@ from zlib import crc32
 import pytest
 import pytest_asyncio
 
-from conformance.run_backends import postgres_dsn
 from faults.cutting_proxy import CuttingProxy, a_proxy
-from postgres_schemas import a_schema, postgres_is_there
 from postgres_server import PostgresServer, is_given
 from postroom.contracts.errors import (
     CommitUnknown,
@@ -30,17 +28,17 @@ from postroom.contracts.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from postroom.stores.migrations import Migration, shipped_migrations
 from postroom.stores.postgres.connection import SESSION, Address, Connection, quoted
 from postroom.stores.postgres.engine import PostgresEngine
-from postroom.stores.postgres.schema import Migration, migrate, shipped_migrations
+from postroom.stores.postgres.schema import migrate
 from postroom.stores.postgres.sql_transaction import PostgresTransaction, lock_number
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.store import SqlStore
 from postroom.testing import ManualClock
 
-__all__ = ["a_schema", "postgres_dsn", "postgres_is_there"]
-pytestmark = pytest.mark.usefixtures("postgres_is_there")
+pytestmark = pytest.mark.usefixtures("postgres_dsn")
 
 PATIENCE = 20
 NOTES = "CREATE TABLE notes (name text PRIMARY KEY, words text NOT NULL CHECK (words <> 'bad'))"
@@ -479,6 +477,39 @@ async def test_a_change_of_another_key_is_not_kept_by_one_that_waits(
         other.undo()
 
 
+async def test_a_change_that_would_keep_its_group_waiting_comes_with_the_next(
+    store: SqlStore, other: Connection
+) -> None:
+    runs: list[str] = []
+
+    def locking(name: str) -> Change:
+        def change(sql: SqlTransaction) -> object:
+            runs.append(name)
+            sql.lock(name)
+            return looked(name)(sql)
+
+        return change
+
+    other.begin()
+    asked(other, "SELECT pg_advisory_xact_lock($1)", lock_number("b"))
+    engine = engine_of(store)
+    keys = [key for key in map("key{:02}".format, range(100)) if writer_of(engine, key) == 0]
+    gate = Gate()
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
+        tasks.create_task(outcome(store, gate))
+        assert await asyncio.to_thread(gate.entered.wait, PATIENCE)
+        changes = ("a", keys[0]), ("b", keys[1]), ("b2", keys[1]), ("c", keys[2])
+        done = [tasks.create_task(outcome(store, locking(name), key)) for name, key in changes]
+        await asyncio.sleep(0)
+        gate.opened.set()
+        assert [await done[0], await done[3]] == ["a", "c"]
+        assert not done[1].done()
+        assert runs[:3] == ["a", "b", "c"]
+        other.undo()
+        assert [await done[1], await done[2]] == ["b", "b2"]
+    assert await notes(store) == ["a", "b", "b2", "c"]
+
+
 def writer_of(engine: PostgresEngine, key: str) -> int:
     return crc32(key.encode()) % len(engine.writers)
 
@@ -616,7 +647,7 @@ async def test_stores_that_are_opened_at_once_make_the_schema_once(postgres_dsn:
             tasks.create_task(asyncio.to_thread(opening))
     with connected(postgres_dsn, a_schema) as connection:
         found = asked(connection, "SELECT version FROM schema_migrations ORDER BY version")
-    assert found == [step.version for step in await asyncio.to_thread(shipped_migrations)]
+    assert found == [step.version for step in await asyncio.to_thread(shipped_migrations, "postgres")]
 
 
 def test_a_name_is_quoted_whatever_it_holds() -> None:

@@ -7,15 +7,12 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from conformance.run_backends import postgres_dsn
-from postgres_schemas import a_schema, postgres_is_there
 from postgres_server import PostgresServer, is_given
-from postroom.stores.postgres.schema import shipped_migrations
+from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 
-__all__ = ["a_schema", "postgres_dsn", "postgres_is_there"]
-pytestmark = pytest.mark.usefixtures("postgres_is_there")
+pytestmark = pytest.mark.usefixtures("postgres_dsn")
 
 DISPATCH = """
 INSERT INTO run_dispatches
@@ -48,7 +45,9 @@ def test_the_outline_tells_the_schema_the_numbers_of_rows_and_what_waits(
     with a_store(postgres_dsn, a_schema) as store:
         on(postgres_dsn, a_schema, DISPATCH)
         told = asyncio.run(store.outline())
-    assert [number for number, _, _ in told.steps] == [step.version for step in shipped_migrations()]
+    assert [number for number, _, _ in told.steps] == [
+        step.version for step in shipped_migrations("postgres")
+    ]
     assert told.rows["run_dispatches"] == 1
     assert told.states == {"Queued": 1}
     assert told.queue == [
@@ -108,7 +107,7 @@ def test_rows_that_break_a_rule_are_found(postgres_dsn: str, a_schema: str) -> N
 
 @pytest.mark.skipif(is_given(), reason="the server is somebody else's")
 @pytest.mark.timeout(120)
-def test_a_damaged_page_is_found(postgres_is_there: None) -> None:
+def test_a_damaged_page_is_found() -> None:
     with PostgresServer() as server:
         server.start()
         with a_store(server.dsn, "postroom"):

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from conformance.run_backends import Prepared, postgres_dsn, prepared_stores, run_place
-from postgres_schemas import a_schema, postgres_is_there
+from conformance.run_backends import Prepared, prepared_stores, run_place
 from postroom.contracts.errors import StoreFull, StoreUnavailable
 from postroom.contracts.outbox import Backlog, OutboxDraft, OutboxMessage, line_lock
 from postroom.contracts.transactions import Joined, Store, Transaction
@@ -18,7 +17,7 @@ from postroom.relay import NotPerformed, Outcome, Performed, Relay
 from postroom.stores.postgres.store import PostgresStore
 from postroom.testing import ManualClock
 
-__all__ = ["a_schema", "postgres_dsn", "postgres_is_there", "prepared_stores", "run_place"]
+__all__ = ["prepared_stores", "run_place"]
 
 KIND, TARGET = "fake", "x"
 LEASE = timedelta(seconds=30)
@@ -369,9 +368,7 @@ async def test_a_stop_lets_what_is_under_way_come_to_its_end(store: Store) -> No
     assert (await backlog(store)).waiting == 0
 
 
-async def test_two_processes_on_one_postgresql_share_the_work(
-    postgres_is_there: None, postgres_dsn: str, a_schema: str
-) -> None:
+async def test_two_processes_on_one_postgresql_share_the_work(postgres_dsn: str, a_schema: str) -> None:
     def opened() -> PostgresStore:
         return PostgresStore.open(postgres_dsn, schema=a_schema)
 

@@ -8,13 +8,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from conformance.run_backends import postgres_dsn
-from postgres_schemas import a_schema, postgres_is_there
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite.migrate import migrate
 from postroom.stores.statements import second_texts, statements
-
-__all__ = ["a_schema", "postgres_dsn", "postgres_is_there"]
 
 MOST_SECOND_TEXTS = 15
 NOT_TO_BE_PREPARED = {"store.rehearse", "store.forget_rehearsal", "store.end_rehearsal"}
@@ -34,9 +30,7 @@ def test_a_statement_prepares_on_sqlite(empty: sqlite3.Connection, name: str) ->
     assert empty.execute(f"EXPLAIN {found.text}", dict.fromkeys(found.parameters)).fetchall()
 
 
-def test_every_statement_prepares_on_postgres(
-    postgres_is_there: None, postgres_dsn: str, a_schema: str
-) -> None:
+def test_every_statement_prepares_on_postgres(postgres_dsn: str, a_schema: str) -> None:
     PostgresStore.open(postgres_dsn, schema=a_schema).close()
     refused = {}
     with psycopg.connect(postgres_dsn, autocommit=True) as connection:

@@ -3,8 +3,9 @@
 import sys
 from pathlib import Path
 
+from postroom.stores.migrations import Migration
 from postroom.stores.sqlite.connection import connect
-from postroom.stores.sqlite.migrate import Migration, migrate
+from postroom.stores.sqlite.migrate import migrate
 
 
 def wait() -> None:

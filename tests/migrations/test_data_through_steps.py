@@ -18,9 +18,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from conformance.run_backends import postgres_dsn
 from migrations.copying import copy_to_postgres, rows_on_postgres
-from postgres_schemas import a_schema, postgres_is_there
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import CursorExpired
@@ -30,15 +28,14 @@ from postroom.contracts.project_log import LogBounds
 from postroom.contracts.runs import RunRecord, TerminationReason
 from postroom.contracts.transactions import Transaction
 from postroom.stores.codec import encode
+from postroom.stores.migrations import shipped_migrations
 from postroom.stores.postgres import PostgresStore
 from postroom.stores.postgres import schema as on_postgres
 from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite import migrate as on_sqlite
 from postroom.stores.sqlite.connection import connect
-from postroom.stores.stores import Stores
-
-__all__ = ["a_schema", "postgres_dsn", "postgres_is_there"]
+from postroom.stores.store import Stores
 
 Row = dict[str, Any]
 CLAIMED = {"claim_token": "k", "claimed_by": "me", "claimed_at": 5, "lease_until": 9, "attempt_count": 1}
@@ -266,7 +263,7 @@ Filled = Callable[[], tuple[Stores, dict[str, list[Row]]]]
 @pytest.fixture
 def filled_sqlite(tmp_path: Path) -> Filled:
     def filled() -> tuple[Stores, dict[str, list[Row]]]:
-        path, steps = tmp_path / "postroom.db", on_sqlite.shipped_migrations()
+        path, steps = tmp_path / "postroom.db", shipped_migrations("sqlite")
         with closing(connect(path)) as connection:
             on_sqlite.migrate(connection, path, now=1, steps=[step for step in steps if step.version < 10])
             for table, rows in AFTERWARDS.items():
@@ -292,10 +289,9 @@ def filled_sqlite(tmp_path: Path) -> Filled:
 @pytest.fixture
 def filled_postgres(request: pytest.FixtureRequest) -> Filled:
     def filled() -> tuple[Stores, dict[str, list[Row]]]:
-        request.getfixturevalue("postgres_is_there")
         dsn, schema = request.getfixturevalue("postgres_dsn"), request.getfixturevalue("a_schema")
         address = Address(dsn=dsn, schema=schema)
-        steps = [step for step in on_postgres.shipped_migrations() if step.version < 3]
+        steps = [step for step in shipped_migrations("postgres") if step.version < 3]
         with closing(Connection(address)) as connection:
             on_postgres.migrate(connection, address, steps=steps)
         with psycopg.connect(dsn, autocommit=True) as session:
@@ -355,7 +351,7 @@ async def _is_read(stores: Stores) -> None:
 
 
 def test_a_copy_on_postgresql_holds_every_row(
-    tmp_path: Path, filled_sqlite: Filled, postgres_is_there: None, postgres_dsn: str, a_schema: str
+    tmp_path: Path, filled_sqlite: Filled, postgres_dsn: str, a_schema: str
 ) -> None:
     stores, _ = filled_sqlite()
     stores.close()
@@ -447,7 +443,7 @@ def _next_entry(tx: Transaction) -> None:
 
 
 def test_effects_and_logs_of_mail_are_in_the_one_outbox_and_log_afterwards(tmp_path: Path) -> None:
-    path, steps = tmp_path / "postroom.db", on_sqlite.shipped_migrations()
+    path, steps = tmp_path / "postroom.db", shipped_migrations("sqlite")
     with closing(connect(path)) as connection:
         on_sqlite.migrate(connection, path, now=1, steps=[step for step in steps if step.version < 14])
         connection.executemany(f"{_ADD} (?, ?, ?, ?, ?, ?)", RELAYED)
@@ -464,10 +460,10 @@ def test_effects_and_logs_of_mail_are_in_the_one_outbox_and_log_afterwards(tmp_p
 
 
 def test_effects_and_logs_of_mail_are_in_the_one_outbox_and_log_afterwards_on_postgresql(
-    postgres_is_there: None, postgres_dsn: str, a_schema: str
+    postgres_dsn: str, a_schema: str
 ) -> None:
     address = Address(dsn=postgres_dsn, schema=a_schema)
-    steps = [step for step in on_postgres.shipped_migrations() if step.version < 8]
+    steps = [step for step in shipped_migrations("postgres") if step.version < 8]
     with closing(Connection(address)) as connection:
         on_postgres.migrate(connection, address, steps=steps)
     with psycopg.connect(postgres_dsn, autocommit=True) as session:

@@ -6,13 +6,9 @@ from pathlib import Path
 
 import psycopg
 
-from conformance.run_backends import postgres_dsn
-from postgres_schemas import a_schema, postgres_is_there
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite.connection import connect
 from postroom.stores.sqlite.migrate import migrate
-
-__all__ = ["a_schema", "postgres_dsn", "postgres_is_there"]
 
 Columns = dict[str, tuple[str, bool]]
 """By name: the type on PostgreSQL, and whether there is always a value."""
@@ -43,7 +39,7 @@ def _columns(connection: sqlite3.Connection, table: str) -> Columns:
 
 
 def test_every_table_has_the_same_columns_on_both_engines(
-    tmp_path: Path, postgres_is_there: None, postgres_dsn: str, a_schema: str
+    tmp_path: Path, postgres_dsn: str, a_schema: str
 ) -> None:
     PostgresStore.open(postgres_dsn, schema=a_schema).close()
     found: dict[str, Columns] = {}

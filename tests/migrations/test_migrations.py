@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from postroom.contracts.errors import SchemaTooNew, StoreCorrupt, StoreError, StoreFull
+from postroom.stores.migrations import Migration, shipped_migrations
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import connect
-from postroom.stores.sqlite.migrate import Migration, migrate, shipped_migrations, split_statements
+from postroom.stores.sqlite.migrate import migrate, split_statements
 
 NOW = 1_700_000_000_000
 HERE = Path(__file__).parent
@@ -80,7 +81,7 @@ def schema_of(path: Path) -> str:
 
 
 def newest_schema(path: Path) -> str:
-    run(path, *shipped_migrations())
+    run(path, *shipped_migrations("sqlite"))
     return schema_of(path)
 
 
@@ -91,7 +92,7 @@ def test_the_shipped_steps_lead_to_the_recorded_schema(path: Path) -> None:
 
 
 def test_the_shipped_steps_are_numbered_without_gaps() -> None:
-    steps = shipped_migrations()
+    steps = shipped_migrations("sqlite")
     assert [step.version for step in steps] == list(range(1, len(steps) + 1))
     assert all(step.sql.strip() for step in steps)
 
@@ -116,7 +117,7 @@ def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
 
 def test_a_store_refuses_a_newer_schema_and_gives_the_file_back(path: Path) -> None:
     SqliteStore.open(path).close()
-    newest = shipped_migrations()[-1].version
+    newest = shipped_migrations("sqlite")[-1].version
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("INSERT INTO schema_migrations VALUES (?, 'later', 'x', 1)", (newest + 1,))
     for _ in range(2):
@@ -229,11 +230,11 @@ def test_a_full_disk_while_migrating_is_typed_and_undone(path: Path) -> None:
 def test_two_processes_at_once_migrate_once(path: Path) -> None:
     with process("opening_process.py", path) as one, process("opening_process.py", path) as two:
         assert sorted([line_from(one), line_from(two)]) == ["held", "opened"]
-    assert [row[0] for row in ledger(path)] == [step.version for step in shipped_migrations()]
+    assert [row[0] for row in ledger(path)] == [step.version for step in shipped_migrations("sqlite")]
 
 
 def test_what_was_called_a_letter_is_a_message_afterwards(path: Path) -> None:
-    earlier = [step for step in shipped_migrations() if step.version < 10]
+    earlier = [step for step in shipped_migrations("sqlite") if step.version < 10]
     run(path, *earlier)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.executescript(
@@ -248,7 +249,7 @@ def test_what_was_called_a_letter_is_a_message_afterwards(path: Path) -> None:
             """
         )
         connection.execute("INSERT INTO traces VALUES ('letter/7', ?), ('run/1', ?)", ("0" * 55, "1" * 55))
-    run(path, *shipped_migrations())
+    run(path, *shipped_migrations("sqlite"))
     with closing(sqlite3.connect(path)) as connection:
         kinds = connection.execute(
             "SELECT e.event_kind FROM events e JOIN event_scopes s USING (event_id) ORDER BY s.seq"

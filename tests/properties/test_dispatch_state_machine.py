@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from conformance.run_backends import Place, Prepared, postgres_dsn, run_place
+from conformance.run_backends import Place, Prepared, run_place
 from postroom.contracts.dispatch import (
     INTERRUPTED,
     STALE_EPOCH,
@@ -44,7 +44,7 @@ from postroom.contracts.run_stores import ClaimRequest, Delivery, RunStores, Thr
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.testing import ManualClock
 
-__all__ = ["postgres_dsn", "run_place"]
+__all__ = ["run_place"]
 
 EXAMPLES = {"memory": 150, "sqlite": 30, "postgres": 25}
 """What takes about five seconds."""
@@ -217,7 +217,7 @@ class Pair:
             thread,
             f"r-d{self.made}" if run == "new" else run,
             created_at=made,
-            available_at=made + details["wait"],
+            available_at=made + details["wait"] if details["wait"] else None,
             priority=details["priority"],
             max_attempts=details["attempts"],
             dedupe_key=key,

@@ -16,7 +16,7 @@ from postroom.contracts.errors import AlreadyRead, IdempotencyConflict, Postroom
 from postroom.contracts.mail import Message, Recipient
 from postroom.contracts.store import MailReads
 from postroom.mail.archive.batch import gather
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 

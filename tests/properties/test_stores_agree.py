@@ -16,8 +16,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from conformance.postgres_backend import empty, postgres_schema
-from conformance.run_backends import postgres_dsn, refuse_missing
 from postroom.contracts.announcing import Nudges
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.mail import (
@@ -39,8 +37,8 @@ from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.stores.postgres import PostgresStore
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
+from store_kinds import SCHEMA, empty
 
-__all__ = ["postgres_dsn", "postgres_schema"]
 pytestmark = pytest.mark.timeout(300)
 
 SERVER: dict[str, str] = {}
@@ -395,11 +393,8 @@ class Undone(Exception):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def a_server(request: pytest.FixtureRequest) -> None:
-    refuse_missing("postgres")
-    SERVER.update(
-        dsn=request.getfixturevalue("postgres_dsn"), schema=request.getfixturevalue("postgres_schema")
-    )
+def a_server(postgres_dsn: str) -> None:
+    SERVER["dsn"] = postgres_dsn
 
 
 class Agreement(RuleBasedStateMachine):
@@ -410,9 +405,9 @@ class Agreement(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.folder = tempfile.TemporaryDirectory()
         self.sqlite = self._opened()
-        dsn, schema = SERVER["dsn"], SERVER["schema"]
-        self.postgres = PostgresStore.open(dsn, schema=schema, clock=ManualClock(START), readers=1)
-        empty(dsn, schema)
+        dsn = SERVER["dsn"]
+        self.postgres = PostgresStore.open(dsn, schema=SCHEMA, clock=ManualClock(START), readers=1)
+        empty(dsn)
         self.session = psycopg.connect(dsn, autocommit=True)
 
     def teardown(self) -> None:
@@ -445,14 +440,14 @@ class Agreement(RuleBasedStateMachine):
 
     def _numbers(self) -> list[Any]:
         return self.session.execute(
-            "SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = %s", [SERVER["schema"]]
+            "SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = %s", [SCHEMA]
         ).fetchall()
 
     def _count_on(self, numbers: list[Any]) -> None:
         for name, last in numbers:
             self.session.execute(
                 "SELECT setval(CAST(format('%%I.%%I', %s::text, %s::text) AS regclass), %s, %s)",
-                [SERVER["schema"], name, last or 1, last is not None],
+                [SCHEMA, name, last or 1, last is not None],
             )
 
     def _look(self, look: Callable[[MailReads], Any]) -> Any:

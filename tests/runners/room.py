@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from random import Random
 
-from postroom.app.agent_executors import ExecutorsByRunner
+from postroom.app.executor_registry import ExecutorsByRunner, signing_secret
 from postroom.app.model_agents import ModelAgents
-from postroom.app.runner_secrets import signing_secret
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.remote_runners import HttpRunner
 from postroom.contracts.run_stores import RunQuery
@@ -27,7 +26,7 @@ from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 from postroom.mail.waking.runners import written_runner
 from postroom.mail.waking.waker import Waker
-from postroom.mcp_server.calls import Calls
+from postroom.services.calls import Calls
 from waking_room import PROJECT, Room
 
 KEY = "sk-very-secret"
@@ -51,11 +50,9 @@ class RunnerRoom(Room):
     def begin(self) -> None:
         """Begin as a new process does, on what the former one has left."""
         self.calls = Calls(self.mail, ALL_OPERATIONS)
-        self.executors = ExecutorsByRunner(self)
         self.models = ModelAgents(
             self, self.calls, self.store, environment=self.environment, clock=self.clock, timer=self.clock
         )
-        self.executors.add(RunnerKind.MODEL, self.models)
         self.results = RemoteExecutor(
             self,
             self.runs.dispatches,
@@ -65,13 +62,17 @@ class RunnerRoom(Room):
             clock=self.clock,
             timer=self.clock,
         )
-        self.executors.add(RunnerKind.HTTP, self.results)
+        self.executors = ExecutorsByRunner(
+            self, {RunnerKind.MODEL: self.models, RunnerKind.HTTP: self.results}
+        )
         self.turns = MailRunExecutor(self.executors, self.store, self.clock)
         self.mailbox = Mailbox(
             ExecutorsByThread({AGENT_THREAD: self.turns}),
             self.runs,
             consumer_id="server",
-            effects=JoinedEffects(MessageEffects(self.mail.own_desk, self.mail.tell_of_change), self.results),
+            effects=JoinedEffects(
+                MessageEffects(self.mail.own_context, self.mail.tell_of_change), self.results
+            ),
             timer=self.clock,
             random=Random(1),
             config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=self.most_attempts),

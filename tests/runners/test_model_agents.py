@@ -16,7 +16,7 @@ from postroom.contracts.errors import IdentityMismatch, InvalidRunner
 from postroom.contracts.remote_runners import ModelRunner
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
-from postroom.mail.desk import Caller, Rules
+from postroom.mail.context import Caller, Rules
 from postroom.mail.operations import OPERATIONS
 from postroom.runtime import ToolContext
 from postroom.stores.sqlite import SqliteStore

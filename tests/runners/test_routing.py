@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dispatch_room import Deaf, done
-from postroom.app.agent_executors import ExecutorsByRunner
+from postroom.app.executor_registry import ExecutorsByRunner
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.errors import InvalidRunner, RunnerNotFound
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
@@ -69,10 +69,13 @@ def known() -> Known:
 
 @pytest.fixture
 def several(known: Known) -> ExecutorsByRunner:
-    made = ExecutorsByRunner(known)
-    made.add(RunnerKind.COMMAND, Named("command", Recovery.RESTART, "t1"))
-    made.add(RunnerKind.MODEL, Named("model", Recovery.RESUME, "t2"))
-    return made
+    return ExecutorsByRunner(
+        known,
+        {
+            RunnerKind.COMMAND: Named("command", Recovery.RESTART, "t1"),
+            RunnerKind.MODEL: Named("model", Recovery.RESUME, "t2"),
+        },
+    )
 
 
 async def said(several: Any, agent_id: str | None, recovery: Recovery = Recovery.START) -> str:

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mail_room import Room, room_over_each_store
+from mail_room import Room, room_in_memory
 from postroom.contracts.errors import AgentRetired, InvalidName, NameTaken, StateError
 from postroom.contracts.store import MailWrites
 from postroom.mail import agents, names
 from postroom.mail.commands import CreateAgentIdentity
-from postroom.mail.desk import Caller, Desk, Rules
+from postroom.mail.context import Caller, OperationContext, Rules
 from postroom.mail.service import Mail
 
-room = room_over_each_store
+room = room_in_memory
 
 WHO = {"program": "shell", "model": "none"}
 
@@ -103,9 +103,9 @@ async def test_ten_thousand_generated_names_of_one_project_are_all_different(roo
     dice = random.Random(7)
 
     def make(tx: MailWrites) -> list[str]:
-        desk = Desk(tx=tx, now=1, rules=Rules(), caller=Caller(), dice=dice)
+        context = OperationContext(tx=tx, projects=tx, now=1, rules=Rules(), caller=Caller(), dice=dice)
         asked = CreateAgentIdentity(project_key="projects-harbor", program="p", model="m")
-        return [agents.create_agent_identity(desk, asked)["name"] for _ in range(10_000)]
+        return [agents.create_agent_identity(context, asked)["name"] for _ in range(10_000)]
 
     made = await room.store.write(make)
     assert len({name.casefold() for name in made}) == 10_000

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from mail_room import Room, a_room, room_over_each_store
+from mail_room import Room, a_room, room_in_memory
 from postroom.contracts.errors import InvalidArgument, InvalidPath, TooLarge, UnknownAgent, WrongToken
 from postroom.mail.attachments import load_attachments, preview_of
 from postroom.mail.commands import AttachmentIn
-from postroom.mail.desk import Caller, LoadedAttachment, Rules
+from postroom.mail.context import Caller, LoadedAttachment, Rules
 
-room = room_over_each_store
+room = room_in_memory
 
 RULES = Rules(
     max_attachment_bytes=1_000, max_attachments_bytes=2_500, max_attachments=4, inline_image_max_bytes=200

@@ -1,5 +1,6 @@
 """The engine that finds changes which break the rules for changes."""
 
+import gc
 import itertools
 import socket
 import sqlite3
@@ -97,6 +98,26 @@ async def test_a_change_that_does_more_than_ask_and_write_is_refused(
         await engine.write(lambda sql: MISTAKES[mistake]() and None)
     with pytest.raises(ChangeBreaksRules, match=mistake):
         await engine.read(lambda sql: MISTAKES[mistake]() and None)
+
+
+async def test_what_is_freed_during_a_change_is_not_the_changes_doing(engine: CheckingEngine) -> None:
+    class Locked:
+        def __init__(self) -> None:
+            self.itself, self.lock = self, threading.Lock()
+
+        def __del__(self) -> None:
+            with self.lock:
+                freed.append(True)
+
+    freed: list[bool] = []
+
+    def change(sql: SqlTransaction) -> object:
+        Locked()
+        gc.collect()
+        return sql.one("store.set_aside", ROW)
+
+    assert await engine.write(change) == ("run",)
+    assert freed == [True, True]
 
 
 async def test_a_change_that_uses_a_transaction_that_has_ended_is_refused(engine: CheckingEngine) -> None:

@@ -18,11 +18,12 @@ from postroom.cli import restoring
 from postroom.cli.main import main
 from postroom.cli.restoring import Wish, restore
 from postroom.contracts import errors
+from postroom.stores.migrations import shipped_migrations
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.connection import connect
 from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
-from postroom.stores.sqlite.migrate import migrate, shipped_migrations
+from postroom.stores.sqlite.migrate import migrate
 from postroom.testing import ManualClock
 from postroom.testing.conformance.given import an_office, put_message
 
@@ -317,7 +318,7 @@ def test_a_backup_of_the_timer_is_restored(data: Path, capsys: pytest.CaptureFix
 def test_the_copy_from_before_a_migration_is_restored_and_migrated_anew(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    steps = shipped_migrations()
+    steps = shipped_migrations("sqlite")
     database = data / "postroom.db"
     with closing(connect(database)) as connection:
         migrate(connection, database, now=NOW, steps=steps[:-1])

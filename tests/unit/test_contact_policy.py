@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
-from mail_room import HARBOR, SHORE, Room, a_room, room_over_each_store
+from mail_room import HARBOR, SHORE, Room, a_room, room_in_memory
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     AgentRetired,
@@ -20,10 +20,10 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.mail import ContactPolicy
 from postroom.mail.contacts import ContactFacts, refusal
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.testing import ManualClock
 
-room = room_over_each_store
+room = room_in_memory
 
 FLAGS = ("same_agent", "same_project", "same_owner", "retired", "approved", "blocked", "answers_recipient")
 EVERY_CASE = [

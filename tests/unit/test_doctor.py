@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from application_room import Place, place
-from postroom.app.health_checks import _channel
+from postroom.app.doctor import _channel
 from postroom.app.machine import LEAST_FREE, told_of_descriptors, told_of_disk
-from postroom.app.runner_service import RunnerService
-from postroom.app.work_service import WorkService
+from postroom.services.runners import RunnerService
+from postroom.services.work import WorkService
 from postroom.testing import ManualClock
 
 MINUTE = timedelta(minutes=1)
@@ -88,7 +88,7 @@ async def test_runs_that_were_given_up_are_a_fault_with_the_command_that_shows_t
     assert (told["state"], "1 dead_letter" in told["detail"]) == ("failed", True)
     assert "`postroom runs dead`" in told["remedy"]
     assert (await here.operator.doctor())["ok"] is False
-    (shown,) = await WorkService(here.house.runs, here.house.mail.slug).dead()
+    (shown,) = await WorkService(here.house.runs, here.house.mail).dead()
     assert (shown["dispatch_id"], shown["error"]) == ("a", "the program ended with 1")
 
 

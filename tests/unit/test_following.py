@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mail_room import HARBOR, Room, everything, room_over_each_store
+from mail_room import HARBOR, Room, everything, room_in_memory
 from postroom.contracts.errors import (
     CursorAhead,
     InvalidArgument,
@@ -14,13 +14,13 @@ from postroom.contracts.errors import (
     UnknownAgent,
     UnknownProject,
 )
-from postroom.mail.desk import Rules
-from postroom.mail.following import Following
+from postroom.mail.context import Rules
 from postroom.mail.service import Mail
+from postroom.services.following import Following
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
-room = room_over_each_store
+room = room_in_memory
 PATIENCE = 5
 
 
@@ -67,12 +67,12 @@ async def test_nobody_waits_for_a_server_that_stops(room: Room) -> None:
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         wait = group.create_task(look(room, 0, wait=30))
         await asyncio.sleep(0)
-        room.mail.bell.stop()
+        room.mail.changes.stop()
     assert wait.result()["events"] == []
     async with asyncio.timeout(PATIENCE):
         assert (await look(room, 0, wait=30))["events"] == []
-    room.mail.bell.ring()
-    assert room.mail.bell.is_stopped
+    room.mail.changes.ring()
+    assert room.mail.changes.is_stopped
 
 
 async def test_messages_that_were_shown_are_announced(room: Room) -> None:

@@ -17,7 +17,6 @@ from postroom.app.config import Settings
 from postroom.app.gateway_config import load_gateway
 from postroom.app.gateway_service import GatewayService
 from postroom.app.gateway_wiring import ChatService, open_paths
-from postroom.app.run_service import RunService
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import (
     ConfigError,
@@ -32,6 +31,7 @@ from postroom.gateway.platforms.base import AdapterState
 from postroom.http_api.chat_routes import Notice
 from postroom.http_api.guard import OpenPath
 from postroom.relay import Relay
+from postroom.services.runs import RunService
 from postroom.stores.memory import MemoryRunStores
 from postroom.testing import ManualClock
 from postroom.testing.channel import FakeChannel

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from mail_room import HARBOR, SHORE, Room, everything, room_in_memory, room_over_each_store
+from mail_room import HARBOR, SHORE, Room, everything, room_in_memory
 from postroom.contracts.announcing import Nudges
 from postroom.contracts.errors import InvalidArgument, StoreUnavailable
 from postroom.contracts.store import MailWrites
-from postroom.mail.desk import Rules, token_hash
-from postroom.mail.hooks import Hooks
+from postroom.mail.context import Rules, token_hash
 from postroom.mail.service import Mail
+from postroom.services.hooks import Hooks
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.faults import LosingStore, RefusingStore, writes
@@ -22,7 +22,7 @@ from postroom.testing.faults import LosingStore, RefusingStore, writes
 FILE = f"{HARBOR}/piers/north.py"
 
 
-room = room_over_each_store
+room = room_in_memory
 in_memory = room_in_memory
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mail_room import HARBOR, SHORE, Room, a_room, room_over_each_store
+from mail_room import HARBOR, SHORE, Room, a_room, room_in_memory
 from postroom.app.config import Settings
 from postroom.app.log_trimming import INTERVAL, STEP, LogTrimming
 from postroom.contracts.clock import milliseconds
@@ -13,7 +13,7 @@ from postroom.contracts.errors import CursorExpired, StoreUnavailable
 from postroom.contracts.project_log import LogBounds
 from postroom.testing import LosingStore, ManualClock, RefusingStore, writes
 
-room = room_over_each_store
+room = room_in_memory
 PATIENCE = 5
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mail_room import AGENTS, HARBOR, SHORE, UNPLACED, Room, a_room, room_in_memory, room_over_each_store
+from mail_room import AGENTS, HARBOR, SHORE, UNPLACED, Room, a_room, room_in_memory
 from postroom.contracts.errors import (
     ContactBlocked,
     InvalidArgument,
@@ -21,11 +21,11 @@ from postroom.contracts.errors import (
 from postroom.contracts.mail import Project
 from postroom.mail import sending
 from postroom.mail.commands import AttachmentIn
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS, Operation
 from postroom.testing import ManualClock
 
-room = room_over_each_store
+room = room_in_memory
 memory = room_in_memory
 
 GOOD: dict[str, Any] = {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mail_room import CHANGES, HARBOR, RUN_OF_ADA, SHORE, Room, furnish, room_in_memory, room_over_each_store
+from mail_room import CHANGES, HARBOR, RUN_OF_ADA, SHORE, Room, furnish, room_in_memory
 from postroom.contracts.errors import (
     CursorAhead,
     CursorExpired,
@@ -18,10 +18,10 @@ from postroom.contracts.errors import (
 from postroom.contracts.project_log import EVENT_KINDS
 from postroom.contracts.store import MailReads
 from postroom.mail.commands import FollowEvents
-from postroom.mail.desk import Caller, Rules, token_hash
-from postroom.mail.event_following import EventFollowing
+from postroom.mail.context import Caller, Rules, token_hash
+from postroom.services.following import EventFollowing
 
-room = room_over_each_store
+room = room_in_memory
 memory = room_in_memory
 PATIENCE = 5
 OPERATOR = Caller(operator=True)
@@ -278,7 +278,7 @@ async def test_nobody_waits_for_a_server_that_stops(room: Room) -> None:
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         wait = group.create_task(follow(room, 4))
         await asyncio.sleep(0)
-        room.mail.bell.stop()
+        room.mail.changes.stop()
     assert wait.result()["events"] == []
     assert following.is_over
 

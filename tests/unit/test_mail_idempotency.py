@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import pytest
 
-from mail_room import CHANGES, SHORE, Room, a_room, everything, furnish, room_in_memory, room_over_each_store
+from mail_room import CHANGES, SHORE, Room, a_room, everything, furnish, room_in_memory
 from postroom.contracts.errors import IdempotencyConflict, InvalidPattern, UnknownAgent
 from postroom.mail import service
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
 
-room = room_over_each_store
+room = room_in_memory
 memory = room_in_memory
 
 EVERY_CHANGE = pytest.mark.parametrize("name", CHANGES)

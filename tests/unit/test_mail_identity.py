@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mail_room import RUN_OF_ADA, SHORE, Room, room_in_memory, room_over_each_store, set_to_work
+from mail_room import RUN_OF_ADA, SHORE, Room, room_in_memory, set_to_work
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     AgentRetired,
@@ -19,10 +19,11 @@ from postroom.contracts.errors import (
     WrongToken,
 )
 from postroom.mail.agents import rotated_elsewhere
-from postroom.mail.desk import Caller, Rules, token_hash
+from postroom.mail.context import Caller, Rules, token_hash
 from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.service import Mail
 
-room = room_over_each_store
+room = room_in_memory
 memory = room_in_memory
 
 WHO = {"program": "p", "model": "m"}
@@ -108,8 +109,12 @@ async def test_an_agent_acts_with_its_own_token_or_where_none_is_asked_for(
     memory: Room, name: str, verified: bool, token: str, operator: bool
 ) -> None:
     await _furnish(memory)
-    memory.mail.rules = Rules(verified=verified)
-    memory.mail.keep_token = lambda slug, agent: (f"new token of {agent} in {slug}", "/tokens/file")
+    memory.mail = Mail(
+        memory.store,
+        memory.clock,
+        Rules(verified=verified),
+        keep_token=lambda slug, agent: (f"new token of {agent} in {slug}", "/tokens/file"),
+    )
     arguments = ACTING[name]
     own = _own(arguments)
     given = {"none": None, "own": own, "other": ADA if own == BEN else BEN, "abroad": EVE, "wrong": WRONG}[
@@ -243,7 +248,7 @@ async def test_a_token_is_rotated_into_a_file_and_never_answered(room: Room) -> 
         return "fresh", f"/tokens/{slug}/{name}"
 
     await room.refused(NotPermitted, "rotate_agent_token", agent_name="Ada", caller=_with(ADA))
-    room.mail.keep_token = keep
+    room.mail = Mail(room.store, room.clock, room.mail.rules, keep_token=keep)
     answer = await room.call("rotate_agent_token", agent_name="ada", caller=_with(ADA))
     assert answer == {"agent": "Ada", "token_file": "/tokens/projects-harbor/Ada"}
     assert kept == [("projects-harbor", "Ada")]
@@ -254,7 +259,12 @@ async def test_a_token_is_rotated_into_a_file_and_never_answered(room: Room) -> 
 async def test_a_rotation_that_is_refused_keeps_the_old_token_and_makes_no_file(room: Room) -> None:
     await _furnish(room)
     kept: list[str] = []
-    room.mail.keep_token = lambda slug, name: (kept.append(name) or f"fresh {name}", "f")  # type: ignore[func-returns-value]  # append says None
+
+    def keep(slug: str, name: str) -> tuple[str, str]:
+        kept.append(name)
+        return f"fresh {name}", "f"
+
+    room.mail = Mail(room.store, room.clock, room.mail.rules, keep_token=keep)
     await room.refused(TokenRequired, "rotate_agent_token", agent_name="Ada")
     await room.refused(IdentityMismatch, "rotate_agent_token", agent_name="Ada", caller=_with(BEN))
     await room.refused(UnknownAgent, "rotate_agent_token", agent_name="Nobody")

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from mail_room import SHORE, Room, room_over_each_store
+from mail_room import SHORE, Room, room_in_memory
 from postroom.contracts.clock import from_iso, iso
 from postroom.contracts.errors import CursorAhead, CursorExpired, UnknownMessage
 from postroom.contracts.store import MailWrites
 from postroom.stores.sqlite import SqliteStore
 
-room = room_over_each_store
+room = room_in_memory
 
 
 async def test_an_empty_inbox_is_an_empty_list(room: Room) -> None:

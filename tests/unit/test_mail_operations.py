@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mail_room import HARBOR, SHORE, Room, a_room, room_over_each_store
+from mail_room import HARBOR, SHORE, Room, a_room, room_in_memory
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import NotHolder
 from postroom.mail.commands import Change, RotateAgentToken
@@ -15,7 +15,7 @@ from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 
-room = room_over_each_store
+room = room_in_memory
 
 TESTS = Path(__file__).parent.parent
 OURS = (

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from mail_room import Room, room_over_each_store
+from mail_room import Room, room_in_memory
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument, NotHolder, StateError, UnknownReservation
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 
-room = room_over_each_store
+room = room_in_memory
 
 SECOND = timedelta(seconds=1)
 MILLISECOND = timedelta(milliseconds=1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mail_room import HARBOR, SHORE, Room, a_room, room_over_each_store
+from mail_room import HARBOR, SHORE, Room, a_room, room_in_memory
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     AgentRetired,
@@ -19,7 +19,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.store import MailReads
 from postroom.mail.archive.batch import gather
 
-room = room_over_each_store
+room = room_in_memory
 
 TEXT = {"subject": "s", "body_md": "b"}
 
@@ -449,8 +449,7 @@ async def test_sending_counts_as_a_sign_of_life(room: Room) -> None:
 async def test_every_change_calls_its_hint_and_no_look_and_no_refusal_does(room: Room) -> None:
     await room.open()
     hints: list[int] = []
-    other = a_room(room.store, room.clock)
-    other.mail.on_change = lambda: hints.append(1)
+    other = a_room(room.store, room.clock, on_change=lambda: hints.append(1))
     await other.send("Ada", "Ben")
     assert len(hints) == 1
     await other.inbox("Ben")

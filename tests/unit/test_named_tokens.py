@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -32,12 +33,11 @@ DAY = timedelta(days=1)
 MOMENT = timedelta(milliseconds=1)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request: pytest.FixtureRequest) -> MailStore:
-    found: MailStore = (
-        request.getfixturevalue("sqlite_store") if request.param == "sqlite" else SqliteStore.in_memory()
-    )
-    return found
+@pytest.fixture
+def store() -> Iterator[MailStore]:
+    found = SqliteStore.in_memory()
+    yield found
+    found.close()
 
 
 @pytest.fixture

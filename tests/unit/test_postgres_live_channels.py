@@ -7,9 +7,7 @@ from datetime import timedelta
 import pytest
 import pytest_asyncio
 
-from conformance.run_backends import postgres_dsn
 from postgres_runs_room import OpenedRuns, Session
-from postgres_schemas import a_schema, postgres_is_there
 from postroom.contracts.live import (
     LiveCommandKind,
     LiveDeliveryOutcome,
@@ -22,8 +20,7 @@ from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.stores.postgres.live import PostgresLiveChannels
 from postroom.testing import ManualClock
 
-__all__ = ["a_schema", "postgres_dsn", "postgres_is_there"]
-pytestmark = pytest.mark.usefixtures("postgres_is_there")
+pytestmark = pytest.mark.usefixtures("postgres_dsn")
 
 DELIVERED = LiveDeliveryOutcome.DELIVERED
 NO_SUBSCRIBER = LiveDeliveryOutcome.NO_SUBSCRIBER

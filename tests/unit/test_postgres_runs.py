@@ -11,9 +11,7 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from conformance.run_backends import postgres_dsn
 from postgres_runs_room import OpenedRuns, Session
-from postgres_schemas import a_schema, postgres_is_there
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.dispatch import INTERRUPTED, Claim, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
@@ -32,8 +30,7 @@ from postroom.contracts.runs import RunStatus
 from postroom.testing import ManualClock
 from postroom.testing.conformance import run_given as given
 
-__all__ = ["a_schema", "postgres_dsn", "postgres_is_there"]
-pytestmark = pytest.mark.usefixtures("postgres_is_there")
+pytestmark = pytest.mark.usefixtures("postgres_dsn")
 LEASE = 30_000
 
 

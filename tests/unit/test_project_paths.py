@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mail_room import HARBOR, SHORE, Room, room_over_each_store
+from mail_room import HARBOR, SHORE, Room, room_in_memory
 from postroom.contracts.errors import InvalidArgument, InvalidName, InvalidPath, UnknownProject
 from postroom.mail import service
 from postroom.mail.git_identity import read_git_identity
 from postroom.mail.projects import checked_path, slug_of, spelling
 
-room = room_over_each_store
+room = room_in_memory
 
 REFUSED = {
     "": "is empty",

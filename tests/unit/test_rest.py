@@ -16,7 +16,7 @@ from postroom.contracts import errors
 from postroom.http_api.guard import OpenPath
 from postroom.http_api.rest.refusals import MAIL, codes_by_status
 from postroom.http_api.rest.routes import rest_paths
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from postroom.stores.sqlite import SqliteStore
 from rest_room import LIMIT, OPERATOR, Edge, all_names, arguments_of, opened

@@ -91,7 +91,7 @@ async def listening(
         task = group.create_task(listener.run())
         yield listener
         listener.gone.set()
-        edge.mail.bell.ring()
+        edge.mail.changes.ring()
         task.cancel()
 
 
@@ -160,7 +160,7 @@ async def test_a_stream_ends_when_the_server_stops_or_its_time_is_over(
     await edge.room.open()
     async with listening(edge, after=3) as listener:
         assert await listener.events(1) == [("4", "agent.registered")]
-        edge.mail.bell.stop()
+        edge.mail.changes.stop()
         assert [await listener.piece() for _ in range(2)] == [": still here\nid: 4\n\n", ""]
     over = Edge()
     await over.room.open()
@@ -198,13 +198,13 @@ async def test_nobody_looks_on_for_who_has_gone(edge: Edge, monkeypatch: pytest.
 
 async def test_who_waits_is_refused_when_its_token_ends(edge: Edge, monkeypatch: pytest.MonkeyPatch) -> None:
     await edge.room.open()
-    waits, bell = asyncio.Event(), edge.mail.bell
+    waits, changes = asyncio.Event(), edge.mail.changes
 
     def next_ring() -> asyncio.Event:
         waits.set()
-        return ChangeNotifier.next_ring(bell)
+        return ChangeNotifier.next_ring(changes)
 
-    monkeypatch.setattr(bell, "next_ring", next_ring)
+    monkeypatch.setattr(changes, "next_ring", next_ring)
     bearer = {"Authorization": f"Bearer {await edge.token_of('Ada')}"}
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         wait = group.create_task(ask(edge, bearer, after=4, wait=60))

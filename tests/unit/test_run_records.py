@@ -120,7 +120,7 @@ def test_a_queued_dispatch_has_the_defaults_of_the_queue() -> None:
     row = queued()
     assert (row.priority, row.max_attempts, row.attempt_count) == (DEFAULT_PRIORITY, DEFAULT_MAX_ATTEMPTS, 0)
     assert (DEFAULT_PRIORITY, DEFAULT_MAX_ATTEMPTS) == (128, 5)
-    assert (row.available_at, row.updated_at, row.dispatch_epoch) == (NOW, NOW, 0)
+    assert (row.available_at, row.updated_at, row.dispatch_epoch) == (0, NOW, 0)
     assert row.reconciled
     assert queued(available_at=NOW + 9).available_at == NOW + 9
 
@@ -219,7 +219,7 @@ def test_what_is_queued_again_carries_nothing_of_the_execution() -> None:
             getattr(row, name) for name in (*PROJECTION, *CLAIM_FIELDS, "completed_at", "claimed_at")
         } == {None}
         assert row.updated_at == NOW + 9
-    assert [row.available_at for row in given_back.values()] == [NOW + 14, NOW + 9, NOW + 9]
+    assert [row.available_at for row in given_back.values()] == [NOW + 14, 0, 0]
     assert [row.attempt_count for row in given_back.values()] == [1, 0, 1]
     assert [row.last_error for row in given_back.values()] == ["busy", "before", LEASE_ENDED]
 

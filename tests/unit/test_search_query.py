@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mail_room import Room, room_over_each_store
+from mail_room import Room, room_in_memory
 from postroom.contracts.errors import InvalidArgument, UnknownProject
 from postroom.contracts.mail import All, AnyOf, Not, Phrase, Query, Term
 from postroom.mail.query import parse_query
 from postroom.stores.mail.fts5 import fts5
 
-room = room_over_each_store
+room = room_in_memory
 
 A, B, C = Term("a"), Term("b"), Term("c")
 

@@ -31,11 +31,12 @@ from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, Run
 from postroom.contracts.runs import RunStatus, TerminationReason, Thread
 from postroom.contracts.transactions import Transaction
 from postroom.stores.events import EventTables
+from postroom.stores.migrations import shipped_migrations
 from postroom.stores.runs import dispatches, ports, rows
 from postroom.stores.runs.dispatches import Dispatches
 from postroom.stores.runs.threads import beyond as end_of_prefix
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
+from postroom.stores.sqlite.migrate import split_statements
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 from postroom.stores.statements import statements
 from postroom.testing import ManualClock
@@ -122,7 +123,7 @@ def stores(sqlite_store: SqliteStore) -> RunStores:
 @pytest.fixture(scope="module")
 def empty() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        for step in shipped_migrations():
+        for step in shipped_migrations("sqlite"):
             for statement in split_statements(step.sql):
                 connection.execute(statement)
         yield connection

@@ -8,7 +8,8 @@ from importlib import resources
 
 import pytest
 
-from postroom.stores.sqlite.migrate import shipped_migrations, split_statements
+from postroom.stores.migrations import shipped_migrations
+from postroom.stores.sqlite.migrate import split_statements
 from postroom.stores.statements import Dialect, Statement, statements
 
 
@@ -86,7 +87,7 @@ MAY_BE_SCANNED = {"json_each", "CONSTANT"}
 @pytest.fixture(scope="module")
 def empty() -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(":memory:")) as connection:
-        for step in shipped_migrations():
+        for step in shipped_migrations("sqlite"):
             for statement in split_statements(step.sql):
                 connection.execute(statement)
         yield connection
@@ -105,7 +106,7 @@ def test_a_statement_prepares_against_the_newest_schema(empty: sqlite3.Connectio
 
 def test_every_statement_is_used_and_there() -> None:
     stores = resources.files("postroom.stores")
-    modules = [*stores.joinpath("mail").iterdir(), stores.joinpath("sqlite", "index_maintenance.py")]
+    modules = [*stores.joinpath("mail").iterdir(), stores.joinpath("sqlite", "writer.py")]
     source = "".join(one.read_text(encoding="utf-8") for one in modules if one.name.endswith(".py"))
     asked = {name for _, name in re.findall(r'"(mail|project_log)\.([a-z_]+)"', source)}
     restored = {name for name in EVERY if name.startswith("restore_")}  # one a table

@@ -19,9 +19,9 @@ from fake_postroom import FakePostroom
 from postroom.app.backups import stamp
 from postroom.app.config import Settings
 from postroom.app.logs import configure_logs
-from postroom.app.runner_service import RunnerService
 from postroom.cli.main import main
 from postroom.contracts.errors import StoreFull
+from postroom.services.runners import RunnerService
 from postroom.testing import ManualClock
 
 MARK = "quux"

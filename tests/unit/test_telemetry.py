@@ -21,9 +21,9 @@ from postroom.app.telemetry import open_tracing, traces_of
 from postroom.app.wiring import Application
 from postroom.contracts.errors import MissingExtra, UnknownAgent
 from postroom.contracts.tracing import OFF
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.operations import ALL_OPERATIONS
-from postroom.mcp_server.calls import Calls
+from postroom.services.calls import Calls
 from rest_room import OPERATOR, Edge, arguments_of
 from tracing_room import CALLER, Watched, code_of
 
@@ -37,8 +37,7 @@ def watched() -> Watched:
 
 @pytest.fixture
 async def edge(watched: Watched) -> AsyncIterator[Edge]:
-    made = Edge()
-    made.mail.tracing = watched.tracing
+    made = Edge(tracing=watched.tracing)
     await made.furnish()
     yield made
     made.close()

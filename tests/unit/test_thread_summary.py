@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from mail_room import SHORE, Room, room_over_each_store
+from mail_room import SHORE, Room, room_in_memory
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import UnknownThread
 from postroom.mail import threads
 from postroom.mail.threads import _questions
 
-room = room_over_each_store
+room = room_in_memory
 
 
 def test_questions_are_found_in_prose_and_not_in_code(subtests: pytest.Subtests) -> None:

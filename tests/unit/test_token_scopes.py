@@ -14,7 +14,6 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from mail_room import HARBOR, SHORE, everything, furnish
-from postroom.app.people_service import PeopleService
 from postroom.app.tokens import new_named_token
 from postroom.contracts.errors import InsufficientScope, NotPermitted, StoreUnavailable, UnknownProject
 from postroom.contracts.tokens import ADMIN, SCOPES, Grant
@@ -24,13 +23,14 @@ from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application
 from postroom.http_api.token_routes import token_routes
 from postroom.mail.commands import HealthCheck
-from postroom.mail.desk import Caller
-from postroom.mail.granting import within
+from postroom.mail.context import Caller
+from postroom.mail.granting import projects_for
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
 from postroom.mcp_server import callers, resources
 from postroom.mcp_server.endpoint import Endpoint
 from postroom.mcp_server.resources import RESOURCES
-from postroom.mcp_server.subscriptions import Subscriptions
+from postroom.services.people import PeopleService
+from postroom.services.subscriptions import Subscriptions
 from rest_room import BASE, OPERATOR, Edge, arguments_of
 
 EVERY = frozenset(SCOPES)
@@ -65,6 +65,20 @@ def test_every_operation_declares_its_scopes_and_one_that_does_not_cannot_be_mad
             replace(ALL_OPERATIONS[0], needs=wrong)
     with pytest.raises(TypeError):
         Operation(name="x", command=HealthCheck, run=ALL_OPERATIONS[0].run, changes=False)  # type: ignore[call-arg]
+
+
+def test_an_operation_that_does_not_say_so_is_refused_to_a_bound_token() -> None:
+    new = Operation(
+        name="new",
+        command=HealthCheck,
+        run=ALL_OPERATIONS[0].run,
+        changes=False,
+        needs=frozenset({"mail:read"}),
+    )
+    assert new.is_open_to(None)
+    assert new.is_open_to(grant("mail:read"))
+    with pytest.raises(NotPermitted):
+        new.check(grant("mail:read", project_id=1))
 
 
 def test_who_may_only_read_changes_nothing() -> None:
@@ -224,14 +238,14 @@ async def test_within_one_project_no_other_has_a_name(edge: Edge) -> None:
     told = grant("mail:read", project_id=bound.id)
 
     def look(tx: Any) -> tuple[Any, ...]:
-        seen = within(tx, told)
+        seen = projects_for(tx, told)
         return (
             [seen.project(key) for key in (SHORE, HARBOR, "projects-harbor")],
             seen.projects(limit=9),
             seen.projects(limit=9, after=bound.id),
             seen.projects_spelled(HARBOR),
             seen.projects_spelled(SHORE),
-            within(tx, grant("mail:read")) is tx,
+            projects_for(tx, grant("mail:read")) is tx,
         )
 
     assert await edge.store.read(look) == ([bound, None, None], [bound], [], [], [bound], True)

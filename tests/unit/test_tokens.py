@@ -16,7 +16,7 @@ from postroom.app import tokens
 from postroom.app.config import load_settings
 from postroom.app.logs import configure_logs
 from postroom.contracts.errors import ConfigError
-from postroom.mail.desk import token_hash
+from postroom.mail.context import token_hash
 
 SECRET = "prm_" + "s" * 43
 """Looks like a token; opens nothing."""

@@ -13,10 +13,11 @@ from starlette.applications import Starlette
 from postroom.contracts.errors import InvalidName, StoreUnavailable, UnknownMessage
 from postroom.contracts.mail import Attachment
 from postroom.contracts.waking import Handling
-from postroom.mail.query import parse_query
 from postroom.stores.sqlite import SqliteStore
-from postroom.web import error_page, page_routes, reading
+from postroom.web import reading
 from postroom.web.assets import asset_link
+from postroom.web.pages import page_routes
+from postroom.web.serving import error_page
 from web_samples import HOSTILE, HOUR, MINUTE, NOW, Writer, picture
 
 GONE = "the recalled words"
@@ -147,18 +148,16 @@ def fill(writes):
     return World(claim.id, reply.id, recalled.id, stranger.id, hostile.id, files)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def store(request, tmp_path):
-    made = (
-        SqliteStore.in_memory() if request.param == "memory" else SqliteStore.open(tmp_path / "postroom.db")
-    )
+@pytest.fixture
+def store():
+    made = SqliteStore.in_memory()
     yield made
     made.close()
 
 
 @pytest.fixture
 async def client(store):
-    app = Starlette(routes=page_routes(store, clock=Noon(), parse_query=parse_query))
+    app = Starlette(routes=page_routes(store, clock=Noon()))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as made:
         yield made
 
@@ -334,6 +333,11 @@ async def test_the_text_of_a_recalled_message_is_nowhere(client, world):
     await page(client, f"/attachments/{world.files['recalled']}?message={world.recalled}", status=404)
     message = (await page(client, f"/p/orchard/m/{world.recalled}")).raw
     assert "/attachments/" not in message
+
+
+async def test_no_page_says_that_something_is_open_when_nobody_asks(client, world):
+    for address, answer in (await every_page(client)).items():
+        assert '<span class="badge owed">True' not in answer.text, address
 
 
 async def test_hostile_mail_stays_text(client, world):
@@ -637,7 +641,7 @@ async def test_a_page_makes_a_fixed_number_of_look_ups_however_much_it_shows(sto
 
     await store.write(put)
     counting = Counting(store)
-    app = Starlette(routes=page_routes(counting, clock=Noon(), parse_query=parse_query))
+    app = Starlette(routes=page_routes(counting, clock=Noon()))
     rests = (
         "",
         "/threads",
@@ -797,7 +801,7 @@ class Failing:
 
 
 async def test_an_error_that_the_house_does_not_know_is_left_to_the_edge():
-    app = Starlette(routes=page_routes(Failing(ZeroDivisionError()), clock=Noon(), parse_query=parse_query))
+    app = Starlette(routes=page_routes(Failing(ZeroDivisionError()), clock=Noon()))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as client:
         with pytest.raises(ZeroDivisionError):
             await client.get("/")
@@ -806,7 +810,7 @@ async def test_an_error_that_the_house_does_not_know_is_left_to_the_edge():
 async def test_a_failure_of_the_house_becomes_a_page_with_its_remedy(subtests: pytest.Subtests) -> None:
     for error, status in [(StoreUnavailable("busy"), 503), (InvalidName("no"), 400)]:
         with subtests.test(error=error, status=status):
-            app = Starlette(routes=page_routes(Failing(error), clock=Noon(), parse_query=parse_query))
+            app = Starlette(routes=page_routes(Failing(error), clock=Noon()))
             async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as client:
                 seen = await page(client, "/p/a/search?q=b", status=status)
             assert error.message in seen.text

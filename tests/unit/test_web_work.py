@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from urllib.parse import urlencode
 
 import httpx2
@@ -12,18 +11,17 @@ import pytest_asyncio
 from starlette.applications import Starlette
 
 from dispatch_room import Noop
-from postroom.app import work_service
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.messages import Message
 from postroom.dispatch.mailbox import Mailbox
-from postroom.mail.desk import Caller, Rules, token_hash
+from postroom.mail.context import Caller, Rules, token_hash
 from postroom.mail.projects import PEOPLE_SLUG
-from postroom.mail.query import parse_query
+from postroom.services import work as work_service
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from postroom.web import page_routes
 from postroom.web.forms import MOST_FIELDS, SMALL_FORM
+from postroom.web.pages import page_routes
 from waking_room import PROJECT
 from web_samples import HOSTILE
 from work_room import HTTP, SLUG, TOKEN, WorkRoom, hidden, post
@@ -32,13 +30,9 @@ QUESTIONS, RUNS, WRITE = (f"/p/{SLUG}/{name}" for name in ("questions", "runs", 
 NEW_PAGES = (QUESTIONS, RUNS, WRITE, f"{QUESTIONS}?live=1", f"{RUNS}?live=1", f"{WRITE}?to=Bo")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def stores(request, tmp_path: Path, clock: ManualClock):
-    if request.param == "memory":
-        held = SqliteStore.in_memory(clock)
-        yield held, held.runs
-        return
-    held = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
+@pytest.fixture
+def stores(clock: ManualClock):
+    held = SqliteStore.in_memory(clock)
     yield held, held.runs
     held.close()
 
@@ -678,7 +672,7 @@ async def test_hostile_words_stay_words_on_every_new_page(room):
 
 
 async def test_pages_without_a_room_have_no_forms(room):
-    app = Starlette(routes=page_routes(room.store, clock=room.clock, parse_query=parse_query))
+    app = Starlette(routes=page_routes(room.store, clock=room.clock))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as browser:
         for address in (QUESTIONS, RUNS, WRITE):
             assert (await browser.get(address)).status_code == 404

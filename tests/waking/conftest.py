@@ -1,7 +1,6 @@
 """Rooms over stores of both kinds."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -12,14 +11,10 @@ from store_kinds import checked
 from waking_room import Room
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock):
-    if request.param == "memory":
-        held = SqliteStore.in_memory(clock)
-        checked(held.store)
-        yield held, held.runs
-        return
-    held = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
+@pytest.fixture
+def stores(clock: ManualClock):
+    held = SqliteStore.in_memory(clock)
+    checked(held.store)
     yield held, held.runs
     held.close()
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from postroom.app.people_service import PeopleService
 from postroom.contracts.errors import (
     InvalidArgument,
     InvalidRecipients,
@@ -14,9 +13,10 @@ from postroom.contracts.errors import (
     UnknownThread,
 )
 from postroom.contracts.people import ChatAddress
-from postroom.mail.desk import Caller, Rules
+from postroom.mail.context import Caller, Rules
 from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
+from postroom.services.people import PeopleService
 from waking_room import PROJECT, number
 
 PIER = ChatAddress(platform="telegram", chat_id="77")
@@ -41,8 +41,7 @@ class FakeChatOutbox:
 
 @pytest.fixture
 def carrier(room):
-    room.waker.carrier = FakeChatOutbox()
-    return room.waker.carrier
+    return with_chats(room, FakeChatOutbox())
 
 
 @pytest.fixture
@@ -50,9 +49,14 @@ def boxes(room):
     return StoredChatDelivery(room.mail, room.clock)
 
 
+def with_chats(room, chats):
+    """Have the messages of people said by these chats."""
+    room.waker = room.waker_of(room.mailbox, chats)
+    return chats
+
+
 async def named(room, name="alice", chat="telegram/77"):
-    carrier = room.waker.carrier
-    desk = PeopleService(room.mail, lambda place: carrier is not None and carrier.reaches(place))
+    desk = PeopleService(room.mail, FakeChatOutbox().reaches)
     return await desk.add(name, chat)
 
 
@@ -79,7 +83,7 @@ async def test_a_message_to_a_person_is_said_in_their_chat_and_answered_from_the
     assert f"Message {number(sent)} from Ada@projects-shop: Work" in text
     assert "May I push?" in text
     assert (await status(room, sent))["state"] == "stored"
-    rung = room.mail.bell.next_ring()
+    rung = room.mail.changes.next_ring()
     await boxes.arrived(key)
     assert rung.is_set()
     await boxes.arrived(key)
@@ -103,7 +107,7 @@ async def test_a_message_to_a_person_is_said_in_their_chat_and_answered_from_the
 
 
 async def test_a_message_whose_carrier_lost_its_answer_is_carried_again_under_its_key(room):
-    carrier = room.waker.carrier = FakeChatOutbox(fails=1)
+    carrier = with_chats(room, FakeChatOutbox(fails=1))
     await room.people("Ada")
     await named(room)
     await room.send("Ada", "human:alice")

@@ -7,7 +7,6 @@ from datetime import timedelta
 import pytest
 
 from dispatch_room import done
-from postroom.app.question_timeouts import POLL_MS, QuestionTimeouts
 from postroom.concurrency import Tasks
 from postroom.contracts.errors import InvalidArgument, StoreUnavailable
 from postroom.contracts.run_stores import RunQuery
@@ -15,6 +14,7 @@ from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.gateway.questions import answer_run
 from postroom.gateway.replies import question_of
+from postroom.services.questions import POLL_MS, QuestionTimeouts
 from waking_room import PROJECT
 
 

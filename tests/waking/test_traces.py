@@ -10,9 +10,9 @@ from postroom.contracts.errors import PostroomError, Unauthorized
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.contracts.tools import ToolCallResume
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.operations import ALL_OPERATIONS
-from postroom.mcp_server.calls import Calls
+from postroom.services.calls import Calls
 from tracing_room import CALLER, Watched, code_of, id_of, trace_of
 from waking_room import PROJECT, Room, number
 

@@ -13,7 +13,7 @@ from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.mail.waking.answers import LEFT_OVER, LeftOverAnswers
 from postroom.mail.waking.completion import MOST_ANSWERS
 from postroom.mail.waking.prompts import agent_thread
@@ -221,7 +221,7 @@ async def test_an_answer_that_an_earlier_version_left_in_the_outbox_is_written_o
     }
     draft = OutboxDraft(kind="mail", target="mail", payload=payload, dedupe_key="answer/run-of-old")
     await room.runs.outbox.enqueue(draft)
-    relay = Relay(room.runs.store, {LEFT_OVER: LeftOverAnswers(room.mail.own_desk)})
+    relay = Relay(room.runs.store, {LEFT_OVER: LeftOverAnswers(room.mail.own_context)})
     for expected in (1, 0):
         assert await relay.drain() == expected
     [(who, told)] = await room.texts("Ada")

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 from prometheus_client import generate_latest
 
 from postroom.app.backups import stamp
-from postroom.app.doctor import Doctor, all_projects
-from postroom.app.health_checks import kept_runners
+from postroom.app.doctor import Doctor, all_projects, kept_runners
 from postroom.app.machine import most_descriptors, open_descriptors
 from postroom.app.metrics import ServerState
-from postroom.app.run_service import waits_since
 from postroom.app.support import (
     as_json,
     common_documents,
@@ -29,7 +27,7 @@ from postroom.contracts.errors import InvalidPath, StoreError
 from postroom.http_api.lag import LagMeter
 from postroom.http_api.operations import Check, Readiness
 from postroom.http_api.readiness import archive_check, backups_check, loop_check, store_check
-from postroom.mail.desk import token_hash
+from postroom.mail.context import token_hash
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import find_project
 from postroom.version import __version__
@@ -39,32 +37,40 @@ if TYPE_CHECKING:
 
 
 class AdminService:
-    """Answers the operator's routes for one house."""
+    """Answers the operator's routes for one application."""
 
-    def __init__(self, house: Application, meter: LagMeter, *, started_at: int) -> None:
-        self._house = house
+    def __init__(
+        self,
+        application: Application,
+        meter: LagMeter,
+        *,
+        started_at: int,
+        chats: "GatewayService | None" = None,
+    ) -> None:
+        self._application = application
         self._meter = meter
         self._started_at = started_at
-        self.url = ""
-        self.chats: GatewayService | None = None
+        self.chats = chats
         """Answers for the gateway, where there is one."""
 
     async def status(self) -> Mapping[str, object]:
         """Return what runs, where its data is and how much there is."""
-        house = self._house
-        counts = await house.store.read(lambda tx: tx.counts())
-        backlogs = await house.backlogs()
+        application = self._application
+        counts = await application.store.read(lambda tx: tx.counts())
+        backlogs = await application.backlogs()
         backlog = backlogs[ARCHIVE]
         return {
             "version": __version__,
             "pid": os.getpid(),
-            "url": self.url,
+            "url": application.address,
             "started_at": iso(self._started_at),
-            "database": house.settings.shown_database,
-            "archive": str(house.settings.storage_root) if house.settings.archive_enabled else None,
-            "environment": house.settings.environment,
-            "identity": "verified" if house.settings.verified else "asserted",
-            "profile": house.settings.profile,
+            "database": application.settings.shown_database,
+            "archive": str(application.settings.storage_root)
+            if application.settings.archive_enabled
+            else None,
+            "environment": application.settings.environment,
+            "identity": "verified" if application.settings.verified else "asserted",
+            "profile": application.settings.profile,
             "records": counts,
             "archive_backlog": {
                 "waiting": backlog.waiting,
@@ -77,12 +83,14 @@ class AdminService:
 
     async def ready(self) -> Readiness:
         """Look at every part the server needs."""
-        house = self._house
-        now = house.clock.now()
+        application = self._application
+        now = application.clock.now()
         return Readiness(
             checks=(
-                await store_check(house.store.probe),
-                await archive_check(lambda: house.store.read(lambda tx: tx.outbox.backlog(ARCHIVE)), now),
+                await store_check(application.store.probe),
+                await archive_check(
+                    lambda: application.store.read(lambda tx: tx.outbox.backlog(ARCHIVE)), now
+                ),
                 loop_check(self._meter, now),
                 await self._backups(),
                 *([] if self.chats is None else [self.chats.check()]),
@@ -91,7 +99,7 @@ class AdminService:
 
     async def _backups(self) -> Check:
         try:
-            found = await self._house.backups.state()
+            found = await self._application.backups.state()
         except StoreError as error:
             return Check(name="backups", state="unknown", required=False, facts={"code": error.code})
         return backups_check(
@@ -103,7 +111,7 @@ class AdminService:
 
     async def doctor(self) -> Mapping[str, object]:
         """Examine every part: the store by a write and a read of all, the archive by Git, the rest."""
-        found = await Doctor(self._house, self.chats).findings()
+        found = await Doctor(self._application, self.chats).findings()
         return {
             "ok": all(one.state != "failed" for one in found),
             "checks": [one.as_dict() for one in found],
@@ -111,22 +119,22 @@ class AdminService:
 
     async def support_bundle(self) -> Mapping[str, str]:
         """Return what may be shown to others, as texts by the names of their files."""
-        house = self._house
-        found = await Doctor(house, self.chats).findings()
+        application = self._application
+        found = await Doctor(application, self.chats).findings()
         await self.refresh_metrics()
-        kept = await house.store.read(kept_runners)
+        kept = await application.store.read(kept_runners)
         return {
-            **await asyncio.to_thread(common_documents, house.settings),
-            **outline_documents(await house.store.outline()),
+            **await asyncio.to_thread(common_documents, application.settings),
+            **outline_documents(await application.store.outline()),
             "doctor.json": as_json(told_findings(found)),
             "runners.json": as_json(told_runners([runner for _, runner in kept])),
-            "metrics.txt": generate_latest(house.metrics.registry).decode(),
+            "metrics.txt": generate_latest(application.metrics.registry).decode(),
         }
 
     async def back_up(self, target: Path | None) -> Mapping[str, object]:
         """Write a whole, verified copy of the database."""
-        house = self._house
-        chosen = target or house.backups.folder / f"postroom-{stamp(house.clock.now())}.db"
+        application = self._application
+        chosen = target or application.backups.folder / f"postroom-{stamp(application.clock.now())}.db"
         if chosen.exists():
             raise InvalidPath(
                 f"{chosen} exists", value=str(chosen), remedy="name a file that is not there yet"
@@ -139,43 +147,44 @@ class AdminService:
                 value=str(chosen),
                 remedy="name another place",
             ) from error
-        await house.store.back_up(chosen)
+        await application.store.back_up(chosen)
         return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
     async def issue_agent_token(self, project: str, agent: str) -> str:
         """Give an agent a new token, which is shown this once."""
         token = new_agent_token()
-        await self._house.mail.issue_token(project, agent, token_hash(token))
+        await self._application.mail.issue_token(project, agent, token_hash(token))
         return token
 
     async def revoke_agent_token(self, project: str, agent: str) -> None:
         """End an agent's token."""
-        await self._house.mail.issue_token(project, agent, None)
+        await self._application.mail.issue_token(project, agent, None)
 
     async def rebuild_archive(self, project: str | None) -> Mapping[str, object]:
         """Write what the database holds into the archive; what is there already stays."""
         if project is not None:
-            chosen = [await self._house.store.read(lambda tx: find_project(tx, project))]
+            chosen = [await self._application.store.read(lambda tx: find_project(tx, project))]
         else:
-            chosen = await self._house.store.read(all_projects)
-        return {one.slug: await self._house.archive.rebuild(one) for one in chosen}
+            chosen = await self._application.store.read(all_projects)
+        return {one.slug: await self._application.archive.rebuild(one) for one in chosen}
 
     async def refresh_metrics(self) -> None:
         """Read what the gauges show."""
-        counts = await self._house.store.read(lambda tx: tx.counts())
-        house, now = self._house, self._house.clock.now()
+        counts = await self._application.store.read(lambda tx: tx.counts())
+        application, now = self._application, self._application.clock.now()
         unread, with_runner = counts.pop("unread"), counts.pop("runners")
-        house.metrics.show_state(await house.backlogs(), counts, (self._meter.worst(now) or 0) / 1000)
-        dispatches, waiting = await house.runs.counts(), await house.runs.longest_waiting(now)
-        house.runs.mailbox.metrics.show_depths(dispatches)
-        house.metrics.show_house(
+        backlogs = await application.backlogs()
+        application.metrics.show_state(backlogs, counts, (self._meter.worst(now) or 0) / 1000)
+        dispatches, waiting = await application.runs.counts(), await application.runs.longest_waiting(now)
+        application.runs.mailbox.metrics.show_depths(dispatches)
+        application.metrics.show_server(
             ServerState(
                 dead_letters=dispatches.get(RunDispatchStatus.DEAD_LETTER, 0),
-                oldest_waiting_ms=0 if waiting is None else now - waits_since(waiting),
+                oldest_waiting_ms=0 if waiting is None else now - waiting.due_since,
                 with_runner=with_runner,
-                executing=house.agents.executors.executing,
+                executing=application.executors.executing,
                 unread=unread,
-                backup_age_ms=(await house.backups.state()).age_ms,
+                backup_age_ms=(await application.backups.state()).age_ms,
                 descriptors=await asyncio.to_thread(open_descriptors),
                 most_descriptors=most_descriptors(),
             )

@@ -1,35 +1,31 @@
-"""The agents that a house runs itself: what wakes them, what answers for them.
+"""The agents that a server runs itself: what wakes them, what answers for them.
 
 start: what a former server left running is ended, the mailbox takes up what was left, then mail wakes again
 stop: nobody is woken, what runs is ended and given back uncounted
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from postroom.app.agents_config import DeclaredAgent
-from postroom.app.config import Settings
 from postroom.app.executor_registry import ExecutorRegistry
-from postroom.app.question_timeouts import QuestionTimeouts
-from postroom.app.run_service import RunService
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock
-from postroom.contracts.executor import RunDispatchExecutor
-from postroom.contracts.people import ChatAddress, ChatOutbox
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runners import AnyRunner, Runner
 from postroom.contracts.store import MailReads
 from postroom.dispatch.routing import JoinedEffects
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import MessageEffects
-from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.mail_runs import MailRunExecutor
-from postroom.mail.waking.prompts import AGENT_THREAD
+from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
+from postroom.mail.waking.run_input import AgentName
 from postroom.mail.waking.runners import written_runner
 from postroom.mail.waking.waker import Waker
-from postroom.mcp_server.calls import Calls
+from postroom.services.questions import QuestionTimeouts
+from postroom.services.runs import RunService
 
 _LOG = structlog.get_logger(__name__)
 _OPERATOR = Caller(operator=True)
@@ -41,55 +37,23 @@ class AgentSupervisor:
 
     def __init__(
         self,
-        settings: Settings,
         mail: Mail,
-        calls: Calls,
         runs: RunService,
+        executors: ExecutorRegistry,
         clock: Clock,
+        waker: Waker,
         declared: Sequence[DeclaredAgent] = (),
     ) -> None:
         """Make everything; nothing runs yet. `declared` are the agents of the configuration file."""
         self._declared = declared
         self._mail = mail
-        self._clock = clock
         self._runs = runs
-        self.executors = ExecutorRegistry(settings, mail, calls, runs.stores.dispatches, clock)
-        effects = MessageEffects(mail.own_desk, mail.tell_of_change)
-        turns = MailRunExecutor(
-            self.executors.chosen, mail.store, clock, ring=mail.bell.ring, tracing=mail.tracing
-        )
-        runs.serve(AGENT_THREAD, turns, JoinedEffects(effects, self.executors.results))
-        self.boxes = StoredChatDelivery(mail, clock)
-        """The messages of people who are reached in chats."""
-        self._waker = Waker(mail.store, runs.mailbox, clock, verified=settings.verified, boxes=self.boxes)
-        self._waker.on_change = mail.bell.ring
-        self._pauses = QuestionTimeouts(runs, clock, SystemTimer())
+        self._executors = executors
+        self._waker = waker
+        effects = MessageEffects(mail.own_context, mail.tell_of_change)
+        runs.serve(AGENT_THREAD, mail_runs(mail, executors, clock), JoinedEffects(effects, executors.results))
+        self._timeouts = QuestionTimeouts(runs, clock, SystemTimer())
         self._tasks = Tasks("agents")
-
-    def wake(self) -> None:
-        """Hint that a message was written."""
-        self._waker.wake()
-
-    def reaches(self, place: ChatAddress) -> bool:
-        """Say whether there is a channel to a chat."""
-        carrier = self._waker.carrier
-        return carrier is not None and carrier.reaches(place)
-
-    def carry_by(self, carrier: ChatOutbox) -> None:
-        """Have messages to people said in chats."""
-        self._waker.carrier = carrier
-
-    def as_agent(self, project: str, name: str) -> RunDispatchExecutor:
-        """Return what runs this agent in the house's chats."""
-        self.executors.in_chats = project, name
-        return MailRunExecutor(
-            self.executors.chosen,
-            self._mail.store,
-            self._clock,
-            whose=lambda _: (project, name),
-            ring=self._mail.bell.ring,
-            tracing=self._mail.tracing,
-        )
 
     async def start(self) -> None:
         """End what a former server left running, take up what was left, and wake readers again.
@@ -99,17 +63,17 @@ class AgentSupervisor:
             StoreError: what was left could not be taken up.
         """
         await self._declare()
-        if ended := await self.executors.end_orphans():
+        if ended := await self._executors.end_orphans():
             _LOG.warning("agents.orphans_ended", processes=ended)
         await self._runs.start()
         self._tasks.start(self._waker.serve(), name="waker")
-        self._tasks.start(self._pauses.serve(), name="pauses")
+        self._tasks.start(self._timeouts.serve(), name="question timeouts")
 
     async def _declare(self) -> None:
         """Have the agents that the configuration file declares, and no runner that it declared before."""
         kept: set[tuple[str, str]] = set()
         for one in self._declared:
-            self.executors.check(one.runner)
+            self._executors.check(one.runner)
             made = await self._mail.call("ensure_project", {"human_key": one.project}, caller=_OPERATOR)
             asked = {
                 "project_key": one.project,
@@ -129,7 +93,16 @@ class AgentSupervisor:
         """End it; harmless when it never started."""
         await self._tasks.close()
         await self._runs.stop()
-        await self.executors.close()
+        await self._executors.close()
+
+
+def mail_runs(
+    mail: Mail, executors: ExecutorRegistry, clock: Clock, whose: Callable[[str], AgentName | None] = agent_of
+) -> MailRunExecutor:
+    """Return what runs agents on their mail; `whose` says which agent runs a thread."""
+    return MailRunExecutor(
+        executors.chosen, mail.store, clock, whose=whose, ring=mail.changes.ring, tracing=mail.tracing
+    )
 
 
 def _declared_before(tx: MailReads) -> list[tuple[str, str]]:

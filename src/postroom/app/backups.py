@@ -24,7 +24,7 @@ from postroom.contracts.clock import Clock, Timer, iso, milliseconds
 from postroom.contracts.errors import StoreError, StoreFull
 from postroom.stores.sqlite.connection import file_error
 from postroom.stores.sqlite.copying import PARTIAL, remove_with_companions
-from postroom.stores.stores import Stores
+from postroom.stores.store import Stores
 
 FIRST_LOOK: Final = timedelta(minutes=1)
 """A server that has just started has better things to do."""

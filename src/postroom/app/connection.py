@@ -98,10 +98,8 @@ class Connection(HttpToolsProtocol):
         self._wait_for_the_rest()
 
     def on_message_begin(self) -> None:
-        """Begin to count a head; whoever sends many requests before it reads an answer is cut off."""
+        """Begin to count a head; of too many requests at once the first are answered, no other."""
         if len(self.pipeline) >= MOST_BEHIND:
-            self._is_deaf = True
-            self.transport.abort()
             raise _Refused
         super().on_message_begin()
         self._in_head, self._head_size = True, 0
@@ -149,8 +147,9 @@ class Connection(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP and close; requests that were whole before it are answered first."""
         self._is_deaf = True
-        if self._is_serving() and not self.cycle.more_body:
-            self.cycle.keep_alive = False
+        last = self.pipeline[0][0] if self.pipeline else self.cycle
+        if self._is_serving() and not last.more_body:
+            last.keep_alive = False
             return
         if self._is_serving():
             self.cycle.disconnected = True

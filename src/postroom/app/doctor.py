@@ -1,53 +1,70 @@
-"""The examination of a running house: the store, the archive, Git, and what `examination` looks at."""
+"""What `postroom doctor` sees of a server: store, archive, backups, runs, agents, channels, the machine."""
 
 import asyncio
 import shutil
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
 
-from postroom.app.check_results import CheckResult, broken
-from postroom.app.health_checks import HealthChecks
+from postroom.app.backups import BackupState
+from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span
+from postroom.app.machine import most_descriptors, open_descriptors, told_of_descriptors, told_of_disk
 from postroom.app.wiring import Application
-from postroom.contracts.errors import ArchiveUnavailable, PostroomError, StoreError
+from postroom.contracts.clock import iso, milliseconds
+from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.errors import ArchiveUnavailable, InvalidRunner, PostroomError, RunFailure, StoreError
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailReads
+from postroom.dispatch.inspection import WhyNot
+from postroom.gateway.platforms.base import AdapterState
+from postroom.http_api.operations import CheckState
 from postroom.mail.archive import layout
 from postroom.mail.outgoing import ARCHIVE
+from postroom.mail.waking.runners import read_runner
 from postroom.stores.sqlite import sqlite_release
 
 if TYPE_CHECKING:
     from postroom.app.gateway_service import GatewayService
 
-PAGE = 500
+PAGE: Final = 500
+LONGEST_UNTAKEN: Final = timedelta(minutes=5)
+"""How long a run may wait that nothing holds back."""
+
+Look = Callable[[], Awaitable[list[CheckResult]]]
 
 
 class Doctor:
-    """Looks at every part of a house; nothing is mended, and no program is started but Git."""
+    """Looks at every part of a server; nothing is mended, and no program is started but Git."""
 
-    def __init__(self, house: Application, chats: "GatewayService | None") -> None:
-        self._house = house
-        self._rest = HealthChecks(house, chats)
+    def __init__(self, application: Application, chats: "GatewayService | None") -> None:
+        self._application = application
+        self._chats = chats
 
     async def findings(self) -> list[CheckResult]:
         """Return what was found, part by part; one that cannot be looked at is told and ends nothing."""
-        found = [
-            *await _seen("store writes", self._store_writes),
-            *await _seen("store reads", self._store_reads),
-            _release(self._house.store.release),
-            await asyncio.to_thread(_git_found),
-        ]
-        if self._house.settings.archive_enabled:
-            found += await _seen("archive", self._archives)
-        for part, look in self._rest.looks().items():
-            found += await _seen(part, look)
-        return found
+        looks: dict[str, Look] = {
+            "store writes": self._store_writes,
+            "store reads": self._store_reads,
+            "database": self._release,
+            "git": self._git,
+            **({"archive": self._archives} if self._application.settings.archive_enabled else {}),
+            "backups": self._backups,
+            "runs": self._runs,
+            "outbox": self._outbox,
+            "runner": self._runners,
+            "orphans": self._orphans,
+            "disk": self._disk,
+            "descriptors": self._descriptors,
+            **({} if self._chats is None else {"channel": self._channels}),
+        }
+        return [found for part, look in looks.items() for found in await _seen(part, look)]
 
     async def _store_writes(self) -> list[CheckResult]:
-        await self._house.store.probe()
+        await self._application.store.probe()
         return [CheckResult(part="store writes", state="ok", detail="a probe row was written and read back")]
 
     async def _store_reads(self) -> list[CheckResult]:
-        if faults := await self._house.store.check():
+        if faults := await self._application.store.check():
             return [
                 CheckResult(
                     part="store reads",
@@ -60,11 +77,11 @@ class Doctor:
         return [CheckResult(part="store reads", state="ok", detail="every table and index was read")]
 
     async def _archives(self) -> list[CheckResult]:
-        return [await self._archive(project) for project in await self._house.store.read(all_projects)]
+        return [await self._archive(project) for project in await self._application.store.read(all_projects)]
 
     async def _archive(self, project: Project) -> CheckResult:
         """Compare the messages of a project with those of its archive."""
-        house = self._house
+        application = self._application
 
         def found(state: str, detail: str, remedy: str = "") -> CheckResult:
             return CheckResult(
@@ -76,7 +93,7 @@ class Doctor:
             )
 
         try:
-            stored, waiting = await house.store.read(
+            stored, waiting = await application.store.read(
                 lambda tx: (_message_ids(tx, project), tx.outbox.open(ARCHIVE, limit=100_000))
             )
             faults, written = await asyncio.to_thread(self._archived, project.slug)
@@ -98,12 +115,101 @@ class Doctor:
         return found("ok", f"{len(written)} messages, {len(stored - written)} on their way")
 
     def _archived(self, slug: str) -> tuple[list[str], set[int]]:
-        repository = self._house.archive.repository(slug)
+        repository = self._application.archive.repository(slug)
         ids = (layout.message_id_of(path) for path in repository.paths("messages/"))
         return repository.check(), {number for number in ids if number is not None}
 
+    async def _release(self) -> list[CheckResult]:
+        return [_release(self._application.store.release)]
 
-async def _seen(part: str, look: Callable[[], Awaitable[list[CheckResult]]]) -> list[CheckResult]:
+    async def _git(self) -> list[CheckResult]:
+        return [await asyncio.to_thread(_git_found)]
+
+    async def _backups(self) -> list[CheckResult]:
+        if self._application.settings.database_url:
+            return [backed_up_elsewhere()]
+        return [told_of_backups(await self._application.backups.state())]
+
+    async def _runs(self) -> list[CheckResult]:
+        """Look at the queue: what is given up needs somebody, and what nothing holds back must not wait."""
+        counts = await self._application.runs.counts()
+        told = ", ".join(f"{counts.get(one, 0)} {one.label}" for one in RunDispatchStatus)
+        state: CheckState = "ok"
+        waits, remedy = await self._longest_waiting()
+        if remedy:
+            state = "failed"
+        if dead := counts.get(RunDispatchStatus.DEAD_LETTER, 0):
+            state, remedy = "failed", f"`postroom runs dead` shows the {dead} that were given up, and why"
+        facts = {one.label: counts.get(one, 0) for one in RunDispatchStatus}
+        return [CheckResult(part="runs", state=state, detail=told + waits, remedy=remedy, facts=facts)]
+
+    async def _outbox(self) -> list[CheckResult]:
+        """Look at the effects outside the database: what was given up needs somebody."""
+        backlogs = await self._application.backlogs()
+        told = "; ".join(
+            f"{kind}: {one.waiting} waiting, {one.dead} given up" for kind, one in sorted(backlogs.items())
+        )
+        is_dead = any(one.dead for one in backlogs.values())
+        remedy = "`postroom gateway dead` shows what no chat took, and why" if is_dead else ""
+        facts = {kind: one.dead for kind, one in backlogs.items()}
+        state: CheckState = "failed" if is_dead else "ok"
+        return [CheckResult(part="outbox", state=state, detail=told, remedy=remedy, facts=facts)]
+
+    async def _longest_waiting(self) -> tuple[str, str]:
+        """Return what is to be said of the run that waits longest, and a remedy where it should not wait."""
+        runs, now = self._application.runs, self._application.clock.now()
+        longest = await runs.longest_waiting(now)
+        if longest is None:
+            return "; none waits that is due", ""
+        why = await runs.mailbox.why_not(longest.dispatch_id)
+        waited = now - longest.due_since
+        told = f"; run {longest.run_id} has waited longest, for {span(waited)}: {why.text}"
+        if not runs.mailbox.lifecycle_is_running():
+            return told, "nothing takes runs up: see the log for why it ended, and start the server again"
+        is_stuck = why.why is WhyNot.ABOUT_TO_START and waited > milliseconds(LONGEST_UNTAKEN)
+        return told, "nothing holds it back: see the log, and start the server again" if is_stuck else ""
+
+    async def _runners(self) -> list[CheckResult]:
+        """Look at each runner by what it would start; nothing is started."""
+        kept = await self._application.store.read(kept_runners)
+        if not kept:
+            return [CheckResult(part="runner", state="ok", detail="no agent is run by the server")]
+        return await asyncio.to_thread(lambda: [self._runner(name, text) for name, text in kept])
+
+    def _runner(self, name: str, kept: str) -> CheckResult:
+        try:
+            told = self._application.executors.looked_at(read_runner(kept))
+        except (RunFailure, InvalidRunner) as error:
+            return broken("runner", error, about=name)
+        return CheckResult(part="runner", about=name, state="ok", detail=told)
+
+    async def _orphans(self) -> list[CheckResult]:
+        found = await self._application.executors.orphans()
+        if found:
+            pids = ", ".join(str(pid) for pid in found[:20])
+            detail = f"{len(found)} processes of runs that a former server began are still there: {pids}"
+            remedy = "start the server again, which ends them, or end them yourself"
+            facts = {"processes": len(found)}
+            return [CheckResult(part="orphans", state="failed", detail=detail, remedy=remedy, facts=facts)]
+        return [CheckResult(part="orphans", state="ok", detail="no program outlived its server")]
+
+    async def _channels(self) -> list[CheckResult]:
+        if self._application.gateway is None:
+            return []
+        now = self._application.clock.now()
+        return [
+            _channel(name, told, now) for name, told in self._application.gateway.gateway.liveness().items()
+        ]
+
+    async def _disk(self) -> list[CheckResult]:
+        return [await asyncio.to_thread(told_of_disk, self._application.settings.growing)]
+
+    async def _descriptors(self) -> list[CheckResult]:
+        used, most = await asyncio.to_thread(open_descriptors), most_descriptors()
+        return [told_of_descriptors(used, most)]
+
+
+async def _seen(part: str, look: Look) -> list[CheckResult]:
     """Look at a part. A store that fails is found at the store's own parts; the others are unknown then."""
     try:
         return await look()
@@ -153,3 +259,69 @@ def _git_found() -> CheckResult:
         return CheckResult(part="git", state="ok", detail="git was found")
     detail = "git was not found; mail works, the archive waits"
     return CheckResult(part="git", state="failed", detail=detail, remedy="install git")
+
+
+def told_of_backups(found: BackupState) -> CheckResult:
+    """Return how it stands with backups."""
+    state, detail, remedy = _backups_in_words(found)
+    facts = {
+        "interval_ms": found.interval_ms,
+        "age_ms": found.age_ms,
+        "tries_failed": found.tries,
+        "code": None if found.failure is None else found.failure.code,
+    }
+    return CheckResult(part="backups", state=state, detail=detail, remedy=remedy, facts=facts)
+
+
+def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
+    """Return the state, what it is, and what to do about it."""
+    newest = "there is none"
+    if found.newest is not None and found.age_ms is not None:
+        newest = f"the newest, {found.newest.path.name}, is {span(found.age_ms)} old"
+    if found.failure is not None:
+        detail = f"the last {found.tries} tries failed: {found.failure.message}; {newest}"
+        return "failed", detail, found.failure.remedy
+    if found.is_overdue:
+        return "failed", newest, "see the log for why none was made, or run `postroom backup`"
+    if not found.interval_ms:
+        remedy = "set backup_interval, or have a timer of your own run `postroom backup`"
+        return "unknown", f"the timer is off; {newest}", remedy
+    if found.newest is None:
+        detail = f"{newest} yet; the server makes the first a minute after its start"
+        return "unknown", detail, "wait, or run `postroom backup`"
+    return "ok", newest, ""
+
+
+def _channel(name: str, told: dict[str, object], now: int) -> CheckResult:
+    inbound = told["inbound_at"]
+    last = "nothing has come in yet"
+    if isinstance(inbound, int):
+        last = f"its receiving side last answered {span(now - inbound)} ago ({iso(inbound)})"
+    why = f", {told['error_code']}: {told['error']}" if told["error_code"] else ""
+    detail = f"{told['state']}{why}; {last}"
+    facts = {"platform": name, "is": told["state"], "code": told["error_code"]}
+    if told["state"] == AdapterState.CONNECTED:
+        return CheckResult(part="channel", about=name, state="ok", detail=detail, facts=facts)
+    is_on_its_way = told["state"] in (AdapterState.CONNECTING, AdapterState.RECONNECTING)
+    return CheckResult(
+        part="channel",
+        about=name,
+        state="unknown" if is_on_its_way else "failed",
+        detail=detail,
+        facts=facts,
+        remedy="`postroom gateway config check` reads how it is set up; the log tells each try",
+    )
+
+
+def kept_runners(tx: MailReads) -> list[tuple[str, str]]:
+    """Return every agent's runner by whose it is: `name@project`."""
+    found: list[tuple[str, str]] = []
+    after = 0
+    while page := tx.runners(limit=PAGE, after=after):
+        after = page[-1].agent_id
+        agents = tx.agents_by_id([one.agent_id for one in page])
+        for one in page:
+            agent = agents[one.agent_id]
+            home = tx.project_by_id(agent.project_id)
+            found.append((f"{agent.name}@{'?' if home is None else home.slug}", one.runner))
+    return found

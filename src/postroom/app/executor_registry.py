@@ -1,39 +1,102 @@
-"""What executes the agents of a house: programs, models and other servers, chosen by each agent's runner."""
+"""What executes the agents of a server: programs, models and other servers, chosen by each agent's runner."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from postroom.app import places
-from postroom.app.agent_executors import ExecutorsByRunner, secret_named
 from postroom.app.config import Settings
-from postroom.app.model_agents import ModelAgents
+from postroom.app.gateway_secrets import Table, take_secret
+from postroom.app.model_agents import ModelAgents, secret_named
 from postroom.app.model_tools import check_tools
-from postroom.app.runner_secrets import signing_secret
 from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
+from postroom.contracts.errors import ConfigError, InvalidRunner, RunnerNotFound, RunnerSecretMissing
+from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.run_stores import DispatchStore
 from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import AnyRunner, Runner
+from postroom.contracts.runners import AnyRunner, Runner, Runners
+from postroom.contracts.signing import LEAST_SECRET
 from postroom.contracts.store import MailReads
+from postroom.dispatch.routing import SeveralExecutors
 from postroom.executors.acp import AcpExecutor
 from postroom.executors.command import CommandExecutor
 from postroom.executors.remote import RemoteExecutor, check_installed
 from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import agent_of
 from postroom.mail.waking.runners import read_runner
-from postroom.mcp_server.calls import Calls
+from postroom.services.calls import Calls
+
+_RUNNER: Final = Table(Path("the runner"), "")
+
+
+class ExecutorsByRunner(SeveralExecutors):
+    """Asks how the agent of a run is run, and has the executor of that kind run it."""
+
+    def __init__(self, runners: Runners, by_kind: Mapping[RunnerKind, RunDispatchExecutor]) -> None:
+        """Keep who knows the runners, and what executes each kind."""
+        self._runners = runners
+        self._by_kind = by_kind
+
+    def check(self, runner: AnyRunner) -> None:
+        """Refuse a runner of a kind that nothing here executes.
+
+        Raises:
+            InvalidRunner: it is of such a kind.
+        """
+        self._of(runner)
+
+    async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
+        """Return what executes an agent's run, as its runner says now.
+
+        Raises:
+            RunnerNotFound: nobody has said how this agent is run.
+            InvalidRunner: its runner cannot be read, or nothing here executes that kind.
+        """
+        agent_id = activation.agent_id or "default"
+        runner = await self._runners.runner_of(agent_id)
+        if runner is None:
+            raise RunnerNotFound(f"agent {agent_id!r} has no runner", value=agent_id)
+        return self._of(runner)
+
+    def each(self) -> Iterator[RunDispatchExecutor]:
+        """Return the executors, each once."""
+        return iter(dict.fromkeys(self._by_kind.values()))
+
+    def _of(self, runner: AnyRunner) -> RunDispatchExecutor:
+        executor = self._by_kind.get(runner.kind)
+        if executor is None:
+            raise InvalidRunner(
+                f"this server runs no runners of the kind {runner.kind.value!r}",
+                value=runner.kind.value,
+                remedy=f"kinds that it runs: {', '.join(self._by_kind)}",
+            )
+        return executor
 
 
 class ExecutorRegistry:
     """Has agents run as their runners say, and knows their runners."""
 
-    def __init__(
-        self, settings: Settings, mail: Mail, calls: Calls, dispatches: DispatchStore, clock: Clock
+    def __init__(  # noqa: PLR0913 - every port by name
+        self,
+        settings: Settings,
+        mail: Mail,
+        calls: Calls,
+        dispatches: DispatchStore,
+        clock: Clock,
+        *,
+        address: str = "",
+        in_chats: tuple[str, str] | None = None,
     ) -> None:
-        """Make one for each kind of runner; nothing runs yet."""
+        """Make one for each kind of runner; nothing runs yet.
+
+        `address` is where this server listens; `in_chats` is the agent by which chats are answered, slug of
+        its project and name.
+        """
         self._mail = mail
         self._environment = places.environment()
         timer = SystemTimer()
@@ -50,25 +113,26 @@ class ExecutorRegistry:
         self._models = ModelAgents(
             self, calls, mail.store, environment=self._environment, clock=clock, timer=timer
         )
-        self.address = ""
-        """Where this server listens, once it does."""
-        self.in_chats: tuple[str, str] | None = None
-        """The agent that the house's chats are answered by: slug of its project, and name."""
+        self._in_chats = in_chats
         self.results = RemoteExecutor(
             self,
             dispatches,
             secret_of=self._secret_of,
             agent_on=self._agent_on,
-            address=lambda: self.address,
+            address=lambda: address,
             clock=clock,
         )
         """Takes what other servers send of the runs that they execute."""
-        self.chosen = ExecutorsByRunner(self)
+        self.chosen = ExecutorsByRunner(
+            self,
+            {
+                RunnerKind.COMMAND: self._commands,
+                RunnerKind.ACP: self._acp,
+                RunnerKind.MODEL: self._models,
+                RunnerKind.HTTP: self.results,
+            },
+        )
         """Executes each run by what its agent's runner names."""
-        self.chosen.add(RunnerKind.COMMAND, self._commands)
-        self.chosen.add(RunnerKind.ACP, self._acp)
-        self.chosen.add(RunnerKind.MODEL, self._models)
-        self.chosen.add(RunnerKind.HTTP, self.results)
 
     @property
     def executing(self) -> int:
@@ -138,14 +202,14 @@ class ExecutorRegistry:
 
     def _agent_on(self, thread_id: str) -> str | None:
         """Return which agent (`name@project`) runs a thread; None when none does."""
-        whose = agent_of(thread_id) or self.in_chats
+        whose = agent_of(thread_id) or self._in_chats
         return None if whose is None else f"{whose[1]}@{whose[0]}"
 
     async def _secret_of(self, runner: HttpRunner) -> str:
         return await asyncio.to_thread(signing_secret, runner, self._environment)
 
     def _place_of(self, activation: RunActivation) -> Mapping[str, str]:
-        """Return what an agent's program is told of where it stands, in the house and in a trace."""
+        """Return what an agent's program is told of where it stands, in the mail room and in a trace."""
         whose, trace = agent_of(activation.thread_id), self._mail.tracing.traceparent()
         place = {} if whose is None else {"POSTROOM_PROJECT": whose[0], "POSTROOM_AGENT": whose[1]}
         return {**place, **({} if trace is None else {"TRACEPARENT": trace})}
@@ -156,3 +220,25 @@ class ExecutorRegistry:
         await self.results.close()
         await self._commands.close()
         await self._acp.close()
+
+
+def signing_secret(runner: HttpRunner, environment: Mapping[str, str]) -> str:
+    """Return the secret that a runner names, by a variable of the environment or by a private file. Blocks.
+
+    Raises:
+        RunnerSecretMissing: it is not there, others can read it, or it is too short to sign with.
+    """
+    told = {"secret_env": runner.secret_env, "secret_file": runner.secret_file}
+    named: dict[str, object] = {name: place for name, place in told.items() if place is not None}
+    try:
+        secret = take_secret(_RUNNER, named, "secret", environment) or ""
+    except ConfigError as error:
+        value = runner.secret_env or runner.secret_file
+        raise RunnerSecretMissing(error.message, value=value, remedy=error.remedy) from error
+    if len(secret) < LEAST_SECRET:
+        raise RunnerSecretMissing(
+            f"the runner's secret has less than {LEAST_SECRET} characters",
+            value=runner.secret_env or runner.secret_file,
+            remedy=f"make one at random, of {LEAST_SECRET} characters or more, and give it to both servers",
+        )
+    return secret

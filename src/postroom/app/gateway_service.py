@@ -25,18 +25,18 @@ _REACHABLE: Final = (AdapterState.CONNECTED, AdapterState.RECONNECTING)
 class GatewayService:
     """Answers the operator's questions about one gateway."""
 
-    def __init__(self, house: ChatService) -> None:
-        self._house = house
-        self._services = house.gateway.services
+    def __init__(self, gateway: ChatService) -> None:
+        self._chats = gateway
+        self._services = gateway.gateway.services
 
     def check(self) -> Check:
         """Look how many channels are connected."""
-        states = [adapter.liveness.state.value for adapter in self._house.adapters]
-        return channels_check(states, is_running=self._house.state == "running")
+        states = [adapter.liveness.state.value for adapter in self._chats.adapters]
+        return channels_check(states, is_running=self._chats.state == "running")
 
     async def health(self) -> Mapping[str, object]:
         """Return its state, its channels, where the accepted messages are, and what is queued."""
-        counts = await self._house.gateway.counts()
+        counts = await self._chats.gateway.counts()
         messages = {
             "accepted": counts.accepted,
             "finished": counts.finished,
@@ -45,12 +45,12 @@ class GatewayService:
             "rejected": counts.rejected,
             "adds_up": counts.adds_up,
         }
-        dispatches = await self._house.runs.stores.dispatches.count_by_status()
+        dispatches = await self._chats.runs.stores.dispatches.count_by_status()
         dead = await self._services.outbox.dead_letters(kind=CHAT_KIND, limit=_MOST_DEAD)
         return {
-            "state": self._house.state,
+            "state": self._chats.state,
             "channels": {
-                name: {**state, **_instants(state)} for name, state in self._house.gateway.liveness().items()
+                name: {**state, **_instants(state)} for name, state in self._chats.gateway.liveness().items()
             },
             "messages": messages,
             "lines": messages,  # the name of earlier versions
@@ -60,7 +60,7 @@ class GatewayService:
 
     async def refresh_metrics(self) -> None:
         """Read what the gauges show."""
-        self._house.mailbox.metrics.show_depths(await self._house.runs.stores.dispatches.count_by_status())
+        self._chats.mailbox.metrics.show_depths(await self._chats.runs.stores.dispatches.count_by_status())
 
     async def pair(self, platform: str, code: str, role: str) -> Mapping[str, object]:
         """Let in who was given this code."""
@@ -81,7 +81,7 @@ class GatewayService:
             after = (page[-1].platform, page[-1].user_id)
         told = [
             Person(platform=platform.value, user_id=user_id, role=role)
-            for platform, one in self._house.gateway.config.platforms.items()
+            for platform, one in self._chats.gateway.config.platforms.items()
             for user_id, role in one.allow.items()
         ]
         return {
@@ -130,7 +130,7 @@ class GatewayService:
             source=source.to_dict(),
         )
         row = await self._services.outbox.enqueue(reply.draft(f"sent/{notice.key or token_hex(16)}"))
-        self._house.gateway.wake()
+        self._chats.gateway.wake()
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def dead(self) -> Mapping[str, object]:
@@ -147,7 +147,7 @@ class GatewayService:
                 value=outbox_id[:200],
                 remedy="take the id from `postroom gateway dead`",
             )
-        self._house.gateway.wake()
+        self._chats.gateway.wake()
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def _destination(self, adapter: BasePlatformAdapter, notice: Notice) -> SessionSource:
@@ -156,7 +156,7 @@ class GatewayService:
         chat_id, thread_id = notice.chat_id, notice.thread_id
         if chat_id is None:
             made = await self._services.stores.sessions.load(f"home:{platform.value}:{account}")
-            home = self._house.gateway.config.get_home_channel(platform)
+            home = self._chats.gateway.config.get_home_channel(platform)
             if made is not None:
                 chosen = SessionSource.from_dict(made.source)
                 chat_id, thread_id = chosen.chat_id, thread_id or chosen.thread_id
@@ -171,10 +171,10 @@ class GatewayService:
         return SessionSource(platform=platform, chat_id=chat_id, thread_id=thread_id, account=account)
 
     def _channel(self, platform: str) -> BasePlatformAdapter:
-        for adapter in self._house.adapters:
+        for adapter in self._chats.adapters:
             if adapter.platform.value == platform:
                 return adapter
-        names = ", ".join(adapter.platform.value for adapter in self._house.adapters)
+        names = ", ".join(adapter.platform.value for adapter in self._chats.adapters)
         raise InvalidArgument(
             "there is no such channel here", value=platform[:100], remedy=f"there are {names}"
         )

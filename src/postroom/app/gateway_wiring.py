@@ -1,12 +1,12 @@
-"""The gateway of a house: its channels and who answers, made from what `gateway.toml` says.
+"""The gateway of a server: its channels and who answers, made from what `gateway.toml` says.
 
-start: the house's mailbox takes up what was left, then channels are connected
+start: the mailbox takes up what was left, then channels are connected
 stop: nothing new is taken, runs and answers get their time
 """
 
 import asyncio
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,6 @@ from postroom.app import places
 from postroom.app.config import Settings
 from postroom.app.gateway_config import AgentConfig, GatewayFile
 from postroom.app.gateway_platforms import PLATFORMS
-from postroom.app.run_service import RunService
 from postroom.concurrency import SystemTimer
 from postroom.contracts.chat import CHAT_THREAD, ChatStores
 from postroom.contracts.clock import Clock, SystemClock, Timer
@@ -40,10 +39,9 @@ from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.http_api.guard import OpenPath
 from postroom.relay import Relay
 from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, OpenAICompatibleModel, ResolvedAgent
+from postroom.services.runs import RunService
 
 _LOG = structlog.get_logger(__name__)
-RunsAgents = Callable[[str, str], RunDispatchExecutor]
-"""Gives what runs an agent of the mail room, by project and name."""
 CHANNELS: Final = "/channels"
 """Below this are the routes of channels that have no address of their own at the root."""
 
@@ -60,14 +58,14 @@ class ChatService:
         relay: Relay,
         clock: Clock,
         registry: CollectorRegistry,
-        agents: RunsAgents | None = None,
+        agent: RunDispatchExecutor | None = None,
         mail: ChatDelivery | None = None,
         locks_dir: Path | None = None,
         timer: Timer | None = None,
     ) -> None:
         """Make everything; nothing runs yet.
 
-        `agents` gives what runs an agent of the mail room, where one of them answers. `mail` is told what
+        `agent` runs the agent of the mail room that answers, where one of them does. `mail` is told what
         became of its messages in chats.
         `locks_dir` is where servers of this machine's user see which bot tokens are taken.
 
@@ -87,8 +85,8 @@ class ChatService:
         sessions = Sessions(chat.sessions, config, clock)
         presenter = StreamingPresenter(config.streaming, sessions, self.adapters, clock, timer)
         self._model: OpenAICompatibleModel | None = None
-        agent = self._answering(told.agent, agents, clock, timer)
-        runs.serve(CHAT_THREAD, ChatExecutor(agent, presenter), ChatEffects())
+        answering = self._answering(told.agent, agent, clock, timer)
+        runs.serve(CHAT_THREAD, ChatExecutor(answering, presenter), ChatEffects())
         services = Services(
             config,
             stores=chat,
@@ -109,15 +107,15 @@ class ChatService:
         self._locks = ScopedLocks(locks_dir)
 
     def _answering(
-        self, agent: AgentConfig, agents: RunsAgents | None, clock: Clock, timer: Timer
+        self, told: AgentConfig, agent: RunDispatchExecutor | None, clock: Clock, timer: Timer
     ) -> RunDispatchExecutor:
         """Make what answers."""
-        if agent.run is None:
-            self._model = make_model(agent, clock=clock)
-            return _runtime(agent, self._model, clock, timer)
-        if agents is None:
-            raise ConfigError("agents of the mail room are not run here", value="@".join(agent.run[::-1]))
-        return agents(*agent.run)
+        if told.run is None:
+            self._model = make_model(told, clock=clock)
+            return _runtime(told, self._model, clock, timer)
+        if agent is None:
+            raise ConfigError("agents of the mail room are not run here", value="@".join(told.run[::-1]))
+        return agent
 
     # Its life.
 
@@ -184,7 +182,7 @@ def open_gateway(  # noqa: PLR0913 - every port by name
     relay: Relay,
     clock: Clock,
     registry: CollectorRegistry,
-    agents: RunsAgents,
+    agent: RunDispatchExecutor | None,
     mail: ChatDelivery,
 ) -> ChatService:
     """Make the gateway of a server with these settings.
@@ -200,7 +198,7 @@ def open_gateway(  # noqa: PLR0913 - every port by name
         relay=relay,
         clock=clock,
         registry=registry,
-        agents=agents,
+        agent=agent,
         mail=mail,
         locks_dir=places.machine_dir(places.environment()),
     )

@@ -12,12 +12,12 @@ from prometheus_client.registry import Collector
 from postroom.contracts.clock import Clock
 from postroom.contracts.outbox import Backlog
 from postroom.mail.outgoing import ARCHIVE
-from postroom.stores.stores import Stores
+from postroom.stores.store import Stores
 from postroom.version import __version__
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
-HOUSE: Final = {
+SERVER: Final = {
     "dead_letters": "Runs that were given up and wait for somebody.",
     "oldest_waiting_run_age_seconds": "How long the run waits that has been due for longest; 0 when none is.",
     "agents_with_runner": "Agents that the server runs when mail comes for them.",
@@ -37,7 +37,7 @@ OUTBOX: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """What the house has to do, and what it does it with, at one moment."""
+    """What the server has to do, and what it does it with, at one moment."""
 
     dead_letters: int
     oldest_waiting_ms: int
@@ -50,7 +50,7 @@ class ServerState:
 
 
 class Metrics:
-    """The numbers of one house in a registry of its own."""
+    """The numbers of one server in a registry of its own."""
 
     def __init__(self, store: Stores, clock: Clock) -> None:
         self._store = store
@@ -78,7 +78,7 @@ class Metrics:
             registry=self.registry,
         )
         self._house = {
-            name: Gauge(f"postroom_{name}", said, registry=self.registry) for name, said in HOUSE.items()
+            name: Gauge(f"postroom_{name}", said, registry=self.registry) for name, said in SERVER.items()
         }
         self._outbox = {
             name: Gauge(f"postroom_outbox_{name}", said, ["kind"], registry=self.registry)
@@ -108,8 +108,8 @@ class Metrics:
             self._rows.labels(kind).set(count)
         self._lag.set(lag_seconds)
 
-    def show_house(self, state: ServerState) -> None:
-        """Set the gauges of what the house has to do and what it does it with."""
+    def show_server(self, state: ServerState) -> None:
+        """Set the gauges of what the server has to do and what it does it with."""
         shown = {
             "dead_letters": state.dead_letters,
             "oldest_waiting_run_age_seconds": state.oldest_waiting_ms / 1000,

@@ -5,21 +5,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from postroom.app.agent_executors import secret_named
 from postroom.app.model_tools import tools_for
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock, Timer, milliseconds
-from postroom.contracts.errors import InvalidRunner, RunnerNotFound
+from postroom.contracts.errors import InvalidRunner, RunnerNotFound, RunnerSecretMissing
 from postroom.contracts.executor import AgentRunResult, RunControl
 from postroom.contracts.messages import Message
 from postroom.contracts.remote_runners import ModelRunner
 from postroom.contracts.runners import Runners
 from postroom.contracts.store import MailReads, MailStore
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.waking.prompts import DECISION, agent_of
-from postroom.mcp_server.calls import Calls
 from postroom.runtime import AgentRuntime, AgentSpec, MapResolver, OpenAICompatibleModel, ResolvedAgent
+from postroom.services.calls import Calls
 
 _INTRODUCTION: Final = (
     "You are {name}, an agent of the project {project}. Your tools are operations of the project's mail "
@@ -138,3 +137,15 @@ def _row_id(tx: MailReads, slug: str, name: str) -> int:
     if agent is None:
         raise RunnerNotFound(f"there is no agent {name}@{slug}", value=f"{name}@{slug}")
     return agent.id
+
+
+def secret_named(name: str, environment: Mapping[str, str]) -> str:
+    """Return the key or secret that a variable of the server's environment holds.
+
+    Raises:
+        RunnerSecretMissing: it is not set, or blank.
+    """
+    secret = environment.get(name, "").strip()
+    if not secret:
+        raise RunnerSecretMissing(f"the variable {name} is not set for the server", value=name)
+    return secret

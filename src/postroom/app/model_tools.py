@@ -11,13 +11,13 @@ from postroom.contracts.errors import InvalidRunner
 from postroom.contracts.messages import Json
 from postroom.contracts.tools import Suspension, ToolCallResumeMode, ToolDescriptor, ToolResult
 from postroom.mail.commands import AgentName
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.waking.mail_runs import ASK
 from postroom.mail.waking.prompts import decision_told
-from postroom.mcp_server.calls import Calls
 from postroom.mcp_server.schema import input_schema
 from postroom.runtime import Tool, ToolContext
+from postroom.services.calls import Calls
 
 LONGEST_ANSWER: Final = 200_000
 """Characters; what is longer the model is told to ask for in parts."""

@@ -26,13 +26,8 @@ from postroom.app.config import Settings
 from postroom.app.connection import ACCEPTED_AT_ONCE, QUEUE, Connection
 from postroom.app.gateway_config import load_gateway
 from postroom.app.logs import configure_logs
-from postroom.app.message_service import MessageService
-from postroom.app.people_service import PeopleService
-from postroom.app.question_service import QuestionService
-from postroom.app.runner_service import RunnerService
 from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.wiring import Application, Declared
-from postroom.app.work_service import WorkService
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
 from postroom.http_api.callback_routes import callback_routes
@@ -41,16 +36,20 @@ from postroom.http_api.hook_routes import hook_routes
 from postroom.http_api.lag import LagMeter, measure_lag
 from postroom.http_api.people_routes import people_routes
 from postroom.http_api.rest.routes import rest_paths
-from postroom.http_api.routes import application, routes
+from postroom.http_api.routes import application as asgi_application
+from postroom.http_api.routes import routes
 from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
-from postroom.mail.event_following import EventFollowing
-from postroom.mail.following import Following
-from postroom.mail.hooks import Hooks
-from postroom.mail.query import parse_query
 from postroom.mcp_server.loading import LoadedOnUse
+from postroom.services.following import EventFollowing, Following
+from postroom.services.hooks import Hooks
+from postroom.services.messages import MessageService
+from postroom.services.people import PeopleService
+from postroom.services.questions import QuestionService
+from postroom.services.runners import RunnerService
+from postroom.services.work import WorkService
 from postroom.version import __version__
-from postroom.web import page_routes
-from postroom.web.services import PageServices
+from postroom.web.page_context import PageServices
+from postroom.web.pages import page_routes
 
 if TYPE_CHECKING:
     from postroom.mcp_server.http import McpOverHttp
@@ -68,93 +67,97 @@ CHANNELS_SECONDS: Final = 10
 class Site:
     """The application and everything that stands behind it; enter it to let the background work run."""
 
-    def __init__(self, house: Application, token: str, *, short_way: bool = True) -> None:
+    def __init__(self, application: Application, token: str, *, short_way: bool = True) -> None:
         """Without `short_way` every message of MCP goes through the SDK, as benchmarks compare."""
-        settings, clock = house.settings, house.clock
-        self._house = house
+        settings, clock = application.settings, application.clock
+        self._application = application
         self._short_way = short_way
         self._meter = LagMeter()
-        self.operator = AdminService(house, self._meter, started_at=clock.now())
-        if house.gateway is not None:
+        chats = None
+        if application.gateway is not None:
             from postroom.app.gateway_service import GatewayService  # loaded where there are chats
 
-            self.operator.chats = GatewayService(house.gateway)
+            chats = GatewayService(application.gateway)
+        self._operator = AdminService(application, self._meter, started_at=clock.now(), chats=chats)
         is_operator = token_check(token)
         sessions = Sessions(derived_key(token, "page-session"), clock)
         self.codes = LoginCodes(clock)
         self._visitors = sessions
-        self._people = PeopleService(house.mail, house.agents.reaches)
-        desk = LoginService(sessions, self.codes, clock, is_operator=is_operator)
+        self._people = PeopleService(application.mail, application.reaches)
+        login = LoginService(sessions, self.codes, clock, is_operator=is_operator)
         self._mcp = LoadedOnUse(self._make_mcp)
-        app = application(self._routes(desk), lifespan=self._lifespan)
+        app = asgi_application(self._routes(login), lifespan=self._lifespan)
         credentials = Credentials(
             is_operator=is_operator,
             sessions=sessions,
-            is_agent=house.mail.knows_token,
-            grant_of=house.tokens.recognise,
+            is_agent=application.mail.knows_token,
+            grant_of=application.tokens.recognise,
         )
-        channels = () if house.gateway is None else house.gateway.open_paths
+        channels = () if application.gateway is None else application.gateway.open_paths
         self.has_chat_page = any(one.path == "/chat" for one in channels)
         self.app: ASGIApp = _Aliases(_door(app, settings, credentials, channels), settings.mcp_path)
 
-    def _routes(self, desk: LoginService) -> list[BaseRoute]:
-        house, settings = self._house, self._house.settings
-        questions, runs = QuestionService(house.runs, house.clock), WorkService(house.runs, house.mail.slug)
+    def _routes(self, login: LoginService) -> list[BaseRoute]:
+        application, settings = self._application, self._application.settings
+        questions, runs = (
+            QuestionService(application.runs, application.clock),
+            WorkService(application.runs, application.mail),
+        )
         return [
             Route(settings.mcp_path, self._mcp),
             *routes(
-                self.operator,
-                desk,
-                registry=house.metrics.registry,
-                clock=house.clock,
+                self._operator,
+                login,
+                registry=application.metrics.registry,
+                clock=application.clock,
                 mcp_path=settings.mcp_path,
-                refresh=self.operator.refresh_metrics,
-                chats=self.operator.chats,
-                runners=RunnerService(house.mail, house.agents.executors.check),
+                refresh=self._operator.refresh_metrics,
+                chats=self._operator.chats,
+                runners=RunnerService(application.mail, application.executors.check),
                 questions=questions,
                 runs=runs,
-                tokens=house.tokens,
-                calls=house.calls,
-                events=EventFollowing(house.mail, house.tokens.holds),
+                tokens=application.tokens,
+                calls=application.calls,
+                events=EventFollowing(application.mail, application.tokens.holds),
             ),
-            *hook_routes(Hooks(house.mail), Following(house.mail)),
-            *callback_routes(CALLBACKS, house.agents.executors.results),
+            *hook_routes(Hooks(application.mail), Following(application.mail)),
+            *callback_routes(CALLBACKS, application.executors.results),
             *people_routes(self._people),
-            *([] if house.gateway is None else house.gateway.routes()),
+            *([] if application.gateway is None else application.gateway.routes()),
             *page_routes(
-                house.store, clock=house.clock, parse_query=parse_query, room=self._workroom(questions, runs)
+                application.store, clock=application.clock, services=self._page_services(questions, runs)
             ),
         ]
 
     def _make_mcp(self) -> "McpOverHttp":
         from postroom.mcp_server.http import McpOverHttp  # loaded with the first message
 
-        house = self._house
+        application = self._application
         made = McpOverHttp(
-            house.mcp_server(),
-            max_request_bytes=house.settings.max_request_bytes,
-            is_traced=house.mail.tracing.is_on,
+            application.mcp_server(),
+            max_request_bytes=application.settings.max_request_bytes,
+            is_traced=application.mail.tracing.is_on,
             short=self._short_way,
         )
         gc.freeze()  # as at the start: what was loaded now stays
         return made
 
-    def _workroom(self, questions: QuestionService, runs: WorkService) -> PageServices:
+    def _page_services(self, questions: QuestionService, runs: WorkService) -> PageServices:
         """Return what the pages need so that people who have logged in can work on them."""
-        messages = MessageService(self._house.mail, self._house.calls, self._people)
+        messages = MessageService(self._application.mail, self._application.calls, self._people)
         return PageServices(visitors=self._visitors, questions=questions, messages=messages, runs=runs)
 
     def end_listening(self) -> None:
         """End the streams of those who listen; whatever else they asked is still answered."""
         self._mcp.end_listening()
-        self._house.mail.bell.stop()
+        self._application.mail.changes.stop()
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        async with self._house.at_work(), asyncio.TaskGroup() as group:
+        async with self._application.at_work(), asyncio.TaskGroup() as group:
             group.create_task(self._mcp.run(), name="mcp")
-            self._meter.note(0, self._house.clock.now())
-            group.create_task(measure_lag(self._meter, self._house.clock), name="loop lag")
+            self._meter.note(0, self._application.clock.now())
+            group.create_task(measure_lag(self._meter, self._application.clock), name="loop lag")
             try:
                 yield
             finally:
@@ -194,14 +197,11 @@ class _Aliases:
 class _Server(uvicorn.Server):
     """Uvicorn's server; once it listens, clients are told where."""
 
-    def __init__(
-        self, config: uvicorn.Config, house: Application, site: Site, address: tuple[str, int]
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, application: Application, site: Site) -> None:
         super().__init__(config)
-        self._house = house
+        self._application = application
         self._site = site
-        self._address = address
-        self._chats = None if house.gateway is None else Chats(house.gateway, end=self._end)
+        self._chats = None if application.gateway is None else Chats(application.gateway, end=self._end)
         self._failure: PostroomError | None = None
 
     @property
@@ -217,26 +217,22 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             return
-        host, port = self._address
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        self._house.agents.executors.address = url
         await self._start_work()
         if self.should_exit:
             return
-        self._house.backups.start()
-        self._house.trimming.start()
-        self._house.tokens.start()
+        self._application.backups.start()
+        self._application.trimming.start()
+        self._application.tokens.start()
         for listener in sockets or ():
             listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
-        settings = self._house.settings
-        self._site.operator.url = url
+        settings, url = self._application.settings, self._application.address
         places.write_server_note(
             settings.data_dir,
             places.ServerNote(
                 url=url,
                 pid=os.getpid(),
                 version=__version__,
-                started_at=self._house.clock.now(),
+                started_at=self._application.clock.now(),
                 mcp_path=settings.mcp_path,
             ),
         )
@@ -250,7 +246,7 @@ class _Server(uvicorn.Server):
     async def _start_work(self) -> None:
         """Begin to run agents and to connect the chats; what a person must mend ends the server."""
         try:
-            await self._house.agents.start()
+            await self._application.agents.start()
         except PostroomError as error:
             self._failure = error
             self.should_exit = True
@@ -263,14 +259,14 @@ class _Server(uvicorn.Server):
 
         Chats are stopped before: turns and answers get their time while pages and health still answer.
         """
-        await self._house.backups.stop()
-        await self._house.trimming.stop()
+        await self._application.backups.stop()
+        await self._application.trimming.stop()
         if self._chats is not None:
             await self._chats.stop()
-        await self._house.agents.stop()
+        await self._application.agents.stop()
         self._site.end_listening()
         await super().shutdown(sockets)
-        await self._house.tokens.stop()
+        await self._application.tokens.stop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; asked once more, wait for nobody's turn."""
@@ -290,20 +286,17 @@ def run(settings: Settings) -> int:
     configure_logs(settings)
     told = load_gateway(settings)
     given = places.environment()
-    declared = Declared(agents=load_agents(given), budgets=load_budgets(given))
+    declared = Declared(agents=load_agents(given), budgets=load_budgets(given), chats=told)
     token = load_or_make_token(places.token_file(settings.data_dir))
     listener = _listen(settings)
     try:
-        house = Application.open(settings, declared=declared)
+        application = Application.open(settings, declared=declared, address=_address(listener))
     except BaseException:
         listener.close()
         raise
     try:
-        if told is not None:
-            house.open_gateway(told)
-        site = Site(house, token)
-        host, port = listener.getsockname()[:2]
-        server = _Server(_uvicorn(site.app), house, site, (host, port))
+        site = Site(application, token)
+        server = _Server(_uvicorn(site.app), application, site)
         # Uvicorn stops gracefully and then raises the signal again, for whoever else waits for it.
         signal.signal(signal.SIGTERM, _raise_stopped)
         server.run(sockets=[listener])
@@ -315,7 +308,7 @@ def run(settings: Settings) -> int:
         return 0
     finally:
         places.remove_server_note(settings.data_dir, pid=os.getpid())
-        house.close()
+        application.close()
         listener.close()
     return 0
 
@@ -362,6 +355,11 @@ def _listen(settings: Settings) -> socket.socket:
         ) from error
     listener.set_inheritable(True)
     return listener
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _greet(settings: Settings, url: str, code: str, *, chat: bool) -> None:

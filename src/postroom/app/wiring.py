@@ -5,33 +5,37 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from postroom.app.agent_supervisor import AgentSupervisor
+from postroom.app.agent_supervisor import AgentSupervisor, mail_runs
 from postroom.app.agents_config import DeclaredAgent
 from postroom.app.backups import Backups
 from postroom.app.config import Settings
+from postroom.app.executor_registry import ExecutorRegistry
 from postroom.app.log_trimming import LogTrimming
 from postroom.app.metrics import Metrics
 from postroom.app.places import agent_token_dir, write_private
-from postroom.app.run_service import RunService
 from postroom.app.telemetry import open_tracing
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.budgets import Budget
 from postroom.contracts.clock import Clock
 from postroom.contracts.outbox import Backlog
+from postroom.contracts.people import ChatAddress
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.mail.archive.archive import Archive, Author
-from postroom.mail.desk import Rules
+from postroom.mail.context import Rules
 from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import LEFT_OVER, LeftOverAnswers
-from postroom.mcp_server.calls import Calls
-from postroom.mcp_server.subscriptions import Subscriptions
+from postroom.mail.waking.chat_delivery import StoredChatDelivery
+from postroom.mail.waking.waker import Waker
 from postroom.relay import Handler, Relay
+from postroom.services.calls import Calls
+from postroom.services.runs import RunService
+from postroom.services.subscriptions import Subscriptions
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite import SqliteStore
-from postroom.stores.stores import Stores
+from postroom.stores.store import Stores
 
 if TYPE_CHECKING:
     from postroom.app.gateway_config import GatewayFile
@@ -43,10 +47,11 @@ LOG_RESERVE = 8 << 20
 
 
 class Declared(NamedTuple):
-    """What stands in the configuration file beside the settings."""
+    """What stands in the configuration files beside the settings."""
 
     agents: Sequence[DeclaredAgent] = ()
     budgets: Sequence[Budget] = ()
+    chats: "GatewayFile | None" = None
 
 
 NOTHING: Final = Declared()
@@ -62,14 +67,23 @@ class Application:
         clock: Clock,
         declared: Declared = NOTHING,
         tracing: Tracing = OFF,
+        *,
+        address: str = "",
     ) -> None:
+        """Put everything together; nothing runs yet. `address` is where the server listens."""
+        self.address = address
         self.settings = settings
         self.store = store
         self.clock = clock
         self.metrics = Metrics(store, clock)
-        self.mail = Mail(store, clock, rules_of(settings))
-        self.mail.keep_token = self._keep_token
-        self.mail.tracing = tracing
+        self.mail = Mail(
+            store,
+            clock,
+            rules_of(settings),
+            keep_token=self._keep_token,
+            on_change=self._changed,
+            tracing=tracing,
+        )
         self.tokens = NamedTokens(store, clock)
         self.news = Subscriptions(holds=self.tokens.holds)
         self.calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
@@ -81,7 +95,7 @@ class Application:
             batch=settings.archive_batch,
         )
         handlers: dict[str, Handler] = {ARCHIVE: self.archive} if settings.archive_enabled else {}
-        handlers[LEFT_OVER] = LeftOverAnswers(self.mail.own_desk)
+        handlers[LEFT_OVER] = LeftOverAnswers(self.mail.own_context)
         self.relay = Relay(store.store, handlers, is_alone=store.is_alone)
         self.runs = RunService(
             store.runs,
@@ -89,12 +103,16 @@ class Application:
             is_alone=store.is_alone,
             budgets=declared.budgets,
         )
-        self.agents = AgentSupervisor(settings, self.mail, self.calls, self.runs, clock, declared.agents)
+        self.executors = self._executors(declared.chats)
+        delivery = StoredChatDelivery(self.mail, clock)
+        self.gateway = None if declared.chats is None else self._gateway(declared.chats, delivery)
+        """Its chats, where they are configured; run by whoever serves."""
+        self.waker = self._waker(delivery)
+        self.agents = AgentSupervisor(
+            self.mail, self.runs, self.executors, clock, self.waker, declared.agents
+        )
         self.backups = Backups(settings, store, clock)
         self.trimming = LogTrimming(settings, store)
-        self.mail.on_change = self.agents.wake
-        self.gateway: ChatService | None = None
-        """Its chats, where they are configured; run by whoever serves."""
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -105,35 +123,63 @@ class Application:
         clock: Clock | None = None,
         purpose: str = "server",
         declared: Declared = NOTHING,
+        address: str = "",
     ) -> "Application":
-        """Own the database and put everything together; nothing runs yet.
+        """Own the database and put everything together; nothing runs yet. Outside of the event loop.
 
-        `declared` is what the configuration file has run, and how much of it. Without `clock` everything goes
-        by the database's.
+        `declared` is what the configuration files say. Without `clock` everything goes by the database's.
+        `address` is where the server listens.
 
         Raises:
             StoreHeld, SchemaTooNew, StoreReadOnly: the database cannot be used by this process.
             ConfigError, StoreUnavailable: the server of the database refuses this one, or does not answer.
-            MissingExtra: PostgreSQL or telemetry is set, and its libraries are not installed.
+            ConfigError: a channel cannot be made of what is said of it.
+            MissingExtra: something is set whose libraries are not installed.
         """
         tracing = open_tracing(settings)
         try:
             store = _open_store(settings, clock, purpose)
+            try:
+                return cls(settings, store, store.clock, declared, tracing, address=address)
+            except BaseException:
+                store.close()
+                raise
         except BaseException:
             tracing.close()
             raise
-        return cls(settings, store, store.clock, declared, tracing)
 
-    def open_gateway(self, told: "GatewayFile") -> None:
-        """Make the gateway that `gateway.toml` tells of; nothing runs yet. Outside of the event loop.
+    def reaches(self, place: ChatAddress) -> bool:
+        """Say whether there is a channel to a chat."""
+        return self.gateway is not None and self.gateway.mail_outbox.reaches(place)
 
-        Raises:
-            ConfigError: a channel cannot be made of what is said of it.
-            MissingExtra: a library is not installed.
-        """
+    def _executors(self, chats: "GatewayFile | None") -> ExecutorRegistry:
+        return ExecutorRegistry(
+            self.settings,
+            self.mail,
+            self.calls,
+            self.runs.stores.dispatches,
+            self.clock,
+            address=self.address,
+            in_chats=None if chats is None else chats.agent.run,
+        )
+
+    def _waker(self, delivery: StoredChatDelivery) -> Waker:
+        return Waker(
+            self.store,
+            self.runs.mailbox,
+            self.clock,
+            verified=self.settings.verified,
+            boxes=delivery,
+            chats=None if self.gateway is None else self.gateway.mail_outbox,
+            on_change=self.mail.changes.ring,
+        )
+
+    def _gateway(self, told: "GatewayFile", delivery: StoredChatDelivery) -> "ChatService":
+        """Make the gateway that `gateway.toml` tells of."""
         from postroom.app.gateway_wiring import open_gateway  # loaded where there are chats
 
-        self.gateway = open_gateway(
+        run = told.agent.run
+        return open_gateway(
             told,
             self.settings,
             runs=self.runs,
@@ -141,10 +187,9 @@ class Application:
             relay=self.relay,
             clock=self.clock,
             registry=self.metrics.registry,
-            agents=self.agents.as_agent,
-            mail=self.agents.boxes,
+            agent=None if run is None else mail_runs(self.mail, self.executors, self.clock, lambda _: run),
+            mail=delivery,
         )
-        self.agents.carry_by(self.gateway.mail_outbox)
 
     async def backlogs(self) -> dict[str, Backlog]:
         """Return how much of the outbox waits and was given up, by kind."""
@@ -152,7 +197,7 @@ class Application:
         return await self.store.store.read(lambda tx: {kind: tx.outbox.backlog(kind) for kind in kinds})
 
     def mcp_server(self) -> "PostroomMcpServer":
-        """Make an MCP server over this house; several may stand side by side."""
+        """Make an MCP server over this application; several may stand side by side."""
         from postroom.mcp_server.server import PostroomMcpServer  # it loads the SDK
 
         @asynccontextmanager
@@ -190,6 +235,10 @@ class Application:
                 self.relay.hint()
                 if not has_turn.is_set():
                     turn.cancel()
+
+    def _changed(self) -> None:
+        """Hint to the waker that a message may have been written."""
+        self.waker.wake()
 
     def _keep_token(self, slug: str, name: str) -> tuple[str, str]:
         """Make a token and keep it in a file of this user alone."""

@@ -20,8 +20,8 @@ from postroom.stores.postgres.errors import no_backup
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite.connection import connect, file_error, translated
 from postroom.stores.sqlite.copying import back_up
+from postroom.stores.sqlite.engine import outline_of_file
 from postroom.stores.sqlite.lock import OwnerLock
-from postroom.stores.sqlite.outline import outline_of_file
 
 
 def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:

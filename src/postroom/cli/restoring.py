@@ -19,10 +19,10 @@ from postroom.contracts.errors import (
     StoreCorrupt,
     StoreError,
 )
+from postroom.stores.migrations import shipped_migrations
 from postroom.stores.sqlite.connection import connect, file_error, translated
 from postroom.stores.sqlite.copying import remove_with_companions, sync_folder
 from postroom.stores.sqlite.lock import OwnerLock
-from postroom.stores.sqlite.migrate import shipped_migrations
 
 _PIECE: Final = 4 * 1024 * 1024
 _COMPANIONS: Final = ("-wal", "-shm")
@@ -160,7 +160,7 @@ def checked_schema(file: Path, shown: Path) -> int:
         raise _unfit(shown, error.message) from error
     if faults:
         raise _unfit(shown, f"it does not read back as it was written: {faults[0]}")
-    known = {step.version: step.checksum for step in shipped_migrations()}
+    known = {step.version: step.checksum for step in shipped_migrations("sqlite")}
     if applied and max(applied) > max(known):
         raise SchemaTooNew(
             f"{shown} has schema {max(applied)}, this postroom knows up to {max(known)}",

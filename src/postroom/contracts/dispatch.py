@@ -100,6 +100,7 @@ class RunDispatch:
     run_id: str
     created_at: int
     available_at: int
+    """When its turn may come; 0 for what was not delayed, which is due whatever the clock says."""
     updated_at: int
     status: RunDispatchStatus = RunDispatchStatus.QUEUED
     priority: int = DEFAULT_PRIORITY
@@ -174,13 +175,13 @@ class RunDispatch:
         deadline_at: int | None = None,
         tenant: str = "",
     ) -> "RunDispatch":
-        """Return a dispatch to enqueue; it is available at once unless `available_at` says later."""
+        """Return a dispatch to enqueue; it is due at once, and stays so, unless `available_at` says later."""
         return cls(
             dispatch_id=dispatch_id,
             thread_id=thread_id,
             run_id=run_id,
             created_at=created_at,
-            available_at=created_at if available_at is None else available_at,
+            available_at=available_at or 0,
             updated_at=created_at,
             priority=priority,
             max_attempts=max_attempts,
@@ -199,6 +200,11 @@ class RunDispatch:
         if self.claim_token is None:
             raise IllegalTransition(f"dispatch {self.dispatch_id!r} is not claimed", value=self.dispatch_id)
         return Claim(dispatch_id=self.dispatch_id, token=self.claim_token)
+
+    @property
+    def due_since(self) -> int:
+        """Since when its turn may come, or from when on; of one that is queued."""
+        return max(self.available_at, self.updated_at)
 
     def remapped(self, *, dispatch_id: str, thread_id: str, run_id: str) -> "RunDispatch":
         """Return the same delivery of another run, under another id."""
@@ -277,12 +283,13 @@ class RunDispatch:
         if attempts >= self.max_attempts:
             spent = replace(self, attempt_count=attempts, last_error=error)
             return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
-        return self._requeued(available_at=now + delay_ms, attempts=attempts, error=error, now=now)
+        available_at = now + delay_ms if delay_ms else 0
+        return self._requeued(available_at=available_at, attempts=attempts, error=error, now=now)
 
     def released(self, *, now: int) -> "RunDispatch":
         """Return it queued at once with its attempts as they were: the worker is leaving."""
         self._require(RunDispatchStatus.CLAIMED, "release")
-        return self._requeued(available_at=now, attempts=self.attempt_count, error=self.last_error, now=now)
+        return self._requeued(attempts=self.attempt_count, error=self.last_error, now=now)
 
     def lease_ended(self, *, now: int) -> "RunDispatch":
         """Return it taken back from an owner that was not heard of any more."""
@@ -291,7 +298,7 @@ class RunDispatch:
         if attempts >= self.max_attempts:
             spent = replace(self._without_projection(), attempt_count=attempts, last_error=NO_ATTEMPTS_LEFT)
             return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
-        return self._requeued(available_at=now, attempts=attempts, error=LEASE_ENDED, now=now)
+        return self._requeued(attempts=attempts, error=LEASE_ENDED, now=now)
 
     def dead_lettered(self, *, error: str, now: int) -> "RunDispatch":
         """Return it given up; the attempts stay as they are."""
@@ -331,7 +338,9 @@ class RunDispatch:
             completed_at=self.completed_at if self.status.is_terminal else None,
         )
 
-    def _requeued(self, *, available_at: int, attempts: int, error: str | None, now: int) -> "RunDispatch":
+    def _requeued(
+        self, *, attempts: int, error: str | None, now: int, available_at: int = 0
+    ) -> "RunDispatch":
         return replace(
             self._without_projection(),
             status=RunDispatchStatus.QUEUED,

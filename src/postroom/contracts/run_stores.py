@@ -214,7 +214,7 @@ class DispatchStore(Protocol):
         ...
 
     async def next_due_at(self) -> int | None:
-        """Return when the next dispatch of a thread without a claimed one is due; it may be past."""
+        """Return when the next dispatch of a thread without a claimed one is due; 0 for at once."""
         ...
 
     async def queued_thread_ids(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:

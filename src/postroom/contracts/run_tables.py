@@ -120,7 +120,7 @@ class DispatchTables(Protocol):
         ...
 
     def next_due_at(self) -> int | None:
-        """Return when the next dispatch of a thread without a claimed one is due."""
+        """Return when the next dispatch of a thread without a claimed one is due; 0 for at once."""
         ...
 
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from postroom.contracts.mail import (
 )
 from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.project_log import ProjectLogReads, ProjectLogWrites
+from postroom.contracts.projects import ProjectReads, ProjectWrites
 from postroom.contracts.tokens import TokenReads, TokenWrites
 from postroom.contracts.tracing import TraceReads, TraceWrites
 from postroom.contracts.waking import WakingReads, WakingWrites
@@ -39,23 +40,11 @@ from postroom.contracts.waking import WakingReads, WakingWrites
 T = TypeVar("T")
 
 
-class MailReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, WakingReads, Protocol):
-    """Look-ups within one consistent view. Absence is None or an empty list."""
-
-    def project(self, key: str) -> Project | None:
-        """Return the project with this path, alias or slug."""
-        ...
+class RecordReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, WakingReads, Protocol):
+    """Look-ups of what belongs to a project, by ids."""
 
     def project_by_id(self, project_id: int) -> Project | None:
         """Return the project with this id."""
-        ...
-
-    def projects_spelled(self, spelling: str) -> list[Project]:
-        """Return the projects whose path has this spelling, oldest first."""
-        ...
-
-    def projects(self, *, limit: int, after: int = 0) -> list[Project]:
-        """Return projects by id, those after `after`."""
         ...
 
     def agent(self, project_id: int, name: str) -> Agent | None:
@@ -207,15 +196,15 @@ class MailReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, Waking
         """Effects outside the database."""
         ...
 
-    def counts(self) -> dict[str, int]:
-        """Return how many rows each kind of record has, for pages and metrics; may be slow or rounded."""
-        ...
+
+class MailReads(RecordReads, ProjectReads, Protocol):
+    """Look-ups within one consistent view. Absence is None or an empty list."""
 
 
-class MailWrites(
-    MailReads, AnnouncingWrites, ProjectLogWrites, TokenWrites, TraceWrites, WakingWrites, Protocol
+class RecordWrites(
+    RecordReads, AnnouncingWrites, ProjectLogWrites, TokenWrites, TraceWrites, WakingWrites, Protocol
 ):
-    """Look-ups and changes within one transaction.
+    """Changes of what belongs to a project.
 
     Whatever happens to a project, its agents, messages, reservations, contacts and runs is told in its log by
     the change itself (`contracts.project_log`); what changes nothing is not told.
@@ -223,16 +212,6 @@ class MailWrites(
 
     def lock_projects(self, project_ids: Iterable[int]) -> None:
         """Keep other changes of these projects out; first, and all at once."""
-        ...
-
-    def insert_project(
-        self, *, slug: str, human_key: str, spelling: str, git_identity: str, owner: str, now: int
-    ) -> Project:
-        """Store a project whose path and slug nobody has."""
-        ...
-
-    def add_project_alias(self, project_id: int, human_key: str) -> None:
-        """Let another spelling of the path name the project."""
         ...
 
     def set_git_identity(self, project_id: int, git_identity: str) -> None:
@@ -352,6 +331,10 @@ class MailWrites(
         ...
 
 
+class MailWrites(RecordWrites, MailReads, ProjectWrites, Protocol):
+    """Look-ups and changes within one transaction."""
+
+
 class MailStore(Protocol):
     """Transactions over the mail tables."""
 
@@ -363,10 +346,11 @@ class MailStore(Protocol):
         """
         ...
 
-    async def write(self, change: Callable[[MailWrites], T]) -> T:
+    async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
         """Run `change` as one transaction; when this returns, it survives a power cut.
 
-        An exception from `change` undoes it and is raised here. Changes are run one after another.
+        An exception from `change` undoes it and is raised here. `key` names the project that it is about, in
+        any spelling: changes of one key are run one after another, others may run beside them.
         A cancelled caller does not learn the outcome: the change may have happened.
 
         Raises:

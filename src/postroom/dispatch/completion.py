@@ -281,7 +281,7 @@ class Completion:
             return False
         await self._events.dispatch_happened("RunRescheduled", row, reason="retry_backoff")
         retrying = RunRetrying(
-            run_id=row.run_id, attempt=row.attempt_count, retry_at=row.available_at, error=outcome.error
+            run_id=row.run_id, attempt=row.attempt_count, retry_at=row.due_since, error=outcome.error
         )
         await attempt.sink.emit(retrying)
         return True

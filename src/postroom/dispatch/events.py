@@ -182,7 +182,7 @@ class ServerEvents:
             "dispatch_epoch": dispatch.dispatch_epoch,
             "attempt_count": dispatch.attempt_count,
             "status": dispatch.status.label,
-            "available_at": dispatch.available_at,
+            "available_at": dispatch.available_at or dispatch.updated_at,
             "created_at": dispatch.created_at,
             "updated_at": dispatch.updated_at,
         }

@@ -85,7 +85,9 @@ class MailboxMetrics:
     def started(self, dispatch: RunDispatch, *, now: int) -> None:
         """Record how long a dispatch waited before it was started."""
         self._to_start["enqueue"].observe(max(now - dispatch.created_at, 0) / 1000)
-        self._to_start["eligible"].observe(max(now - dispatch.available_at, 0) / 1000)
+        self._to_start["eligible"].observe(
+            max(now - (dispatch.available_at or dispatch.created_at), 0) / 1000
+        )
         self._to_start["claim"].observe(max(now - (dispatch.claimed_at or now), 0) / 1000)
 
     def ended(self, outcome: str, *, dispatch: RunDispatch, started_at: int, now: int) -> None:

@@ -313,7 +313,7 @@ def build_dispatch(
         activation.thread_id,
         run_id,
         created_at=now if queued_at is None else queued_at,
-        available_at=now + options.delay_ms,
+        available_at=now + options.delay_ms if options.delay_ms else None,
         priority=options.priority,
         max_attempts=options.max_attempts or config.default_max_attempts or DEFAULT_MAX_ATTEMPTS,
         dedupe_key=options.dedupe_key,

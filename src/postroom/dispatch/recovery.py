@@ -186,7 +186,7 @@ class Recovery:
             run.thread_id,
             run.run_id,
             created_at=now,
-            available_at=max(now, run.updated_at + options.delay_ms) if options else now,
+            available_at=run.updated_at + options.delay_ms if options and options.delay_ms else None,
             max_attempts=(options and options.max_attempts) or self._core.config.default_max_attempts,
             priority=options.priority if options else 128,
             dedupe_key=options.dedupe_key if options else None,

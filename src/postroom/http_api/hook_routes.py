@@ -1,7 +1,7 @@
 """The routes for hooks and watchers of this machine: thin, and for its operator alone."""
 
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import Request
@@ -10,33 +10,13 @@ from starlette.routing import Route
 
 from postroom.contracts.errors import InvalidArgument
 from postroom.http_api.operators import operators
+from postroom.services.following import Following
+from postroom.services.hooks import Hooks
 
 _AGENT_TOKEN: Final = "postroom-agent-token"  # noqa: S105 - the name of a header
 
 
-class HookOperations(Protocol):
-    """What a mail room answers to hooks."""
-
-    async def answer(
-        self, client: str, event: str, body: Mapping[str, Any], *, agent_token: str | None = None
-    ) -> Mapping[str, Any]:
-        """Decide about one event of a client.
-
-        Raises:
-            InvalidArgument: there is no such client or event, or the body does not fit.
-        """
-        ...
-
-
-class MessageOperations(Protocol):
-    """What a mail room answers to those who follow an inbox."""
-
-    async def messages(self, body: Mapping[str, Any], *, agent_token: str | None = None) -> Mapping[str, Any]:
-        """Return what came after a cursor, as soon as something comes or the wait is over."""
-        ...
-
-
-def hook_routes(hooks: HookOperations, following: MessageOperations) -> list[Route]:
+def hook_routes(hooks: Hooks, following: Following) -> list[Route]:
     """Return the routes; they refuse everybody but the operator."""
 
     async def hook(request: Request) -> Response:

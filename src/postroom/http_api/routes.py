@@ -19,15 +19,19 @@ from postroom.http_api.chat_routes import ChatOperations, chat_routes
 from postroom.http_api.errors import Problem, internal_error, reported
 from postroom.http_api.operations import Operations
 from postroom.http_api.operators import operators, read_body
-from postroom.http_api.question_routes import QuestionService, question_routes
+from postroom.http_api.question_routes import question_routes
 from postroom.http_api.readiness import FreshReadiness
-from postroom.http_api.rest.event_routes import EventOperations
 from postroom.http_api.rest.routes import rest_routes
-from postroom.http_api.run_routes import WorkService, run_routes
-from postroom.http_api.runner_routes import RunnerService, runner_routes
+from postroom.http_api.run_routes import run_routes
+from postroom.http_api.runner_routes import runner_routes
 from postroom.http_api.sessions import LoginService
-from postroom.http_api.token_routes import TokenService, token_routes
-from postroom.mcp_server.calls import Calls
+from postroom.http_api.token_routes import token_routes
+from postroom.mail.named_tokens import NamedTokens
+from postroom.services.calls import Calls
+from postroom.services.following import EventFollowing
+from postroom.services.questions import QuestionService
+from postroom.services.runners import RunnerService
+from postroom.services.work import WorkService
 from postroom.version import __version__
 
 _LONGEST_NAME: Final = 4096
@@ -51,7 +55,7 @@ class _Agent(msgspec.Struct, forbid_unknown_fields=True):
 
 def routes(  # noqa: PLR0913 - what the routes ask, by name
     operations: Operations,
-    desk: LoginService,
+    login: LoginService,
     *,
     registry: CollectorRegistry,
     clock: Clock,
@@ -61,9 +65,9 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     runners: RunnerService | None = None,
     questions: QuestionService | None = None,
     runs: WorkService | None = None,
-    tokens: TokenService | None = None,
+    tokens: NamedTokens | None = None,
     calls: Calls | None = None,
-    events: EventOperations | None = None,
+    events: EventFollowing | None = None,
 ) -> list[Route]:
     """Return every route of this room: health, metrics, log-in, administration, REST, OAuth's clean refusals.
 
@@ -74,14 +78,14 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     """
     return [
         *_health_routes(operations, registry, clock, refresh),
-        *desk.routes(),
-        *_admin_routes(operations, desk),
+        *login.routes(),
+        *_admin_routes(operations, login),
         *chat_routes(operations, chats),
         *([] if runners is None else runner_routes(runners)),
         *([] if questions is None else question_routes(questions)),
         *([] if runs is None else run_routes(runs)),
         *([] if tokens is None else token_routes(tokens)),
-        *_rest(calls, events, desk),
+        *_rest(calls, events, login),
         *_no_oauth(mcp_path),
     ]
 
@@ -95,10 +99,10 @@ def application(routes: list[BaseRoute], *, lifespan: Lifespan[Starlette] | None
     )
 
 
-def _rest(calls: Calls | None, events: EventOperations | None, desk: LoginService) -> list[Route]:
+def _rest(calls: Calls | None, events: EventFollowing | None, login: LoginService) -> list[Route]:
     if calls is None or events is None:
         return []
-    return rest_routes(calls, events, session_cookie=desk.cookie_name)
+    return rest_routes(calls, events, session_cookie=login.cookie_name)
 
 
 def _health_routes(
@@ -124,7 +128,7 @@ def _health_routes(
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
 
 
-def _admin_routes(operations: Operations, desk: LoginService) -> list[Route]:
+def _admin_routes(operations: Operations, login: LoginService) -> list[Route]:
     async def status(_: Request) -> Response:
         return JSONResponse(dict(await operations.status()))
 
@@ -149,7 +153,7 @@ def _admin_routes(operations: Operations, desk: LoginService) -> list[Route]:
 
     async def login_code(request: Request) -> Response:
         base = f"{request.url.scheme}://{request.headers['host']}"  # the name by which the caller reaches us
-        return JSONResponse({"url": f"{base}/login?code={desk.codes.make()}"})
+        return JSONResponse({"url": f"{base}/login?code={login.codes.make()}"})
 
     async def rebuild_archive(request: Request) -> Response:
         return JSONResponse(

@@ -16,18 +16,18 @@ from postroom.mail.commands import (
     UnretireAgent,
     Whois,
 )
-from postroom.mail.desk import Reading, Writing
+from postroom.mail.context import ReadContext, WriteContext
 from postroom.mail.identity import (
     acting,
     check_token,
     find_address,
     refuse_making,
     refuse_retired,
+    refuse_to_speak_for,
 )
 from postroom.mail.inbox import inbox_views
 from postroom.mail.names import check_name, generated
 from postroom.mail.outgoing import to_archive
-from postroom.mail.people import refuse_to_speak_for
 from postroom.mail.projects import checked_path, find_project, free_slug, spelling
 from postroom.mail.reservations import ReservationAnswer, reserve_all
 from postroom.mail.views import (
@@ -86,104 +86,106 @@ class HealthView(TypedDict):
     archive_backlog: int
 
 
-def ensure_project(desk: Writing, asked: EnsureProject) -> ProjectView:
+def ensure_project(context: WriteContext, asked: EnsureProject) -> ProjectView:
     """Return the project of a folder; it is made by the first call."""
-    return project_view(_project_of(desk, asked.human_key, asked.git_identity))
+    return project_view(_project_of(context, asked.human_key, asked.git_identity))
 
 
-def _project_of(desk: Writing, human_key: str, git_identity: str = "") -> Project:
+def _project_of(context: WriteContext, human_key: str, git_identity: str = "") -> Project:
     path = checked_path(human_key)
-    if project := desk.tx.project(path):
+    if project := context.projects.project(path):
         if git_identity and not project.git_identity:
-            desk.tx.set_git_identity(project.id, git_identity)
+            context.tx.set_git_identity(project.id, git_identity)
         return project
     spelled = spelling(path)
-    for known in desk.tx.projects_spelled(spelled):
+    for known in context.projects.projects_spelled(spelled):
         if git_identity and known.git_identity == git_identity:
-            desk.tx.add_project_alias(known.id, path)
+            context.projects.add_project_alias(known.id, path)
             return known
-    return desk.tx.insert_project(
-        slug=free_slug(desk.tx, path),
+    return context.projects.insert_project(
+        slug=free_slug(context.projects, path),
         human_key=path,
         spelling=spelled,
         git_identity=git_identity,
-        owner=desk.rules.owner,
-        now=desk.now,
+        owner=context.rules.owner,
+        now=context.now,
     )
 
 
-def register_agent(desk: Writing, asked: RegisterAgent) -> AgentView:
+def register_agent(context: WriteContext, asked: RegisterAgent) -> AgentView:
     """Register an agent, or update what the one of that name says of itself."""
-    project = find_project(desk.tx, asked.project_key)
-    return agent_view(_registered(desk, project, asked))
+    project = find_project(context.projects, asked.project_key)
+    return agent_view(_registered(context, project, asked))
 
 
-def _registered(desk: Writing, project: Project, asked: RegisterAgent | StartSession) -> Agent:
-    refuse_to_speak_for(desk, project)
+def _registered(context: WriteContext, project: Project, asked: RegisterAgent | StartSession) -> Agent:
+    refuse_to_speak_for(context, project)
     if asked.name is None:
-        return _made(desk, project, asked)
+        return _made(context, project, asked)
     name = check_name(asked.name)
-    known = desk.tx.agent(project.id, name)
+    known = context.tx.agent(project.id, name)
     if known is None:
-        return _made(desk, project, asked, name=name)
+        return _made(context, project, asked, name=name)
     if known.name != name:
         raise NameTaken(
             f"{known.name!r} is registered and differs from {name!r} by case alone",
             value=name,
             remedy=f"use {known.name!r}, or a name such as '{name}-2'",
         )
-    check_token(desk, known)
+    check_token(context, known)
     refuse_retired(known)
-    desk.tx.touch_agent(known.id, desk.now)  # what follows notes the activity and leaves the reservations
-    updated = desk.tx.update_agent(
+    context.tx.touch_agent(
+        known.id, context.now
+    )  # what follows notes the activity and leaves the reservations
+    updated = context.tx.update_agent(
         known.id,
         program=asked.program,
         model=asked.model,
         task_description=asked.task_description,
-        now=desk.now,
+        now=context.now,
     )
     if (known.program, known.model, known.task_description) != (
         updated.program,
         updated.model,
         updated.task_description,
     ):
-        to_archive(desk, "agent", updated.id, project.id)
+        to_archive(context, "agent", updated.id, project.id)
     return updated
 
 
-def create_agent_identity(desk: Writing, asked: CreateAgentIdentity) -> AgentView:
+def create_agent_identity(context: WriteContext, asked: CreateAgentIdentity) -> AgentView:
     """Make a new agent with a generated name."""
-    project = find_project(desk.tx, asked.project_key)
-    refuse_to_speak_for(desk, project)
-    return agent_view(_made(desk, project, asked))
+    project = find_project(context.projects, asked.project_key)
+    refuse_to_speak_for(context, project)
+    return agent_view(_made(context, project, asked))
 
 
 def _made(
-    desk: Writing,
+    context: WriteContext,
     project: Project,
     asked: RegisterAgent | CreateAgentIdentity | StartSession,
     *,
     name: str | None = None,
 ) -> Agent:
-    refuse_making(desk)
-    agent = desk.tx.insert_agent(
+    refuse_making(context)
+    agent = context.tx.insert_agent(
         project.id,
-        name=name or _free_name(desk, project),
+        name=name or _free_name(context, project),
         program=asked.program,
         model=asked.model,
         task_description=asked.task_description,
-        now=desk.now,
+        now=context.now,
     )
-    to_archive(desk, "agent", agent.id, project.id)
+    to_archive(context, "agent", agent.id, project.id)
     return agent
 
 
-def _free_name(desk: Writing, project: Project) -> str:
+def _free_name(context: WriteContext, project: Project) -> str:
     for attempt in range(GENERATION_TRIES):
-        name = generated(desk.dice)
+        name = generated(context.dice)
         if attempt >= GENERATION_TRIES // 2:
-            name += str(desk.dice.randrange(2, 10_000))
-        if desk.tx.agent(project.id, name) is None:
+            name += str(context.dice.randrange(2, 10_000))
+        if context.tx.agent(project.id, name) is None:
             return name
     raise StateError(
         f"no free name was found in project {project.slug}",
@@ -192,42 +194,44 @@ def _free_name(desk: Writing, project: Project) -> str:
     )
 
 
-def start_session(desk: Writing, asked: StartSession) -> SessionView:
+def start_session(context: WriteContext, asked: StartSession) -> SessionView:
     """Make project and agent if need be, reserve paths and show the head of the inbox."""
-    known = desk.tx.project(asked.project_key)
-    project = known or _project_of(desk, asked.project_key)
-    agent = _registered(desk, project, asked)
+    known = context.projects.project(asked.project_key)
+    project = known or _project_of(context, asked.project_key)
+    agent = _registered(context, project, asked)
     reserved = None
     if asked.reserve_paths:
-        reserved = reserve_all(desk, project, agent, asked.reserve_paths, ttl_seconds=asked.ttl_seconds)
-    entries = desk.tx.inbox(agent.id, limit=asked.inbox_limit, unread_only=True) if asked.inbox_limit else []
+        reserved = reserve_all(context, project, agent, asked.reserve_paths, ttl_seconds=asked.ttl_seconds)
+    entries = (
+        context.tx.inbox(agent.id, limit=asked.inbox_limit, unread_only=True) if asked.inbox_limit else []
+    )
     return {
         "project": project_view(project),
         "agent": agent_view(agent),
-        "unread": desk.tx.unread_count(agent.id),
-        "inbox": inbox_views(desk, project, agent, entries, bodies=False),
+        "unread": context.tx.unread_count(agent.id),
+        "inbox": inbox_views(context, project, agent, entries, bodies=False),
         "reservations": reserved,
     }
 
 
-def whois(desk: Reading, asked: Whois) -> WhoisView:
+def whois(context: ReadContext, asked: Whois) -> WhoisView:
     """Say who an agent is and what it holds."""
-    home = find_project(desk.tx, asked.project_key)
-    project, agent = find_address(desk.tx, home, asked.agent_name)
-    held = desk.tx.live_reservations(project.id, now=desk.now, agent_id=agent.id, limit=200)
+    home = find_project(context.projects, asked.project_key)
+    project, agent = find_address(context, home, asked.agent_name)
+    held = context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id, limit=200)
     return {
         **agent_view(agent),
         "project": project.slug,
-        "unread": desk.tx.unread_count(agent.id),
+        "unread": context.tx.unread_count(agent.id),
         "last_seq": agent.inbox_seq,
         "reservations": [reservation_view(one) for one in held],
     }
 
 
-def list_agents(desk: Reading, asked: ListAgents) -> AgentsView:
+def list_agents(context: ReadContext, asked: ListAgents) -> AgentsView:
     """List the agents of a project."""
-    project = find_project(desk.tx, asked.project_key)
-    found = desk.tx.agents(
+    project = find_project(context.projects, asked.project_key)
+    found = context.tx.agents(
         project.id, include_retired=asked.include_retired, limit=asked.limit, after=asked.after
     )
     return {
@@ -236,39 +240,39 @@ def list_agents(desk: Reading, asked: ListAgents) -> AgentsView:
     }
 
 
-def retire_agent(desk: Writing, asked: RetireAgent) -> AgentView:
+def retire_agent(context: WriteContext, asked: RetireAgent) -> AgentView:
     """Retire an agent and end its reservations; harmless when it is retired."""
-    project, agent = acting(desk, asked.project_key, asked.agent_name)
+    project, agent = acting(context, asked.project_key, asked.agent_name)
     if agent.retired_at is None:
-        desk.tx.set_agent_retired(agent.id, desk.now, now=desk.now)
-        for held in desk.tx.live_reservations(project.id, now=desk.now, agent_id=agent.id):
-            desk.tx.release_reservation(held.id, now=desk.now, by=agent.name, reason="agent retired")
-            to_archive(desk, "reservation", held.id, project.id)
-        to_archive(desk, "agent", agent.id, project.id)
-    return agent_view(desk.tx.agents_by_id([agent.id])[agent.id])
+        context.tx.set_agent_retired(agent.id, context.now, now=context.now)
+        for held in context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id):
+            context.tx.release_reservation(held.id, now=context.now, by=agent.name, reason="agent retired")
+            to_archive(context, "reservation", held.id, project.id)
+        to_archive(context, "agent", agent.id, project.id)
+    return agent_view(context.tx.agents_by_id([agent.id])[agent.id])
 
 
-def unretire_agent(desk: Writing, asked: UnretireAgent) -> AgentView:
+def unretire_agent(context: WriteContext, asked: UnretireAgent) -> AgentView:
     """Bring an agent back; harmless when it is active."""
-    project, agent = acting(desk, asked.project_key, asked.agent_name)
+    project, agent = acting(context, asked.project_key, asked.agent_name)
     if agent.retired_at is not None:
-        desk.tx.set_agent_retired(agent.id, None, now=desk.now)
-        to_archive(desk, "agent", agent.id, project.id)
-    return agent_view(desk.tx.agents_by_id([agent.id])[agent.id])
+        context.tx.set_agent_retired(agent.id, None, now=context.now)
+        to_archive(context, "agent", agent.id, project.id)
+    return agent_view(context.tx.agents_by_id([agent.id])[agent.id])
 
 
-def set_contact_policy(desk: Writing, asked: SetContactPolicy) -> AgentView:
+def set_contact_policy(context: WriteContext, asked: SetContactPolicy) -> AgentView:
     """Say whose mail the agent takes."""
-    project, agent = acting(desk, asked.project_key, asked.agent_name)
-    desk.tx.set_contact_policy(agent.id, asked.policy, now=desk.now)
-    to_archive(desk, "agent", agent.id, project.id)
-    return agent_view(desk.tx.agents_by_id([agent.id])[agent.id])
+    project, agent = acting(context, asked.project_key, asked.agent_name)
+    context.tx.set_contact_policy(agent.id, asked.policy, now=context.now)
+    to_archive(context, "agent", agent.id, project.id)
+    return agent_view(context.tx.agents_by_id([agent.id])[agent.id])
 
 
-def health_check(desk: Reading, asked: HealthCheck) -> HealthView:
+def health_check(context: ReadContext, asked: HealthCheck) -> HealthView:
     """Say that the database answers, and how much it holds."""
     del asked
-    counts = desk.tx.counts()
+    counts = context.projects.counts()
     return {
         "status": "ok",
         "projects": counts["projects"],
@@ -278,7 +282,7 @@ def health_check(desk: Reading, asked: HealthCheck) -> HealthView:
     }
 
 
-def rotated_elsewhere(desk: Writing, asked: object) -> RotatedToken:
+def rotated_elsewhere(context: WriteContext, asked: object) -> RotatedToken:
     """Stand in the table for an operation that needs a file as well and is done by the service."""
     raise StateError(
         "tokens are rotated by the service", value=type(asked).__name__, remedy="call Mail.perform"

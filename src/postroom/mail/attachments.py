@@ -16,7 +16,7 @@ from pathlib import Path
 from postroom.contracts.errors import InputError, InvalidArgument, InvalidPath, TooLarge
 from postroom.contracts.mail import Attachment
 from postroom.mail.commands import AttachmentIn
-from postroom.mail.desk import LoadedAttachment, Rules
+from postroom.mail.context import LoadedAttachment, Rules
 
 PREVIEW_PIXELS = 512
 PREVIEWED = ("PNG", "JPEG", "GIF", "WEBP", "BMP")

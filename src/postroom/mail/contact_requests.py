@@ -5,9 +5,10 @@ from typing import TypedDict
 from postroom.contracts.errors import ContactBlocked, StateError
 from postroom.contracts.mail import Agent, Project
 from postroom.mail.commands import ListContacts, RequestContact, RespondContact
-from postroom.mail.desk import Reading, Writing
+from postroom.mail.context import ReadContext, WriteContext
 from postroom.mail.identity import acting, acting_active, find_address
-from postroom.mail.views import ContactView, address_of, contact_view
+from postroom.mail.projects import address_of
+from postroom.mail.views import ContactView, contact_view
 
 
 class ContactsView(TypedDict):
@@ -17,46 +18,48 @@ class ContactsView(TypedDict):
     contacts: list[ContactView]
 
 
-def request_contact(desk: Writing, asked: RequestContact) -> ContactView:
+def request_contact(context: WriteContext, asked: RequestContact) -> ContactView:
     """Ask an agent to take your mail; harmless when it is asked or granted.
 
     Raises:
         ContactBlocked: the other has blocked the asker or takes nobody's mail.
     """
-    home, asker = acting_active(desk, asked.project_key, asked.agent_name)
-    abroad, other = find_address(desk.tx, home, asked.to)
+    home, asker = acting_active(context, asked.project_key, asked.agent_name)
+    abroad, other = find_address(context, home, asked.to)
     if other.id == asker.id:
         raise _with_itself(asked.to)
-    link = desk.tx.contact(asker.id, other.id)
+    link = context.tx.contact(asker.id, other.id)
     if other.contact_policy == "closed" or (link is not None and link.status == "blocked"):
         raise ContactBlocked(f"{other.name} takes no mail from {asker.name}", value=other.name)
     if link is None:
-        link = desk.tx.put_contact(asker.id, other.id, status="pending", reason=asked.reason, now=desk.now)
+        link = context.tx.put_contact(
+            asker.id, other.id, status="pending", reason=asked.reason, now=context.now
+        )
     return contact_view(link, _addresses(home, (home, asker), (abroad, other)))
 
 
-def respond_contact(desk: Writing, asked: RespondContact) -> ContactView:
+def respond_contact(context: WriteContext, asked: RespondContact) -> ContactView:
     """Grant another agent's mail, or block it; also without having been asked."""
-    home, agent = acting_active(desk, asked.project_key, asked.agent_name)
-    abroad, requester = find_address(desk.tx, home, asked.requester)
+    home, agent = acting_active(context, asked.project_key, asked.agent_name)
+    abroad, requester = find_address(context, home, asked.requester)
     if requester.id == agent.id:
         raise _with_itself(asked.requester)
-    link = desk.tx.put_contact(
+    link = context.tx.put_contact(
         requester.id,
         agent.id,
         status="approved" if asked.accept else "blocked",
         reason=asked.reason,
-        now=desk.now,
+        now=context.now,
     )
     return contact_view(link, _addresses(home, (home, agent), (abroad, requester)))
 
 
-def list_contacts(desk: Reading, asked: ListContacts) -> ContactsView:
+def list_contacts(context: ReadContext, asked: ListContacts) -> ContactsView:
     """List what an agent has asked of others, and others of it."""
-    home, agent = acting(desk, asked.project_key, asked.agent_name)
-    links = desk.tx.contacts(agent.id)
-    agents = desk.tx.agents_by_id(sorted({one.from_id for one in links} | {one.to_id for one in links}))
-    projects = {one.project_id: desk.tx.project_by_id(one.project_id) for one in agents.values()}
+    home, agent = acting(context, asked.project_key, asked.agent_name)
+    links = context.tx.contacts(agent.id)
+    agents = context.tx.agents_by_id(sorted({one.from_id for one in links} | {one.to_id for one in links}))
+    projects = {one.project_id: context.tx.project_by_id(one.project_id) for one in agents.values()}
     known = [(place, one) for one in agents.values() if (place := projects[one.project_id]) is not None]
     addresses = _addresses(home, *known)
     return {"policy": agent.contact_policy, "contacts": [contact_view(one, addresses) for one in links]}

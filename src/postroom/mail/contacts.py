@@ -1,9 +1,15 @@
-"""Who may write to whom: one pure function over facts, and nothing goes round it."""
+"""Who may write to whom: one pure function over facts, which cannot be bypassed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from postroom.contracts.errors import AgentRetired, ContactBlocked, ContactRequired, PostroomError
-from postroom.contracts.mail import ContactPolicy
+from postroom.contracts.mail import Agent, ContactPolicy, ContactStatus, Message, Project, RecipientKind
+from postroom.mail.context import WriteContext
+from postroom.mail.projects import address_of
+
+FEW: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,3 +47,63 @@ def refusal(facts: ContactFacts) -> type[PostroomError] | None:
     if facts.policy == "approval":
         return ContactRequired
     return None if facts.same_project or facts.same_owner else ContactRequired
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addressee:
+    """One recipient of a message that is about to be written."""
+
+    project: Project
+    agent: Agent
+    kind: RecipientKind
+
+
+def refusals(
+    context: WriteContext,
+    home: Project,
+    sender: Agent,
+    addressees: Sequence[Addressee],
+    *,
+    reply_to: Message | None = None,
+) -> dict[int, PostroomError]:
+    """Return by agent those who may not be written to, with the reason."""
+    links = _granted(context, sender, addressees)
+    answered = _written_to(context, sender, reply_to)
+    found: dict[int, PostroomError] = {}
+    for one in addressees:
+        granted = links.get(one.agent.id)
+        facts = ContactFacts(
+            policy=one.agent.contact_policy,
+            same_agent=one.agent.id == sender.id,
+            same_project=one.project.id == home.id,
+            same_owner=one.project.owner == home.owner and bool(home.owner),
+            retired=one.agent.retired_at is not None,
+            approved=granted == "approved",
+            blocked=granted == "blocked",
+            answers_recipient=answered == one.agent.id,
+        )
+        if (kind := refusal(facts)) is not None:
+            name = address_of(one.agent.name, one.project.slug, home.slug)
+            found[one.agent.id] = kind(f"{name} does not take this message", value=name)
+    return found
+
+
+def _granted(
+    context: WriteContext, sender: Agent, addressees: Sequence[Addressee]
+) -> dict[int, ContactStatus]:
+    """Return by agent what the sender was granted, or refused."""
+    if len(addressees) <= FEW:  # a look-up each is cheaper than reading all that the sender has
+        found = (context.tx.contact(sender.id, one.agent.id) for one in addressees)
+        return {link.to_id: link.status for link in found if link is not None}
+    return {link.to_id: link.status for link in context.tx.contacts(sender.id) if link.from_id == sender.id}
+
+
+def _written_to(context: WriteContext, sender: Agent, message: Message | None) -> int | None:
+    """Return who wrote a message, if `sender` is among those it was written to.
+
+    Everybody may look at a project's messages; one that went to others opens no door.
+    """
+    if message is None:
+        return None
+    readers = context.tx.recipients([message.id])[message.id]
+    return message.sender_id if any(one.agent_id == sender.id for one in readers) else None

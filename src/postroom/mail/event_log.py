@@ -16,11 +16,10 @@ from postroom.contracts.clock import iso
 from postroom.contracts.errors import CursorAhead, CursorExpired
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.project_log import HIDDEN, OTHER, LogBounds, ProjectEvent, current_kind
-from postroom.contracts.store import MailReads
+from postroom.contracts.store import RecordReads
 from postroom.mail.commands import FetchEvents
-from postroom.mail.desk import Reading, token_hash
-from postroom.mail.projects import find_project
-from postroom.mail.views import address_of
+from postroom.mail.context import ReadContext, token_hash
+from postroom.mail.projects import address_of, find_project
 
 
 class EventView(TypedDict):
@@ -52,39 +51,39 @@ class _Sight(Protocol):
     def __call__(self, event: ProjectEvent) -> bool: ...
 
 
-def fetch_events(desk: Reading, asked: FetchEvents) -> EventsView:
+def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
     """Return what happened in a project after a cursor, each entry once and in order.
 
     Raises:
         CursorExpired: entries after the cursor were trimmed.
         CursorAhead: the cursor is beyond the newest entry.
     """
-    project = find_project(desk.tx, asked.project_key)
-    bounds = desk.tx.log_bounds(project.id)
+    project = find_project(context.projects, asked.project_key)
+    bounds = context.tx.log_bounds(project.id)
     _check_cursor(asked.after, bounds)
     kinds = [current_kind(one) for one in asked.kinds]
-    found = desk.tx.project_events(project.id, after=asked.after, limit=asked.limit, kinds=kinds)
-    may_see = _sight(desk, project, found)
+    found = context.tx.project_events(project.id, after=asked.after, limit=asked.limit, kinds=kinds)
+    may_see = _sight(context, project, found)
     return {
-        "events": _views(desk.tx, project, [one for one in found if may_see(one)]),
+        "events": _views(context.tx, project, [one for one in found if may_see(one)]),
         "next": found[-1].seq if len(found) == asked.limit else bounds.newest,
         "newest": bounds.newest,
         "oldest": bounds.oldest,
     }
 
 
-def newest_of(desk: Reading, project_key: str) -> EventsView:
+def newest_of(context: ReadContext, project_key: str) -> EventsView:
     """Return nothing, with the cursor for whatever happens from now on."""
-    bounds = desk.tx.log_bounds(find_project(desk.tx, project_key).id)
+    bounds = context.tx.log_bounds(find_project(context.projects, project_key).id)
     return {"events": [], "next": bounds.newest, "newest": bounds.newest, "oldest": bounds.oldest}
 
 
-def _reader(desk: Reading) -> Agent | None:
+def _reader(context: ReadContext) -> Agent | None:
     """Return the agent that asks, by its token or in a run of ours; None for the operator and for people."""
-    token, own_id = desk.caller.agent_token, desk.caller.agent_id
+    token, own_id = context.caller.agent_token, context.caller.agent_id
     if own_id is not None:
-        return desk.tx.agents_by_id([own_id]).get(own_id)
-    return None if token is None else desk.tx.agent_by_token(token_hash(token))
+        return context.tx.agents_by_id([own_id]).get(own_id)
+    return None if token is None else context.tx.agent_by_token(token_hash(token))
 
 
 def _check_cursor(after: int, bounds: LogBounds) -> None:
@@ -100,12 +99,12 @@ def _check_cursor(after: int, bounds: LogBounds) -> None:
         raise CursorAhead(f"the newest entry is {bounds.newest}", value=after, details=details)
 
 
-def _sight(desk: Reading, home: Project, events: Sequence[ProjectEvent]) -> _Sight:
-    reader = _reader(desk)
+def _sight(context: ReadContext, home: Project, events: Sequence[ProjectEvent]) -> _Sight:
+    reader = _reader(context)
     if reader is None:
-        return _everything if desk.caller.operator else _open
+        return _everything if context.caller.operator else _open
     messages = sorted({one.happening.message_id for one in events if one.happening.message_id is not None})
-    written, received = desk.tx.messages_of(reader.id, messages) if messages else (set[int](), set[int]())
+    written, received = context.tx.messages_of(reader.id, messages) if messages else (set[int](), set[int]())
 
     def may_see(event: ProjectEvent) -> bool:
         told = event.happening
@@ -131,7 +130,7 @@ def _open(event: ProjectEvent) -> bool:
     return not event.happening.detail.get(HIDDEN) and not event.happening.kind.startswith("contact.")
 
 
-def _views(tx: MailReads, home: Project, events: Sequence[ProjectEvent]) -> list[EventView]:
+def _views(tx: RecordReads, home: Project, events: Sequence[ProjectEvent]) -> list[EventView]:
     ids = sorted({one.happening.agent_id for one in events if one.happening.agent_id is not None})
     agents = tx.agents_by_id(ids) if ids else {}
     homes = {one.project_id: tx.project_by_id(one.project_id) for one in agents.values()}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from postroom.contracts.mail import Project
-from postroom.contracts.store import MailReads
+from postroom.contracts.projects import ProjectReads
 from postroom.mail.projects import spelling
 
 _LARGEST_POINTER = 4096
@@ -18,14 +18,14 @@ _LARGEST_POINTER = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spot:
+class Location:
     """One absolute path that a file may be known by; projects above `floor` do not count."""
 
     path: str
     floor: str = ""
 
 
-def spots_of(path: str, base: str) -> tuple[Spot, ...]:
+def locations_of(path: str, base: str) -> tuple[Location, ...]:
     """Return what a path that was written in the folder `base` may stand for, the nearest first.
 
     Reads the disk: not for the event loop, nor for a transaction.
@@ -33,30 +33,32 @@ def spots_of(path: str, base: str) -> tuple[Spot, ...]:
     written = os.path.normpath(os.path.join(base, path))  # noqa: PTH118 - the text alone; links come later
     if not os.path.isabs(written):  # noqa: PTH117 - as above
         return ()
-    spots: dict[Spot, None] = {}
+    locations: dict[Location, None] = {}
     for one in dict.fromkeys((written, os.path.realpath(written))):
         worktree, main = _worktree_of(Path(one))
-        spots[Spot(path=one, floor=worktree)] = None
+        locations[Location(path=one, floor=worktree)] = None
         if worktree:
-            spots[Spot(path=main + one[len(worktree) :])] = None
-    return tuple(spots)
+            locations[Location(path=main + one[len(worktree) :])] = None
+    return tuple(locations)
 
 
-def locate(tx: MailReads, spots: Sequence[Spot]) -> tuple[Project, str] | None:
+def locate(projects: ProjectReads, locations: Sequence[Location]) -> tuple[Project, str] | None:
     """Return the project whose folder contains the file, and the file's path from there; None without one."""
-    for spot in spots:
-        for folder in _upwards(spot):
-            project = tx.project(folder) or next(iter(tx.projects_spelled(spelling(folder))), None)
+    for location in locations:
+        for folder in _upwards(location):
+            project = projects.project(folder) or next(
+                iter(projects.projects_spelled(spelling(folder))), None
+            )
             if project is not None:
-                return project, spot.path[len(folder) :].replace("\\", "/").strip("/")
+                return project, location.path[len(folder) :].replace("\\", "/").strip("/")
     return None
 
 
-def _upwards(spot: Spot) -> Iterator[str]:
-    path = Path(spot.path)
+def _upwards(location: Location) -> Iterator[str]:
+    path = Path(location.path)
     for folder in (path, *path.parents):
         yield str(folder)
-        if str(folder) == spot.floor:
+        if str(folder) == location.floor:
             return
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from postroom.contracts.mail import Agent, Project, Reservation
-from postroom.mail.desk import Reading, Writing
+from postroom.mail.context import ReadContext
 from postroom.mail.glob_sets import folded
 from postroom.mail.globs import Pattern, matches, parse_pattern, prefixes_of
 
@@ -17,25 +17,23 @@ class Held:
     reservation: Reservation
 
 
-def held_by_others(
-    desk: Reading | Writing, project: Project, agent: Agent, paths: Sequence[str]
-) -> list[Held]:
+def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: Sequence[str]) -> list[Held]:
     """Return those of these files that others hold exclusively, each with one reservation that covers it.
 
     Paths are relative to the project. Own reservations and shared ones keep nobody out.
     """
-    sensitive = desk.rules.case_sensitive_paths
+    sensitive = context.rules.case_sensitive_paths
     wanted = {path: path if sensitive else folded(path) for path in paths if path}
     near = next(iter(wanted.values())) if len(wanted) == 1 else ""
     by_prefix: dict[str, list[tuple[int, Pattern]]] = {}
-    for number, text in desk.tx.live_patterns(
-        project.id, now=desk.now, near=near, but=agent.id, exclusive_only=True
+    for number, text in context.tx.live_patterns(
+        project.id, now=context.now, near=near, but=agent.id, exclusive_only=True
     ):
         pattern = parse_pattern(text, case_sensitive=sensitive)
         if not pattern.is_resource:
             by_prefix.setdefault(pattern.prefix, []).append((number, pattern))
     covering = {path: number for path in wanted for number in _covering(path, wanted[path], by_prefix)}
-    found = {one.id: one for one in desk.tx.reservations_by_id(sorted(set(covering.values())))}
+    found = {one.id: one for one in context.tx.reservations_by_id(sorted(set(covering.values())))}
     return [Held(path=path, reservation=found[number]) for path, number in covering.items()]
 
 

@@ -1,26 +1,39 @@
-"""Who acts: the agent that a call names, checked against the token that it carries."""
+"""Who acts and who is meant: the agent that a call names, checked against its token, and those it writes to.
+
+People who have messages stand in a project of their own, where only postroom itself acts for them. A person
+is written to as `human:alice`, and one that is reached in a chat as `chat:telegram/123` too. What a model may
+ask makes nobody a person and speaks for none: the operator names them, and a person answers from a chat that
+the operator gave them or from the pages.
+"""
+
+from typing import Final
 
 from postroom.contracts.errors import (
     AgentRetired,
     IdentityMismatch,
+    NotPermitted,
     PostroomError,
     TokenRequired,
     UnknownAgent,
+    UnknownMessage,
     UnknownProject,
     WrongToken,
 )
-from postroom.contracts.mail import Agent, Project
-from postroom.contracts.store import MailReads
-from postroom.mail.desk import Reading, Writing, token_hash
+from postroom.contracts.mail import Agent, Message, Project, Recipient
+from postroom.contracts.people import ChatAddress
+from postroom.contracts.projects import ProjectReads
+from postroom.contracts.store import RecordReads
+from postroom.mail.context import ReadContext, WriteContext, token_hash
 from postroom.mail.names import nearest, shown
-from postroom.mail.people import find_person, is_persons, refuse_to_speak_for
-from postroom.mail.projects import find_project
+from postroom.mail.projects import HUMAN, PEOPLE_KEY, find_project
 
+CHAT: Final = "chat:"
+_MOST: Final = 10_000
 ACTIVITY_INTERVAL = 30_000
 """Milliseconds within which a second sign of life is not written again; a shorter lease may end meanwhile."""
 
 
-def find_agent(tx: MailReads, project: Project, name: str) -> Agent:
+def find_agent(tx: RecordReads, project: Project, name: str) -> Agent:
     """Return the project's agent of this name.
 
     Raises:
@@ -31,7 +44,7 @@ def find_agent(tx: MailReads, project: Project, name: str) -> Agent:
     raise unknown_agent(tx, project, name)
 
 
-def unknown_agent(tx: MailReads, project: Project, name: str) -> UnknownAgent:
+def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
     """Return the error for a name that no agent of the project has."""
     close = nearest(name, (agent.name for agent in tx.agents(project.id, include_retired=False, limit=1_000)))
     hint = f"; the nearest are {', '.join(close)}" if close else ""
@@ -42,24 +55,55 @@ def unknown_agent(tx: MailReads, project: Project, name: str) -> UnknownAgent:
     )
 
 
-def find_address(tx: MailReads, home: Project, address: str) -> tuple[Project, Agent]:
+def is_persons(address: str) -> bool:
+    """Say whether an address names a person or a chat."""
+    return address.startswith((HUMAN, CHAT))
+
+
+def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[Project, Agent]:
+    """Return whom `human:name` or `chat:platform/id` names.
+
+    Raises:
+        UnknownAgent: nobody has that name or that chat; says which names come nearest.
+    """
+    project = projects.project(PEOPLE_KEY)
+    everybody = [] if project is None else tx.agents(project.id, include_retired=True, limit=_MOST)
+    if address.startswith(CHAT):
+        platform, _, chat_id = address.removeprefix(CHAT).partition("/")
+        reached = set(tx.reached_at(ChatAddress(platform=platform, chat_id=chat_id)))
+        found = next((person for person in everybody if person.id in reached), None)
+    else:
+        name = address.removeprefix(HUMAN).casefold()
+        found = next((one for one in everybody if one.name.casefold() == name), None)
+    if project is not None and found is not None:
+        return project, found
+    close = [f"{HUMAN}{one}" for one in nearest(address.partition(":")[2], (one.name for one in everybody))]
+    raise UnknownAgent(
+        f"nobody is known as {shown(address)}" + (f"; the nearest are {', '.join(close)}" if close else ""),
+        value=address,
+        remedy="the operator names people with `postroom people add NAME [--chat PLATFORM/ID]`",
+        details={"nearest": close},
+    )
+
+
+def find_address(context: ReadContext, home: Project, address: str) -> tuple[Project, Agent]:
     """Return project and agent of a `name`, a `name@project`, a `human:name` or a `chat:platform/id`.
 
     Raises:
         UnknownProject, UnknownAgent: there is none of that name.
     """
     if is_persons(address):
-        return find_person(tx, address)
+        return find_person(context.tx, context.projects, address)
     name, at, key = address.partition("@")  # the first: no name holds one, but the path of a folder may
     if not at:
-        return home, find_agent(tx, home, address)
+        return home, find_agent(context.tx, home, address)
     if not key:
         raise UnknownProject(f"{shown(address)} names no project after '@'", value=address)
-    project = find_project(tx, key)
-    return project, find_agent(tx, project, name)
+    project = find_project(context.projects, key)
+    return project, find_agent(context.tx, project, name)
 
 
-def check_token(desk: Reading | Writing, agent: Agent) -> None:
+def check_token(context: ReadContext, agent: Agent) -> None:
     """Let the caller act as `agent`, or say why not.
 
     A token that is given is checked in every mode; only a verified installation demands one. Of an agent
@@ -68,56 +112,66 @@ def check_token(desk: Reading | Writing, agent: Agent) -> None:
     Raises:
         TokenRequired, WrongToken, IdentityMismatch: the caller is not shown to be the agent.
     """
-    if desk.caller.agent_id is not None:
-        if desk.caller.agent_id != agent.id:
+    if context.caller.agent_id is not None:
+        if context.caller.agent_id != agent.id:
             raise IdentityMismatch(f"this run is not one of {shown(agent.name)}", value=agent.name)
         return
-    token = desk.caller.agent_token
+    token = context.caller.agent_token
     if token is None:
-        if desk.rules.verified and not desk.caller.house:
+        if context.rules.verified and not context.caller.postroom:
             raise TokenRequired(f"this server asks for the token of {agent.name}", value=agent.name)
         return
-    owner = desk.tx.agent_by_token(token_hash(token))
+    owner = context.tx.agent_by_token(token_hash(token))
     if owner is None:
         raise WrongToken("the agent token is not one that this server knows")
     if owner.id != agent.id:
         raise IdentityMismatch(f"the token does not belong to {shown(agent.name)}", value=agent.name)
 
 
-def refuse_unknown_token(desk: Reading | Writing) -> None:
+def refuse_unknown_token(context: ReadContext) -> None:
     """Raise `WrongToken` when the call carries a token that is not known, whatever it asks."""
-    token = desk.caller.agent_token
-    if token is not None and desk.tx.agent_by_token(token_hash(token)) is None:
+    token = context.caller.agent_token
+    if token is not None and context.tx.agent_by_token(token_hash(token)) is None:
         raise WrongToken("the agent token is not one that this server knows")
 
 
-def refuse_making(desk: Reading | Writing) -> None:
+def refuse_making(context: ReadContext) -> None:
     """Raise `TokenRequired` unless the caller may make agents here."""
-    if desk.rules.verified and not desk.caller.operator:
+    if context.rules.verified and not context.caller.operator:
         raise TokenRequired(
             "this server lets only its operator make agents",
             remedy="run `postroom agents register` and `postroom agents token` on the server",
         )
 
 
-def acting(desk: Reading | Writing, project_key: str, name: str) -> tuple[Project, Agent]:
+def refuse_to_speak_for(context: ReadContext, project: Project) -> None:
+    """Raise `NotPermitted` when somebody other than postroom itself would act for a person, or make one."""
+    if project.human_key == PEOPLE_KEY and not context.caller.postroom:
+        raise NotPermitted(
+            "no agent acts for a person, and none makes one",
+            value=project.slug,
+            remedy="the operator names people with `postroom people add`",
+        )
+
+
+def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, Agent]:
     """Return the project and the agent that a call acts as, its identity checked."""
-    project = find_project(desk.tx, project_key)
-    agent = find_agent(desk.tx, project, name)
-    refuse_to_speak_for(desk, project)
-    check_token(desk, agent)
+    project = find_project(context.projects, project_key)
+    agent = find_agent(context.tx, project, name)
+    refuse_to_speak_for(context, project)
+    check_token(context, agent)
     return project, agent
 
 
-def acting_active(desk: Writing, project_key: str, name: str) -> tuple[Project, Agent]:
+def acting_active(context: WriteContext, project_key: str, name: str) -> tuple[Project, Agent]:
     """Return project and agent of a call that changes something, and note the agent's activity.
 
     Raises:
         AgentRetired: the agent is retired.
     """
-    project, agent = acting(desk, project_key, name)
+    project, agent = acting(context, project_key, name)
     refuse_retired(agent)
-    note_activity(desk, agent)
+    note_activity(context, agent)
     return project, agent
 
 
@@ -127,12 +181,29 @@ def refuse_retired(agent: Agent) -> None:
         raise AgentRetired(f"agent {agent.name} is retired", value=agent.name)
 
 
-def note_activity(desk: Writing, agent: Agent) -> None:
+def note_activity(context: WriteContext, agent: Agent) -> None:
     """Write a sign of life, which keeps the agent's reservations, at most once in the interval."""
-    if desk.now - agent.last_active_at >= ACTIVITY_INTERVAL:
-        desk.tx.touch_agent(agent.id, desk.now)
+    if context.now - agent.last_active_at >= ACTIVITY_INTERVAL:
+        context.tx.touch_agent(agent.id, context.now)
 
 
 def as_reason(error: PostroomError) -> dict[str, object]:
     """Return a refusal as one entry of a list of them."""
     return {"code": error.code, "value": error.value, "message": error.message, "remedy": error.remedy}
+
+
+def visible_message(
+    context: ReadContext, project: Project, agent: Agent, message_id: int
+) -> tuple[Message, list[Recipient]]:
+    """Return a message of the agent's project, or one that came to the agent, with its recipients.
+
+    Raises:
+        UnknownMessage: there is none that the agent may see.
+    """
+    message = context.tx.message(message_id)
+    recipients = context.tx.recipients([message_id])[message_id]
+    if message is not None:
+        received = any(one.agent_id == agent.id for one in recipients)
+        if message.project_id == project.id or received:
+            return message, recipients
+    raise UnknownMessage(f"{agent.name} has no message {message_id}", value=message_id)

@@ -11,7 +11,7 @@ from postroom.contracts.errors import (
     UnknownMessage,
 )
 from postroom.contracts.mail import URGENT, Agent, InboxEntry, Message, Project, Recipient
-from postroom.contracts.store import MailReads
+from postroom.contracts.store import RecordReads
 from postroom.contracts.waking import Handling
 from postroom.mail.commands import (
     AcknowledgeMessage,
@@ -21,12 +21,12 @@ from postroom.mail.commands import (
     GetMessage,
     MarkMessageRead,
 )
-from postroom.mail.desk import Reading, Writing
-from postroom.mail.identity import acting, note_activity
+from postroom.mail.context import ReadContext, WriteContext
+from postroom.mail.identity import acting, note_activity, visible_message
+from postroom.mail.projects import address_of
 from postroom.mail.views import (
     InboxView,
     MessageView,
-    address_of,
     inbox_view,
     maybe_iso,
     message_view,
@@ -83,13 +83,13 @@ class DeliveryView(TypedDict):
 
 
 def inbox_views(
-    desk: Reading | Writing, project: Project, reader: Agent, entries: Sequence[InboxEntry], *, bodies: bool
+    context: ReadContext, project: Project, reader: Agent, entries: Sequence[InboxEntry], *, bodies: bool
 ) -> list[InboxView]:
     """Show messages to their reader, with two look-ups for all of them together."""
     ids = [entry.message.id for entry in entries]
-    recipients = desk.tx.recipients(ids) if ids else {}
-    attachments = desk.tx.attachments(ids) if ids else {}
-    slugs = _slugs(desk.tx, project, (entry.message for entry in entries))
+    recipients = context.tx.recipients(ids) if ids else {}
+    attachments = context.tx.attachments(ids) if ids else {}
+    slugs = _slugs(context.tx, project, (entry.message for entry in entries))
     return [
         inbox_view(
             entry,
@@ -107,7 +107,7 @@ def inbox_views(
     ]
 
 
-def _slugs(tx: MailReads, home: Project, messages: Iterable[Message]) -> dict[int, str]:
+def _slugs(tx: RecordReads, home: Project, messages: Iterable[Message]) -> dict[int, str]:
     slugs = {home.id: home.slug}
     for message in messages:
         if message.project_id not in slugs:
@@ -116,11 +116,11 @@ def _slugs(tx: MailReads, home: Project, messages: Iterable[Message]) -> dict[in
     return slugs
 
 
-def fetch_inbox(desk: Reading, asked: FetchInbox) -> list[InboxView]:
+def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
     """Return an agent's messages; reading marks nothing."""
     since = _moment(asked.since)
-    project, reader = acting(desk, asked.project_key, asked.agent_name)
-    entries = desk.tx.inbox(
+    project, reader = acting(context, asked.project_key, asked.agent_name)
+    entries = context.tx.inbox(
         reader.id,
         limit=asked.limit,
         after=asked.after,
@@ -128,7 +128,7 @@ def fetch_inbox(desk: Reading, asked: FetchInbox) -> list[InboxView]:
         unread_only=asked.unread_only,
         importance=URGENT if asked.urgent_only else (),
     )
-    return inbox_views(desk, project, reader, entries, bodies=asked.include_bodies)
+    return inbox_views(context, project, reader, entries, bodies=asked.include_bodies)
 
 
 def _moment(text: str | None) -> int | None:
@@ -144,14 +144,14 @@ def _moment(text: str | None) -> int | None:
         ) from error
 
 
-def fetch_inbox_events(desk: Reading, asked: FetchInboxEvents) -> InboxEvents:
+def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEvents:
     """Return what arrived after a cursor, recalled messages included, each once and in order.
 
     Raises:
         CursorExpired: entries after the cursor were purged.
         CursorAhead: the cursor is beyond the newest entry.
     """
-    project, reader = acting(desk, asked.project_key, asked.agent_name)
+    project, reader = acting(context, asked.project_key, asked.agent_name)
     bounds = {"oldest": reader.inbox_floor, "newest": reader.inbox_seq}
     if asked.after < reader.inbox_floor:
         raise CursorExpired(
@@ -159,57 +159,40 @@ def fetch_inbox_events(desk: Reading, asked: FetchInboxEvents) -> InboxEvents:
         )
     if asked.after > reader.inbox_seq:
         raise CursorAhead(f"the newest entry is {reader.inbox_seq}", value=asked.after, details=bounds)
-    entries = desk.tx.inbox_events(reader.id, after=asked.after, limit=asked.limit)
+    entries = context.tx.inbox_events(reader.id, after=asked.after, limit=asked.limit)
     return {
-        "events": inbox_views(desk, project, reader, entries, bodies=False),
+        "events": inbox_views(context, project, reader, entries, bodies=False),
         "next": entries[-1].seq if entries else asked.after,
         "newest": reader.inbox_seq,
         "oldest": reader.inbox_floor,
     }
 
 
-def visible_message(
-    desk: Reading | Writing, project: Project, agent: Agent, message_id: int
-) -> tuple[Message, list[Recipient]]:
-    """Return a message of the agent's project, or one that came to the agent, with its recipients.
-
-    Raises:
-        UnknownMessage: there is none that the agent may see.
-    """
-    message = desk.tx.message(message_id)
-    recipients = desk.tx.recipients([message_id])[message_id]
-    if message is not None:
-        received = any(one.agent_id == agent.id for one in recipients)
-        if message.project_id == project.id or received:
-            return message, recipients
-    raise UnknownMessage(f"{agent.name} has no message {message_id}", value=message_id)
-
-
-def get_message(desk: Reading, asked: GetMessage) -> MessageView:
+def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
     """Return one message."""
-    project, agent = acting(desk, asked.project_key, asked.agent_name)
-    message, recipients = visible_message(desk, project, agent, asked.message_id)
-    attachments = desk.tx.attachments([message.id])[message.id]
-    slug = _slugs(desk.tx, project, [message])[message.project_id]
+    project, agent = acting(context, asked.project_key, asked.agent_name)
+    message, recipients = visible_message(context, project, agent, asked.message_id)
+    attachments = context.tx.attachments([message.id])[message.id]
+    slug = _slugs(context.tx, project, [message])[message.project_id]
     return message_view(
         message, recipients, attachments, viewer=agent, home_slug=project.slug, sender_slug=slug
     )
 
 
-def mark_message_read(desk: Writing, asked: MarkMessageRead) -> MarkView:
+def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView:
     """Mark a message as read by its recipient; the first mark stands."""
-    agent = _recipient(desk, asked.project_key, asked.agent_name)
-    read_at = desk.tx.mark_read(asked.message_id, agent.id, desk.now)
+    agent = _recipient(context, asked.project_key, asked.agent_name)
+    read_at = context.tx.mark_read(asked.message_id, agent.id, context.now)
     if read_at is None:
         raise _not_received(agent, asked.message_id)
     return {"message_id": asked.message_id, "read": True, "read_at": iso(read_at)}
 
 
-def acknowledge_message(desk: Writing, asked: AcknowledgeMessage) -> AckView:
+def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> AckView:
     """Acknowledge a message for its recipient; the first acknowledgement stands."""
-    agent = _recipient(desk, asked.project_key, asked.agent_name)
-    acked_at = desk.tx.mark_acked(asked.message_id, agent.id, desk.now)
-    read_at = desk.tx.mark_read(asked.message_id, agent.id, desk.now)
+    agent = _recipient(context, asked.project_key, asked.agent_name)
+    acked_at = context.tx.mark_acked(asked.message_id, agent.id, context.now)
+    read_at = context.tx.mark_read(asked.message_id, agent.id, context.now)
     if acked_at is None or read_at is None:
         raise _not_received(agent, asked.message_id)
     return {
@@ -221,9 +204,9 @@ def acknowledge_message(desk: Writing, asked: AcknowledgeMessage) -> AckView:
     }
 
 
-def _recipient(desk: Writing, project_key: str, name: str) -> Agent:
-    _, agent = acting(desk, project_key, name)
-    note_activity(desk, agent)
+def _recipient(context: WriteContext, project_key: str, name: str) -> Agent:
+    _, agent = acting(context, project_key, name)
+    note_activity(context, agent)
     return agent
 
 
@@ -231,13 +214,13 @@ def _not_received(agent: Agent, message_id: int) -> UnknownMessage:
     return UnknownMessage(f"message {message_id} was not sent to {agent.name}", value=message_id)
 
 
-def delivery_status(desk: Reading, asked: DeliveryStatus) -> DeliveryView:
+def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView:
     """Say for each recipient how far a message came."""
-    project, agent = acting(desk, asked.project_key, asked.agent_name)
-    message, recipients = visible_message(desk, project, agent, asked.message_id)
+    project, agent = acting(context, asked.project_key, asked.agent_name)
+    message, recipients = visible_message(context, project, agent, asked.message_id)
     hidden = {one.agent_id for one in visible_hidden(message, recipients, agent)}
     shown = [one for one in recipients if one.kind != "bcc" or one.agent_id in hidden]
-    handled = desk.tx.handlings([message.id])[message.id]
+    handled = context.tx.handlings([message.id])[message.id]
     return {
         "message_id": message.id,
         "subject": message.subject,

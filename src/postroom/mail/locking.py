@@ -1,16 +1,32 @@
 """Which projects a command is about: its change keeps other changes of them out before it looks."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 
-from postroom.contracts.store import MailReads
+from postroom.contracts.errors import InvalidPath
+from postroom.contracts.store import MailReads, MailWrites
 from postroom.mail.commands import Command, RecallMessage, ReplyMessage
-from postroom.mail.people import is_persons
-from postroom.mail.projects import PEOPLE_KEY
+from postroom.mail.identity import is_persons
+from postroom.mail.projects import PEOPLE_KEY, checked_path
 
 _TO_BE_MADE = 0
 """Stands for every project that nobody has made yet."""
+
+
+def home_of(command: Command) -> str:
+    """Return the project where a command is given, as it is named there."""
+    named: str = getattr(command, "project_key", "") or getattr(command, "human_key", "")
+    return named
+
+
+def lock_projects_of(tx: MailWrites, command: Command) -> None:
+    """Keep other changes of the projects out that a command may change, before it looks at anything."""
+    named = projects_of(tx, command)
+    tx.lock_projects(named)
+    if _TO_BE_MADE in named:  # somebody may have made it before this one had the lock
+        tx.lock_projects(projects_of(tx, command))
 
 
 def projects_of(tx: MailReads, command: Command) -> set[int]:
@@ -21,7 +37,7 @@ def projects_of(tx: MailReads, command: Command) -> set[int]:
 def _keys(command: Command) -> Iterator[str]:
     """Yield the keys of the projects that a command names, by themselves or in addresses."""
     fields = msgspec.structs.asdict(command)
-    yield fields.get("project_key") or fields.get("human_key") or ""
+    yield home_of(command)
     for name in ("to", "cc", "bcc", "requester"):
         named = fields.get(name) or ()
         for address in [named] if isinstance(named, str) else named:
@@ -33,6 +49,9 @@ def _keys(command: Command) -> Iterator[str]:
 
 def _project_id(tx: MailReads, key: str) -> int:
     found = tx.project(key)
+    if found is None:
+        with suppress(InvalidPath):  # then nobody has it
+            found = tx.project(checked_path(key))
     return _TO_BE_MADE if found is None else found.id
 
 

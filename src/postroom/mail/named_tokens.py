@@ -27,7 +27,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.tokens import SCOPES, TOKEN_FORM, TOKEN_ID, Grant, KeptToken, Scope
-from postroom.mail.desk import token_hash
+from postroom.mail.context import token_hash
 from postroom.mail.names import shown
 from postroom.mail.projects import find_project
 

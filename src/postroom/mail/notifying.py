@@ -37,7 +37,7 @@ class ChangeNotifier:
     ) -> T:
         """Look now and after each ring; return what was seen when it is news, or last of all.
 
-        The last look is that before `until`, an instant of the event loop, or before the bell is stopped.
+        The last look is that before `until`, an instant of the event loop, or before it is stopped.
         """
         while True:
             rung = self.next_ring()

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from postroom.contracts.tokens import ADMIN, SCOPES, Scope
+from postroom.contracts.errors import InsufficientScope, NotPermitted
+from postroom.contracts.tokens import ADMIN, SCOPES, Grant, Scope
 from postroom.mail import (
     agents,
     commands,
@@ -16,7 +17,8 @@ from postroom.mail import (
     threads,
 )
 from postroom.mail.commands import Command
-from postroom.mail.desk import Desk
+from postroom.mail.context import OperationContext
+from postroom.mail.granting import UNBOUND
 from postroom.mail.waking import asking
 
 READ: Final[frozenset[Scope]] = frozenset({"mail:read"})
@@ -34,12 +36,12 @@ class Operation:
 
     name: str
     command: type[Command]
-    run: Callable[[Desk[Any], Any], Any]
+    run: Callable[[OperationContext[Any, Any], Any], Any]
     changes: bool
     needs: frozenset[Scope]
     """The scopes that a named token must have, all of them; agents and the operator need none."""
-    is_of_one_project: bool = True
-    """Whether it can be done within one project; else no token that is bound to one may do it."""
+    is_of_one_project: bool = False
+    """Whether a token that is bound to a project may do it, there; refused unless it is said."""
     destructive: bool = False
     settled: bool = False
     """Whether it reads what a store may bring up to date afterwards: search and the list of threads."""
@@ -47,6 +49,30 @@ class Operation:
     def __post_init__(self) -> None:
         if not self.needs or not self.needs <= set(SCOPES):
             raise ValueError(f"operation {self.name} declares no scope that there is: {sorted(self.needs)}")
+
+    def check(self, grant: Grant | None) -> None:
+        """Raise unless a named token of this grant may do it; without a grant nothing is held back.
+
+        Raises:
+            InsufficientScope: it has too few scopes.
+            NotPermitted: it is bound to a project, and this is about more than one.
+        """
+        if grant is None:
+            return
+        grant.check(self.needs, self.name)
+        if grant.project_id is not None and not self.is_of_one_project:
+            raise NotPermitted(
+                f"{self.name} is not about one project, and the token `{grant.name}` is bound to one",
+                remedy=UNBOUND,
+            )
+
+    def is_open_to(self, grant: Grant | None) -> bool:
+        """Return whether a named token of this grant may do it."""
+        try:
+            self.check(grant)
+        except (InsufficientScope, NotPermitted):
+            return False
+        return True
 
     @property
     def description(self) -> str:
@@ -57,45 +83,32 @@ class Operation:
 def _looks(
     needs: frozenset[Scope],
     command: type[Command],
-    run: Callable[[Desk[Any], Any], Any],
-    *,
-    settled: bool = False,
-    is_of_one_project: bool = True,
+    run: Callable[[OperationContext[Any, Any], Any], Any],
+    **more: bool,
 ) -> Operation:
-    return Operation(
-        name=run.__name__,
-        command=command,
-        run=run,
-        changes=False,
-        needs=needs,
-        settled=settled,
-        is_of_one_project=is_of_one_project,
-    )
+    return Operation(name=run.__name__, command=command, run=run, changes=False, needs=needs, **more)
 
 
 def _changes(
     needs: frozenset[Scope],
     command: type[Command],
-    run: Callable[[Desk[Any], Any], Any],
-    *,
-    destructive: bool = False,
+    run: Callable[[OperationContext[Any, Any], Any], Any],
+    **more: bool,
 ) -> Operation:
-    return Operation(
-        name=run.__name__, command=command, run=run, changes=True, needs=needs, destructive=destructive
-    )
+    return Operation(name=run.__name__, command=command, run=run, changes=True, needs=needs, **more)
 
 
 ALL_OPERATIONS: tuple[Operation, ...] = (
-    _looks(READ, commands.HealthCheck, agents.health_check, is_of_one_project=False),
-    _changes(SEND, commands.EnsureProject, agents.ensure_project),
-    _changes(READ | SEND | RESERVE, commands.StartSession, agents.start_session),
-    _changes(SEND, commands.RegisterAgent, agents.register_agent),
-    _changes(SEND, commands.CreateAgentIdentity, agents.create_agent_identity),
-    _looks(READ, commands.ShowProject, threads.show_project, settled=True),
-    _looks(READ, commands.Whois, agents.whois),
-    _looks(READ, commands.ListAgents, agents.list_agents),
-    _changes(ADMIN, commands.RetireAgent, agents.retire_agent, destructive=True),
-    _changes(ADMIN, commands.UnretireAgent, agents.unretire_agent),
+    _looks(READ, commands.HealthCheck, agents.health_check),
+    _changes(SEND, commands.EnsureProject, agents.ensure_project, is_of_one_project=True),
+    _changes(READ | SEND | RESERVE, commands.StartSession, agents.start_session, is_of_one_project=True),
+    _changes(SEND, commands.RegisterAgent, agents.register_agent, is_of_one_project=True),
+    _changes(SEND, commands.CreateAgentIdentity, agents.create_agent_identity, is_of_one_project=True),
+    _looks(READ, commands.ShowProject, threads.show_project, settled=True, is_of_one_project=True),
+    _looks(READ, commands.Whois, agents.whois, is_of_one_project=True),
+    _looks(READ, commands.ListAgents, agents.list_agents, is_of_one_project=True),
+    _changes(ADMIN, commands.RetireAgent, agents.retire_agent, destructive=True, is_of_one_project=True),
+    _changes(ADMIN, commands.UnretireAgent, agents.unretire_agent, is_of_one_project=True),
     Operation(
         name="rotate_agent_token",
         command=commands.RotateAgentToken,
@@ -103,35 +116,41 @@ ALL_OPERATIONS: tuple[Operation, ...] = (
         changes=True,
         needs=ADMIN,
         destructive=True,
+        is_of_one_project=True,
     ),
-    _changes(SEND, commands.SendMessage, sending.send_message),
-    _changes(SEND, commands.ReplyMessage, sending.reply_message),
-    _changes(SEND, commands.RecallMessage, sending.recall_message, destructive=True),
-    _looks(READ, commands.FetchInbox, inbox.fetch_inbox),
-    _looks(READ, commands.FetchInboxEvents, inbox.fetch_inbox_events),
-    _looks(READ, commands.GetMessage, inbox.get_message),
-    _looks(READ, commands.DeliveryStatus, inbox.delivery_status),
-    _changes(SEND, commands.MarkMessageRead, inbox.mark_message_read),
-    _changes(SEND, commands.AcknowledgeMessage, inbox.acknowledge_message),
-    _looks(READ, commands.SearchMessages, threads.search_messages, settled=True),
-    _looks(READ, commands.SummarizeThread, threads.summarize_thread),
-    _changes(RUN, commands.AskPerson, asking.ask_person),
-    _changes(SEND, commands.RequestContact, contact_requests.request_contact),
-    _changes(SEND, commands.RespondContact, contact_requests.respond_contact),
-    _looks(READ, commands.ListContacts, contact_requests.list_contacts),
-    _changes(SEND, commands.SetContactPolicy, agents.set_contact_policy),
-    _changes(RESERVE, commands.ReservePaths, reservations.file_reservation_paths),
-    _looks(RESERVE, commands.CheckReservations, reservations.check_file_reservations),
-    _changes(RESERVE, commands.ReleaseReservations, reservations.release_file_reservations),
-    _changes(RESERVE, commands.RenewReservations, reservations.renew_file_reservations),
+    _changes(SEND, commands.SendMessage, sending.send_message, is_of_one_project=True),
+    _changes(SEND, commands.ReplyMessage, sending.reply_message, is_of_one_project=True),
+    _changes(SEND, commands.RecallMessage, sending.recall_message, destructive=True, is_of_one_project=True),
+    _looks(READ, commands.FetchInbox, inbox.fetch_inbox, is_of_one_project=True),
+    _looks(READ, commands.FetchInboxEvents, inbox.fetch_inbox_events, is_of_one_project=True),
+    _looks(READ, commands.GetMessage, inbox.get_message, is_of_one_project=True),
+    _looks(READ, commands.DeliveryStatus, inbox.delivery_status, is_of_one_project=True),
+    _changes(SEND, commands.MarkMessageRead, inbox.mark_message_read, is_of_one_project=True),
+    _changes(SEND, commands.AcknowledgeMessage, inbox.acknowledge_message, is_of_one_project=True),
+    _looks(READ, commands.SearchMessages, threads.search_messages, settled=True, is_of_one_project=True),
+    _looks(READ, commands.SummarizeThread, threads.summarize_thread, is_of_one_project=True),
+    _changes(RUN, commands.AskPerson, asking.ask_person, is_of_one_project=True),
+    _changes(SEND, commands.RequestContact, contact_requests.request_contact, is_of_one_project=True),
+    _changes(SEND, commands.RespondContact, contact_requests.respond_contact, is_of_one_project=True),
+    _looks(READ, commands.ListContacts, contact_requests.list_contacts, is_of_one_project=True),
+    _changes(SEND, commands.SetContactPolicy, agents.set_contact_policy, is_of_one_project=True),
+    _changes(RESERVE, commands.ReservePaths, reservations.file_reservation_paths, is_of_one_project=True),
+    _looks(RESERVE, commands.CheckReservations, reservations.check_file_reservations, is_of_one_project=True),
+    _changes(
+        RESERVE, commands.ReleaseReservations, reservations.release_file_reservations, is_of_one_project=True
+    ),
+    _changes(
+        RESERVE, commands.RenewReservations, reservations.renew_file_reservations, is_of_one_project=True
+    ),
     _changes(
         RESERVE,
         commands.ForceReleaseReservation,
         reservations.force_release_file_reservation,
         destructive=True,
+        is_of_one_project=True,
     ),
-    _looks(RESERVE, commands.ListReservations, reservations.list_file_reservations),
-    _looks(READ, commands.FetchEvents, event_log.fetch_events),
+    _looks(RESERVE, commands.ListReservations, reservations.list_file_reservations, is_of_one_project=True),
+    _looks(READ, commands.FetchEvents, event_log.fetch_events, is_of_one_project=True),
 )
 
 OPERATIONS = {operation.name: operation for operation in ALL_OPERATIONS}

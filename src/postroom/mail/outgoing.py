@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from postroom.contracts.outbox import NO_END, OutboxDraft
-from postroom.mail.desk import Writing
+from postroom.mail.context import WriteContext
 
 ARCHIVE = "archive"
 """The kind of what the archive must write, by project; the payload names the record as `<kind>:<id>`."""
@@ -14,9 +14,9 @@ WAKE = "wake"
 ArchiveKind = Literal["agent", "message", "reservation"]
 
 
-def to_archive(desk: Writing, kind: ArchiveKind, record_id: int, project_id: int) -> None:
+def to_archive(context: WriteContext, kind: ArchiveKind, record_id: int, project_id: int) -> None:
     """Let the archive write a record as it stands when its turn comes."""
-    desk.tx.outbox.enqueue([archive_draft(f"{kind}:{record_id}", project_id)])
+    context.tx.outbox.enqueue([archive_draft(f"{kind}:{record_id}", project_id)])
 
 
 def archive_draft(record: str, project_id: int) -> OutboxDraft:
@@ -24,10 +24,10 @@ def archive_draft(record: str, project_id: int) -> OutboxDraft:
     return OutboxDraft(kind=ARCHIVE, target=str(project_id), payload={"record": record}, max_attempts=NO_END)
 
 
-def to_wake(desk: Writing, message_id: int, agent_ids: Sequence[int]) -> None:
+def to_wake(context: WriteContext, message_id: int, agent_ids: Sequence[int]) -> None:
     """Let readers be woken by a message, if it is still unread when their turn comes."""
     keys = [f"{message_id}/{agent_id}" for agent_id in agent_ids]
-    desk.tx.outbox.enqueue([OutboxDraft(kind=WAKE, target=WAKE, payload={"key": key}) for key in keys])
+    context.tx.outbox.enqueue([OutboxDraft(kind=WAKE, target=WAKE, payload={"key": key}) for key in keys])
 
 
 def woken_by(key: str) -> tuple[int, int]:

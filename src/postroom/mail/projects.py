@@ -6,7 +6,7 @@ from itertools import chain, count
 
 from postroom.contracts.errors import InvalidPath, UnknownProject
 from postroom.contracts.mail import Project
-from postroom.contracts.store import MailReads
+from postroom.contracts.projects import ProjectReads
 from postroom.mail.names import nearest, shown
 
 _DRIVE = re.compile(r"^([A-Za-z]):[\\/]")
@@ -84,29 +84,29 @@ def slug_of(path: str) -> str:
     return slug[:120].strip("-") or "root"
 
 
-def free_slug(tx: MailReads, path: str) -> str:
+def free_slug(projects: ProjectReads, path: str) -> str:
     """Return the path's slug, with a short hash of the path behind it when another project has it."""
     slug = slug_of(path)
     hashed = f"{slug}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     tried = chain((slug, hashed), (f"{hashed}-{number}" for number in count(2)))
     kept = set() if path == PEOPLE_KEY else {PEOPLE_SLUG}
-    return next(free for free in tried if free not in kept and tx.project(free) is None)
+    return next(free for free in tried if free not in kept and projects.project(free) is None)
 
 
-def find_project(tx: MailReads, key: str) -> Project:
+def find_project(projects: ProjectReads, key: str) -> Project:
     """Return the project that a path or slug names.
 
     Raises:
         UnknownProject: there is none; says which come nearest.
         InvalidPath: the key is a placeholder or holds control characters.
     """
-    if project := tx.project(key):
+    if project := projects.project(key):
         return project
     if key.startswith(("/", "\\\\")) or _DRIVE.match(key) or _PLACEHOLDER.search(key) or _CONTROL.search(key):
         path = checked_path(key)
-        if project := tx.project(path):
+        if project := projects.project(path):
             return project
-    known = tx.projects(limit=1_000)
+    known = projects.projects(limit=1_000)
     names = [name for project in known for name in (project.slug, project.human_key)]
     close = nearest(key, names)
     raise UnknownProject(
@@ -114,3 +114,10 @@ def find_project(tx: MailReads, key: str) -> Project:
         value=key,
         details={"nearest": close},
     )
+
+
+def address_of(name: str, slug: str, home_slug: str) -> str:
+    """Return how agents of `home_slug` write to somebody: `name`, `name@slug`, or `human:name`."""
+    if slug == PEOPLE_SLUG:
+        return f"{HUMAN}{name}"
+    return name if slug == home_slug else f"{name}@{slug}"

@@ -15,12 +15,13 @@ from postroom.mail.commands import (
     RenewReservations,
     ReservePaths,
 )
-from postroom.mail.desk import Reading, Writing
+from postroom.mail.contacts import Addressee, refusals
+from postroom.mail.context import ReadContext, WriteContext
 from postroom.mail.globs import Pattern, overlapping, parse_pattern
 from postroom.mail.identity import acting, acting_active, find_agent
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import find_project
-from postroom.mail.sending import Addressee, NewMessage, post, refusals
+from postroom.mail.sending import NewMessage, post
 from postroom.mail.views import ReservationView, reservation_view
 
 MAX_HOLDERS_SHOWN = 50
@@ -67,11 +68,11 @@ class ReservationsView(TypedDict):
     enforced_by: list[str]
 
 
-def file_reservation_paths(desk: Writing, asked: ReservePaths) -> ReservationAnswer:
+def file_reservation_paths(context: WriteContext, asked: ReservePaths) -> ReservationAnswer:
     """Reserve each path, also where others hold it: read `conflicts` before editing."""
-    project, agent = acting_active(desk, asked.project_key, asked.agent_name)
+    project, agent = acting_active(context, asked.project_key, asked.agent_name)
     return reserve_all(
-        desk,
+        context,
         project,
         agent,
         asked.paths,
@@ -82,7 +83,7 @@ def file_reservation_paths(desk: Writing, asked: ReservePaths) -> ReservationAns
 
 
 def reserve_all(  # noqa: PLR0913 - the terms of a reservation
-    desk: Writing,
+    context: WriteContext,
     project: Project,
     agent: Agent,
     paths: Sequence[str],
@@ -92,78 +93,85 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
     reason: str = "",
 ) -> ReservationAnswer:
     """Reserve paths for an agent of a project; the same pattern again is a renewal."""
-    ttl = _checked_ttl(desk, ttl_seconds)
-    patterns = _parsed(desk, paths)
-    for over in desk.tx.expire_reservations(project.id, desk.now):
-        to_archive(desk, "reservation", over.id, project.id)
-    own = {one.pattern: one for one in desk.tx.live_reservations(project.id, now=desk.now, agent_id=agent.id)}
-    answer: ReservationAnswer = {"granted": [], "conflicts": [], "enforced_by": list(desk.rules.enforced_by)}
+    ttl = _checked_ttl(context, ttl_seconds)
+    patterns = _parsed(context, paths)
+    for over in context.tx.expire_reservations(project.id, context.now):
+        to_archive(context, "reservation", over.id, project.id)
+    own = {
+        one.pattern: one
+        for one in context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id)
+    }
+    answer: ReservationAnswer = {
+        "granted": [],
+        "conflicts": [],
+        "enforced_by": list(context.rules.enforced_by),
+    }
     for pattern in patterns:
-        if holders := _holders(desk, project, agent, pattern, exclusive=exclusive):
+        if holders := _holders(context, project, agent, pattern, exclusive=exclusive):
             answer["conflicts"].append(_conflict(pattern, holders))
         if held := own.get(pattern.text):
-            granted = desk.tx.extend_reservation(
+            granted = context.tx.extend_reservation(
                 held.id,
-                expires_at=desk.now + ttl,
+                expires_at=context.now + ttl,
                 ttl=ttl,
                 exclusive=exclusive,
                 reason=reason or held.reason,
-                now=desk.now,
+                now=context.now,
             )
         else:
-            granted = desk.tx.insert_reservation(
+            granted = context.tx.insert_reservation(
                 agent,
                 pattern=pattern.text,
                 prefix=pattern.prefix,
                 exclusive=exclusive,
                 reason=reason,
                 ttl=ttl,
-                now=desk.now,
+                now=context.now,
             )
-        to_archive(desk, "reservation", granted.id, project.id)
+        to_archive(context, "reservation", granted.id, project.id)
         answer["granted"].append(reservation_view(granted))
     return answer
 
 
-def check_file_reservations(desk: Reading, asked: CheckReservations) -> CheckAnswer:
+def check_file_reservations(context: ReadContext, asked: CheckReservations) -> CheckAnswer:
     """Say who would conflict with these paths."""
-    project, agent = acting(desk, asked.project_key, asked.agent_name)
+    project, agent = acting(context, asked.project_key, asked.agent_name)
     conflicts = [
         _conflict(pattern, holders)
-        for pattern in _parsed(desk, asked.paths)
-        if (holders := _holders(desk, project, agent, pattern, exclusive=asked.exclusive))
+        for pattern in _parsed(context, asked.paths)
+        if (holders := _holders(context, project, agent, pattern, exclusive=asked.exclusive))
     ]
-    return {"conflicts": conflicts, "enforced_by": list(desk.rules.enforced_by)}
+    return {"conflicts": conflicts, "enforced_by": list(context.rules.enforced_by)}
 
 
-def _parsed(desk: Reading | Writing, paths: Sequence[str]) -> list[Pattern]:
+def _parsed(context: ReadContext, paths: Sequence[str]) -> list[Pattern]:
     """Read every pattern before anything changes; one named twice counts once."""
-    patterns = (parse_pattern(path, case_sensitive=desk.rules.case_sensitive_paths) for path in paths)
+    patterns = (parse_pattern(path, case_sensitive=context.rules.case_sensitive_paths) for path in paths)
     return list({pattern.text: pattern for pattern in patterns}.values())
 
 
 def _holders(
-    desk: Reading | Writing, project: Project, agent: Agent, pattern: Pattern, *, exclusive: bool
+    context: ReadContext, project: Project, agent: Agent, pattern: Pattern, *, exclusive: bool
 ) -> list[Reservation]:
     """Return others' live reservations that can match a path of this pattern, one of the two exclusive."""
-    others = desk.tx.live_patterns(
-        project.id, now=desk.now, near=pattern.prefix, but=agent.id, exclusive_only=not exclusive
+    others = context.tx.live_patterns(
+        project.id, now=context.now, near=pattern.prefix, but=agent.id, exclusive_only=not exclusive
     )
-    sensitive = desk.rules.case_sensitive_paths
+    sensitive = context.rules.case_sensitive_paths
     theirs = [parse_pattern(text, case_sensitive=sensitive) for _, text in others]
     meeting = sorted(others[index][0] for index in overlapping(pattern, theirs))
-    return desk.tx.reservations_by_id(meeting[:MAX_HOLDERS_SHOWN]) if meeting else []
+    return context.tx.reservations_by_id(meeting[:MAX_HOLDERS_SHOWN]) if meeting else []
 
 
 def _conflict(pattern: Pattern, holders: Sequence[Reservation]) -> Conflict:
     return {"path": pattern.text, "holders": [reservation_view(one) for one in holders]}
 
 
-def _checked_ttl(desk: Writing, seconds: int | None) -> int:
+def _checked_ttl(context: WriteContext, seconds: int | None) -> int:
     """Return how long a reservation lasts, in milliseconds; the installation says what is usual."""
     if seconds is None:
-        return milliseconds(min(desk.rules.default_reservation_ttl, desk.rules.max_reservation_ttl))
-    longest = desk.rules.max_reservation_ttl
+        return milliseconds(min(context.rules.default_reservation_ttl, context.rules.max_reservation_ttl))
+    longest = context.rules.max_reservation_ttl
     if timedelta(seconds=seconds) > longest:
         raise InvalidArgument(
             f"{seconds} s is longer than a reservation may last",
@@ -173,40 +181,45 @@ def _checked_ttl(desk: Writing, seconds: int | None) -> int:
     return seconds * 1000
 
 
-def release_file_reservations(desk: Writing, asked: ReleaseReservations) -> ReleaseAnswer:
+def release_file_reservations(context: WriteContext, asked: ReleaseReservations) -> ReleaseAnswer:
     """End own reservations; those that ended before are left as they are."""
-    project, agent = acting_active(desk, asked.project_key, asked.agent_name)
-    chosen = _own(desk, project, agent, asked.paths, asked.ids)
+    project, agent = acting_active(context, asked.project_key, asked.agent_name)
+    chosen = _own(context, project, agent, asked.paths, asked.ids)
     released = [
-        desk.tx.release_reservation(one.id, now=desk.now, by=agent.name, reason="released") for one in chosen
+        context.tx.release_reservation(one.id, now=context.now, by=agent.name, reason="released")
+        for one in chosen
     ]
     for one in released:
-        to_archive(desk, "reservation", one.id, project.id)
+        to_archive(context, "reservation", one.id, project.id)
     return {"released": [reservation_view(one) for one in released]}
 
 
-def renew_file_reservations(desk: Writing, asked: RenewReservations) -> RenewAnswer:
+def renew_file_reservations(context: WriteContext, asked: RenewReservations) -> RenewAnswer:
     """Let own reservations run from now for the time asked; they are never shortened."""
-    ttl = _checked_ttl(desk, asked.ttl_seconds)
-    project, agent = acting_active(desk, asked.project_key, asked.agent_name)
+    ttl = _checked_ttl(context, asked.ttl_seconds)
+    project, agent = acting_active(context, asked.project_key, asked.agent_name)
     renewed = [
-        desk.tx.extend_reservation(
+        context.tx.extend_reservation(
             one.id,
-            expires_at=max(one.expires_at, desk.now + ttl),
+            expires_at=max(one.expires_at, context.now + ttl),
             ttl=ttl,
             exclusive=one.exclusive,
             reason=one.reason,
-            now=desk.now,
+            now=context.now,
         )
-        for one in _own(desk, project, agent, asked.paths, asked.ids)
+        for one in _own(context, project, agent, asked.paths, asked.ids)
     ]
     for one in renewed:
-        to_archive(desk, "reservation", one.id, project.id)
+        to_archive(context, "reservation", one.id, project.id)
     return {"renewed": [reservation_view(one) for one in renewed]}
 
 
 def _own(
-    desk: Writing, project: Project, agent: Agent, paths: Sequence[str] | None, ids: Sequence[int] | None
+    context: WriteContext,
+    project: Project,
+    agent: Agent,
+    paths: Sequence[str] | None,
+    ids: Sequence[int] | None,
 ) -> list[Reservation]:
     """Return the agent's live reservations among those named, or all when none is named.
 
@@ -214,66 +227,68 @@ def _own(
         UnknownReservation, NotHolder: an id names no reservation of the project, or another agent's.
     """
     for reservation_id in ids or ():
-        known = desk.tx.reservation(reservation_id)
+        known = context.tx.reservation(reservation_id)
         if known is None or known.project_id != project.id:
             raise UnknownReservation(
                 f"project {project.slug} has no reservation {reservation_id}", value=reservation_id
             )
         if known.agent_id != agent.id:
             raise NotHolder(f"reservation {reservation_id} belongs to {known.holder}", value=reservation_id)
-    live = desk.tx.live_reservations(project.id, now=desk.now, agent_id=agent.id)
+    live = context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id)
     if paths is None and ids is None:
         return live
-    texts = {pattern.text for pattern in _parsed(desk, paths or ())}
+    texts = {pattern.text for pattern in _parsed(context, paths or ())}
     return [one for one in live if one.pattern in texts or one.id in set(ids or ())]
 
 
-def force_release_file_reservation(desk: Writing, asked: ForceReleaseReservation) -> ReservationView:
+def force_release_file_reservation(context: WriteContext, asked: ForceReleaseReservation) -> ReservationView:
     """End another agent's reservation and tell the holder why, in one transaction."""
-    project, agent = acting_active(desk, asked.project_key, asked.agent_name)
+    project, agent = acting_active(context, asked.project_key, asked.agent_name)
     if not asked.reason.strip():
         raise InvalidArgument(
             "a reason is required", value=asked.reason, remedy="say why the holder must give way"
         )
-    known = desk.tx.reservation(asked.reservation_id)
+    known = context.tx.reservation(asked.reservation_id)
     if known is None or known.project_id != project.id:
         raise UnknownReservation(
             f"project {project.slug} has no reservation {asked.reservation_id}", value=asked.reservation_id
         )
-    if known.released_at is not None or known.expires_at <= desk.now:
+    if known.released_at is not None or known.expires_at <= context.now:
         raise StateError(
             f"reservation {known.id} has ended", value=known.id, remedy="reserve the path; nobody holds it"
         )
-    ended = desk.tx.release_reservation(known.id, now=desk.now, by=agent.name, reason=asked.reason)
-    to_archive(desk, "reservation", known.id, project.id)
-    _tell_holder(desk, project, agent, known, asked.reason)
+    ended = context.tx.release_reservation(known.id, now=context.now, by=agent.name, reason=asked.reason)
+    to_archive(context, "reservation", known.id, project.id)
+    _tell_holder(context, project, agent, known, asked.reason)
     return reservation_view(ended)
 
 
-def _tell_holder(desk: Writing, project: Project, agent: Agent, known: Reservation, reason: str) -> None:
+def _tell_holder(
+    context: WriteContext, project: Project, agent: Agent, known: Reservation, reason: str
+) -> None:
     """Write to a holder who is another; one who does not take the message finds the reason in the record."""
-    holder = desk.tx.agents_by_id([known.agent_id])[known.agent_id]
+    holder = context.tx.agents_by_id([known.agent_id])[known.agent_id]
     addressees = [Addressee(project=project, agent=holder, kind="to")]
-    if holder.id == agent.id or refusals(desk, project, agent, addressees):
+    if holder.id == agent.id or refusals(context, project, agent, addressees):
         return
     what = f"`{known.pattern}` (id {known.id})"
     notice = NewMessage(
         project=project,
         sender=agent,
         addressees=addressees,
-        subject=f"Your reservation of {known.pattern} was ended"[: desk.rules.max_subject_chars],
+        subject=f"Your reservation of {known.pattern} was ended"[: context.rules.max_subject_chars],
         body_md=f"{agent.name} ended your reservation of {what}.\n\nReason: {reason}",
         importance="high",
     )
-    post(desk, notice, bad=[], skipped=[])
+    post(context, notice, bad=[], skipped=[])
 
 
-def list_file_reservations(desk: Reading, asked: ListReservations) -> ReservationsView:
+def list_file_reservations(context: ReadContext, asked: ListReservations) -> ReservationsView:
     """List the live reservations of a project or of one of its agents."""
-    project = find_project(desk.tx, asked.project_key)
-    agent_id = None if asked.agent_name is None else find_agent(desk.tx, project, asked.agent_name).id
-    found = desk.tx.live_reservations(project.id, now=desk.now, agent_id=agent_id, limit=asked.limit)
+    project = find_project(context.projects, asked.project_key)
+    agent_id = None if asked.agent_name is None else find_agent(context.tx, project, asked.agent_name).id
+    found = context.tx.live_reservations(project.id, now=context.now, agent_id=agent_id, limit=asked.limit)
     return {
         "reservations": [reservation_view(one) for one in found],
-        "enforced_by": list(desk.rules.enforced_by),
+        "enforced_by": list(context.rules.enforced_by),
     }

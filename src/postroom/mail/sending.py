@@ -16,25 +16,29 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.mail import (
     Agent,
-    ContactStatus,
     Importance,
     Message,
     Project,
     Recipient,
     RecipientKind,
 )
-from postroom.contracts.store import MailReads
+from postroom.contracts.store import RecordReads
 from postroom.mail.commands import RecallMessage, ReplyMessage, SendMessage
-from postroom.mail.contacts import ContactFacts, refusal
-from postroom.mail.desk import Writing
-from postroom.mail.identity import acting_active, as_reason, find_address, unknown_agent
-from postroom.mail.inbox import visible_message
+from postroom.mail.contacts import Addressee, refusals
+from postroom.mail.context import WriteContext
+from postroom.mail.identity import (
+    acting_active,
+    as_reason,
+    find_address,
+    is_persons,
+    unknown_agent,
+    visible_message,
+)
 from postroom.mail.names import shown
 from postroom.mail.outgoing import to_archive, to_wake
-from postroom.mail.people import is_persons
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.tracing import note_trace
-from postroom.mail.views import MessageView, address_of, message_view
+from postroom.mail.views import MessageView, message_view
 from postroom.mail.waking.runners import reads_at_work
 
 _REPLY_PREFIX = re.compile(r"^\s*(?:re\s*:\s*)+", re.IGNORECASE)
@@ -45,7 +49,6 @@ MAX_BROADCAST = 10_000
 MAX_THREAD = 1_000
 """The newest messages of a thread, by which those are found who are in it."""
 THREAD = "thread:"
-FEW = 4
 LIVE = "live"
 """By a run that is at work on the thread, at its next step; when it ends before that, by a run of its own."""
 RUNNER = "wake by runner"
@@ -81,15 +84,6 @@ class Recalled(TypedDict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Addressee:
-    """One recipient of a message that is about to be written."""
-
-    project: Project
-    agent: Agent
-    kind: RecipientKind
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NewMessage:
     """A message whose sender and recipients are settled."""
 
@@ -108,20 +102,20 @@ class NewMessage:
     """Where in a trace it is written; by default where the call is done."""
 
 
-def send_message(desk: Writing, asked: SendMessage) -> Sent:
+def send_message(context: WriteContext, asked: SendMessage) -> Sent:
     """Send one message to agents of this and other projects.
 
     Raises:
         InvalidRecipients: at least one may not receive it; lists every one with its reason.
         TooLarge: subject, body or the list of recipients is over its limit.
     """
-    project, sender = acting_active(desk, asked.project_key, asked.sender_name)
+    project, sender = acting_active(context, asked.project_key, asked.sender_name)
     thread_id = _thread_of(asked)
-    _check_thread(desk, thread_id)
-    addressees, bad = _addressees(desk, project, sender, asked)
+    _check_thread(context, thread_id)
+    addressees, bad = _addressees(context, project, sender, asked)
     skipped: list[str] = []
     if asked.broadcast:
-        others, skipped = _everybody_else(desk, project, sender, addressees)
+        others, skipped = _everybody_else(context, project, sender, addressees)
         addressees += others
     new = NewMessage(
         project=project,
@@ -135,7 +129,7 @@ def send_message(desk: Writing, asked: SendMessage) -> Sent:
         topic=asked.topic,
         broadcast=asked.broadcast,
     )
-    return post(desk, new, bad=bad, skipped=skipped)
+    return post(context, new, bad=bad, skipped=skipped)
 
 
 def _thread_of(asked: SendMessage) -> str | None:
@@ -156,10 +150,10 @@ def _thread_of(asked: SendMessage) -> str | None:
     return next(iter(named), None)
 
 
-def _check_thread(desk: Writing, thread_id: str | None) -> None:
+def _check_thread(context: WriteContext, thread_id: str | None) -> None:
     """Keep the names of threads that messages to come will begin; two conversations would meet there."""
     chosen = _GENERATED_THREAD.fullmatch(thread_id or "")
-    if chosen and len(chosen[1]) <= _ID_DIGITS and desk.tx.message(int(chosen[1])) is None:
+    if chosen and len(chosen[1]) <= _ID_DIGITS and context.tx.message(int(chosen[1])) is None:
         raise UnknownThread(
             f"thread {thread_id!r} begins with message {chosen[1]}, which is not written yet",
             value=thread_id,
@@ -168,10 +162,10 @@ def _check_thread(desk: Writing, thread_id: str | None) -> None:
 
 
 def _everybody_else(
-    desk: Writing, project: Project, sender: Agent, addressees: Sequence[Addressee]
+    context: WriteContext, project: Project, sender: Agent, addressees: Sequence[Addressee]
 ) -> tuple[list[Addressee], list[str]]:
     """Return the other active agents of a project, and the names of those who do not take the message."""
-    everyone = desk.tx.agents(project.id, include_retired=False, limit=MAX_BROADCAST + 1)
+    everyone = context.tx.agents(project.id, include_retired=False, limit=MAX_BROADCAST + 1)
     if len(everyone) > MAX_BROADCAST:
         raise TooLarge(
             f"project {project.slug} has more than {MAX_BROADCAST} active agents",
@@ -180,20 +174,20 @@ def _everybody_else(
         )
     named = {one.agent.id for one in addressees} | {sender.id}
     others = [Addressee(project=project, agent=one, kind="to") for one in everyone if one.id not in named]
-    closed = refusals(desk, project, sender, others)
+    closed = refusals(context, project, sender, others)
     willing = [one for one in others if one.agent.id not in closed]
     return willing, [one.agent.name for one in others if one.agent.id in closed]
 
 
-def reply_message(desk: Writing, asked: ReplyMessage) -> Sent:
+def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
     """Answer a message: to its sender, or to the first recipients when the sender answers itself."""
-    project, sender = acting_active(desk, asked.project_key, asked.sender_name)
-    original, recipients = visible_message(desk, project, sender, asked.message_id)
+    project, sender = acting_active(context, asked.project_key, asked.sender_name)
+    original, recipients = visible_message(context, project, sender, asked.message_id)
     new = NewMessage(
         project=project,
         sender=sender,
-        addressees=_answered(desk, sender, original, recipients, everybody=asked.reply_all),
-        subject=reply_subject(original.subject, desk.rules.max_subject_chars),
+        addressees=_answered(context, sender, original, recipients, everybody=asked.reply_all),
+        subject=reply_subject(original.subject, context.rules.max_subject_chars),
         body_md=asked.body_md,
         importance=asked.importance,
         ack_required=asked.ack_required,
@@ -201,7 +195,7 @@ def reply_message(desk: Writing, asked: ReplyMessage) -> Sent:
         topic=original.topic,
         reply_to=original,
     )
-    return post(desk, new, bad=[], skipped=[])
+    return post(context, new, bad=[], skipped=[])
 
 
 def reply_subject(subject: str, most: int) -> str:
@@ -210,7 +204,12 @@ def reply_subject(subject: str, most: int) -> str:
 
 
 def _answered(
-    desk: Writing, sender: Agent, original: Message, recipients: Sequence[Recipient], *, everybody: bool
+    context: WriteContext,
+    sender: Agent,
+    original: Message,
+    recipients: Sequence[Recipient],
+    *,
+    everybody: bool,
 ) -> list[Addressee]:
     own = original.sender_id == sender.id
     kinds: dict[int, RecipientKind] = {} if own else {original.sender_id: "to"}
@@ -221,13 +220,13 @@ def _answered(
             kinds.setdefault(one.agent_id, "to")
         elif everybody:
             kinds.setdefault(one.agent_id, one.kind)
-    return _at_home(desk, kinds)
+    return _at_home(context, kinds)
 
 
-def _at_home(desk: Writing, kinds: Mapping[int, RecipientKind]) -> list[Addressee]:
+def _at_home(context: WriteContext, kinds: Mapping[int, RecipientKind]) -> list[Addressee]:
     """Return these agents as recipients, each with its project."""
-    agents = desk.tx.agents_by_id(list(kinds))
-    projects = {agent.project_id: desk.tx.project_by_id(agent.project_id) for agent in agents.values()}
+    agents = context.tx.agents_by_id(list(kinds))
+    projects = {agent.project_id: context.tx.project_by_id(agent.project_id) for agent in agents.values()}
     return [
         Addressee(project=home, agent=agents[agent_id], kind=kind)
         for agent_id, kind in kinds.items()
@@ -236,7 +235,7 @@ def _at_home(desk: Writing, kinds: Mapping[int, RecipientKind]) -> list[Addresse
 
 
 def _participants(
-    desk: Writing, home: Project, sender: Agent, address: str, kind: RecipientKind
+    context: WriteContext, home: Project, sender: Agent, address: str, kind: RecipientKind
 ) -> list[Addressee]:
     """Return who else wrote in a thread of the project, or was openly written to there.
 
@@ -245,7 +244,7 @@ def _participants(
         InvalidRecipients: nobody else is in it.
     """
     thread_id = address.removeprefix(THREAD)
-    messages = desk.tx.thread_tail(home.id, thread_id, limit=MAX_THREAD)
+    messages = context.tx.thread_tail(home.id, thread_id, limit=MAX_THREAD)
     if not messages:
         raise UnknownThread(
             f"project {home.slug} has no thread {shown(thread_id)}",
@@ -253,9 +252,9 @@ def _participants(
             remedy="`search_messages` finds threads; leave `thread:` out to begin one",
         )
     there = {one.sender_id for one in messages}
-    for readers in desk.tx.recipients([one.id for one in messages]).values():
+    for readers in context.tx.recipients([one.id for one in messages]).values():
         there |= {one.agent_id for one in readers if one.kind != "bcc"}
-    others = _at_home(desk, dict.fromkeys(sorted(there - {sender.id}), kind))
+    others = _at_home(context, dict.fromkeys(sorted(there - {sender.id}), kind))
     active = [one for one in others if one.agent.retired_at is None]
     if not active:
         raise InvalidRecipients(
@@ -264,17 +263,17 @@ def _participants(
     return active
 
 
-def post(desk: Writing, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
+def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
     """Store a message with its recipients and its outbox row, or nothing at all."""
-    _check_size(desk, new)
-    refused = refusals(desk, new.project, new.sender, new.addressees, reply_to=new.reply_to)
+    _check_size(context, new)
+    refused = refusals(context, new.project, new.sender, new.addressees, reply_to=new.reply_to)
     if problems := [*bad, *refused.values()]:
         raise _invalid(problems)
     if not new.addressees:
         raise InvalidRecipients(
             "the message has no recipient", value=[], remedy="name at least one agent in `to`, `cc` or `bcc`"
         )
-    tx = desk.tx
+    tx = context.tx
     message = tx.insert_message(
         project_id=new.project.id,
         sender=new.sender,
@@ -286,22 +285,22 @@ def post(desk: Writing, new: NewMessage, *, bad: list[PostroomError], skipped: l
         topic=new.topic,
         broadcast=new.broadcast,
         reply_to=new.reply_to.id if new.reply_to else None,
-        now=desk.now,
+        now=context.now,
     )
-    note_trace(desk, message.id, new.trace)
-    recipients = [_deliver(desk, message, one) for one in new.addressees]
-    for loaded in desk.loaded:
+    note_trace(context, message.id, new.trace)
+    recipients = [_deliver(context, message, one) for one in new.addressees]
+    for loaded in context.loaded:
         tx.insert_blob(loaded.attachment.sha256, loaded.content)
         if loaded.preview is not None and loaded.attachment.preview_sha256 is not None:
             tx.insert_blob(loaded.attachment.preview_sha256, loaded.preview)
         tx.insert_attachment(message.id, loaded.attachment)
-    to_archive(desk, "message", message.id, new.project.id)
-    to_wake(desk, message.id, sorted(tx.with_runner([one.agent_id for one in recipients])))
-    return _sent(desk, new, message, recipients, skipped)
+    to_archive(context, "message", message.id, new.project.id)
+    to_wake(context, message.id, sorted(tx.with_runner([one.agent_id for one in recipients])))
+    return _sent(context, new, message, recipients, skipped)
 
 
-def _deliver(desk: Writing, message: Message, one: Addressee) -> Recipient:
-    seq = desk.tx.insert_recipient(message.id, one.agent, one.kind)
+def _deliver(context: WriteContext, message: Message, one: Addressee) -> Recipient:
+    seq = context.tx.insert_recipient(message.id, one.agent, one.kind)
     return Recipient(
         message_id=message.id,
         agent_id=one.agent.id,
@@ -313,7 +312,7 @@ def _deliver(desk: Writing, message: Message, one: Addressee) -> Recipient:
 
 
 def _sent(
-    desk: Writing,
+    context: WriteContext,
     new: NewMessage,
     message: Message,
     recipients: Sequence[Recipient],
@@ -322,12 +321,12 @@ def _sent(
     payload = message_view(
         message,
         recipients,
-        [loaded.attachment for loaded in desk.loaded],
+        [loaded.attachment for loaded in context.loaded],
         viewer=new.sender,
         home_slug=new.project.slug,
         bodies=False,
     )
-    seen = how_seen(desk.tx, message, recipients)
+    seen = how_seen(context.tx, message, recipients)
     by_project: dict[str, list[Recipient]] = {}
     for one in recipients:
         by_project.setdefault(one.project_slug, []).append(one)
@@ -346,7 +345,7 @@ def _sent(
     }
 
 
-def how_seen(tx: MailReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
+def how_seen(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
     """Return how each of these will see the message, by the reader's id, as far as that is known now."""
     ids = [one.agent_id for one in readers]
     runners, hooks = tx.with_runner(ids), tx.with_client_session(ids)
@@ -355,7 +354,7 @@ def how_seen(tx: MailReads, message: Message, readers: Sequence[Recipient]) -> d
     return {one.agent_id: LIVE if one.agent_id in live else _seen(one, runners, hooks) for one in readers}
 
 
-def _is_steered(tx: MailReads, agent_id: int) -> bool:
+def _is_steered(tx: RecordReads, agent_id: int) -> bool:
     """Say whether a run of an agent reads messages of its thread while it works."""
     kept = tx.runner(agent_id)
     return kept is not None and reads_at_work(kept.runner)
@@ -367,8 +366,8 @@ def _seen(reader: Recipient, runners: Collection[int], hooks: Collection[int]) -
     return HOOK if reader.agent_id in hooks else INBOX
 
 
-def _check_size(desk: Writing, new: NewMessage) -> None:
-    rules = desk.rules
+def _check_size(context: WriteContext, new: NewMessage) -> None:
+    rules = context.rules
     if len(new.subject) > rules.max_subject_chars:
         raise TooLarge(
             f"the subject has {len(new.subject)} characters, the limit is {rules.max_subject_chars}",
@@ -389,20 +388,20 @@ def _check_size(desk: Writing, new: NewMessage) -> None:
             remedy="attach the text as a file, or send several messages on one thread",
         )
     if not new.broadcast:
-        _check_number(desk, len(new.addressees))
+        _check_number(context, len(new.addressees))
 
 
-def _check_number(desk: Writing, recipients: int) -> None:
-    if recipients > desk.rules.max_recipients:
+def _check_number(context: WriteContext, recipients: int) -> None:
+    if recipients > context.rules.max_recipients:
         raise TooLarge(
-            f"{recipients} recipients, the limit is {desk.rules.max_recipients}",
+            f"{recipients} recipients, the limit is {context.rules.max_recipients}",
             value=recipients,
             remedy="use broadcast, or send several messages",
         )
 
 
 def _addressees(
-    desk: Writing, home: Project, sender: Agent, asked: SendMessage
+    context: WriteContext, home: Project, sender: Agent, asked: SendMessage
 ) -> tuple[list[Addressee], list[PostroomError]]:
     """Look up every name at once; an agent named twice gets one message, by its most open mention."""
     kinds: dict[str, RecipientKind] = {}
@@ -414,16 +413,16 @@ def _addressees(
     for kind, names in mentions:
         for name in names:
             kinds.setdefault(name.strip(), kind)
-    _check_number(desk, len(kinds))
-    local = {agent.name.casefold(): agent for agent in desk.tx.agents_named(home.id, list(kinds))}
+    _check_number(context, len(kinds))
+    local = {agent.name.casefold(): agent for agent in context.tx.agents_named(home.id, list(kinds))}
     found: dict[int, Addressee] = {}
     bad: list[PostroomError] = []
     for name, kind in kinds.items():
         try:
             named = (
-                _participants(desk, home, sender, name, kind)
+                _participants(context, home, sender, name, kind)
                 if name.startswith(THREAD)
-                else [_addressee(desk, home, local, name, kind)]
+                else [_addressee(context, home, local, name, kind)]
             )
         except PostroomError as error:
             error.value = name  # as it was given, its project with it
@@ -437,63 +436,14 @@ def _addressees(
 
 
 def _addressee(
-    desk: Writing, home: Project, local: dict[str, Agent], address: str, kind: RecipientKind
+    context: WriteContext, home: Project, local: dict[str, Agent], address: str, kind: RecipientKind
 ) -> Addressee:
     if agent := local.get(address.casefold()):
         return Addressee(project=home, agent=agent, kind=kind)
     if "@" not in address and not is_persons(address):
-        raise unknown_agent(desk.tx, home, address)
-    project, agent = find_address(desk.tx, home, address)
+        raise unknown_agent(context.tx, home, address)
+    project, agent = find_address(context, home, address)
     return Addressee(project=project, agent=agent, kind=kind)
-
-
-def refusals(
-    desk: Writing,
-    home: Project,
-    sender: Agent,
-    addressees: Sequence[Addressee],
-    *,
-    reply_to: Message | None = None,
-) -> dict[int, PostroomError]:
-    """Return by agent those who may not be written to, with the reason."""
-    links = _granted(desk, sender, addressees)
-    answered = _written_to(desk, sender, reply_to)
-    found: dict[int, PostroomError] = {}
-    for one in addressees:
-        granted = links.get(one.agent.id)
-        facts = ContactFacts(
-            policy=one.agent.contact_policy,
-            same_agent=one.agent.id == sender.id,
-            same_project=one.project.id == home.id,
-            same_owner=one.project.owner == home.owner and bool(home.owner),
-            retired=one.agent.retired_at is not None,
-            approved=granted == "approved",
-            blocked=granted == "blocked",
-            answers_recipient=answered == one.agent.id,
-        )
-        if (kind := refusal(facts)) is not None:
-            name = address_of(one.agent.name, one.project.slug, home.slug)
-            found[one.agent.id] = kind(f"{name} does not take this message", value=name)
-    return found
-
-
-def _granted(desk: Writing, sender: Agent, addressees: Sequence[Addressee]) -> dict[int, ContactStatus]:
-    """Return by agent what the sender was granted, or refused."""
-    if len(addressees) <= FEW:  # a look-up each is cheaper than reading all that the sender has
-        found = (desk.tx.contact(sender.id, one.agent.id) for one in addressees)
-        return {link.to_id: link.status for link in found if link is not None}
-    return {link.to_id: link.status for link in desk.tx.contacts(sender.id) if link.from_id == sender.id}
-
-
-def _written_to(desk: Writing, sender: Agent, message: Message | None) -> int | None:
-    """Return who wrote a message, if `sender` is among those it was written to.
-
-    Everybody may look at a project's messages; one that went to others opens no door.
-    """
-    if message is None:
-        return None
-    readers = desk.tx.recipients([message.id])[message.id]
-    return message.sender_id if any(one.agent_id == sender.id for one in readers) else None
 
 
 def _invalid(problems: Sequence[PostroomError]) -> PostroomError:
@@ -508,15 +458,15 @@ def _invalid(problems: Sequence[PostroomError]) -> PostroomError:
     )
 
 
-def recall_message(desk: Writing, asked: RecallMessage) -> Recalled:
+def recall_message(context: WriteContext, asked: RecallMessage) -> Recalled:
     """Take back a message that no recipient has read; harmless when it is recalled.
 
     Raises:
         NotPermitted: somebody else wrote it.
         AlreadyRead: at least one recipient has read it.
     """
-    project, sender = acting_active(desk, asked.project_key, asked.sender_name)
-    message, recipients = visible_message(desk, project, sender, asked.message_id)
+    project, sender = acting_active(context, asked.project_key, asked.sender_name)
+    message, recipients = visible_message(context, project, sender, asked.message_id)
     if message.sender_id != sender.id:
         raise NotPermitted(
             f"message {message.id} was written by {message.sender_name}",
@@ -530,6 +480,6 @@ def recall_message(desk: Writing, asked: RecallMessage) -> Recalled:
                 value=message.id,
                 details={"readers": readers},
             )
-        desk.tx.mark_recalled(message.id, desk.now)
-        to_archive(desk, "message", message.id, message.project_id)
+        context.tx.mark_recalled(message.id, context.now)
+        to_archive(context, "message", message.id, message.project_id)
     return {"message_id": message.id, "recalled": True}

@@ -30,11 +30,11 @@ from postroom.mail.commands import (
     StartSession,
     read_command,
 )
-from postroom.mail.desk import Caller, Desk, LoadedAttachment, Rules, token_hash
+from postroom.mail.context import Caller, LoadedAttachment, OperationContext, Rules, WriteContext, token_hash
 from postroom.mail.git_identity import read_git_identity
-from postroom.mail.granting import refuse_beyond, within
+from postroom.mail.granting import projects_for
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
-from postroom.mail.locking import projects_of
+from postroom.mail.locking import home_of, lock_projects_of
 from postroom.mail.notifying import ChangeNotifier
 from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.projects import checked_path, find_project, spelling
@@ -57,21 +57,32 @@ class _Place:
 class Mail:
     """Agent mail over a store: every change is durable when its call returns, and repeats under its key."""
 
-    def __init__(
-        self, store: MailStore, clock: Clock, rules: Rules | None = None, dice: random.Random | None = None
+    def __init__(  # noqa: PLR0913 - every port by name
+        self,
+        store: MailStore,
+        clock: Clock,
+        rules: Rules | None = None,
+        *,
+        dice: random.Random | None = None,
+        keep_token: Callable[[str, str], tuple[str, str]] | None = None,
+        on_change: Callable[[], None] | None = None,
+        tracing: Tracing = OFF,
     ) -> None:
+        """Keep what it works with.
+
+        `keep_token` makes a token for the agent of a project, keeps it in a private file, and returns token
+        and path. `on_change` is called after each change, as a hint to whoever performs its effects.
+        `tracing` watches calls and runs, for who wants to see them from outside.
+        """
         self.store = store
         self.clock = clock
         self.rules = rules or Rules()
         self._dice = dice or random.SystemRandom()
-        self.on_change: Callable[[], None] | None = None
-        """Called after each change, as a hint to whoever performs its effects."""
-        self.bell = ChangeNotifier()
+        self.tracing = tracing
+        self.changes = ChangeNotifier()
         """Rings after each change, for those who wait for messages."""
-        self.keep_token: Callable[[str, str], tuple[str, str]] | None = None
-        """Makes a token for the agent of a project, keeps it in a private file, returns token and path."""
-        self.tracing: Tracing = OFF
-        """Watches calls and runs, for who wants to see them from outside."""
+        self._on_change = on_change
+        self._keep_token = keep_token
         self._changes = 0
         self._rotating = asyncio.Lock()
 
@@ -93,7 +104,7 @@ class Mail:
         Raises:
             InsufficientScope, NotPermitted: the caller's named token is not one for this.
         """
-        refuse_beyond(caller.grant, operation)
+        operation.check(caller.grant)
         if isinstance(command, RotateAgentToken):
             return await self._rotate(command, caller)
         if operation.settled:
@@ -106,9 +117,9 @@ class Mail:
 
     def tell_of_change(self) -> None:
         """Let those who perform effects, and those who wait for messages, look again."""
-        if self.on_change is not None:
-            self.on_change()
-        self.bell.ring()
+        if self._on_change is not None:
+            self._on_change()
+        self.changes.ring()
 
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:
         """Replace an agent's token by its hash, or revoke it with None; for the operator alone.
@@ -122,24 +133,24 @@ class Mail:
             tx.set_agent_token(find_agent(tx, project, agent_name).id, hashed)
 
         await self.store.write(change)
-        self.bell.ring()  # who waits by a token that has ended waits no longer
+        self.changes.ring()  # who waits by a token that has ended waits no longer
 
     async def _rotate(self, command: RotateAgentToken, caller: Caller) -> RotatedToken:
         """Give the agent a new token in a file of the server; a model that asks never sees it."""
-        if self.keep_token is None:
+        if self._keep_token is None:
             raise NotPermitted(
                 "this server keeps no token files", remedy="run `postroom agents token` on the server"
             )
 
         def look(tx: MailReads) -> tuple[str, str, bool]:
-            project, agent = acting(self.desk(tx, caller), command.project_key, command.agent_name)
+            project, agent = acting(self.context(tx, caller), command.project_key, command.agent_name)
             return project.slug, agent.name, agent.token_hash is not None
 
         async with self._rotating:  # the file and the database must end with the same one of two tokens
             slug, name, has_token = await self.store.read(look)
             if has_token and caller.agent_token is None and not caller.operator:
                 raise TokenRequired(f"{name} has a token; only it or the operator may replace it", value=name)
-            token, path = await asyncio.to_thread(self.keep_token, slug, name)
+            token, path = await asyncio.to_thread(self._keep_token, slug, name)
             await self.issue_token(slug, name, token_hash(token))
         return {"agent": name, "token_file": path}
 
@@ -161,9 +172,9 @@ class Mail:
         hashed = token_hash(token)
         return await self.store.read(lambda tx: tx.agent_by_token(hashed) is not None)
 
-    def own_desk(self, tx: MailWrites) -> Desk[MailWrites]:
-        """Return the house's own place of work over an open transaction, for what it does by itself."""
-        return self.desk(tx, Caller())
+    def own_context(self, tx: MailWrites) -> WriteContext:
+        """Return what postroom's own operations work with, for what it does by itself."""
+        return self.context(tx, Caller())
 
     async def set_runner(
         self, project_key: str, agent_name: str, runner: str | None, *, declared_by: RunnerSource = "operator"
@@ -188,7 +199,7 @@ class Mail:
 
         now = self.clock.now()
         had_one = await self.store.write(change)
-        self.bell.ring()
+        self.changes.ring()
         return had_one
 
     async def set_chat_address(self, project_key: str, person: str, address: ChatAddress | None) -> bool:
@@ -212,13 +223,16 @@ class Mail:
 
         now = self.clock.now()
         had_one = await self.store.write(change)
-        self.bell.ring()
+        self.changes.ring()
         return had_one
 
-    def desk(self, tx: Any, caller: Caller, loaded: Sequence[LoadedAttachment] = ()) -> Desk[Any]:
-        """Return the place of work for a caller over an open transaction."""
-        return Desk(
-            tx=within(tx, caller.grant),
+    def context(
+        self, tx: Any, caller: Caller, loaded: Sequence[LoadedAttachment] = ()
+    ) -> OperationContext[Any, Any]:
+        """Return what the operations of a caller work with."""
+        return OperationContext(
+            tx=tx,
+            projects=projects_for(tx, caller.grant),
             now=self.clock.now(),
             rules=self.rules,
             caller=caller,
@@ -234,9 +248,9 @@ class Mail:
         caller: Caller,
         loaded: Sequence[LoadedAttachment] = (),
     ) -> Any:
-        desk = self.desk(tx, caller, loaded)
-        refuse_unknown_token(desk)
-        return operation.run(desk, command)
+        context = self.context(tx, caller, loaded)
+        refuse_unknown_token(context)
+        return operation.run(context, command)
 
     async def _changed(self, operation: Operation, command: Command, caller: Caller) -> Any:
         """Make a change; under a key it is made once, and each call gets the answer to the first."""
@@ -250,7 +264,7 @@ class Mail:
         purges = (self._changes + 1) % PURGE_EVERY == 0
 
         def change(tx: MailWrites) -> Any:
-            tx.lock_projects(projects_of(tx, command))
+            lock_projects_of(tx, command)
             if place is None:
                 return self._run(operation, tx, command, caller, loaded)
             if (before := self._answer_before(tx, place, command, caller)) is not None:
@@ -265,7 +279,7 @@ class Mail:
             )
             return answer
 
-        answer = await self.store.write(change)
+        answer = await self.store.write(change, key=home_of(command))
         self._changes += place is not None
         return answer
 
@@ -280,18 +294,18 @@ class Mail:
         return msgspec.json.decode(stored.answer)
 
     def _refuse_others(self, tx: MailReads, command: Command, caller: Caller) -> None:
-        desk = self.desk(tx, caller)
-        refuse_unknown_token(desk)
+        context = self.context(tx, caller)
+        refuse_unknown_token(context)
         project, actor = _named(command)
         if _is_bound(caller):
-            find_project(desk.tx, project)
+            find_project(context.projects, project)
         if isinstance(command, RegisterAgent | CreateAgentIdentity | StartSession):
             if caller.operator:
                 return
             if not actor:
-                refuse_making(desk)
+                refuse_making(context)
         if actor:
-            acting(desk, project, actor)
+            acting(context, project, actor)
 
     async def _prepared(self, command: Command, caller: Caller) -> Sequence[LoadedAttachment]:
         """Do the slow look-ups that must not happen inside a transaction."""
@@ -310,7 +324,7 @@ class Mail:
         """Return the project's folder, to a caller who may act there: files are read for nobody else."""
 
         def look(tx: MailReads) -> str:
-            project, _ = acting(self.desk(tx, caller), command.project_key, command.sender_name)
+            project, _ = acting(self.context(tx, caller), command.project_key, command.sender_name)
             return project.human_key
 
         return await self.store.read(look)

@@ -8,7 +8,7 @@ from postroom.contracts.clock import iso
 from postroom.contracts.errors import UnknownThread
 from postroom.contracts.mail import Message, Recipient
 from postroom.mail.commands import SearchMessages, ShowProject, SummarizeThread
-from postroom.mail.desk import Reading
+from postroom.mail.context import ReadContext
 from postroom.mail.names import shown
 from postroom.mail.projects import find_project
 from postroom.mail.query import parse_query
@@ -110,13 +110,15 @@ class ProjectOverview(ProjectView):
     reservations: list[ReservationView]
 
 
-def show_project(desk: Reading, asked: ShowProject) -> ProjectOverview:
+def show_project(context: ReadContext, asked: ShowProject) -> ProjectOverview:
     """Show a project with up to 100 agents, threads and reservations."""
-    project = find_project(desk.tx, asked.project_key)
-    heads = desk.tx.threads(project.id, limit=100)
+    project = find_project(context.projects, asked.project_key)
+    heads = context.tx.threads(project.id, limit=100)
     return {
         **project_view(project),
-        "agents": [agent_view(one) for one in desk.tx.agents(project.id, include_retired=False, limit=100)],
+        "agents": [
+            agent_view(one) for one in context.tx.agents(project.id, include_retired=False, limit=100)
+        ],
         "threads": [
             {
                 "thread_id": head.thread_id,
@@ -128,18 +130,19 @@ def show_project(desk: Reading, asked: ShowProject) -> ProjectOverview:
             for head in heads
         ],
         "reservations": [
-            reservation_view(one) for one in desk.tx.live_reservations(project.id, now=desk.now, limit=100)
+            reservation_view(one)
+            for one in context.tx.live_reservations(project.id, now=context.now, limit=100)
         ],
     }
 
 
-def search_messages(desk: Reading, asked: SearchMessages) -> SearchView:
+def search_messages(context: ReadContext, asked: SearchMessages) -> SearchView:
     """Search the messages of a project; what is no operator is taken literally."""
-    project = find_project(desk.tx, asked.project_key)
+    project = find_project(context.projects, asked.project_key)
     query = parse_query(asked.query)
     if query is None:
         return {"hits": [], "next": None, "query": asked.query}
-    hits = desk.tx.search(project.id, query, order=asked.order, limit=asked.limit, cursor=asked.cursor)
+    hits = context.tx.search(project.id, query, order=asked.order, limit=asked.limit, cursor=asked.cursor)
     following = None
     if len(hits) == asked.limit:
         following = hits[-1].message.id if asked.order == "newest" else asked.cursor + len(hits)
@@ -162,22 +165,22 @@ def search_messages(desk: Reading, asked: SearchMessages) -> SearchView:
     }
 
 
-def summarize_thread(desk: Reading, asked: SummarizeThread) -> SummaryView:
+def summarize_thread(context: ReadContext, asked: SummarizeThread) -> SummaryView:
     """Say who takes part, what is asked, what is not acknowledged and what the participants hold.
 
     Raises:
         UnknownThread: the project has no such thread.
     """
-    project = find_project(desk.tx, asked.project_key)
-    size = desk.tx.thread_size(project.id, asked.thread_id)
+    project = find_project(context.projects, asked.project_key)
+    size = context.tx.thread_size(project.id, asked.thread_id)
     if not size:
         raise UnknownThread(
             f"project {project.slug} has no thread {shown(asked.thread_id)}", value=asked.thread_id
         )
-    messages = desk.tx.thread_tail(project.id, asked.thread_id, limit=SUMMARY_MESSAGES)
-    recipients = desk.tx.recipients([one.id for one in messages if one.ack_required])
+    messages = context.tx.thread_tail(project.id, asked.thread_id, limit=SUMMARY_MESSAGES)
+    recipients = context.tx.recipients([one.id for one in messages if one.ack_required])
     writers = {one.sender_id for one in messages}
-    held = desk.tx.live_reservations(project.id, now=desk.now)
+    held = context.tx.live_reservations(project.id, now=context.now)
     return {
         "thread_id": asked.thread_id,
         "subject": messages[0].subject,

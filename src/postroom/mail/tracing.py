@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from postroom.contracts.store import MailReads
-from postroom.mail.desk import Writing
+from postroom.contracts.store import RecordReads
+from postroom.mail.context import WriteContext
 
 
 def message_trace(message_id: int | str) -> str:
@@ -16,14 +16,14 @@ def run_trace(run_id: str) -> str:
     return f"run/{run_id}"
 
 
-def note_trace(desk: Writing, message_id: int, traceparent: str | None) -> None:
+def note_trace(context: WriteContext, message_id: int, traceparent: str | None) -> None:
     """Keep where in a trace a message was written; nothing where nobody watches."""
-    kept = traceparent or desk.caller.trace
+    kept = traceparent or context.caller.trace
     if kept is not None:
-        desk.tx.put_trace(message_trace(message_id), kept)
+        context.tx.put_trace(message_trace(message_id), kept)
 
 
-def followed(tx: MailReads, run_id: str, messages: Sequence[int]) -> list[str]:
+def followed(tx: RecordReads, run_id: str, messages: Sequence[int]) -> list[str]:
     """Return what a run goes on from: what it did before, then the messages that it was given, in order."""
     names = [run_trace(run_id), *map(message_trace, messages)]
     found = tx.traces(names)

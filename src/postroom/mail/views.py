@@ -14,7 +14,7 @@ from postroom.contracts.mail import (
     Recipient,
     Reservation,
 )
-from postroom.mail.projects import HUMAN, PEOPLE_SLUG
+from postroom.mail.projects import address_of
 
 
 class ProjectView(TypedDict):
@@ -213,13 +213,6 @@ def reservation_view(reservation: Reservation) -> ReservationView:
         "released_ts": maybe_iso(reservation.released_at),
         "release_reason": reservation.release_reason,
     }
-
-
-def address_of(name: str, slug: str, home_slug: str) -> str:
-    """Return how agents of `home_slug` write to somebody: `name`, `name@slug`, or `human:name`."""
-    if slug == PEOPLE_SLUG:
-        return f"{HUMAN}{name}"
-    return name if slug == home_slug else f"{name}@{slug}"
 
 
 def contact_view(link: ContactLink, addresses: Mapping[int, str]) -> ContactView:

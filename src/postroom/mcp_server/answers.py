@@ -8,8 +8,8 @@ import msgspec
 import structlog
 
 from postroom.contracts.errors import PostroomError
-from postroom.mail.desk import Caller
-from postroom.mcp_server.calls import Calls
+from postroom.mail.context import Caller
+from postroom.services.calls import Calls
 
 _LOG = structlog.get_logger(__name__)
 

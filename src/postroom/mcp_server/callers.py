@@ -4,7 +4,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 
 AGENT_TOKEN_HEADER: Final = "postroom-agent-token"  # noqa: S105 - the name of a header
 AGENT_TOKEN_SCOPE: Final = "postroom.agent_token"  # noqa: S105 - the name of a key

@@ -8,7 +8,6 @@ from typing import Any
 
 from postroom.contracts.errors import InsufficientScope, NotPermitted
 from postroom.contracts.tokens import Grant
-from postroom.mail.granting import refuse_beyond
 from postroom.mail.operations import OPERATIONS
 from postroom.mcp_server.resources import kind_of
 
@@ -25,7 +24,7 @@ def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
         case "tools/call":
             operation = OPERATIONS.get(str(params.get("name")))
             if operation is not None:
-                refuse_beyond(grant, operation)
+                operation.check(grant)
         case "resources/read":
             _refuse_reading(grant, str(params.get("uri")))
         case "subscriptions/listen":
@@ -37,7 +36,7 @@ def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
 def _refuse_reading(grant: Grant, uri: str) -> None:
     found = kind_of(uri)
     if found is not None:
-        refuse_beyond(grant, OPERATIONS[found[0].operation])
+        OPERATIONS[found[0].operation].check(grant)
 
 
 def _refuse_elsewhere(grant: Grant, uri: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from postroom.contracts.errors import InvalidArgument
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.service import Mail
 
 THREAD_MESSAGES = 200
@@ -33,7 +33,7 @@ RESOURCES: tuple[MailResource, ...] = (
     MailResource(
         name="inbox",
         template="mail://inbox/{project}/{agent}",
-        description="The newest letters of an agent.",
+        description="The newest messages of an agent.",
         operation="fetch_inbox",
         arguments=lambda part: {"project_key": part["project"], "agent_name": part["agent"], "limit": 50},
     ),

@@ -18,7 +18,7 @@ from starlette.types import Scope
 
 from postroom.mcp_server.answers import ToolAnswer, answer_call
 from postroom.mcp_server.callers import caller_of
-from postroom.mcp_server.calls import Calls
+from postroom.services.calls import Calls
 
 _CALL: Final = "tools/call"
 _UNNAMED_REVISION: Final = "2025-03-26"

@@ -2,7 +2,7 @@
 
 from postroom.contracts.clock import Clock
 from postroom.stores.runs.ports import SqlRunStores
-from postroom.stores.sqlite import SqliteStore
+from postroom.stores.sqlite.store import SqliteStore
 
 
 class MemoryRunStores(SqlRunStores):

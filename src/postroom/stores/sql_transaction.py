@@ -1,10 +1,9 @@
 """What an open transaction of an engine does for the tables: runs named statements, synchronously."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from postroom.stores.statements import Dialect
-
+Dialect = Literal["sqlite", "postgres"]
 Row = Sequence[Any]
 """Columns in the order of the statement: int, float, str, bytes or None."""
 Values = Mapping[str, Any]

@@ -22,9 +22,9 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Final, Literal
+from typing import Final
 
-Dialect = Literal["sqlite", "postgres"]
+from postroom.stores.sql_transaction import Dialect
 
 _HEADING: Final = re.compile(r"^-- ([a-z_]+)(?: @(sqlite|postgres))?$", re.MULTILINE)
 _TOKEN: Final = re.compile(r"(?:IN )?\{(ints|texts|index|cross|greatest|least)(?: :?(\w+))?\}")

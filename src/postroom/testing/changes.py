@@ -6,6 +6,7 @@ chance, reads or writes a file, speaks to a socket, waits, opens a database of i
 that has ended, or takes long, is refused.
 """
 
+import gc
 import os
 import re
 import select
@@ -25,8 +26,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.transactions import Outline
 from postroom.stores.engine import Engine
-from postroom.stores.sql_transaction import Row, SqlTransaction, Values
-from postroom.stores.statements import Dialect
+from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
 
 T = TypeVar("T")
 
@@ -35,6 +35,19 @@ LONGEST_SECONDS: Final = 5.0
 _HARMLESS: Final = frozenset({"getpid", "fspath"})
 _ADDRESS: Final = re.compile(r"\b0x[0-9a-f]+")
 _NONE: Final[Values] = {}
+
+
+class _Collection(threading.local):
+    """Whether this thread collects garbage: what is freed may take locks, which no change asked for."""
+
+    is_running = False
+
+    def __call__(self, phase: str, _: object) -> None:
+        self.is_running = phase == "start"
+
+
+_collection: Final = _Collection()
+gc.callbacks.append(_collection)
 
 
 class ChangeBreaksRules(AssertionError):
@@ -199,7 +212,7 @@ class _WatchedTransaction(SqlTransaction):
             sys.setprofile(before)
 
     def _called(self, frame: FrameType, event: str, function: Any) -> None:
-        if event != "c_call" or self._is_within:
+        if event != "c_call" or self._is_within or _collection.is_running:
             return
         if (name := _forbidden(function)) and not _is_importing(frame):
             self.broken.add(name)

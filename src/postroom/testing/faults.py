@@ -52,7 +52,7 @@ class _PlannedStore:
 class RefusingStore(_PlannedStore):
     """Refuses the planned writes: nothing is written, and the caller is told so."""
 
-    async def write(self, change: Callable[[MailWrites], T]) -> T:
+    async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
         """Run the change, or refuse it before it begins.
 
         Raises:
@@ -61,20 +61,20 @@ class RefusingStore(_PlannedStore):
         if self._fails_now():
             self.failed += 1
             raise StoreUnavailable("the store refused on purpose; nothing was written")
-        return await self._store.write(change)
+        return await self._store.write(change, key=key)
 
 
 class LosingStore(_PlannedStore):
     """Loses the answers to the planned writes: everything is written, and the caller is told of a failure."""
 
-    async def write(self, change: Callable[[MailWrites], T]) -> T:
+    async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
         """Run the change; its answer may be lost.
 
         Raises:
             StoreUnavailable: the plan said so; the change was made all the same.
         """
         loses = self._fails_now()
-        answer = await self._store.write(change)
+        answer = await self._store.write(change, key=key)
         if loses:
             self.failed += 1
             raise StoreUnavailable("the answer was lost on purpose; the change was made")

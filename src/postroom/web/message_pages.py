@@ -25,10 +25,10 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.mail import Agent, Importance, Message, Project, Recipient
 from postroom.contracts.store import MailReads
+from postroom.services.messages import Draft
 from postroom.web import links, reading
 from postroom.web.forms import Form, read_form, remember_name, remembered_name
 from postroom.web.page_context import PageContext, see
-from postroom.web.services import Draft
 from postroom.web.serving import NUMBER, Endpoint, number, status_of
 
 OFFERED = 200
@@ -75,7 +75,7 @@ class MessagePages:
             name=remembered_name(request), to=(chosen,) if chosen else (), key=secrets.token_urlsafe(18)
         )
         answers = number(request, "reply")
-        if not await self._with.room.messages.people():
+        if not await self._with.services.messages.people():
             return await self._who(request, project, typed, answers)
         return await self._form(request, project, typed, answers)
 
@@ -87,7 +87,7 @@ class MessagePages:
             raise UnknownMessage(f"{given[:40]!r} is no message's number", value=given[:40])
         _, shown = await self._with.mail.read(lambda reads: reading.message(reads, project.slug, int(given)))
         if request.method == "POST":
-            room = self._with.room
+            room = self._with.services
             form = await read_form(request, room.visitors)
             if form.text("do") not in ("read", "ack"):
                 raise InvalidArgument("a message is read or acknowledged", value=form.text("do")[:40])
@@ -97,7 +97,7 @@ class MessagePages:
         return see(links.message(project.slug, shown.message.id))
 
     async def _sent(self, request: Request, project: Project) -> Response:
-        room = self._with.room
+        room = self._with.services
         limit = _PERCENT * room.messages.limits.body_bytes + FORM_ROOM
         form = await read_form(request, room.visitors, limit=limit)
         typed, answers = _typed(form), _answered(form)
@@ -119,7 +119,7 @@ class MessagePages:
     async def _named(self, request: Request, project: Project, typed: Typed, answers: int | None) -> Response:
         """Name the person, then give them the form that they came for."""
         try:
-            name = await self._with.room.messages.name(typed.name.strip())
+            name = await self._with.services.messages.name(typed.name.strip())
         except StoreError:
             raise
         except PostroomError as refusal:
@@ -163,12 +163,12 @@ class MessagePages:
             status_of(refusal) if refusal is not None else HTTPStatus.OK,
             project=project,
             typed=typed,
-            people=await self._with.room.messages.people(),
+            people=await self._with.services.messages.people(),
             agents=agents,
             unlisted=[name for name in typed.to if name not in {one.name for one in agents}],
             original=original,
             readers=readers,
-            limits=self._with.room.messages.limits,
+            limits=self._with.services.messages.limits,
             levels=list(_IMPORTANCE),
             refusal=refusal,
             reasons=_reasons(refusal),

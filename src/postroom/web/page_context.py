@@ -1,4 +1,4 @@
-"""What the pages on which people work have in common: the store, the desks, and how a page is made."""
+"""What the pages on which people work have in common: the store, the services, and how a page is made."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,22 @@ from starlette.responses import RedirectResponse, Response
 from postroom.contracts.clock import Clock
 from postroom.contracts.mail import Project
 from postroom.contracts.store import MailStore
+from postroom.services.messages import MessageService
+from postroom.services.questions import QuestionService
+from postroom.services.work import WorkService
 from postroom.web import reading
-from postroom.web.forms import remembered_name, token_for
-from postroom.web.services import PageServices
+from postroom.web.forms import Visitors, remembered_name, token_for
 from postroom.web.serving import html
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageServices:
+    """Everything that the pages need so that people can work on them."""
+
+    visitors: Visitors
+    questions: QuestionService
+    messages: MessageService
+    runs: WorkService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +32,7 @@ class PageContext:
 
     mail: MailStore
     clock: Clock
-    room: PageServices
+    services: PageServices
 
     async def project(self, request: Request) -> Project:
         """Return the project of an address.
@@ -36,7 +48,7 @@ class PageContext:
         shared = {
             "now": self.clock.now(),
             "works": True,
-            "form_token": token_for(request, self.room.visitors),
+            "form_token": token_for(request, self.services.visitors),
             "me": remembered_name(request),
         }
         return html(template, {**shared, **values}, status)

@@ -1,7 +1,7 @@
 """The pages people look at: made on the server, without a script. Those here change nothing.
 
 Each endpoint reads its parameters, gathers one view of the store (`reading`) and fills one template. A
-failure of the house becomes a page in the same look; anything else is left to the edge of the application.
+typed failure becomes a page in the same look; anything else is left to the edge of the application.
 """
 
 import re
@@ -15,18 +15,18 @@ from starlette.routing import BaseRoute, Route
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import UnknownMessage
-from postroom.contracts.mail import Agent, Attachment, Message, Project, Query, SearchOrder
+from postroom.contracts.mail import Agent, Attachment, Message, Project, SearchOrder
 from postroom.contracts.store import MailReads, MailStore
 from postroom.mail.projects import PEOPLE_SLUG
+from postroom.mail.query import parse_query
 from postroom.web import files, marks, presence, reading
 from postroom.web.assets import asset_routes
 from postroom.web.forms import token_for
 from postroom.web.markdown import Body, Markdown
 from postroom.web.message_pages import MessagePages
-from postroom.web.page_context import PageContext
+from postroom.web.page_context import PageContext, PageServices
 from postroom.web.question_pages import QuestionPages
 from postroom.web.run_pages import RunPages
-from postroom.web.services import PageServices
 from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number
 from postroom.web.timeline import timeline
 from postroom.web.views import ShownMessage
@@ -47,15 +47,14 @@ def page_routes(
     mail: MailStore,
     *,
     clock: Clock,
-    parse_query: Callable[[str], Query | None],
-    room: PageServices | None = None,
+    services: PageServices | None = None,
 ) -> list[BaseRoute]:
-    """Return the routes of the pages and of what they fetch; with a `room`, people can work on them.
+    """Return the routes of the pages and of what they fetch; with services, people can work on them.
 
     No request reads a file: templates and assets are in memory. Every path is `/` itself or lies under `/p`,
     `/attachments`, `/previews` or `/static`.
     """
-    pages = Pages(mail, clock=clock, parse_query=parse_query, room=room)
+    pages = Pages(mail, clock=clock, services=services)
     looks: Sequence[tuple[str, Endpoint]] = (
         ("/", pages.projects),
         ("/p/{slug}", pages.project),
@@ -72,7 +71,7 @@ def page_routes(
         ("/attachments/{sha256}", pages.attachment),
         ("/previews/{sha256}", pages.preview),
     )
-    works = [] if room is None else _work_routes(PageContext(mail=mail, clock=clock, room=room))
+    works = [] if services is None else _work_routes(PageContext(mail=mail, clock=clock, services=services))
     return [*works, *(Route(path, guarded(endpoint)) for path, endpoint in looks), *asset_routes()]
 
 
@@ -94,13 +93,11 @@ class Pages:
         mail: MailStore,
         *,
         clock: Clock,
-        parse_query: Callable[[str], Query | None],
-        room: PageServices | None,
+        services: PageServices | None,
     ) -> None:
         self._mail = mail
-        self._room = room
+        self._services = services
         self._clock = clock
-        self._parse_query = parse_query
         self._markdown = Markdown()
 
     async def projects(self, request: Request) -> Response:
@@ -113,7 +110,7 @@ class Pages:
         """Show a project's newest threads, agents and reservations."""
         slug, now = request.path_params["slug"], self._clock.now()
         page = await self._settled(lambda reads: reading.overview(reads, slug, now=now))
-        asked = [] if self._room is None else await self._room.questions.open_questions(slug)
+        asked = [] if self._services is None else await self._services.questions.open_questions(slug)
         return self._html("project", page=page, project=page.project, asked=len(asked))
 
     async def timeline(self, request: Request) -> Response:
@@ -152,7 +149,7 @@ class Pages:
         seen: Sequence[tuple[str, str]] = ()
         if number(request, "sent") == 1:
             seen = await self._mail.read(lambda reads: reading.how_seen(reads, shown))
-        token = "" if self._room is None else token_for(request, self._room.visitors)
+        token = "" if self._services is None else token_for(request, self._services.visitors)
         return self._html("message", project=project, shown=shown, bodies=bodies, seen=seen, form_token=token)
 
     async def source(self, request: Request) -> Response:
@@ -193,13 +190,13 @@ class Pages:
         slug, cursor = request.path_params["slug"], number(request, "cursor") or 0
         question = request.query_params.get("q", "").strip()[:MAX_QUESTION]
         order: SearchOrder = "best" if choice(request, "order", ("newest", "best")) == "best" else "newest"
-        query = self._parse_query(question)
+        query = parse_query(question)
         project, page = await self._settled(
             lambda reads: reading.search(reads, slug, query, order=order, cursor=cursor)
         )
         looked_for = marks.wanted(query) if query else marks.Wanted()
         found = [(hit.message, marks.pieces(hit.snippet, looked_for)) for hit in page.rows]
-        asked = {"q": question, "order": order, "asked": query is not None}
+        asked = {"q": question, "order": order, "has_asked": query is not None}
         return self._html("search", project=project, found=found, page=page, **asked)
 
     async def attachment(self, request: Request) -> Response:
@@ -258,14 +255,18 @@ class Pages:
         return await self._markdown.render(texts)
 
     async def _presence(self, slug: str, agents: Sequence[Agent]) -> dict[int, presence.Presence]:
-        at_work = {} if self._room is None else await self._room.runs.at_work(slug)
+        at_work = {} if self._services is None else await self._services.runs.at_work(slug)
         now = self._clock.now()
         return await self._mail.read(
             lambda reads: presence.of(reads, agents, at_work, now=now, are_people=slug == PEOPLE_SLUG)
         )
 
     def _html(self, template: str, **values: object) -> Response:
-        shared = {"now": self._clock.now(), "works": self._room is not None, "shown_picture": SHOWN_PICTURE}
+        shared = {
+            "now": self._clock.now(),
+            "works": self._services is not None,
+            "shown_picture": SHOWN_PICTURE,
+        }
         return html(template, {**shared, **values})
 
 

@@ -33,13 +33,13 @@ class QuestionPages:
         project = await self._with.project(request)
         if request.method == "POST":
             return await self._answered(request)
-        desk = self._with.room.questions
+        questions = self._with.services.questions
         return self._with.html(
             request,
             "questions",
             project=project,
-            asked=await desk.open_questions(project.slug),
-            given=await desk.given_answers(project.slug, limit=MOST_ANSWERS),
+            asked=await questions.open_questions(project.slug),
+            given=await questions.given_answers(project.slug, limit=MOST_ANSWERS),
             done=request.query_params.get("done", ""),
             longest_why=LONGEST_WHY,
             live=request.query_params.get("live") == "1",
@@ -47,7 +47,7 @@ class QuestionPages:
 
     async def _answered(self, request: Request) -> Response:
         project = await self._with.project(request)
-        form = await read_form(request, self._with.room.visitors)
+        form = await read_form(request, self._with.services.visitors)
         word, why, by = form.text("answer"), form.text("why").strip(), form.text("by").strip()
         run_id, number = form.text("run"), form.text("number")
         if word not in _WORDS:
@@ -58,11 +58,11 @@ class QuestionPages:
                 value=max(len(why), len(by)),
                 remedy="say it shorter; nothing was answered",
             )
-        desk = self._with.room.questions
+        questions = self._with.services.questions
         try:
-            await desk.decide(project.slug, run_id, number, approved=_WORDS[word], why=why, by=by)
+            await questions.decide(project.slug, run_id, number, approved=_WORDS[word], why=why, by=by)
         except StaleDecision as error:
-            before = await desk.given_answer(project.slug, run_id, number)
+            before = await questions.given_answer(project.slug, run_id, number)
             return self._with.html(
                 request, "stale_answer", 409, project=project, before=before, message=error.message
             )

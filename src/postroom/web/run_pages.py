@@ -35,8 +35,8 @@ class RunPages:
         project = await self._with.project(request)
         if request.method == "POST":
             return await self._decided(request, project)
-        desk = self._with.room.runs
-        works, waiting = await desk.works(project.slug), await desk.waiting(project.slug)
+        runs = self._with.services.runs
+        works, waiting = await runs.works(project.slug), await runs.waiting(project.slug)
         subjects = await self._subjects(project, works, [one.message for one in waiting])
         return self._with.html(
             request,
@@ -56,7 +56,7 @@ class RunPages:
         project = await self._with.project(request)
         if request.method == "POST":
             return await self._decided(request, project)
-        desk = self._with.room.runs
+        runs = self._with.services.runs
         work = await self._known(project, request.path_params["run_id"])
         subjects = await self._subjects(project, [work], [])
         answers = await self._with.mail.read(lambda reads: _answers(reads, project, work))
@@ -65,7 +65,7 @@ class RunPages:
             "run",
             project=project,
             work=work,
-            output=await desk.output(work.run_id),
+            output=await runs.output(work.run_id),
             subjects=subjects,
             answers=answers,
             live=choice(request, "live", ("0", "1")) == "1" and work.finished_at is None,
@@ -73,15 +73,15 @@ class RunPages:
         )
 
     async def _decided(self, request: Request, project: Project) -> Response:
-        form = await read_form(request, self._with.room.visitors)
+        form = await read_form(request, self._with.services.visitors)
         work = await self._known(project, form.text("run"))
-        desk = self._with.room.runs
+        runs = self._with.services.runs
         match form.text("do"):
             case "cancel":
-                await desk.cancel(work.run_id)
+                await runs.cancel(work.run_id)
                 return see(links.run(project.slug, work.run_id, done="cancel"))
             case "replay":
-                again = await desk.replay(work.run_id)
+                again = await runs.replay(work.run_id)
                 return see(links.run(project.slug, again.run_id, done="replay"))
         raise InvalidArgument(
             "a run can be cancelled or replayed", value=form.text("do")[:40], remedy="press a button"
@@ -96,7 +96,7 @@ class RunPages:
         unknown = UnknownRun(f"{project.slug} has no run {run_id[:80]!r}", value=run_id[:80])
         if not 0 < len(run_id) <= LONGEST_ID or "\0" in run_id:
             raise unknown
-        work = await self._with.room.runs.work(run_id)
+        work = await self._with.services.runs.work(run_id)
         if work.project != project.slug:
             raise unknown
         return work

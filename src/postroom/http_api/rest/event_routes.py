@@ -9,7 +9,7 @@ A reader that comes again with `Last-Event-ID` (browsers do by themselves) gets 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -19,10 +19,11 @@ from postroom import sse
 from postroom.contracts.errors import InvalidArgument, PostroomError, ServerUnavailable
 from postroom.http_api.rest.reading import JSON, list_fields, query_arguments
 from postroom.mail.commands import FollowEvents, read_command
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.event_log import EventsView
 from postroom.mcp_server.callers import caller_of
 from postroom.mcp_server.schema import input_schema
+from postroom.services.following import EventFollowing
 
 STREAM: Final = "text/event-stream"
 LAST_ID: Final = "Last-Event-ID"
@@ -38,23 +39,10 @@ MOST_LISTENERS: Final = 128
 _LISTS: Final = list_fields(input_schema(FollowEvents))
 
 
-class EventOperations(Protocol):
-    """What a mail room answers to those who follow a project's log."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the server stops."""
-        ...
-
-    async def events(self, asked: FollowEvents, caller: Caller) -> EventsView:
-        """Return what happened after a cursor, as soon as there is something or the wait is over."""
-        ...
-
-
 class EventService:
     """Answers those who ask, and counts those who stay."""
 
-    def __init__(self, following: EventOperations) -> None:
+    def __init__(self, following: EventFollowing) -> None:
         self._following = following
         self._listeners = 0
 

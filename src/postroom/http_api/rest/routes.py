@@ -11,12 +11,13 @@ from starlette.routing import Route
 from postroom.contracts.errors import NotPermitted
 from postroom.http_api.rest.addresses import DOCUMENT, EVENTS, address_of, method_of
 from postroom.http_api.rest.document import encoded
-from postroom.http_api.rest.event_routes import EventOperations, EventService
+from postroom.http_api.rest.event_routes import EventService
 from postroom.http_api.rest.reading import JSON, body_arguments, list_fields, query_arguments
 from postroom.mail.operations import ALL_OPERATIONS, Operation
 from postroom.mcp_server.callers import TRACEPARENT, caller_of
-from postroom.mcp_server.calls import Calls
 from postroom.mcp_server.schema import input_schema
+from postroom.services.calls import Calls
+from postroom.services.following import EventFollowing
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -29,14 +30,14 @@ def rest_paths() -> frozenset[str]:
     return frozenset({DOCUMENT, EVENTS, *map(address_of, ALL_OPERATIONS)})
 
 
-def rest_routes(calls: Calls, following: EventOperations, *, session_cookie: str) -> list[Route]:
+def rest_routes(calls: Calls, following: EventFollowing, *, session_cookie: str) -> list[Route]:
     """Return a route for each operation, the one that waits for events, and the one that describes them.
 
     They stand behind `Guard`, and refuse everybody where it is missing. `session_cookie` is the name of the
     cookie by which people at the pages are known.
     """
     told = encoded(session_cookie=session_cookie)
-    desk = EventService(following)
+    events_of = EventService(following)
 
     async def describe(request: Request) -> Response:
         _refuse_strangers(request, _MAY_LOOK)
@@ -44,7 +45,7 @@ def rest_routes(calls: Calls, following: EventOperations, *, session_cookie: str
 
     async def events(request: Request) -> Response:
         _refuse_strangers(request, _MAY_LOOK)
-        return await desk.answer(request)
+        return await events_of.answer(request)
 
     own = [_route(DOCUMENT, "GET", describe), _route(EVENTS, "GET", events)]
     return [*own, *(_operation_route(one, calls) for one in ALL_OPERATIONS)]

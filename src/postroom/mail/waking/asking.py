@@ -7,7 +7,7 @@ from postroom.contracts.errors import IllegalTransition, InvalidArgument
 from postroom.contracts.runs import OnTimeout
 from postroom.contracts.waking import AskedQuestion
 from postroom.mail.commands import AskPerson
-from postroom.mail.desk import Writing
+from postroom.mail.context import WriteContext
 from postroom.mail.identity import acting_active
 
 _DIGITS = 12
@@ -20,7 +20,7 @@ class AskedView(TypedDict):
     asked: bool
 
 
-def ask_person(desk: Writing, asked: AskPerson) -> AskedView:
+def ask_person(desk: WriteContext, asked: AskPerson) -> AskedView:
     """Have a person asked before the run goes on.
 
     Raises:

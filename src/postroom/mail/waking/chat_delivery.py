@@ -4,13 +4,13 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import UnknownMessage
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads, MailWrites
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.outgoing import woken_by
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.service import Mail
 from postroom.mail.waking.completion import RunCompletion
 
-_HOUSE = Caller(house=True)
+_HOUSE = Caller(postroom=True)
 
 
 class StoredChatDelivery:
@@ -35,7 +35,7 @@ class StoredChatDelivery:
             tx.mark_announced(agent_id, [message_id], by=by, now=self._clock.now())
 
         await self._mail.store.write(change)
-        self._mail.bell.ring()
+        self._mail.changes.ring()
 
     async def lost(self, key: str, why: str) -> None:
         """Tell whoever wrote a message that the chat will not show it; said again, it changes nothing.
@@ -56,7 +56,7 @@ class StoredChatDelivery:
                     text="",
                     failed=why,
                 )
-                told.told(self._mail.own_desk(tx))
+                told.told(self._mail.own_context(tx))
 
         await self._mail.store.write(change)
         self._mail.tell_of_change()

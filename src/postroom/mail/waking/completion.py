@@ -10,8 +10,9 @@ from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.outbox import OutboxMessage
 from postroom.contracts.store import MailWrites
 from postroom.contracts.waking import Handling
-from postroom.mail.desk import Writing
-from postroom.mail.sending import Addressee, NewMessage, post, refusals, reply_subject
+from postroom.mail.contacts import Addressee, refusals
+from postroom.mail.context import WriteContext
+from postroom.mail.sending import NewMessage, post, reply_subject
 from postroom.mail.tracing import run_trace
 from postroom.mail.waking.prompts import NO_WORDS, agent_of, asks, clipped, failure
 
@@ -22,7 +23,7 @@ MOST_ANSWERS = 40
 ANSWERED = "question told: "
 """Before the key under which it is kept that a run's questions were told."""
 
-DeskOf = Callable[[MailWrites], Writing]
+DeskOf = Callable[[MailWrites], WriteContext]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +67,9 @@ class RunCompletion:
             dispatch_id=told.get("dispatch_id", ""),
         )
 
-    def told(self, desk: Writing) -> None:
+    def told(self, desk: WriteContext) -> None:
         """Mark its messages as handled and answer whoever asked; nothing when that is done already."""
-        project = desk.tx.project(self.slug)
+        project = desk.projects.project(self.slug)
         agent = None if project is None else desk.tx.agent(project.id, self.name)
         if project is None or agent is None:
             return
@@ -82,7 +83,7 @@ class RunCompletion:
         if askers:
             self._answer(desk, project, agent, handled[-1], list(askers.values()))
 
-    def _in_hand(self, desk: Writing, agent: Agent) -> list[Message]:
+    def _in_hand(self, desk: WriteContext, agent: Agent) -> list[Message]:
         """Return the messages that the run has, or is to have, in its hands; none when it was told before."""
         key = self.run_id, ANSWERED + "\n".join(filter(None, (self.dispatch_id, *self.asked)))
         if desk.tx.answer(*key) is not None:
@@ -92,7 +93,7 @@ class RunCompletion:
         found = [(one, before[one].get(agent.id)) for one in self.message_ids if one in messages]
         return [messages[one] for one, known in found if known is None or known.run_id == self.run_id]
 
-    def _handled(self, desk: Writing, agent: Agent) -> list[Message]:
+    def _handled(self, desk: WriteContext, agent: Agent) -> list[Message]:
         """Return the messages that this end is told of now, marked."""
         tx, found = desk.tx, list[Message]()
         messages, before = tx.messages(self.message_ids), tx.handlings(self.message_ids)
@@ -113,7 +114,7 @@ class RunCompletion:
                 self._mark(desk, known)
         return found
 
-    def _mark(self, desk: Writing, known: Handling) -> None:
+    def _mark(self, desk: WriteContext, known: Handling) -> None:
         desk.tx.put_handling(
             Handling(
                 message_id=known.message_id,
@@ -128,7 +129,7 @@ class RunCompletion:
             desk.tx.mark_read(known.message_id, known.agent_id, desk.now)
 
     def _answer(
-        self, desk: Writing, project: Project, agent: Agent, asked: Message, askers: Sequence[Agent]
+        self, desk: WriteContext, project: Project, agent: Agent, asked: Message, askers: Sequence[Agent]
     ) -> None:
         homes = ((one, desk.tx.project_by_id(one.project_id)) for one in askers)
         found = [Addressee(project=home, agent=one, kind="to") for one, home in homes if home is not None]
@@ -160,7 +161,7 @@ class RunCompletion:
         desk.tx.note_answer(sent["deliveries"][0]["payload"]["id"], self.run_id)
 
 
-def _asker(desk: Writing, agent: Agent, asked: Message) -> Agent | None:
+def _asker(desk: WriteContext, agent: Agent, asked: Message) -> Agent | None:
     """Return who is to have the answer, if anybody is.
 
     That is who wrote the message. What a run reads that is itself the answer of a run belongs to whoever
@@ -175,7 +176,7 @@ def _asker(desk: Writing, agent: Agent, asked: Message) -> Agent | None:
     return None if sender_id == agent.id else tx.agents_by_id([sender_id]).get(sender_id)
 
 
-def _nobody_reads(desk: Writing, asked: Message) -> bool:
+def _nobody_reads(desk: WriteContext, asked: Message) -> bool:
     """Say whether the newest messages of a thread are all answers of runs."""
     newest = desk.tx.thread_tail(asked.project_id, asked.thread_id, limit=MOST_ANSWERS)
     return len(newest) == MOST_ANSWERS and all(desk.tx.answering_run(one.id) is not None for one in newest)

@@ -66,7 +66,10 @@ class MailClaims:
 
     def _agent(self, tx: MailWrites) -> Agent | None:
         project = tx.project(self._whose[0])
-        return None if project is None else tx.agent(project.id, self._whose[1])
+        if project is None:
+            return None
+        tx.lock_projects([project.id])
+        return tx.agent(project.id, self._whose[1])
 
     def _open(self, tx: MailWrites, agent: Agent | None, messages: Sequence[Message]) -> tuple[Message, ...]:
         def is_read(message: Message) -> bool:

@@ -21,13 +21,17 @@ from postroom.contracts.people import ChatAddress, ChatDelivery, ChatOutbox
 from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.mail.outgoing import WAKE, woken_by
-from postroom.mail.views import address_of
+from postroom.mail.projects import address_of
 from postroom.mail.waking.prompts import Origin, agent_thread, as_prompt, as_said, message_name
 
 _LOG = structlog.get_logger(__name__)
 POLL = timedelta(seconds=5)
 BY = "runner"
 _BATCH = 100
+
+
+def _nobody() -> None:
+    """Hint to nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +54,7 @@ class Carried:
 class Waker:
     """Performs the mail room's wake rows."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - every port by name
         self,
         store: MailStore,
         run_queue: RunQueue,
@@ -58,17 +62,22 @@ class Waker:
         *,
         verified: bool,
         boxes: ChatDelivery,
+        chats: ChatOutbox | None = None,
+        on_change: Callable[[], None] = _nobody,
     ) -> None:
-        self.carrier: ChatOutbox | None = None
-        """Says messages in chats, where there are any."""
+        """Keep what it works with.
+
+        `chats` says messages in chats, where there are any. `on_change` is called after messages were
+        announced, as a hint to whoever waits for changes.
+        """
+        self._chats = chats
+        self._on_change = on_change
         self._boxes = boxes
         self._store = store
         self._run_queue = run_queue
         self._clock = clock
         self._verified = verified
         self._rounds = Rounds("wakes", self.round, POLL)
-        self.on_change: Callable[[], None] = _nobody
-        """Called after messages were announced, as a hint to whoever waits for changes."""
 
     def wake(self) -> None:
         """Hint that a message was written."""
@@ -97,8 +106,8 @@ class Waker:
 
     async def _carried(self, row: OutboxMessage, message: Carried) -> None:
         """Have a message said in a chat; who wrote it is told where there is no way to that chat."""
-        if self.carrier is not None and self.carrier.reaches(message.address):
-            await self.carrier.enqueue(row.payload["key"], message.address, message.text)
+        if self._chats is not None and self._chats.reaches(message.address):
+            await self._chats.enqueue(row.payload["key"], message.address, message.text)
         else:
             await self._boxes.lost(row.payload["key"], f"there is no channel to {message.address.name} here")
 
@@ -111,7 +120,7 @@ class Waker:
                 tx.mark_announced(agent_id, [message_id], by=BY, now=self._clock.now())
 
         await self._store.write(change)
-        self.on_change()
+        self._on_change()
 
     def _looked_up(self, tx: MailReads, *, row: OutboxMessage, nonce: str) -> Wake | Carried | None:
         """Return what the reader is to have; None when it needs to be woken no more."""
@@ -143,7 +152,3 @@ class Waker:
             message=Message.user(text, id=message_name(message_id)),
             mode=DeliveryMode(boundary=Boundary.NEXT_STEP, group=message.thread_id, starts_run=True),
         )
-
-
-def _nobody() -> None:
-    """Hint to nobody."""

@@ -47,6 +47,7 @@ class Announcements(Part, AnnouncingWrites):
         # One by one: with a list of ids SQLite would go through the whole inbox, however long it is.
         new = 0
         for message_id in message_ids:
+            self._events.lock_concerned(message_id, agent_id)
             values = {"message_id": message_id, "agent_id": agent_id, "now": now, "by": by}
             if row := self._tx.one("mail.mark_announced", values):
                 self._events.delivery("delivery.announced", message_id, agent_id, row[0], now, by)

@@ -19,6 +19,7 @@ class EventRecorder:
         self._locked: set[int] = set()
         self._sent: dict[int, tuple[Happening, set[int]]] = {}
         """The messages of this change, and the projects whose logs tell of each."""
+        self._concerned: dict[tuple[int | None, int | None, int | None], list[int]] = {}
 
     def lock(self, project_ids: Iterable[int]) -> None:
         """Keep other changes of these projects out, so that their logs are numbered by this one alone."""
@@ -26,6 +27,10 @@ class EventRecorder:
         if missing:
             self._tx.lock(*(EventScope.project(project_id).key for project_id in missing))
             self._locked.update(missing)
+
+    def lock_concerned(self, message_id: int, agent_id: int) -> None:
+        """Keep others out of the projects that will be told of a delivery, before its row is written."""
+        self.lock(self._projects_concerned(message_id, agent_id, None))
 
     def project_made(self, project_id: int, now: int) -> None:
         """Tell that there is a project."""
@@ -171,8 +176,18 @@ class EventRecorder:
 
     def _record_where_concerned(self, happening: Happening, *, other_id: int | None = None) -> None:
         """Write an entry once for each project of the message, of the agent and of the other agent."""
-        values = {"message_id": happening.message_id, "agent_id": happening.agent_id, "other_id": other_id}
-        self._record([row[0] for row in self._tx.all("project_log.projects_concerned", values)], happening)
+        self._record(self._projects_concerned(happening.message_id, happening.agent_id, other_id), happening)
+
+    def _projects_concerned(
+        self, message_id: int | None, agent_id: int | None, other_id: int | None
+    ) -> list[int]:
+        asked = message_id, agent_id, other_id
+        if asked not in self._concerned:
+            values = dict(zip(("message_id", "agent_id", "other_id"), asked, strict=True))
+            self._concerned[asked] = [
+                row[0] for row in self._tx.all("project_log.projects_concerned", values)
+            ]
+        return self._concerned[asked]
 
     def _record(self, project_ids: Sequence[int], happening: Happening) -> None:
         self.lock(project_ids)

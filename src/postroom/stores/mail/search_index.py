@@ -55,7 +55,7 @@ class Fts5Index(SearchIndex):
 
     @override
     def add(self, message: Message) -> None:
-        """Nothing yet: `index_maintenance` does it."""
+        """Nothing yet: the writer does it."""
 
     @override
     def remove(self, message_id: int) -> None:
@@ -63,7 +63,7 @@ class Fts5Index(SearchIndex):
 
     @override
     def fill(self) -> None:
-        """Nothing yet: `index_maintenance` does it."""
+        """Nothing yet: the writer does it."""
 
     @override
     def find(

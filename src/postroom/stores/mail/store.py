@@ -1,7 +1,7 @@
 """The mail port over a store."""
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from typing_extensions import override
 
@@ -9,9 +9,6 @@ from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.transactions import Store
 
 T = TypeVar("T")
-
-_KEY: Final = "mail"
-"""One for all changes of mail: within a process they are run one after another."""
 
 
 class StoredMail(MailStore):
@@ -25,8 +22,8 @@ class StoredMail(MailStore):
         return await self._store.read(lambda tx: look(tx.mail))
 
     @override
-    async def write(self, change: Callable[[MailWrites], T]) -> T:
-        return await self._store.write(lambda tx: change(tx.mail), key=_KEY)
+    async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
+        return await self._store.write(lambda tx: change(tx.mail), key=f"mail:{key}")
 
     @override
     async def settle(self) -> None:

@@ -44,8 +44,9 @@ SESSION: Final = {
     # A process that stands still in the middle of a transaction keeps others from its threads no longer.
     "idle_in_transaction_session_timeout": "10s",
     "lock_timeout": "2s",
-    # Every statement finds few rows by an index. What the planner guesses of tables that were just made, or
-    # just emptied, would choose otherwise, and a choice made then is kept.
+    # Every statement finds few rows by an index. With many rows the planner does so by itself; what
+    # it plans on tables that were just made or emptied reads them from end to end, nearly always, and such a
+    # plan is kept until they are analysed again (`tests/meta/test_plans.py`).
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",

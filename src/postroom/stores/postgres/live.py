@@ -6,8 +6,11 @@ register anew.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from importlib import resources
+from typing import Final
 from uuid import uuid4
 
 import msgspec
@@ -24,14 +27,15 @@ from postroom.contracts.live import (
     LiveRunTarget,
 )
 from postroom.stores.codec import encode
+from postroom.stores.live import Subscription
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
-from postroom.stores.postgres.statements import load_statements
 from postroom.stores.sql_transaction import Row, SqlTransaction
+from postroom.stores.statements import Statement
 from postroom.stores.store import SqlStore
-from postroom.stores.subscription import Subscription
 
 _LOG = structlog.get_logger(__name__)
-_SQL = load_statements("live")
+_HEADING: Final = re.compile(r"^-- ([a-z_]+)$", re.MULTILINE)
+_NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _DECODER = msgspec.json.Decoder(LiveRunCommand)
 
 LISTENED_FOR = timedelta(seconds=15)
@@ -40,6 +44,24 @@ LOOK_AFTER = timedelta(seconds=1)
 """How long both sides trust that no hint was lost."""
 _RENEWED_AFTER = timedelta(seconds=5)
 _FORGOTTEN_AFTER = timedelta(minutes=1)
+
+
+def _statements(name: str) -> dict[str, Statement]:
+    """Return the statements of a file by their headings; `{now}` is the database's present instant."""
+    folder = resources.files("postroom.stores.postgres").joinpath("sql")
+    pieces = _HEADING.split(folder.joinpath(f"{name}.sql").read_text(encoding="utf-8"))[1:]
+    return {
+        heading: Statement(
+            name=f"{name}.{heading}",
+            text=text.strip().replace("{now}", _NOW),
+            parameters=(),
+            lists=frozenset(),
+        )
+        for heading, text in zip(pieces[::2], pieces[1::2], strict=True)
+    }
+
+
+_SQL: Final = _statements("live")
 
 
 class PostgresLiveChannels:

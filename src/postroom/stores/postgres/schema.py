@@ -1,17 +1,13 @@
 """Brings a schema to the newest state, one numbered step after another, in one transaction."""
 
-import hashlib
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from importlib import resources
 from typing import Final
 
-from postroom.contracts.errors import SchemaTooNew, StoreCorrupt
+from postroom.stores.migrations import Migration, missing_migrations, shipped_migrations
 from postroom.stores.postgres.connection import Address, Connection, quoted
 
-_FILE: Final = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 _WITHIN: Final = timedelta(hours=6)
 """A step takes what it takes, and so does waiting for another process that is at it."""
 _SETTINGS: Final = {"statement_timeout": "0", "lock_timeout": "0"}
@@ -33,30 +29,6 @@ VALUES ($1, $2, $3, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Migration:
-    """One step: its number, its name and its statements."""
-
-    version: int
-    name: str
-    sql: str
-
-    @property
-    def checksum(self) -> str:
-        """The SHA-256 of the statements, by which a changed step is noticed."""
-        return hashlib.sha256(self.sql.encode()).hexdigest()
-
-
-def shipped_migrations() -> list[Migration]:
-    """Return the steps that this postroom knows, in order."""
-    found = []
-    for entry in resources.files("postroom.stores.postgres").joinpath("migrations").iterdir():
-        if match := _FILE.match(entry.name):
-            sql = entry.read_text(encoding="utf-8")
-            found.append(Migration(version=int(match[1]), name=match[2], sql=sql))
-    return sorted(found, key=lambda step: step.version)
-
-
 def migrate(
     connection: Connection, address: Address, *, steps: Sequence[Migration] | None = None
 ) -> list[int]:
@@ -66,9 +38,9 @@ def migrate(
         SchemaTooNew: the schema has steps that this postroom does not know; nothing was changed.
         StoreCorrupt: a step that was applied differs from the one shipped.
     """
-    steps = shipped_migrations() if steps is None else steps
+    steps = shipped_migrations("postgres") if steps is None else steps
     connection.begin()
-    missing = _missing(_applied(connection), steps)
+    missing = missing_migrations(_applied(connection), steps)
     connection.undo()
     if not missing:
         return []
@@ -85,7 +57,7 @@ def _migrated(connection: Connection, schema: str, steps: Sequence[Migration]) -
     connection.send(_LOCK, (f"postroom migrates {schema}",))
     connection.send(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}")
     connection.send(_LEDGER)
-    missing = _missing(_applied(connection), steps)
+    missing = missing_migrations(_applied(connection), steps)
     for step in missing:
         connection.run_script(step.sql)
         connection.send(_RECORD, (step.version, step.name, step.checksum))
@@ -102,19 +74,3 @@ def _applied(connection: Connection) -> dict[int, str]:
     ledger = connection.send(_APPLIED)
     connection.wait()
     return {row[0]: row[1] for row in ledger.rows}
-
-
-def _missing(applied: dict[int, str], steps: Sequence[Migration]) -> list[Migration]:
-    newest = max((step.version for step in steps), default=0)
-    if applied and max(applied) > newest:
-        raise SchemaTooNew(
-            f"the database has schema {max(applied)}, this postroom knows up to {newest}", value=max(applied)
-        )
-    for step in steps:
-        if step.version in applied and applied[step.version] != step.checksum:
-            raise StoreCorrupt(
-                f"schema step {step.version} was applied with other contents than the one shipped",
-                value=step.version,
-                remedy="install the postroom release that made this schema, or restore a backup",
-            )
-    return [step for step in steps if step.version not in applied]

@@ -11,24 +11,31 @@ from postroom.contracts.errors import PostroomError
 from postroom.stores.postgres.connection import Answer, Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended
 from postroom.stores.postgres.values import encoded
-from postroom.stores.sql_transaction import Row, SqlTransaction, Values
-from postroom.stores.statements import Dialect, Statement, statements
+from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
+from postroom.stores.statements import Statement, statements
 
 _NONE: Final[Values] = {}
 _LOCK: Final = "SELECT pg_advisory_xact_lock($1::bigint)"
+_TRY_LOCK: Final = "SELECT pg_try_advisory_xact_lock($1::bigint)"
+
+
+class LockHeld(Exception):
+    """Another transaction has what is to be locked, and this one may not wait for it."""
 
 
 class PostgresTransaction(SqlTransaction):
     """Runs named statements over one connection. It begins and ends nothing itself.
 
-    What failed once fails again: a change that catches an error and goes on is not committed.
+    What failed once fails again: a change that catches an error and goes on is not committed. One that may
+    not wait for locks fails with LockHeld where it would.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, *, may_wait: bool = True) -> None:
         self.connection = connection
         self.failure: Exception | None = None
         self._statements = statements("postgres")
-        self._locks_are_asked = False
+        self._may_wait = may_wait
+        self._locks: list[Answer] = []
 
     @property
     @override
@@ -71,19 +78,20 @@ class PostgresTransaction(SqlTransaction):
     def lock(self, *names: str) -> None:
         with self._noted():
             for key in sorted(lock_number(name) for name in names):
-                self.connection.send(_LOCK, (key,))
-        self._locks_are_asked = True
+                self._locks.append(self.connection.send(_LOCK if self._may_wait else _TRY_LOCK, (key,)))
 
     @override
     def wait_for_locks(self) -> None:
-        if self._locks_are_asked:
+        if self._locks:
             self.wait()
 
     def wait(self) -> None:
         """Have done what was sent."""
         with self._noted():
             self.connection.wait()
-        self._locks_are_asked = False
+            locks, self._locks = self._locks, []
+            if any(answer.rows[0][0] == 0 for answer in locks):
+                raise LockHeld
 
     def rows(self, statement: Statement, values: Sequence[object]) -> list[Row]:
         """Return the rows of a statement that this engine alone has, with its values in order."""
@@ -101,6 +109,8 @@ class PostgresTransaction(SqlTransaction):
     def _send(self, statement: str, values: Values) -> Answer:
         found = self._statements[statement]
         bound = [encoded(values[name]) for name in found.parameters]
+        if self._locks and not self._may_wait and not found.text.startswith("SELECT"):
+            self.wait()  # what writes without the lock may wait for whoever has it
         with self._noted():
             return self.connection.send_named(found, bound)
 
@@ -109,7 +119,7 @@ class PostgresTransaction(SqlTransaction):
         self.refuse_failed()
         try:
             yield
-        except (PostroomError, Contended, ConnectionLost) as error:
+        except (PostroomError, Contended, ConnectionLost, LockHeld) as error:
             self.failure = error
             raise
 

@@ -5,8 +5,7 @@ from importlib.util import find_spec
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import MissingExtra
 from postroom.stores.changes import ChangeNotifier
-from postroom.stores.store import SqlStore
-from postroom.stores.stores import Stores
+from postroom.stores.store import SqlStore, Stores
 
 
 class PostgresStore(Stores):

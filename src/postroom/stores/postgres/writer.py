@@ -5,6 +5,9 @@
 What a change writes is sent with the next look, so that a failure may be another change's than the one that
 learns it. A group in which PostgreSQL refuses something is undone, and its changes are redone one by one. A
 connection that is lost before COMMIT was sent has written nothing, and its changes are redone on a new one.
+
+Only the first change of a group waits for locks. One behind it that would have to wait, while the group holds
+locks of others, comes with the next group: so no two groups ever wait for each other.
 """
 
 import threading
@@ -17,8 +20,8 @@ import structlog
 from postroom.contracts.errors import CommitUnknown, PostroomError, StoreError, StoreUnavailable
 from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail
 from postroom.stores.postgres.connection import Connection
-from postroom.stores.postgres.errors import ConnectionLost, Contended, unreachable
-from postroom.stores.postgres.sql_transaction import PostgresTransaction
+from postroom.stores.postgres.errors import HELD_UP, ConnectionLost, Contended, unreachable
+from postroom.stores.postgres.sql_transaction import LockHeld, PostgresTransaction
 
 _LOG = structlog.get_logger(__name__)
 
@@ -56,29 +59,35 @@ class Writer:
 
     def _serve(self) -> None:
         while (first := self.pending.first()) is not None:
-            group = sorted(self.pending.group(first), key=lambda change: change.key)
-            self._commit(group)
-            answer(group)
+            group: Sequence[_Change] = sorted(self.pending.group(first), key=lambda change: change.key)
+            while group:
+                left = self._commit(group)
+                answer([change for change in group if change not in left])
+                group = left
         self._disconnect()
 
-    def _commit(self, group: Sequence[_Change]) -> None:
-        """Commit a group; when PostgreSQL refuses some of it, each change alone."""
+    def _commit(self, group: Sequence[_Change]) -> Sequence[_Change]:
+        """Commit a group; when PostgreSQL refuses some of it, each change alone.
+
+        Return what is left to do.
+        """
         try:
-            self._commit_on_a_connection(group)
+            return self._commit_on_a_connection(group)
         except (PostroomError, Contended) as error:
             if len(group) == 1 or isinstance(error, CommitUnknown) or self._connection is None:
                 fail(group, _told(error))
-                return
+                return ()
             for change in group:
                 change.value = change.error = None
                 self._commit([change])
+        return ()
 
-    def _commit_on_a_connection(self, group: Sequence[_Change]) -> None:
+    def _commit_on_a_connection(self, group: Sequence[_Change]) -> Sequence[_Change]:
         """Commit a group; again when the connection is lost before its end, or it gave way to others."""
         for number in range(TRIES):
             self._pause(number)
             try:
-                self._transact(self._connected(), group)
+                return self._transact(self._connected(), group)
             except (ConnectionLost, StoreUnavailable) as error:
                 if self._connection is not None and isinstance(error, StoreUnavailable):
                     raise  # the server is there and says so
@@ -90,33 +99,47 @@ class Writer:
                 if len(group) > 1:
                     raise
                 failure = error
-            else:
-                self.groups += 1
-                self.changes += len(group)
-                return
         raise failure
 
-    def _transact(self, connection: Connection, group: Sequence[_Change]) -> None:
+    def _transact(self, connection: Connection, group: Sequence[_Change]) -> Sequence[_Change]:
+        """Run a group in one transaction; return those of it that would have had to wait."""
         connection.begin()
+        left: list[_Change] = []
+        done: list[_Change] = []
         try:
             for change in group:
-                self._run(connection, change, alone=len(group) == 1)
-        except (PostroomError, Contended):
+                if left and change.key == left[-1].key:  # what has one key keeps its order
+                    left.append(change)
+                    continue
+                has_run = self._run(connection, change, alone=len(group) == 1, may_wait=not done)
+                (done if has_run else left).append(change)
+        except (PostroomError, Contended) as error:
             connection.undo()
-            raise
-        if all(change.error is not None for change in group):
+            if done or len(group) == 1 or getattr(error, "details", None) != HELD_UP:
+                raise
+            group[0].error = error  # nothing else was run yet: it is this one's
+            return group[1:]
+        if all(change.error is not None for change in done):
             connection.undo()
-            return
+            return left
         self._end(connection)
+        self.groups += 1
+        self.changes += len(done)
+        return left
 
-    def _run(self, connection: Connection, change: _Change, *, alone: bool) -> None:
-        """Run a change within the transaction; what it raises by itself undoes it alone."""
-        transaction = PostgresTransaction(connection)
+    def _run(self, connection: Connection, change: _Change, *, alone: bool, may_wait: bool) -> bool:
+        """Run a change within the transaction, and say whether it did not have to wait.
+
+        What it raises by itself undoes it alone.
+        """
+        transaction = PostgresTransaction(connection, may_wait=may_wait)
         change.value = change.error = None
         if not alone:
             connection.send("SAVEPOINT change")
         try:
             change.value = change.run(transaction)
+            if not may_wait:
+                transaction.wait_for_locks()
         except ConnectionLost:
             raise
         except StopIteration:
@@ -124,13 +147,16 @@ class Writer:
             change.error = RuntimeError("a function given to the store raised StopIteration")
         except BaseException as error:  # handed to the caller: it is the caller's function that raised
             change.error = error
+        had_to_wait = isinstance(transaction.failure, LockHeld)
         if transaction.failure is not None:
             change.error = None
-            raise transaction.failure
+            if not had_to_wait:
+                raise transaction.failure
         if not alone:
-            if change.error is not None:
+            if change.error is not None or had_to_wait:
                 connection.send("ROLLBACK TO SAVEPOINT change")
             connection.send("RELEASE SAVEPOINT change")
+        return not had_to_wait
 
     def _end(self, connection: Connection) -> None:
         connection.send("COMMIT")

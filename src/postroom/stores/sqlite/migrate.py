@@ -1,21 +1,16 @@
 """Brings a database to the newest schema, one numbered transactional step after another."""
 
-import hashlib
-import re
 import sqlite3
-from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib import resources
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
-from postroom.contracts.errors import SchemaTooNew, StoreCorrupt
+from postroom.stores.migrations import Migration, missing_migrations, shipped_migrations
 from postroom.stores.sqlite.connection import translated
 from postroom.stores.sqlite.copying import back_up
 
-_FILE = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
-
-_APPLIED = "SELECT version, checksum FROM schema_migrations"
-_LEDGER = """
+_APPLIED: Final = "SELECT version, checksum FROM schema_migrations"
+_LEDGER: Final = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
   version    INTEGER PRIMARY KEY,
   name       TEXT NOT NULL,
@@ -25,32 +20,8 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Migration:
-    """One step: its number, its name and its statements."""
-
-    version: int
-    name: str
-    sql: str
-
-    @property
-    def checksum(self) -> str:
-        """The SHA-256 of the statements, by which a changed step is noticed."""
-        return hashlib.sha256(self.sql.encode()).hexdigest()
-
-
-def shipped_migrations() -> list[Migration]:
-    """Return the steps that this postroom knows, in order."""
-    found = []
-    for entry in resources.files("postroom.stores.sqlite").joinpath("migrations").iterdir():
-        if match := _FILE.match(entry.name):
-            sql = entry.read_text(encoding="utf-8")
-            found.append(Migration(version=int(match[1]), name=match[2], sql=sql))
-    return sorted(found, key=lambda step: step.version)
-
-
 def migrate(
-    connection: sqlite3.Connection, path: Path, *, now: int, steps: list[Migration] | None = None
+    connection: sqlite3.Connection, path: Path, *, now: int, steps: Sequence[Migration] | None = None
 ) -> list[int]:
     """Apply the missing steps and return their numbers; a backup is taken before the first of them.
 
@@ -58,32 +29,15 @@ def migrate(
         SchemaTooNew: the database has steps that this postroom does not know; nothing was changed.
         StoreCorrupt: a step that was applied differs from the one shipped.
     """
-    known = shipped_migrations() if steps is None else steps
     with translated():
         connection.execute(_LEDGER)
         applied: dict[int, str] = dict(connection.execute(_APPLIED).fetchall())
-        _refuse_what_does_not_fit(applied, known)
-        missing = [step for step in known if step.version not in applied]
+        missing = missing_migrations(applied, shipped_migrations("sqlite") if steps is None else steps)
         if missing and applied:
             back_up(connection, path.with_name(f"{path.name}.before-{missing[0].version:04d}.{now}.bak"))
         for step in missing:
             _apply(connection, step, now)
     return [step.version for step in missing]
-
-
-def _refuse_what_does_not_fit(applied: dict[int, str], known: list[Migration]) -> None:
-    newest = max((step.version for step in known), default=0)
-    if applied and max(applied) > newest:
-        raise SchemaTooNew(
-            f"the database has schema {max(applied)}, this postroom knows up to {newest}", value=max(applied)
-        )
-    for step in known:
-        if step.version in applied and applied[step.version] != step.checksum:
-            raise StoreCorrupt(
-                f"schema step {step.version} was applied with other contents than the one shipped",
-                value=step.version,
-                remedy="install the postroom release that made this database, or restore a backup",
-            )
 
 
 def _apply(connection: sqlite3.Connection, step: Migration, now: int) -> None:

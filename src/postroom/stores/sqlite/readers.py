@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from postroom.contracts.errors import StoreUnavailable
 from postroom.stores.sqlite.connection import connect, translated
-from postroom.stores.sqlite.writer import Writer
 
 T = TypeVar("T")
 
@@ -75,33 +74,3 @@ class Readers:
             self._own.connection = connection
             self._connections.append(connection)
         return connection
-
-
-class SharedReader:
-    """Reads over the writer's connection, on its thread: a database in memory has no other."""
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
-
-    async def submit(self, look: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `look` in one consistent view and return its answer.
-
-        Raises:
-            StoreUnavailable: closed.
-        """
-
-        def without_writing(connection: sqlite3.Connection) -> T:
-            connection.execute("PRAGMA query_only = ON")
-            try:
-                return look(connection)
-            finally:
-                connection.execute("PRAGMA query_only = OFF")
-
-        return await self._writer.submit(without_writing)
-
-    async def submit_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a look-up; a view is consistent here in any case."""
-        return await self.submit(work)
-
-    def close(self) -> None:
-        """The writer closes what is shared."""

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from postroom.stores.sql_transaction import Row, SqlTransaction, Values
-from postroom.stores.statements import Dialect, Statement, statements
+from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
+from postroom.stores.statements import Statement, statements
 
 _NONE: Final[Values] = {}
 

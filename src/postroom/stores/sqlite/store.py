@@ -4,8 +4,7 @@ from pathlib import Path
 
 from postroom.contracts.clock import Clock, SystemClock
 from postroom.stores.sqlite.engine import SqliteEngine
-from postroom.stores.store import SqlStore
-from postroom.stores.stores import Stores
+from postroom.stores.store import SqlStore, Stores
 
 
 class SqliteStore(Stores):

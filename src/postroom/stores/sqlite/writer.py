@@ -22,7 +22,7 @@ import structlog
 from postroom.contracts.errors import StoreError, StoreUnavailable
 from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail
 from postroom.stores.sqlite.connection import store_error, translated
-from postroom.stores.sqlite.index_maintenance import update_indexes
+from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 
 T = TypeVar("T")
 
@@ -34,6 +34,12 @@ UPDATE_AFTER = 500
 """Row changes after which the search index and the threads are moved on while nobody waits."""
 LATEST = 10
 """How many times as many changes make a chore due even under load, so that its work stays bounded."""
+
+
+STEP = 1_500
+"""Most messages of one transaction, within which no caller is answered: some 40 ms when a former process
+left many, a few otherwise. More than are written between two steps under load, so that the gap stays
+bounded."""
 
 
 @dataclass(slots=True)
@@ -177,6 +183,23 @@ class Writer:
             self._undo_what_is_open()
             _LOG.warning("store.chore_failed", chore=chore.name, reason=str(error))
             return False
+
+
+def update_indexes(connection: sqlite3.Connection) -> bool:
+    """Take the next messages in, within the open transaction; return whether some are left."""
+    tx = SqliteTransaction(connection)
+    [[newest]] = tx.all("mail.index_step", {"limit": STEP})
+    if newest is None:
+        return False
+    for statement in ("mail.index_search", "mail.index_threads", "mail.indexed"):
+        tx.run(statement, {"newest": newest})
+    return is_behind(connection)
+
+
+def is_behind(connection: sqlite3.Connection) -> bool:
+    """Return whether some message is not taken in yet."""
+    [[behind]] = SqliteTransaction(connection).all("mail.index_is_behind")
+    return bool(behind)
 
 
 def _serve(known: "weakref.ref[Writer]", pending: PendingChanges[sqlite3.Connection]) -> None:

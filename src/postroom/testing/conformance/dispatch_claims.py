@@ -270,7 +270,7 @@ async def a_given_instant_counts_before_the_clock(stores: RunStores, clock: Manu
     assert started.updated_at == later + 2
     assert await store.reclaim_expired_leases(now=later + 8) == ()
     (back,) = await store.reclaim_expired_leases(now=later + 9)
-    assert (back.available_at, back.updated_at) == (later + 9, later + 9)
+    assert (back.available_at, back.updated_at) == (0, later + 9)
     again = await store.claim_dispatch("d1", "w", lease_ms=5, now=later + 10)
     assert again is not None
     assert again.lease_until == later + 15
@@ -282,10 +282,14 @@ async def a_given_instant_counts_before_the_clock(stores: RunStores, clock: Manu
 
 
 async def a_clock_that_is_turned_back_breaks_nothing(stores: RunStores, clock: ManualClock) -> None:
-    """Nothing is reclaimed early, nothing claimed twice, and the owner goes on writing."""
+    """Nothing is reclaimed early, nothing claimed twice, and the owner goes on writing.
+
+    What was not delayed is due whatever the clock says; what was delayed waits for its instant.
+    """
     start = clock.now()
     owned = await claimed(stores)
     await enqueued(stores, "d2")
+    await enqueued(stores, "d3", available_at=start + 1)
     assert await stores.dispatches.due_thread_ids() == ()
     clock.set(start - 3600 * SECOND)
     assert await stores.dispatches.reclaim_expired_leases() == ()
@@ -295,11 +299,19 @@ async def a_clock_that_is_turned_back_breaks_nothing(stores: RunStores, clock: M
     assert await stores.dispatches.extend_lease(owned.claim_proof, extension_ms=LEASE)
     assert (await loaded(stores)).lease_until == start - 3600 * SECOND + LEASE
     await stores.dispatches.ack(owned.claim_proof)
-    assert await _claim(stores) is None  # made and available in what is the future now
-    clock.set(start)
-    found = await _claim(stores)
-    assert found is not None
-    assert found.dispatch_id == "d2"
+    assert await stores.dispatches.due_thread_ids() == ("t",)
+    assert await stores.dispatches.next_due_at() == 0
+    for _ in range(2):
+        found = await _claim(stores)
+        assert found is not None
+        assert found.dispatch_id == "d2"
+        await stores.dispatches.release(found.claim_proof)
+        clock.advance(timedelta(hours=-1))
+    await stores.dispatches.cancel("d2")
+    assert await _claim(stores) is None
+    assert await stores.dispatches.next_due_at() == start + 1
+    clock.set(start + 1)
+    assert await _claims(stores) == "d3"
 
 
 async def a_claim_whose_answer_was_lost_is_found_again(stores: RunStores, clock: ManualClock) -> None:

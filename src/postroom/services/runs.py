@@ -1,4 +1,4 @@
-"""The runs of a house: its one mailbox, and what executes the threads of each room."""
+"""The runs of a server: its one mailbox, and what executes the threads of each room."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -11,13 +11,16 @@ from postroom.contracts.clock import Timer
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.effects import RunEffects
 from postroom.contracts.executor import RunDispatchExecutor
-from postroom.contracts.run_stores import MAX_PAGE, RunStores
+from postroom.contracts.run_stores import MAX_PAGE, RunQuery, RunStores, ThreadQuery
+from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.dispatch.metrics import MailboxMetrics
 from postroom.dispatch.routing import ExecutorsByThread, JoinedEffects
 from postroom.dispatch.sinks import OutputLog
+from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 
+OPEN_STATUSES = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 STOP_WAIT_MS = 15_000
 """A program that is asked to end has a third of it for that, then it is killed."""
 
@@ -91,18 +94,53 @@ class RunService:
             RunDispatchStatus.QUEUED, limit=MAX_PAGE, after=after
         ):
             for one in page:
-                if longest is not None and one.updated_at >= waits_since(longest):
+                if longest is not None and one.updated_at >= longest.due_since:
                     return longest  # they come by their last change: none behind it waits for longer
-                if one.available_at <= now and (longest is None or waits_since(one) < waits_since(longest)):
+                if one.available_at <= now and (longest is None or one.due_since < longest.due_since):
                     longest = one
             after = (page[-1].updated_at, page[-1].dispatch_id)
         return longest
+
+    async def newest(self, slug: str, *, each: int) -> list[RunRecord]:
+        """Return the newest runs of each agent of a project, or with "" of all, the last changed first.
+
+        Raises:
+            StoreError: they could not be read.
+        """
+        found: list[RunRecord] = []
+        prefix, after = project_threads(slug), ""
+        while page := await self.stores.threads.list_threads(ThreadQuery(id_prefix=prefix, after=after)):
+            after = page[-1].id
+            for thread in page:
+                found += await self.stores.threads.latest_runs(thread.id, limit=each)
+        return sorted(found, key=lambda run: run.updated_at, reverse=True)
+
+    async def open(
+        self, slug: str | None, statuses: tuple[RunStatus, ...] = OPEN_STATUSES
+    ) -> list[RunRecord]:
+        """Return the runs that are not done, by run id: of a project's agents, with "" of all agents, or all.
+
+        Raises:
+            StoreError: they could not be read.
+        """
+        prefix = "" if slug is None else project_threads(slug)
+        found: list[RunRecord] = []
+        after = ""
+        while page := await self.stores.threads.list_runs(RunQuery(statuses=statuses, after=after)):
+            after = page[-1].run_id
+            found += [run for run in page if run.thread_id.startswith(prefix)]
+        return found
 
     async def stop(self) -> None:
         """Give back what is at work and end; harmless when it never started."""
         await self.mailbox.aclose(timedelta(0))
 
 
-def waits_since(dispatch: RunDispatch) -> int:
-    """Return since when a queued dispatch that is due could have been started."""
-    return max(dispatch.updated_at, dispatch.available_at)
+def project_threads(slug: str) -> str:
+    """Return how the names of the threads begin on which agents of a project, or with "" of all, are run."""
+    return f"{AGENT_THREAD}{slug}/" if slug else AGENT_THREAD
+
+
+def whose(thread_id: str) -> tuple[str, str]:
+    """Return slug and name of the agent whose runs a thread holds; empty for another thread."""
+    return agent_of(thread_id) or ("", "")

@@ -1,6 +1,6 @@
 """Which resources a change touches, and the fan-out of that news to clients that listen.
 
-News is a hint: a client that misses one finds the letter in its inbox all the same.
+News is a hint: a client that misses one finds the message in its inbox all the same.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -74,7 +74,7 @@ def touched(operation: str, answer: Any, slug: str) -> list[str]:
     """Return the resources that an operation's answer says were changed, within the project `slug`."""
     match operation:
         case "send_message" | "reply_message":
-            return _letters(answer, slug)
+            return _messages(answer, slug)
         case (
             "register_agent"
             | "create_agent_identity"
@@ -95,7 +95,7 @@ def touched(operation: str, answer: Any, slug: str) -> list[str]:
             return []
 
 
-def _letters(answer: Any, slug: str) -> list[str]:
+def _messages(answer: Any, slug: str) -> list[str]:
     uris = [
         f"mail://inbox/{delivery['project']}/{quote(name)}"
         for delivery in answer["deliveries"]

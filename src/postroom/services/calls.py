@@ -7,12 +7,11 @@ from typing import Any
 
 from postroom.contracts.errors import InvalidArgument, PostroomError
 from postroom.mail.commands import Command, ReplyMessage, read_command
-from postroom.mail.desk import Caller
-from postroom.mail.granting import refuse_beyond
+from postroom.mail.context import Caller
 from postroom.mail.names import nearest, shown
 from postroom.mail.operations import Operation
 from postroom.mail.service import Mail
-from postroom.mcp_server.subscriptions import Subscriptions, touched
+from postroom.services.subscriptions import Subscriptions, touched
 
 Observe = Callable[[str, str, float], None]
 """Counts one call: which operation, how it ended, how many seconds it took."""
@@ -62,18 +61,18 @@ class Calls:
         return answer
 
     async def _performed(self, operation: Operation, arguments: dict[str, Any], caller: Caller) -> Any:
-        refuse_beyond(caller.grant, operation)
+        operation.check(caller.grant)
         command = read_command(operation.command, arguments)
         answer = await self._mail.perform(operation, command, caller=caller)
         await self._announce(operation, command, answer)
         return answer
 
     async def _answered_trace(self, operation: Operation, arguments: dict[str, Any]) -> str | None:
-        """Return where in a trace the letter was written that a call is to answer."""
-        letter = str(arguments.get("message_id"))
-        if not self._mail.tracing.is_on or operation.command is not ReplyMessage or not letter.isdecimal():
+        """Return where in a trace the message was written that a call is to answer."""
+        message = str(arguments.get("message_id"))
+        if not self._mail.tracing.is_on or operation.command is not ReplyMessage or not message.isdecimal():
             return None
-        return await self._mail.trace_of(letter)
+        return await self._mail.trace_of(message)
 
     def _operation(self, name: str) -> Operation:
         operation = self._operations.get(name)

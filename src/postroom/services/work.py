@@ -1,10 +1,8 @@
 """Runs as people see them, at the pages and at the command line: looked at, ended, tried again."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from postroom.app.agent_threads import newest_runs, open_runs, project_threads, whose
-from postroom.app.run_service import RunService
 from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
@@ -13,7 +11,9 @@ from postroom.contracts.run_stores import MAX_PAGE
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.work import Output, Waiting, Work, WorkState
 from postroom.dispatch.sinks import output_of
+from postroom.mail.service import Mail
 from postroom.mail.waking.prompts import messages_named
+from postroom.services.runs import RunService, project_threads, whose
 
 _MOST: Final = 500
 _EACH: Final = 20
@@ -28,10 +28,9 @@ _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 class WorkService:
     """Answers the operator's routes and pages to runs."""
 
-    def __init__(self, runs: RunService, slug_of: Callable[[str], Awaitable[str]]) -> None:
-        """`slug_of` finds the project that a path or slug names."""
+    def __init__(self, runs: RunService, mail: Mail) -> None:
         self._runs = runs
-        self._slug_of = slug_of
+        self._mail = mail
 
     async def slug(self, project: str) -> str:
         """Return the slug of the project that a path or slug names.
@@ -39,7 +38,7 @@ class WorkService:
         Raises:
             UnknownProject: there is none.
         """
-        return await self._slug_of(project)
+        return await self._mail.slug(project)
 
     async def dead(self) -> Sequence[Mapping[str, object]]:
         """Return what was given up, oldest first, up to 500."""
@@ -51,9 +50,9 @@ class WorkService:
         Those not done come first, then the last ended; whatever was given up is there, however long ago.
         """
         stores = self._runs.stores
-        ended = [run for run in await newest_runs(stores, slug, each=_EACH) if not run.is_open]
+        ended = [run for run in await self._runs.newest(slug, each=_EACH) if not run.is_open]
         dead = [await stores.threads.load_run(one.run_id) for one in await self._dead(project_threads(slug))]
-        runs = [*await open_runs(stores, slug), *ended[:ENDED], *(run for run in dead if run is not None)]
+        runs = [*await self._runs.open(slug), *ended[:ENDED], *(run for run in dead if run is not None)]
         found = [await self._of(run) for run in {run.run_id: run for run in runs}.values()]
         going = [one for one in found if one.state in _OPEN]
         return [

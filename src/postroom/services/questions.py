@@ -1,20 +1,29 @@
 """What runs wait to be told: listed, and answered by people at the pages and at the command line.
 
 The first answer counts. Who gave it stands in the run itself, written in the transaction that lets it go on.
+What nobody answers in time ends in a cancelled run, or a no: silence is never a yes. The instant is kept with
+the question, in the run that waits, so that a server that was down makes up for it.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from postroom.app.agent_threads import newest_runs, open_runs, whose
-from postroom.app.run_service import RunService
-from postroom.contracts.clock import Clock, iso
-from postroom.contracts.errors import StaleDecision
-from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus
+import structlog
+
+from postroom.contracts.clock import Clock, Timer, iso
+from postroom.contracts.errors import PostroomError, StaleDecision
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runs import AnsweredTicket, OnTimeout, RunRecord, RunStatus, RunWaitingTicket
+from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.gateway.questions import answer_run, decision_of
 from postroom.gateway.replies import Question, question_of
+from postroom.services.runs import RunService, whose
 
+_LOG = structlog.get_logger(__name__)
+POLL_MS = 5_000
+NOBODY = "nobody"
+SILENCE = "nobody has answered in time"
 PAGES: Final = "page"
 COMMAND_LINE: Final = "operator"
 _PLACES: Final = {PAGES: "on the pages", COMMAND_LINE: "at the command line", "chat": "in a chat"}
@@ -68,7 +77,7 @@ class QuestionService:
 
     async def given_answers(self, slug: str, *, limit: int) -> Sequence[GivenAnswer]:
         """Return what a project's agents were told lately, the newest answer first."""
-        runs = await newest_runs(self._runs.stores, slug, each=_EACH)
+        runs = await self._runs.newest(slug, each=_EACH)
         found = [_given(run, one) for run in runs for one in run.answered]
         return sorted(found, key=lambda one: one.answered_at, reverse=True)[:limit]
 
@@ -117,12 +126,12 @@ class QuestionService:
             raise _stale(question.number, before)
 
     async def _given_before(self, number: str) -> GivenAnswer | None:
-        runs = await newest_runs(self._runs.stores, "", each=_EACH)
+        runs = await self._runs.newest("", each=_EACH)
         given = (_given(run, one) for run in runs for one in run.answered)
         return next((one for one in given if one.number == number), None)
 
     async def _open(self, slug: str | None) -> list[tuple[RunRecord, Question]]:
-        runs = await open_runs(self._runs.stores, slug, (RunStatus.WAITING,))
+        runs = await self._runs.open(slug, (RunStatus.WAITING,))
         found = [(run, question_of(run, ticket)) for run in runs for ticket in run.open_tickets]
         return sorted(found, key=lambda one: one[0].updated_at)
 
@@ -152,3 +161,55 @@ def _stale(number: str, before: GivenAnswer | None) -> StaleDecision:
     who = " ".join(part for part in (before.by or "somebody", before.where) if part)
     text = f"question {before.number} was answered already: {who} said {word} at {iso(before.answered_at)}"
     return StaleDecision(text, value=number)
+
+
+class QuestionTimeouts:
+    """Ends the waiting of questions whose time is over."""
+
+    def __init__(self, runs: RunService, clock: Clock, timer: Timer) -> None:
+        self._runs = runs
+        self._clock = clock
+        self._timer = timer
+
+    async def serve(self) -> None:
+        """Look again and again until cancelled."""
+        while True:
+            try:
+                await self.round()
+            except PostroomError as error:
+                _LOG.warning("questions.put_off", reason=error.describe())
+            await self._timer.sleep(POLL_MS)
+
+    async def round(self) -> int:
+        """End the waiting of what is over now; return of how many questions.
+
+        Raises:
+            StoreError: runs could not be looked at; the next round does it.
+        """
+        now, ended, after = self._clock.now(), 0, ""
+        while page := await self._runs.stores.threads.list_runs(
+            RunQuery(statuses=(RunStatus.WAITING,), after=after)
+        ):
+            after = page[-1].run_id
+            for run in page:
+                for ticket in run.open_tickets:
+                    if ticket.is_over(now):
+                        await self._ended(run, ticket)
+                        ended += 1
+        return ended
+
+    async def _ended(self, run: RunRecord, ticket: RunWaitingTicket) -> None:
+        question = question_of(run, ticket)
+        _LOG.info("question.over", run_id=run.run_id, question=question.number, means=ticket.on_timeout.value)
+        if ticket.on_timeout is OnTimeout.CANCEL:
+            await self._runs.mailbox.cancel_waiting(run, reason=SILENCE)
+            return
+        decision = ToolCallResume(
+            decision_id=f"silence/{question.number}",
+            action=ResumeDecisionAction.CANCEL,
+            result={"approved": False},
+            reason=SILENCE,
+            updated_at=self._clock.now(),
+            by=NOBODY,
+        )
+        await answer_run(self._runs.mailbox, run.thread_id, question, decision)

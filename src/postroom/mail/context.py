@@ -1,4 +1,4 @@
-"""What an operation works with: the open transaction, the moment, the rules and who is asking."""
+"""What an operation works with: the open transaction, the instant, the rules and the caller."""
 
 import hashlib
 import random
@@ -8,10 +8,12 @@ from datetime import timedelta
 from typing import Generic, Literal, TypeVar
 
 from postroom.contracts.mail import Attachment
-from postroom.contracts.store import MailReads, MailWrites
+from postroom.contracts.projects import ProjectReads, ProjectWrites
+from postroom.contracts.store import RecordReads, RecordWrites
 from postroom.contracts.tokens import Grant
 
-Tx = TypeVar("Tx", bound=MailReads)
+Records = TypeVar("Records", bound=RecordReads, covariant=True)
+Projects = TypeVar("Projects", bound=ProjectReads, covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ class Caller:
     agent_token: str | None = None
     operator: bool = False
     """A person at this machine's command line, proved by the server's own token."""
-    house: bool = False
+    postroom: bool = False
     """postroom itself, which acts for the people whom it knows. No edge says this of a request."""
     agent_id: int | None = None
     """The agent whose run the server itself executes, and nobody else, whatever a call says."""
@@ -66,10 +68,12 @@ class LoadedAttachment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk(Generic[Tx]):
-    """One operation's place of work; valid only while its transaction is open."""
+class OperationContext(Generic[Records, Projects]):
+    """What one operation works with; valid only while its transaction is open."""
 
-    tx: Tx
+    tx: Records
+    projects: Projects
+    """The projects that its caller may name: all, or the one that a token is bound to."""
     now: int
     rules: Rules
     caller: Caller
@@ -77,8 +81,8 @@ class Desk(Generic[Tx]):
     loaded: Sequence[LoadedAttachment] = ()
 
 
-Reading = Desk[MailReads]
-Writing = Desk[MailWrites]
+ReadContext = OperationContext[RecordReads, ProjectReads]
+WriteContext = OperationContext[RecordWrites, ProjectWrites]
 
 
 def token_hash(token: str) -> str:

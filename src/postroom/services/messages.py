@@ -1,20 +1,54 @@
 """Messages that people write at the pages: each is sent as the person that the operator, or they, named."""
 
+from dataclasses import dataclass
 from typing import Any, Final
 
-from postroom.app.people_service import PeopleService
 from postroom.contracts.errors import UnknownMessage
-from postroom.contracts.mail import Message
+from postroom.contracts.mail import Importance, Message
 from postroom.contracts.store import MailReads
-from postroom.mail.desk import Caller
-from postroom.mail.people import find_person, is_persons
+from postroom.mail.context import Caller
+from postroom.mail.identity import find_person, is_persons
 from postroom.mail.projects import HUMAN, PEOPLE_SLUG
 from postroom.mail.sending import THREAD, reply_subject
 from postroom.mail.service import Mail
-from postroom.mcp_server.calls import Calls
-from postroom.web.services import Draft, Limits, Posted
+from postroom.services.calls import Calls
+from postroom.services.people import PeopleService
 
-_HOUSE: Final = Caller(house=True, operator=True)
+_POSTROOM: Final = Caller(postroom=True, operator=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much a message may hold."""
+
+    subject_chars: int
+    body_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """A message as a person wrote it. Under one key it is sent once, however often the form comes."""
+
+    name: str
+    """The person who writes it."""
+    body: str
+    key: str
+    to: tuple[str, ...] = ()
+    subject: str = ""
+    importance: Importance = "normal"
+    ack_required: bool = False
+    answers: int | None = None
+    """The message that it answers; then it has no recipients and no subject of its own."""
+    to_all: bool = False
+    """Whether the answer goes to all who have the message that it answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Posted:
+    """A message that is stored, and the project whose pages show it: where it was written, if they can."""
+
+    message: int
+    slug: str
 
 
 class MessageService:
@@ -61,7 +95,7 @@ class MessageService:
             "ack_required": draft.ack_required,
             "idempotency_key": f"page/{draft.key}",
         }
-        sent = await self._calls.perform(operation, asked, caller=_HOUSE)
+        sent = await self._calls.perform(operation, asked, caller=_POSTROOM)
         if operation == "reply_message":
             await self._acknowledge(asked["sender_name"], asked["message_id"])
         came = [delivery["project"] for delivery in sent["deliveries"]]
@@ -76,7 +110,7 @@ class MessageService:
         """
         operation = "acknowledge_message" if acknowledge else "mark_message_read"
         marked = {"project_key": PEOPLE_SLUG, "agent_name": name, "message_id": message}
-        await self._calls.perform(operation, marked, caller=_HOUSE)
+        await self._calls.perform(operation, marked, caller=_POSTROOM)
 
     async def _acknowledge(self, person: str, message: int) -> None:
         """Note that a person has seen what they answered; their own message has no such mark."""
@@ -92,7 +126,7 @@ def _asked(tx: MailReads, slug: str, draft: Draft, limits: Limits) -> tuple[str,
         UnknownAgent: nobody is named as the message says.
         UnknownMessage: the message that it answers is not there.
     """
-    _, person = find_person(tx, f"{HUMAN}{draft.name}")
+    _, person = find_person(tx, tx, f"{HUMAN}{draft.name}")
     asked: dict[str, Any] = {"sender_name": person.name}
     if draft.answers is None:
         return "send_message", asked | {

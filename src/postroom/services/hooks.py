@@ -8,24 +8,25 @@ most calls write nothing, and a line that is given out has marked its messages.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 import structlog
+from msgspec import Meta
 
 from postroom.contracts.clients import COMMIT_BYPASS, EDIT_BYPASS, EVENTS, unchecked
 from postroom.contracts.errors import AccessError, InvalidArgument, InvalidPath, StoreError
 from postroom.contracts.mail import Agent, Project
+from postroom.contracts.projects import ProjectReads
 from postroom.contracts.store import MailReads, MailWrites
-from postroom.mail import notices
-from postroom.mail.commands import read_command
-from postroom.mail.desk import Caller, Reading, Writing
-from postroom.mail.folders import Spot, locate, spots_of
+from postroom.mail.commands import Command, read_command
+from postroom.mail.context import Caller, ReadContext, WriteContext
+from postroom.mail.folders import Location, locate, locations_of
 from postroom.mail.guarding import held_by_others
-from postroom.mail.hook_commands import HookCall
 from postroom.mail.identity import ACTIVITY_INTERVAL, check_token
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import checked_path
 from postroom.mail.service import Mail
+from postroom.services import notices
 
 _LOG = structlog.get_logger(__name__)
 
@@ -34,9 +35,24 @@ TOLD_INTERVAL = 30_000
 SESSIONS_KEPT = 30 * 24 * 3_600_000
 """Milliseconds after which a session that never ended is forgotten."""
 PURGED_AT_ONCE = 100
+MOST_PATHS = 5_000
 BY = "hook"
 
+_Path = Annotated[str, Meta(max_length=4096)]
 Outcome = Literal["silent", "tell", "hold", "allow", "deny", "error", "unknown"]
+
+
+class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What happened in a client's session; no tool, and only the operator may send it."""
+
+    session_id: Annotated[str, Meta(max_length=400)] = ""
+    cwd: _Path = ""
+    agent: Annotated[str, Meta(max_length=400, description="POSTROOM_AGENT of the client")] = ""
+    guard: Literal["", "warn", "block", "off"] = ""
+    paths: Annotated[tuple[_Path, ...], Meta(max_length=MOST_PATHS)] = ()
+    stop_active: Annotated[bool, Meta(description="the turn was held before")] = False
+    acts_as: Annotated[str, Meta(max_length=400, description="agent that a tool of ours acted as")] = ""
+    acts_in: Annotated[str, Meta(max_length=4096, description="and its project")] = ""
 
 
 class HookAnswer(TypedDict):
@@ -52,7 +68,7 @@ class _Decision:
     """An answer, and what must be noted in the transaction in which it is given."""
 
     answer: HookAnswer
-    notes: tuple[Callable[[Writing], object], ...] = ()
+    notes: tuple[Callable[[WriteContext], object], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +78,8 @@ class _Event:
     kind: str
     client: str
     call: HookCall
-    here: tuple[Spot, ...]
-    files: tuple[tuple[tuple[Spot, ...], str], ...]
+    here: tuple[Location, ...]
+    files: tuple[tuple[tuple[Location, ...], str], ...]
     """Each file as a place that may be known, and a name in it that needs no looking up."""
 
 
@@ -75,7 +91,7 @@ class _Actor:
     agent: Agent
 
 
-_Decide = Callable[[Reading | Writing, _Event, _Actor | None], _Decision]
+_Decide = Callable[[ReadContext, _Event, _Actor | None], _Decision]
 
 
 class Hooks:
@@ -124,9 +140,9 @@ class Hooks:
 
         def change(tx: MailWrites) -> HookAnswer:
             decided = self._decide(tx, event, caller)
-            desk: Writing = self._mail.desk(tx, caller)
+            context: WriteContext = self._mail.context(tx, caller)
             for note in decided.notes:
-                note(desk)
+                note(context)
             return decided.answer
 
         answer = await self._mail.store.write(change)
@@ -134,9 +150,9 @@ class Hooks:
         return answer
 
     def _decide(self, tx: MailReads, event: _Event, caller: Caller) -> _Decision:
-        desk: Reading = self._mail.desk(tx, caller)
-        actor, binding = _who(desk, event)
-        decided = _DECIDE[event.kind](desk, event, actor)
+        context: ReadContext = self._mail.context(tx, caller)
+        actor, binding = _who(context, event)
+        decided = _DECIDE[event.kind](context, event, actor)
         answer: HookAnswer = {**decided.answer, "mode": self._mode(event.call)}
         return _Decision(answer=answer, notes=(*binding, *decided.notes))
 
@@ -153,97 +169,97 @@ _SILENT = _Decision(answer=_answer("silent"))
 
 def _prepared(kind: str, client: str, call: HookCall) -> _Event:
     """Read from the disk what links and worktrees the folders of a call are."""
-    here = spots_of(call.cwd, "/") if call.cwd else ()
+    here = locations_of(call.cwd, "/") if call.cwd else ()
     if kind == "edit":
-        files = tuple((spots_of(path, call.cwd), "") for path in call.paths)
+        files = tuple((locations_of(path, call.cwd), "") for path in call.paths)
     else:  # a link is committed itself, and thousands of files lie in few folders
         parts = [path.rpartition("/") for path in call.paths]
-        folders = {folder: spots_of(folder or ".", call.cwd) for folder, _, _ in parts}
+        folders = {folder: locations_of(folder or ".", call.cwd) for folder, _, _ in parts}
         files = tuple((folders[folder], name) for folder, _, name in parts)
     return _Event(kind=kind, client=client, call=call, here=here, files=files)
 
 
 def _who(
-    desk: Reading | Writing, event: _Event
-) -> tuple[_Actor | None, Sequence[Callable[[Writing], object]]]:
+    context: ReadContext, event: _Event
+) -> tuple[_Actor | None, Sequence[Callable[[WriteContext], object]]]:
     """Return who is meant, the agent that is named or the session's; and the session's new agent."""
     call = event.call
-    bound = desk.tx.client_session(event.client, call.session_id) if call.session_id else None
-    acting = _proved(desk, _acted_as(desk.tx, event)) if event.kind == "tool" and call.acts_as else None
-    binding: list[Callable[[Writing], object]] = []
+    bound = context.tx.client_session(event.client, call.session_id) if call.session_id else None
+    acting = _proved(context, _acted_as(context, event)) if event.kind == "tool" and call.acts_as else None
+    binding: list[Callable[[WriteContext], object]] = []
     if acting and call.session_id and (bound is None or bound.agent_id != acting.agent.id):
         new = acting.agent.id
         binding.append(lambda writing: _bind(writing, event, new))
     if call.agent:
-        return _proved(desk, _named(desk.tx, event)), binding
+        return _proved(context, _named(context, event)), binding
     if acting:
         return acting, binding
-    return _proved(desk, _actor(desk.tx, bound.agent_id) if bound else None), binding
+    return _proved(context, _actor(context, bound.agent_id) if bound else None), binding
 
 
-def _proved(desk: Reading | Writing, actor: _Actor | None) -> _Actor | None:
+def _proved(context: ReadContext, actor: _Actor | None) -> _Actor | None:
     """Return the actor unless the caller is not shown to be it, by the rule for every call."""
     if actor is not None:
         try:
-            check_token(desk, actor.agent)
+            check_token(context, actor.agent)
         except AccessError:
             return None
     return actor
 
 
-def _bind(desk: Writing, event: _Event, agent_id: int) -> None:
-    desk.tx.bind_client_session(event.client, event.call.session_id, agent_id, desk.now)
-    desk.tx.purge_client_sessions(desk.now - SESSIONS_KEPT, limit=PURGED_AT_ONCE)
+def _bind(context: WriteContext, event: _Event, agent_id: int) -> None:
+    context.tx.bind_client_session(event.client, event.call.session_id, agent_id, context.now)
+    context.tx.purge_client_sessions(context.now - SESSIONS_KEPT, limit=PURGED_AT_ONCE)
 
 
-def _named(tx: MailReads, event: _Event) -> _Actor | None:
+def _named(context: ReadContext, event: _Event) -> _Actor | None:
     """Return the agent `name` of the project around the folder, or `name@project`."""
     name, _, key = event.call.agent.partition("@")
-    return _agent_in(tx, event, name, key)
+    return _agent_in(context, event, name, key)
 
 
-def _acted_as(tx: MailReads, event: _Event) -> _Actor | None:
+def _acted_as(context: ReadContext, event: _Event) -> _Actor | None:
     """Return the agent as which one of our tools was just called."""
-    return _agent_in(tx, event, event.call.acts_as, event.call.acts_in)
+    return _agent_in(context, event, event.call.acts_as, event.call.acts_in)
 
 
-def _agent_in(tx: MailReads, event: _Event, name: str, key: str) -> _Actor | None:
-    found = locate(tx, event.here) if not key else None
-    project = _project(tx, key) if key else (found[0] if found else None)
-    agent = tx.agent(project.id, name) if project else None
-    return _actor(tx, agent.id) if agent else None
+def _agent_in(context: ReadContext, event: _Event, name: str, key: str) -> _Actor | None:
+    found = locate(context.projects, event.here) if not key else None
+    project = _project(context.projects, key) if key else (found[0] if found else None)
+    agent = context.tx.agent(project.id, name) if project else None
+    return _actor(context, agent.id) if agent else None
 
 
-def _project(tx: MailReads, key: str) -> Project | None:
-    if project := tx.project(key):
+def _project(projects: ProjectReads, key: str) -> Project | None:
+    if project := projects.project(key):
         return project
     try:
-        return tx.project(checked_path(key))
+        return projects.project(checked_path(key))
     except InvalidPath:
         return None
 
 
-def _actor(tx: MailReads, agent_id: int) -> _Actor | None:
-    agent = tx.agents_by_id([agent_id]).get(agent_id)
-    project = tx.project_by_id(agent.project_id) if agent else None
+def _actor(context: ReadContext, agent_id: int) -> _Actor | None:
+    agent = context.tx.agents_by_id([agent_id]).get(agent_id)
+    project = context.tx.project_by_id(agent.project_id) if agent else None
     if agent is None or project is None or agent.retired_at is not None:
         return None
     return _Actor(project=project, agent=agent)
 
 
-def _start(desk: Reading | Writing, event: _Event, actor: _Actor | None) -> _Decision:
+def _start(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     if actor is not None:
-        return _prompt(desk, event, actor)
-    found = locate(desk.tx, event.here)
+        return _prompt(context, event, actor)
+    found = locate(context.projects, event.here)
     return _Decision(answer=_answer("tell", notices.welcome_line(found[0].slug))) if found else _SILENT
 
 
-def _prompt(desk: Reading | Writing, event: _Event, actor: _Actor | None) -> _Decision:
+def _prompt(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     del event
     if actor is None:
         return _SILENT
     agent = actor.agent
-    arrivals = desk.tx.unannounced(agent.id, limit=notices.COUNTED)
+    arrivals = context.tx.unannounced(agent.id, limit=notices.COUNTED)
     if not arrivals:
         return _SILENT
     ids = [one.message_id for one in arrivals]
@@ -253,87 +269,93 @@ def _prompt(desk: Reading | Writing, event: _Event, actor: _Actor | None) -> _De
     )
 
 
-def _tool(desk: Reading | Writing, event: _Event, actor: _Actor | None) -> _Decision:
+def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     """Say in the middle of a turn what came, now and then; work keeps the reservations of who works."""
     if actor is None:
         return _SILENT
-    active = _activity(desk, actor.agent)
-    nudges = desk.tx.nudges(actor.agent.id)
-    if event.call.acts_as or 0 <= desk.now - nudges.told_at < TOLD_INTERVAL:
+    active = _activity(context, actor.agent)
+    nudges = context.tx.nudges(actor.agent.id)
+    if event.call.acts_as or 0 <= context.now - nudges.told_at < TOLD_INTERVAL:
         return replace(_SILENT, notes=active)
-    told = _prompt(desk, event, actor)
+    told = _prompt(context, event, actor)
     if not told.notes:
         return replace(_SILENT, notes=active)
-    noted = replace(nudges, told_at=desk.now)
+    noted = replace(nudges, told_at=context.now)
     return replace(
         told, notes=(*active, *told.notes, lambda writing: writing.tx.set_nudges(actor.agent.id, noted))
     )
 
 
-def _stop(desk: Reading | Writing, event: _Event, actor: _Actor | None) -> _Decision:
+def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     """Hold the end of a turn once for what is addressed to the agent and not read."""
     if actor is None or event.call.stop_active:
         return _SILENT
     agent = actor.agent
-    count, newest = desk.tx.directed_unread(agent.id)
-    nudges = desk.tx.nudges(agent.id)
+    count, newest = context.tx.directed_unread(agent.id)
+    nudges = context.tx.nudges(agent.id)
     if newest <= nudges.held_seq:
         return _SILENT
     directed = [
         one.message_id
-        for one in desk.tx.unannounced(agent.id, limit=notices.COUNTED)
+        for one in context.tx.unannounced(agent.id, limit=notices.COUNTED)
         if one.kind == "to" and not one.broadcast
     ]
 
-    def note(writing: Writing) -> None:
+    def note(writing: WriteContext) -> None:
         writing.tx.set_nudges(agent.id, replace(nudges, held_seq=newest))
         writing.tx.mark_announced(agent.id, directed, by=BY, now=writing.now)
 
     return _Decision(answer=_answer("hold", notices.held_line(agent.name, count)), notes=(note,))
 
 
-def _end(desk: Reading | Writing, event: _Event, actor: _Actor | None) -> _Decision:
+def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     """Let go of what the session's agent reserved, and forget the session."""
     call = event.call
 
-    def forget(writing: Writing) -> None:
+    def forget(writing: WriteContext) -> None:
         writing.tx.end_client_session(event.client, call.session_id)
 
-    def release(writing: Writing) -> None:
+    def release(writing: WriteContext) -> None:
         for one in held:
             writing.tx.release_reservation(one.id, now=writing.now, by=one.holder, reason="session ended")
             to_archive(writing, "reservation", one.id, one.project_id)
 
-    known = bool(call.session_id) and desk.tx.client_session(event.client, call.session_id) is not None
-    held = desk.tx.live_reservations(actor.project.id, now=desk.now, agent_id=actor.agent.id) if actor else []
+    known = bool(call.session_id) and context.tx.client_session(event.client, call.session_id) is not None
+    held = (
+        context.tx.live_reservations(actor.project.id, now=context.now, agent_id=actor.agent.id)
+        if actor
+        else []
+    )
     notes = (*((forget,) if known else ()), *((release,) if held else ()))
     return replace(_SILENT, notes=notes)
 
 
-def _check(desk: Reading | Writing, event: _Event, actor: _Actor | None) -> _Decision:
+def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     """Look whether others hold the files; when nobody does, the work keeps the actor's own reservations."""
     bypass = _CHECKS[event.kind]
     if actor is None:
-        where = "no project is here" if locate(desk.tx, event.here) is None else "no agent is known here"
+        where = (
+            "no project is here" if locate(context.projects, event.here) is None else "no agent is known here"
+        )
         return _Decision(answer=_answer("unknown", unchecked(where, bypass=bypass)))
-    held = held_by_others(desk, actor.project, actor.agent, _paths_in(desk.tx, actor.project, event))
+    held = held_by_others(context, actor.project, actor.agent, _paths_in(context, actor.project, event))
     if held:
         return _Decision(answer=_answer("deny", notices.refusal(held, bypass=bypass)))
-    return _Decision(answer=_answer("allow"), notes=_activity(desk, actor.agent))
+    return _Decision(answer=_answer("allow"), notes=_activity(context, actor.agent))
 
 
-def _paths_in(tx: MailReads, project: Project, event: _Event) -> list[str]:
+def _paths_in(context: ReadContext, project: Project, event: _Event) -> list[str]:
     """Return those files of an event that lie in a project, as it names them."""
-    places = {spots: locate(tx, spots) for spots in dict.fromkeys(spots for spots, _ in event.files)}
+    places = {known: locate(context.projects, known) for known, _ in event.files}
     return [
         f"{place[1]}/{name}".strip("/") if name else place[1]
-        for spots, name in event.files
-        if (place := places[spots]) and place[0].id == project.id
+        for known, name in event.files
+        if (place := places[known]) and place[0].id == project.id
     ]
 
 
-def _activity(desk: Reading | Writing, agent: Agent) -> tuple[Callable[[Writing], object], ...]:
-    if desk.now - agent.last_active_at < ACTIVITY_INTERVAL:
+def _activity(context: ReadContext, agent: Agent) -> tuple[Callable[[WriteContext], object], ...]:
+    if context.now - agent.last_active_at < ACTIVITY_INTERVAL:
         return ()
     return (lambda writing: writing.tx.touch_agent(agent.id, writing.now),)
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.store import MailReads
-from postroom.mail.desk import Caller
+from postroom.mail.context import Caller
 from postroom.mail.projects import HUMAN, PEOPLE_KEY, PEOPLE_SLUG
 from postroom.mail.service import Mail
 
-_HOUSE = Caller(house=True, operator=True)
+_POSTROOM = Caller(postroom=True, operator=True)
 _MOST = 10_000
 
 
@@ -22,12 +22,12 @@ class PeopleService:
     async def add(self, name: str, chat: str | None) -> Mapping[str, object]:
         """Name a person, or give one who is named another chat, or none."""
         address = None if chat is None else ChatAddress.parse(chat)
-        await self._mail.call("ensure_project", {"human_key": PEOPLE_KEY}, caller=_HOUSE)
+        await self._mail.call("ensure_project", {"human_key": PEOPLE_KEY}, caller=_POSTROOM)
         who = {"project_key": PEOPLE_SLUG}
         if await self._mail.store.read(lambda tx: _is_retired(tx, name)):
-            await self._mail.call("unretire_agent", {**who, "agent_name": name}, caller=_HOUSE)
+            await self._mail.call("unretire_agent", {**who, "agent_name": name}, caller=_POSTROOM)
         made = {**who, "name": name, "program": "human", "model": "none"}
-        view = await self._mail.call("register_agent", made, caller=_HOUSE)
+        view = await self._mail.call("register_agent", made, caller=_POSTROOM)
         await self._mail.set_chat_address(PEOPLE_SLUG, view["name"], address)
         return self._shown(view["name"], address)
 
@@ -38,7 +38,7 @@ class PeopleService:
             return False
         await self._mail.set_chat_address(PEOPLE_SLUG, known, None)
         await self._mail.call(
-            "retire_agent", {"project_key": PEOPLE_SLUG, "agent_name": known}, caller=_HOUSE
+            "retire_agent", {"project_key": PEOPLE_SLUG, "agent_name": known}, caller=_POSTROOM
         )
         return True
 

@@ -1,0 +1,164 @@
+"""Waiting: who follows an inbox or a project's log is answered when something comes, or the wait is over."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
+
+from msgspec import Meta
+
+from postroom.contracts.errors import WrongToken
+from postroom.contracts.store import MailReads, MailWrites
+from postroom.contracts.tokens import Grant
+from postroom.mail.commands import (
+    AgentName,
+    Command,
+    Cursor,
+    FetchEvents,
+    FetchInboxEvents,
+    FollowEvents,
+    MessageId,
+    ProjectKey,
+    read_command,
+)
+from postroom.mail.context import Caller, ReadContext
+from postroom.mail.event_log import EventsView, fetch_events, newest_of
+from postroom.mail.identity import acting, refuse_unknown_token
+from postroom.mail.inbox import InboxEvents, fetch_inbox_events
+from postroom.mail.operations import OPERATIONS
+from postroom.mail.service import Mail
+
+BY = "watch"
+STRIDE: Final = 1_000
+"""Entries that are looked through at a time for one that the caller may see, however few it asked for."""
+
+
+class AwaitMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Follow an inbox, and wait for what comes; no tool, and only the operator may send it."""
+
+    project_key: ProjectKey
+    agent_name: AgentName
+    after: Cursor | None = None
+    limit: Annotated[int, Meta(ge=1, le=200)] = 100
+    wait_seconds: Annotated[float, Meta(ge=0, le=30)] = 25.0
+    shown: Annotated[tuple[MessageId, ...], Meta(max_length=200)] = ()
+
+
+class Following:
+    """Answers those who wait, for one mail room."""
+
+    def __init__(self, mail: Mail) -> None:
+        self._mail = mail
+
+    async def messages(self, body: Mapping[str, Any], *, agent_token: str | None = None) -> InboxEvents:
+        """Return what came after a cursor, as soon as there is something; nothing when the wait is over.
+
+        Messages that the caller says it showed are marked as announced. Without a cursor the answer is empty
+        and comes at once; its `next` is where to begin.
+
+        Raises:
+            InvalidArgument, UnknownProject, UnknownAgent, CursorExpired, CursorAhead: it cannot be followed.
+        """
+        asked = read_command(AwaitMessages, dict(body))
+        caller = Caller(agent_token=agent_token, operator=True)
+        if asked.shown:
+            await self._mark(asked, caller)
+        if asked.after is None:
+            return await self._mail.store.read(lambda tx: self._newest(tx, asked, caller))
+        until = asyncio.get_running_loop().time() + asked.wait_seconds
+        return await self._mail.changes.awaited(
+            lambda: self._mail.store.read(lambda tx: self._after(tx, asked, caller)),
+            lambda found: bool(found["events"]),
+            until=until,
+        )
+
+    async def _mark(self, asked: AwaitMessages, caller: Caller) -> None:
+        def change(tx: MailWrites) -> None:
+            context = self._mail.context(tx, caller)
+            _, agent = acting(context, asked.project_key, asked.agent_name)
+            tx.mark_announced(agent.id, asked.shown, by=BY, now=context.now)
+
+        await self._mail.store.write(change)
+        self._mail.changes.ring()
+
+    def _newest(self, tx: MailReads, asked: AwaitMessages, caller: Caller) -> InboxEvents:
+        _, agent = acting(self._mail.context(tx, caller), asked.project_key, asked.agent_name)
+        newest, oldest = agent.inbox_seq, agent.inbox_floor
+        return {"events": [], "next": newest, "newest": newest, "oldest": oldest}
+
+    def _after(self, tx: MailReads, asked: AwaitMessages, caller: Caller) -> InboxEvents:
+        command = FetchInboxEvents(
+            project_key=asked.project_key,
+            agent_name=asked.agent_name,
+            after=asked.after or 0,
+            limit=asked.limit,
+        )
+        return fetch_inbox_events(self._mail.context(tx, caller), command)
+
+
+def _holds(grant: Grant) -> bool:
+    return True
+
+
+class EventFollowing:
+    """Answers those who wait, for one mail room."""
+
+    def __init__(self, mail: Mail, holds: Callable[[Grant], bool] = _holds) -> None:
+        """Keep what it works with; `holds` says whether a named token that came is still good."""
+        self._mail = mail
+        self._holds = holds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the server stops, and nobody waits any more."""
+        return self._mail.changes.is_stopped
+
+    async def events(self, asked: FollowEvents, caller: Caller) -> EventsView:
+        """Return what happened after a cursor, as soon as there is something the caller may see.
+
+        When the wait is over it is empty; `next` moves on all the same. Without a cursor the answer is empty
+        and comes at once; its `next` is where to begin.
+
+        Raises:
+            UnknownProject, WrongToken, InsufficientScope, CursorExpired, CursorAhead: it cannot be followed.
+        """
+        if asked.after is None:
+            return await self._mail.store.read(lambda tx: self._newest(tx, asked, caller))
+        until = asyncio.get_running_loop().time() + asked.wait
+        after = asked.after
+
+        async def look() -> EventsView:
+            nonlocal after
+            found = await self._look(asked, after, caller, asked.limit)
+            while not found["events"] and found["next"] < found["newest"]:  # a page of what it may not see
+                found = _first(await self._look(asked, found["next"], caller, STRIDE), asked.limit)
+            after = found["next"]
+            return found
+
+        return await self._mail.changes.awaited(look, lambda found: bool(found["events"]), until=until)
+
+    async def _look(self, asked: FollowEvents, after: int, caller: Caller, limit: int) -> EventsView:
+        command = FetchEvents(project_key=asked.project_key, after=after, limit=limit, kinds=asked.kinds)
+        return await self._mail.store.read(lambda tx: self._after(tx, command, caller))
+
+    def _newest(self, tx: MailReads, asked: FollowEvents, caller: Caller) -> EventsView:
+        return newest_of(self._context(tx, caller), asked.project_key)
+
+    def _after(self, tx: MailReads, command: FetchEvents, caller: Caller) -> EventsView:
+        return fetch_events(self._context(tx, caller), command)
+
+    def _context(self, tx: MailReads, caller: Caller) -> ReadContext:
+        """Return what operations of a caller work with, who may still ask."""
+        OPERATIONS["fetch_events"].check(caller.grant)
+        if caller.grant is not None and not self._holds(caller.grant):
+            raise WrongToken(f"the token `{caller.grant.name}` was revoked or has expired")
+        context = self._mail.context(tx, caller)
+        refuse_unknown_token(context)
+        return context
+
+
+def _first(found: EventsView, most: int) -> EventsView:
+    """Return no more entries than were asked for; who goes on after them misses none."""
+    if len(found["events"]) <= most:
+        return found
+    kept = found["events"][:most]
+    return {**found, "events": kept, "next": kept[-1]["seq"]}

@@ -1,0 +1,58 @@
+"""The numbered steps of a schema: how they are read, and which are missing."""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Final
+
+from postroom.contracts.errors import SchemaTooNew, StoreCorrupt
+
+_FILE: Final = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One step: its number, its name and its statements."""
+
+    version: int
+    name: str
+    sql: str
+
+    @property
+    def checksum(self) -> str:
+        """The SHA-256 of the statements, by which a changed step is noticed."""
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+
+def shipped_migrations(engine: str) -> list[Migration]:
+    """Return the steps that this postroom knows for `sqlite` or `postgres`, in order."""
+    found = []
+    for entry in resources.files(f"postroom.stores.{engine}").joinpath("migrations").iterdir():
+        if match := _FILE.match(entry.name):
+            sql = entry.read_text(encoding="utf-8")
+            found.append(Migration(version=int(match[1]), name=match[2], sql=sql))
+    return sorted(found, key=lambda step: step.version)
+
+
+def missing_migrations(applied: Mapping[int, str], known: Sequence[Migration]) -> list[Migration]:
+    """Return the steps that are still to be applied; `applied` has the checksum of each that was.
+
+    Raises:
+        SchemaTooNew: the database has steps that this postroom does not know.
+        StoreCorrupt: a step that was applied differs from the one shipped.
+    """
+    newest = max((step.version for step in known), default=0)
+    if applied and max(applied) > newest:
+        raise SchemaTooNew(
+            f"the database has schema {max(applied)}, this postroom knows up to {newest}", value=max(applied)
+        )
+    for step in known:
+        if step.version in applied and applied[step.version] != step.checksum:
+            raise StoreCorrupt(
+                f"schema step {step.version} was applied with other contents than the one shipped",
+                value=step.version,
+                remedy="install the postroom release that made this database, or restore a backup",
+            )
+    return [step for step in known if step.version not in applied]

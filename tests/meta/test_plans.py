@@ -1,0 +1,152 @@
+"""How PostgreSQL finds rows: by an index, whatever it believes of the tables when a statement is first planned."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from conformance.run_backends import postgres_dsn, refuse_missing
+from postroom.stores.postgres.connection import SESSION
+from postroom.stores.postgres.store import PostgresStore
+from postroom.stores.statements import statements
+
+__all__ = ["postgres_dsn"]
+
+Session = psycopg.Connection[Any]
+ROWS = 20_000
+ONLY_THESE = {"projects": 20, "agents": 400, "runners": 400, "chat_addresses": 400, "agent_nudges": 400}
+"""Tables that stay small; a column that is not named below has another value in each row."""
+VALUES = {
+    **dict.fromkeys(("project_id",), "i % 20 + 1"),
+    **dict.fromkeys(("agent_id", "sender_id", "from_id"), "i % 400 + 1"),
+    "to_id": "i / 400 + 1",
+    "message_id": "i / 2 + 1",
+    "thread_id": "'t' || i % 4000",
+    "run_id": "'r' || i",
+    "dispatch_id": "'d' || i",
+    "is_open": "CASE WHEN i % 1000 < 2 THEN 1 ELSE 0 END",
+    "status": "CASE i % 1000 WHEN 0 THEN 'Queued' WHEN 1 THEN 'Claimed' ELSE 'Acked' END",
+    "topic": "CASE i % 1000 WHEN 0 THEN 'wake' ELSE 'done' END",
+    "lane": "CASE i % 1000 WHEN 0 THEN 'archive' ELSE 'done' END",
+    "claim_token": "NULL",
+    "lease_until": "CASE i % 1000 WHEN 1 THEN i END",
+}
+BY_TYPE = {
+    "bigint": "i",
+    "integer": "i",
+    "smallint": "i",
+    "double precision": "i",
+    "text": "'x' || i",
+    "boolean": "i % 2 = 0",
+    "bytea": "'x'::bytea",
+    "tsvector": "to_tsvector('simple', 'w' || i)",
+}
+READS_ALL = {"mail.backlog", "chats.requests"}
+"""Count, or list few rows, for a page that somebody looks at."""
+SCANS_IF_FREE = {
+    *("chats.counts", "chats.purge", "chats.sessions", "dispatches.count_by_status"),
+    *("mail.counts", "mail.purge_answers", "mail.purge_client_sessions", "mail.reservations_by_id"),
+    *("threads.open_runs", "threads.runs", "threads.threads", "project_log.projects_reached"),
+    *("mail.recipients", "mail.project_by_alias"),  # beside a table of a few hundred rows
+}
+"""What is counted or cleared, or is listed for a page, where the planner may choose by itself."""
+
+
+@pytest.fixture(scope="module")
+def empty(request: pytest.FixtureRequest) -> Iterator[Session]:
+    with new_schema(request, "plans_of_none") as session:
+        session.execute("ANALYZE")
+        yield session
+
+
+@pytest.fixture(scope="module")
+def filled(request: pytest.FixtureRequest) -> Iterator[Session]:
+    with new_schema(request, "plans_of_many") as session:
+        fill(session)
+        session.execute("ANALYZE")
+        yield session
+
+
+@contextmanager
+def new_schema(request: pytest.FixtureRequest, schema: str) -> Iterator[Session]:
+    refuse_missing("postgres")
+    dsn = request.getfixturevalue("postgres_dsn")
+    PostgresStore.open(dsn, schema=schema).close()
+    with psycopg.connect(dsn, autocommit=True) as session:
+        for name, value in {**SESSION, "search_path": schema, "statement_timeout": "0"}.items():
+            session.execute("SELECT set_config(%s, %s, false)", (name, value))
+        yield session
+        session.execute(f"DROP SCHEMA {schema} CASCADE")
+
+
+def columns(session: Session) -> dict[str, list[tuple[str, str]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    rows = session.execute(
+        "SELECT c.table_name, column_name, data_type FROM information_schema.columns c"
+        " JOIN information_schema.tables t USING (table_schema, table_name)"
+        " WHERE table_schema = current_schema AND table_type = 'BASE TABLE' AND is_generated = 'NEVER' AND is_identity = 'NO'"
+    )
+    for table, column, kind in rows.fetchall():
+        if table != "schema_migrations":
+            found.setdefault(table, []).append((column, kind))
+    return found
+
+
+def fill(session: Session) -> None:
+    """Let there be as many rows as after some weeks; what the rows say does not matter, nor what rules say."""
+    session.execute("SET session_replication_role = replica")
+    rules = "SELECT conrelid::regclass::text, conname FROM pg_constraint WHERE contype = 'c' AND connamespace = current_schema::regnamespace"
+    for table, rule in session.execute(rules).fetchall():
+        session.execute(f'ALTER TABLE {table} DROP CONSTRAINT "{rule}"')
+    for table, those in columns(session).items():
+        names = ", ".join(f'"{name}"' for name, _ in those)
+        values = ", ".join(value(name, kind) for name, kind in those)
+        count = ONLY_THESE.get(table, ROWS)
+        session.execute(
+            f"INSERT INTO {table} ({names}) SELECT {values} FROM generate_series(1, {count}) AS i"
+            " ON CONFLICT DO NOTHING"
+        )
+
+
+def value(name: str, kind: str) -> str:
+    found = VALUES.get(name, BY_TYPE[kind])
+    return BY_TYPE[kind] if kind == "bigint" and "'" in found else found
+
+
+def scanning(session: Session) -> set[str]:
+    """Return the statements whose generic plan reads a table that grows from end to end."""
+    found = set()
+    for name, statement in statements("postgres").items():
+        if name.startswith("outline.") or statement.text.startswith(("SAVEPOINT", "ROLLBACK", "RELEASE")):
+            continue
+        [[[plan]]] = session.execute(f"EXPLAIN (GENERIC_PLAN, FORMAT JSON) {statement.text}").fetchall()
+        if any(scanned(plan["Plan"])):
+            found.add(name)
+    return found
+
+
+def scanned(node: dict[str, Any]) -> Iterator[str]:
+    if node["Node Type"] == "Seq Scan" and node["Relation Name"] not in ONLY_THESE:
+        yield node["Relation Name"]
+    for within in node.get("Plans", ()):
+        yield from scanned(within)
+
+
+def test_a_statement_that_was_planned_on_empty_tables_uses_an_index(empty: Session) -> None:
+    """Such a plan is kept until the server analyses the tables again, by when they may be large."""
+    assert scanning(empty) <= READS_ALL
+
+
+def test_a_statement_uses_an_index_on_tables_with_many_rows(filled: Session) -> None:
+    assert scanning(filled) <= READS_ALL
+
+
+def test_frequent_statements_need_no_settings_of_the_planner_on_tables_with_many_rows(
+    filled: Session,
+) -> None:
+    with filled.transaction():
+        for method in ("seqscan", "hashjoin", "mergejoin"):
+            filled.execute(f"SET LOCAL enable_{method} = on")
+        assert scanning(filled) <= READS_ALL | SCANS_IF_FREE
