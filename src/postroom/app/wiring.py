@@ -87,16 +87,10 @@ class Application:
         self.tokens = NamedTokens(store, clock)
         self.news = Subscriptions(holds=self.tokens.holds)
         self.calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
-        self.archive = Archive(
-            settings.storage_root,
-            store,
-            clock,
-            Author(name=settings.git_author_name, email=settings.git_author_email),
-            batch=settings.archive_batch,
-        )
-        handlers: dict[str, Handler] = {ARCHIVE: self.archive} if settings.archive_enabled else {}
-        handlers[LEFT_OVER] = LeftOverAnswers(self.mail.own_context)
-        self.relay = Relay(store.store, handlers, is_alone=store.is_alone)
+        author = Author(name=settings.git_author_name, email=settings.git_author_email)
+        batch = settings.archive_batch
+        self.archive = Archive(settings.storage_root, store, clock, author, batch=batch)
+        self.relay = self._relay()
         self.runs = RunService(
             store.runs,
             registry=self.metrics.registry,
@@ -151,6 +145,12 @@ class Application:
     def reaches(self, place: ChatAddress) -> bool:
         """Say whether there is a channel to a chat."""
         return self.gateway is not None and self.gateway.mail_outbox.reaches(place)
+
+    def _relay(self) -> Relay:
+        handlers: dict[str, Handler] = {LEFT_OVER: LeftOverAnswers(self.mail.own_context)}
+        if self.settings.archive_enabled:
+            handlers[ARCHIVE] = self.archive
+        return Relay(self.store.store, handlers, is_alone=self.store.is_alone)
 
     def _executors(self, chats: "GatewayFile | None") -> ExecutorRegistry:
         return ExecutorRegistry(
