@@ -94,6 +94,7 @@ async def test_a_line_for_a_busy_session_is_refused_where_that_is_the_rule(room)
     agent.free.set()
     await all_answered(room, gateway, 2)
     assert agent.read == [["first"]]
+    await settled(lambda: len(channel.texts()) == 2, room.hurry(gateway))
     assert sorted(channel.texts()) == ["Not taken: the agent is at work. Send it again later.", "re: first"]
     assert await room.statuses() == {InboundStatus.DONE: 1, InboundStatus.REJECTED: 1}
 
