@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from postroom.contracts.activation import Recovery, RunActivation
@@ -13,6 +13,7 @@ from postroom.contracts.errors import AgentNotFound, RateLimited, StoreUnavailab
 from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
 from postroom.contracts.registry import RegistrySet
 from postroom.contracts.run_stores import CommitCoordinator, RunStores, ThreadCommit
 from postroom.contracts.runs import (

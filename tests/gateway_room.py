@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.people import ChatDelivery
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox

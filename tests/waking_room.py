@@ -54,6 +54,7 @@ class Room:
     budgets: tuple[Budget, ...] = ()
     agents: FakeAgents = field(default_factory=FakeAgents)
     tracing: Tracing = OFF
+    most_attempts: int = 1
 
     def __post_init__(self) -> None:
         self.mail = Mail(self.store, self.clock, self.rules, tracing=self.tracing)
@@ -69,14 +70,17 @@ class Room:
             consumer_id=consumer,
             effects=self.effects,
             timer=self.clock,
-            config=MailboxConfig(drain_grace=timedelta(0), default_max_attempts=1, budgets=self.budgets),
+            config=MailboxConfig(
+                drain_grace=timedelta(0), default_max_attempts=self.most_attempts, budgets=self.budgets
+            ),
         )
         return mailbox, self.waker_of(mailbox)
 
     def waker_of(self, mailbox: Mailbox, chats: ChatOutbox | None = None) -> Waker:
         """Return what wakes readers by a mailbox, and has messages said in chats."""
         boxes = StoredChatDelivery(self.mail, self.clock)
-        return Waker(self.store, mailbox, self.clock, verified=False, boxes=boxes, chats=chats)
+        self.mail.waker = Waker(self.store, mailbox, verified=False, boxes=boxes, chats=chats)
+        return self.mail.waker
 
     async def people(self, *names: str, runners: tuple[str, ...] = ()) -> None:
         """Register agents, some of them with a runner."""

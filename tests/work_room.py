@@ -88,8 +88,8 @@ class WorkRoom:
         effects = MessageEffects(self.mail.own_context, self.mail.tell_of_change)
         self.runs.serve(AGENT_THREAD, MailRunExecutor(self.agents, self.store, self.clock), effects)
         boxes = StoredChatDelivery(self.mail, self.clock)
-        self.waker = Waker(
-            self.store, self.runs.mailbox, self.clock, verified=self.rules.verified, boxes=boxes
+        self.mail.waker = self.waker = Waker(
+            self.store, self.runs.mailbox, verified=self.rules.verified, boxes=boxes
         )
         self.questions = QuestionService(self.runs, self.clock)
         self.operator = WorkService(self.runs, self.mail)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from gateway_room import Agent, all_answered, busy, settled
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import StoreUnavailable
+from postroom.contracts.records import replace
 from postroom.gateway.config import BusyMode
 
 

@@ -40,8 +40,12 @@ class FakeMail:
 
 async def opened(room, mail, **details):
     gateway, channel = await room.open(Agent(), mail=mail, **details)
-    outbox = MailOutbox(room.runs.outbox, [channel])
-    return gateway, channel, outbox
+    return gateway, channel, MailOutbox([channel])
+
+
+async def takes(room, outbox, key, text):
+    """Have a message taken in a change, as the mail room has."""
+    await room.runs.store.write(lambda tx: outbox.enqueue(tx.outbox, key, PIER, text))
 
 
 async def test_a_message_is_said_once_and_the_mail_room_is_told(room):
@@ -49,13 +53,13 @@ async def test_a_message_is_said_once_and_the_mail_room_is_told(room):
     gateway, channel, outbox = await opened(room, mail)
     assert outbox.reaches(PIER)
     assert not outbox.reaches(ChatAddress(platform="slack", chat_id="12345"))
-    await outbox.enqueue("12/7", PIER, "Message 12")
-    await outbox.enqueue("12/7", PIER, "Message 12")
+    await takes(room, outbox, "12/7", "Message 12")
+    await takes(room, outbox, "12/7", "Message 12")
     await settled(lambda: bool(mail.told))
     assert channel.texts() == ["Message 12"]
     assert mail.told == [("arrived", "12/7")]
-    await outbox.enqueue("12/7", PIER, "Message 12")
-    await outbox.enqueue("13/7", PIER, "Message 13")
+    await takes(room, outbox, "12/7", "Message 12")
+    await takes(room, outbox, "13/7", "Message 13")
     await settled(lambda: ("arrived", "13/7") in mail.told, room.hurry(gateway))
     assert channel.texts() == ["Message 12", "Message 13"]
 
@@ -65,7 +69,7 @@ async def test_a_mail_room_that_could_not_be_told_is_told_again(room):
     mail.refusal = StoreUnavailable("not now")
     soon = delivery(lease=timedelta(milliseconds=500))
     gateway, channel, outbox = await opened(room, mail, config=soon)
-    await outbox.enqueue("12/7", PIER, "Message 12")
+    await takes(room, outbox, "12/7", "Message 12")
     await settled(lambda: len(mail.told) == 1)
     await settled(lambda: len(mail.told) == 2, room.hurry(gateway))
     assert mail.told == [("arrived", "12/7")] * 2
@@ -76,7 +80,7 @@ async def test_a_message_that_the_chat_refuses_for_good_is_told_to_be_lost(room)
     mail = FakeMail()
     gateway, channel, outbox = await opened(room, mail)
     channel.refusals.append(SendResult.failed(SendErrorKind.FORBIDDEN, "the bot was blocked"))
-    await outbox.enqueue("12/7", PIER, "Message 12")
+    await takes(room, outbox, "12/7", "Message 12")
     await settled(lambda: bool(mail.told))
     [(word, key, why)] = mail.told
     assert (word, key) == ("lost", "12/7")

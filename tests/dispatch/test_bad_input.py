@@ -214,8 +214,7 @@ async def test_a_row_of_a_cancelled_dispatch_does_not_end_a_run_that_another_del
     mailbox = room.mailbox(Noop())
     old = await enqueue_prepared_dispatch(mailbox, room.stores, "t", "old")
     await room.stores.dispatches.cancel(old.dispatch_id)
-    from dataclasses import replace
-
+    from postroom.contracts.records import replace
     from postroom.contracts.run_stores import ThreadCommit
 
     run = await room.stores.threads.load_run(old.run_id)

@@ -173,7 +173,7 @@ class Spender(Deaf):
     """Uses up 60 tokens a run."""
 
     async def execute(self, activation, sink) -> AgentRunResult:
-        from dataclasses import replace
+        from postroom.contracts.records import replace
 
         return replace(done(activation), usage=Usage(input_tokens=40, output_tokens=20))
 

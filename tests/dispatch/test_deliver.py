@@ -244,6 +244,9 @@ class Telling:
         self.asked: list[RunRecord] = []
         self.known: list[RunRecord] = []
 
+    def begin(self, tx, run, messages) -> bool:
+        return False
+
     def write(self, tx, run: RunRecord) -> None:
         self.written = [*getattr(self, "written", []), run.run_id]
 

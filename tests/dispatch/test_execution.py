@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -37,6 +36,7 @@ from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import InferenceResult
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import Committed, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationKind, TerminationReason
 from postroom.dispatch.config import MailboxConfig

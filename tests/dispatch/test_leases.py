@@ -20,7 +20,7 @@ from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import RunStatus
 from postroom.dispatch.config import MailboxConfig
 from postroom.testing import writes, writes_that
-from postroom.testing.run_faults import failing, with_parts
+from postroom.testing.run_faults import failing_changes
 
 SHORT = MailboxConfig(
     lease_ms=10_000, lease_renewal_interval=timedelta(seconds=2), lease_retry_ms=500, stop_wait_ms=1_000
@@ -55,9 +55,9 @@ async def let_time_pass(room, seconds: float, step_ms: int = 500) -> None:
 
 async def test_renewal_is_tried_again_when_the_store_fails_and_the_run_goes_on(room):
     calls: Counter[str] = Counter()
-    refused = failing(room.stores.dispatches, before={"extend_lease": writes(1, 2)}, counts=calls)
+    refused = failing_changes(room.stores, before={"renew_leases": writes(1, 2)}, counts=calls)
     executor = Blocking()
-    mailbox = room.mailbox(executor, stores=with_parts(room.stores, dispatches=refused), config=SHORT)
+    mailbox = room.mailbox(executor, stores=refused, config=SHORT)
     result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
     await executor.started.get()
     first = (await room.stores.dispatches.load_dispatch(result.dispatch_id)).lease_until
@@ -69,15 +69,15 @@ async def test_renewal_is_tried_again_when_the_store_fails_and_the_run_goes_on(r
         return row.lease_until > first or None
 
     await eventually(renewed)
-    assert calls["extend_lease"] >= 3
+    assert calls["renew_leases"] >= 3
     executor.release.set()
     await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.ACKED)
 
 
 async def test_a_lease_that_cannot_be_renewed_stops_the_run_before_another_may_begin_it(room):
-    refused = failing(room.stores.dispatches, before={"extend_lease": writes_that(lambda number: True)})
+    refused = failing_changes(room.stores, before={"renew_leases": writes_that(lambda number: True)})
     executor = Blocking()
-    mailbox = room.mailbox(executor, stores=with_parts(room.stores, dispatches=refused), config=SHORT)
+    mailbox = room.mailbox(executor, stores=refused, config=SHORT)
     result = await mailbox.submit_background(RunActivation.new("t", ["go"]))
     await executor.started.get()
     row = await room.stores.dispatches.load_dispatch(result.dispatch_id)

@@ -1,13 +1,12 @@
 """Input for a busy run waits durably, may be changed until a run reads it, and is read by somebody."""
 
-from dataclasses import replace
-
 import pytest
 
 from dispatch_room import Blocking, Counting, RunActivation, dispatch_in, done, eventually
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import AlreadyConsumed, DeliveryBlocked, UnknownMessage, VersionConflict
 from postroom.contracts.messages import Boundary, DeliveryMode, Granularity, Message
+from postroom.contracts.records import replace
 
 
 class Reading(Blocking):

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +25,7 @@ from postroom.contracts.dispatch import (
     RunDispatchStatus,
 )
 from postroom.contracts.messages import TASKS_UPDATED, Message, Role, Visibility
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import (
     RunRecord,

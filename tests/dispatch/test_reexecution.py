@@ -1,6 +1,5 @@
 """A run that was cut off is executed again from its checkpoint; one that was finished is not."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 from dispatch_room import (
@@ -18,6 +17,7 @@ from postroom.contracts.activation import Recovery
 from postroom.contracts.dispatch import RunDispatchResult, RunDispatchStatus
 from postroom.contracts.errors import ExecutorFailed, InvalidResume, PhaseError, StoreUnavailable
 from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import (
     RunStatus,

@@ -1,4 +1,4 @@
-"""What is kept of a request with its run, and the older form in which callers may have stored it."""
+"""What is kept of a request with its run, and what comes back of it."""
 
 import json
 
@@ -11,16 +11,20 @@ from postroom.contracts.activation import (
     AdapterKind,
     InferenceOverride,
     RunActivation,
+    RunActivationSnapshot,
     RunMode,
     RunOptions,
     RunOrigin,
     RunRequestOrigin,
 )
-from postroom.contracts.errors import InvalidRecord, UnknownThread
+from postroom.contracts.dispatch import RunDispatch
+from postroom.contracts.errors import StoreCorrupt, UnknownThread
 from postroom.contracts.messages import Json, Message
 from postroom.contracts.runs import RunRecord, Thread
 from postroom.contracts.tools import ToolCallResume, ToolDescriptor
-from postroom.dispatch.legacy_extras import LegacyRunSnapshotExtras
+from postroom.dispatch.worker import rebuild
+from postroom.stores.codec import decode, encode
+from postroom.stores.memory import MemoryRunStores
 
 HI = Message.user("hi", id="message-1")
 TOOL = ToolDescriptor(id="ft1", name="FT1", description="desc")
@@ -35,9 +39,17 @@ async def prepared_run(room: Room, request: RunActivation) -> RunRecord:
     return run
 
 
-def stored_and_read(extras: LegacyRunSnapshotExtras) -> LegacyRunSnapshotExtras:
-    """Return extras as they come back from JSON."""
-    return LegacyRunSnapshotExtras.from_value(json.loads(json.dumps(extras.to_value())))
+def stored(request: RunActivation) -> str:
+    """Return the run of a request as it is stored."""
+    kept = request.snapshot(trigger_message_ids=(), covered=None)
+    return encode(RunRecord(run_id="r1", thread_id=request.thread_id, resolution_id="p1", activation=kept))
+
+
+async def stored_and_read(request: RunActivation) -> RunActivation:
+    """Return a request as its executor gets it, from the stored run alone."""
+    run = decode(RunRecord, stored(request), where="body")
+    dispatch = RunDispatch.queued("d1", run.thread_id, run.run_id, created_at=0)
+    return await rebuild(MemoryRunStores().threads, dispatch, run, instance_id="i1")
 
 
 async def test_prepare_run_preserves_request_extras_on_run_snapshot(room: Room) -> None:
@@ -53,46 +65,39 @@ async def test_prepare_run_preserves_request_extras_on_run_snapshot(room: Room) 
     assert run.activation.options == options
     assert [tool.id for tool in run.activation.options.frontend_tools] == ["ft1"]
     assert run.agent_id == "a1"
-    assert not hasattr(run, "request"), "the older form is read, and not written with new runs"
 
 
-def test_run_request_extras_serde_roundtrip() -> None:
-    extras = LegacyRunSnapshotExtras(
-        frontend_tools=(TOOL,), run_mode=RunMode.SCHEDULED, adapter=AdapterKind.ACP
-    )
-    parsed = stored_and_read(extras)
-    assert parsed == extras
-    assert [tool.id for tool in parsed.frontend_tools] == ["ft1"]
-    assert (parsed.decisions, parsed.overrides) == ((), None)
-    assert (parsed.run_mode, parsed.adapter) == (RunMode.SCHEDULED, AdapterKind.ACP)
+async def test_run_request_extras_serde_roundtrip() -> None:
+    request = RunActivation(
+        thread_id="t1",
+        options=RunOptions(frontend_tools=(TOOL,), overrides=InferenceOverride(temperature=0.25)),
+    ).traced(run_mode=RunMode.SCHEDULED, adapter=AdapterKind.ACP)
+    parsed = await stored_and_read(request)
+    assert (parsed.options, parsed.decisions) == (request.options, ())
+    assert (parsed.trace.run_mode, parsed.trace.adapter) == (RunMode.SCHEDULED, AdapterKind.ACP)
 
 
 def test_run_request_extras_empty_returns_none() -> None:
-    extras = LegacyRunSnapshotExtras(run_mode=RunMode.FOREGROUND, adapter=AdapterKind.INTERNAL)
-    assert extras.to_value() is None
-    assert LegacyRunSnapshotExtras.from_request(RunActivation.new("t1", ["hi"])).to_value() is None
+    run = decode(RunRecord, stored(RunActivation.new("t1", ["hi"])), where="body")
+    assert run.activation == RunActivationSnapshot(thread_id="t1")
 
 
-def test_run_request_extras_apply_to_request() -> None:
-    extras = LegacyRunSnapshotExtras(
-        frontend_tools=(TOOL,),
-        run_id_hint="run-1",
-        dispatch_id_hint="dispatch-1",
-        parent_thread_id="parent-thread",
-        transport_request_id="transport-1",
-        run_mode=RunMode.RESUME,
-        adapter=AdapterKind.AG_UI,
+async def test_run_request_extras_apply_to_request() -> None:
+    request = (
+        RunActivation(thread_id="t1", options=RunOptions(frontend_tools=(TOOL,)))
+        .traced(
+            parent_thread_id="parent-thread", transport_request_id="transport-1", adapter=AdapterKind.AG_UI
+        )
+        .continuing("r1")
     )
-    request = RunActivation.new("t1", ["hi"])
-    applied = extras.apply_to(request)
+    applied = await stored_and_read(request)
     assert applied.options.frontend_tools == (TOOL,)
-    assert (applied.hints.run_id, applied.hints.dispatch_id) == ("run-1", "dispatch-1")
+    assert (applied.hints.run_id, applied.hints.dispatch_id) == ("r1", "d1")
+    assert applied.continue_run_id == "r1"
     assert applied.trace.parent_thread_id == "parent-thread"
     assert applied.trace.transport_request_id == "transport-1"
     assert applied.trace.run_mode is RunMode.RESUME
     assert applied.trace.adapter is AdapterKind.AG_UI
-    assert (applied.thread_id, applied.messages) == (request.thread_id, request.messages)
-    assert LegacyRunSnapshotExtras.from_request(applied) == extras
 
 
 async def test_prepare_run_round_trips_parent_thread_id(room: Room) -> None:
@@ -154,28 +159,26 @@ async def test_prepare_run_origin_a2a_roundtrip(room: Room) -> None:
 @pytest.mark.parametrize(
     "corrupt",
     [
-        {"overrides": "not-an-object", "decisions": 42},
-        {"overrides": "not-an-object"},
-        {"decisions": 42},
-        {"decisions": [["call-1"]]},
-        {"frontend_tools": [{"id": "ft1"}]},
-        {"run_mode": "sideways"},
-        {"adapter": None},
-        [],
-        "text",
-        None,
+        {"options": {"overrides": "not-an-object"}, "seeded_decisions": 42},
+        {"options": {"overrides": "not-an-object"}},
+        {"seeded_decisions": 42},
+        {"seeded_decisions": [["call-1"]]},
+        {"options": {"frontend_tools": [{"id": "ft1"}]}},
+        {"trace": {"run_mode": "sideways"}},
+        {"trace": {"adapter": None}},
+        {"thread_id": " "},
+        {"trace": None},
     ],
     ids=repr,
 )
-def test_run_request_extras_corrupt_json_returns_error(corrupt: Json) -> None:
-    with pytest.raises(InvalidRecord):
-        LegacyRunSnapshotExtras.from_value(corrupt)
+def test_run_request_extras_corrupt_json_returns_error(corrupt: dict[str, Json]) -> None:
+    body = json.loads(stored(RunActivation.new("t1", ["hi"])))
+    body["activation"].update(corrupt)
+    with pytest.raises(StoreCorrupt):
+        decode(RunRecord, json.dumps(body), where="body")
 
 
-def test_build_dispatch_extras_roundtrip_with_decisions() -> None:
+async def test_build_dispatch_extras_roundtrip_with_decisions() -> None:
     decisions = (("call-1", ToolCallResume(decision_id="d-1", result={"approved": True})),)
     request = RunActivation.new("thread-dec", ["hi"], agent_id="a1", decisions=decisions)
-    extras = LegacyRunSnapshotExtras.from_request(request)
-    assert extras.decisions == decisions
-    assert stored_and_read(extras) == extras
-    assert stored_and_read(extras).apply_to(RunActivation.new("thread-dec", ["hi"])).decisions == decisions
+    assert (await stored_and_read(request)).decisions == decisions

@@ -1,7 +1,6 @@
 """Runs that wait: new input, or the end of their own background work, lets the same run go on."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 from dispatch.conftest import Room
@@ -11,6 +10,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.inference import InferenceResult
 from postroom.contracts.messages import Message, Role, Visibility
+from postroom.contracts.records import replace
 from postroom.contracts.runs import RunStatus, RunWaitingState, TerminationReason, WaitingReason
 from postroom.contracts.tools import ToolDescriptor
 from postroom.runtime import BackgroundTasks, BackgroundTaskTool, ScriptedModel, ToolContext

@@ -1,4 +1,4 @@
-"""The workers of one process: their readers, their end, and what they remember of a thread."""
+"""The workers of one process: their readers and their end, and what a thread is looked at for."""
 
 import asyncio
 
@@ -19,10 +19,9 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.errors import InvalidSubmission
 from postroom.contracts.messages import Message, SeqRange
-from postroom.contracts.run_stores import ThreadCommit
+from postroom.contracts.run_stores import SubmissionFacts, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
-from postroom.dispatch.limits import ThreadContext, WorkerStatus
-from postroom.dispatch.mailbox import Mailbox
+from postroom.dispatch.limits import MailboxWorker, WorkerStatus
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink
 from postroom.stores.memory import MemoryRunStores
 
@@ -31,11 +30,9 @@ async def texts_of(room: Room, thread_id: str) -> list[str]:
     return [message.text() for message in await room.stores.threads.load_messages(thread_id) or ()]
 
 
-async def remembered(room: Room, mailbox: Mailbox, thread_id: str) -> ThreadContext:
-    """Let the thread's worker remember it as it is now."""
-    context = await ThreadContext.load(room.stores.threads, thread_id)
-    mailbox.get_or_create_worker(thread_id).thread_context = context
-    return context
+async def facts_of(room: Room, thread_id: str, run_id: str | None = None) -> SubmissionFacts:
+    """Look at a thread as a submission does."""
+    return await room.stores.threads.submission_facts(thread_id, run_id)
 
 
 def second(thread_id: str) -> RunActivation:
@@ -103,24 +100,21 @@ async def test_gc_idle_workers_noop_when_empty(room: Room) -> None:
     assert len(mailbox.workers) == 0
 
 
-# What they remember.
+# What a thread is looked at for: nothing of it is remembered from one run to the next.
 
 
 async def test_thread_context_load_populates_run_cache(room: Room) -> None:
     run = make_run("r1", "thread-load-test", RunStatus.DONE)
     await seed_messages(room.stores, run, Message.user("msg"))
-    context = await ThreadContext.load(room.stores.threads, "thread-load-test")
-    assert [message.text() for message in context.messages] == ["msg"]
-    assert context.latest_run == run
-    assert context.get_run("r1") == run
-    assert context.get_run("unknown") is None
+    facts = await facts_of(room, "thread-load-test", "r1")
+    assert (facts.message_count, facts.latest_run, facts.named_run) == (1, run, run)
+    assert (await facts_of(room, "thread-load-test", "unknown")).named_run is None
 
 
 async def test_thread_context_cache_used_by_reusable_waiting_run_id(room: Room) -> None:
     thread_id = "thread-ctx-reuse"
     await seed_messages(room.stores, waiting_run("run-waiting", thread_id), Message.user("hi"))
     mailbox = room.mailbox(Noop())
-    await remembered(room, mailbox, thread_id)
     assert await mailbox.reusable_waiting_run_id(thread_id) == "run-waiting"
 
 
@@ -128,14 +122,10 @@ async def test_thread_context_cache_updated_after_prepare_checkpoint(room: Room)
     thread_id = "thread-ctx-checkpoint"
     await seed_messages(room.stores, make_run("run-prev", thread_id, RunStatus.DONE), Message.user("first"))
     mailbox = room.mailbox(Noop())
-    await remembered(room, mailbox, thread_id)
     prepared = await mailbox.prepare_run_for_dispatch(second(thread_id))
-    context = mailbox.get_or_create_worker(thread_id).thread_context
-    assert context is not None
-    assert [message.text() for message in context.messages] == ["first", "second"]
-    assert context.latest_run == prepared.run
-    assert context.get_run(prepared.run_id) == prepared.run
-    assert context.messages == await room.stores.threads.load_messages(thread_id)
+    facts = await facts_of(room, thread_id, prepared.run_id)
+    assert (facts.message_count, facts.latest_run, facts.named_run) == (2, prepared.run, prepared.run)
+    assert await texts_of(room, thread_id) == ["first", "second"]
 
 
 async def test_prepare_run_falls_back_to_store_without_cache(room: Room) -> None:
@@ -153,7 +143,6 @@ async def test_prepare_run_uses_durable_messages_when_active_cache_is_stale(room
     active = make_run("run-active", thread_id, RunStatus.RUNNING)
     await seed_messages(room.stores, active, Message.user("first"))
     mailbox = room.mailbox(Noop())
-    await remembered(room, mailbox, thread_id)
     said = Message.assistant("active output", id="message-output")
     await room.stores.coordinator.commit(
         ThreadCommit(thread_id=thread_id, messages=(said,), expected_message_count=1, run=active)
@@ -169,8 +158,7 @@ async def test_reusable_waiting_run_id_ignores_stale_worker_cache(room: Room) ->
     waiting = waiting_run("run-waiting", thread_id)
     await seed_messages(room.stores, waiting, Message.user("hi"))
     mailbox = room.mailbox(Noop())
-    stale = await remembered(room, mailbox, thread_id)
-    assert stale.latest_run == waiting
+    assert await mailbox.reusable_waiting_run_id(thread_id) == "run-waiting"
     ended = waiting.ended(TerminationReason.natural_end(), now=2)
     await room.stores.coordinator.commit(
         ThreadCommit(
@@ -187,7 +175,6 @@ async def test_reusable_waiting_run_id_returns_none_for_done_cached_run(room: Ro
     thread_id = "thread-done-run"
     await seed_messages(room.stores, make_run("run-done", thread_id, RunStatus.DONE), Message.user("hi"))
     mailbox = room.mailbox(Noop())
-    await remembered(room, mailbox, thread_id)
     assert await mailbox.reusable_waiting_run_id(thread_id) is None
 
 
@@ -199,12 +186,10 @@ async def test_thread_context_cache_cleared_on_idle_transition(room: Room) -> No
     async with asyncio.timeout(5):
         await executor.started.get()
     worker = mailbox.get_or_create_worker(thread_id)
-    await remembered(room, mailbox, thread_id)
     assert worker.status is WorkerStatus.RUNNING
     executor.release.set()
     await mailbox.settled()
-    assert worker.status is WorkerStatus.IDLE
-    assert worker.thread_context is None
+    assert worker == MailboxWorker()
 
 
 # What they are put together of.

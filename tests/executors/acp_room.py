@@ -4,7 +4,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from dispatch_room import PATIENCE
 from executors.room import Room
 from postroom.contracts.executor import AgentRunResult
+from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
 from postroom.contracts.tools import ToolCallResume
 from postroom.executors.acp import AcpExecutor

@@ -4,7 +4,6 @@ import asyncio
 import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -13,6 +12,7 @@ from dispatch_room import PATIENCE
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import AgentEvent, StreamReset, TextDelta
 from postroom.contracts.executor import RunControl
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runners import Runner
 from postroom.executors.command import CommandExecutor, CommandLimits

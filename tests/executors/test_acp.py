@@ -1,7 +1,6 @@
 """Agents that speak the Agent Client Protocol: turns, events, sessions, cancel."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from executors.room import lives, script, shown
 from postroom.contracts.agent_events import TextDelta, ToolCallDone, ToolCallReady, ToolCallStart
 from postroom.contracts.errors import CommandNotEnded, CommandTimedOut, InvalidRunner
 from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason
 from postroom.contracts.tools import ToolCallOutcome

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import tracemalloc
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from postroom.contracts.errors import (
     CommandSaidNothing,
     CommandTimedOut,
 )
+from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
 from postroom.executors.acp.peer import MOST_NOISE, Answer, Asked, Peer, ProtocolFault, Told
 

@@ -1,6 +1,5 @@
 """Permissions that an agent asks for: a question to a person, whose answer is given to the same request, once."""
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from executors.acp_room import PATIENT, QUICK, AcpRoom, agent, decided, heard
 from executors.room import lives
 from postroom.contracts.agent_events import ToolCallResumed
 from postroom.contracts.errors import CommandKilled, StoreUnavailable
+from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason, WaitingReason
 from postroom.executors.acp.permissions import FORGETS

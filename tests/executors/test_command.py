@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from postroom.contracts.errors import (
     PromptTooLong,
     RunnerNotFound,
 )
+from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.command import CommandLimits

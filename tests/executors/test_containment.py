@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from dispatch_room import PATIENCE
 from executors.room import DEAF, FORKING, HANG, PYTHON, Room, Sink, descriptors, lives, script, zombies
 from postroom.contracts.errors import CommandNotEnded, CommandTimedOut, ThreadAlreadyRunning
+from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason
 from postroom.executors.command import CommandLimits

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -18,6 +17,7 @@ from executors.room import DEAF, FORKING, HANG, SERVER, OneRunner, lives, script
 from postroom.contracts.activation import RunActivation, Strategy
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import StaleClaim, StoreUnavailable
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunStores, ThreadCommit
 from postroom.contracts.runners import Recipe, Runner
 from postroom.contracts.runs import RunStatus, TerminationReason

@@ -74,7 +74,6 @@ EXPORTED = {
     "postroom.stores.postgres": ["PostgresStore"],
     "postroom.stores.sqlite": ["SqliteStore", "sqlite_release"],
     "postroom.testing": ["LosingStore", "ManualClock", "RefusingStore", "writes", "writes_that"],
-    "postroom.web": ["error_page", "page_routes"],
 }
 
 

@@ -80,13 +80,13 @@ FAULTS = {
     ),
     "8 a requeued row keeps its completion": Planted(
         "contracts/dispatch.py",
-        "            lease_until=None,\n            completed_at=None,\n            updated_at=now,\n",
-        "            lease_until=None,\n            completed_at=self.completed_at,\n            updated_at=now,\n",
+        "            updated_at=now,\n            **_NOTHING_REPORTED,\n",
+        '            updated_at=now,\n            **{**_NOTHING_REPORTED, "completed_at": self.completed_at},\n',
         f"{PROMISES}[sqlite-what_is_queued_again_reads_back_after_a_result]",
     ),
     "9 two rows of a thread are claimed": Planted(
         "stores/runs/dispatches.py",
-        '        if self._sql.one("dispatches.claimed", {"thread_id": found.thread_id}):\n            return None\n',
+        "        if self._queue(found.thread_id)[0] is not None:\n            return None\n",
         "",
         f"{PROMISES}[sqlite-a_thread_has_one_claim_at_a_time]",
     ),

@@ -12,37 +12,9 @@ from postroom.app.config import Settings
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 LONGEST_FUNCTION = 40
-LONGEST_FILE = 400
 
 LONG_FUNCTIONS = {}
 """Functions over the limit, counted from the end of the docstring, and why."""
-LONG_FILES = {
-    "postroom/app/config.py": "every setting with its bounds, and where each value came from: one table and its reader",
-    "postroom/contracts/run_stores.py": "the ports of one place side by side, for one who writes another store",
-    "postroom/contracts/errors.py": "every failure that there is, in the one tree that its docstring draws",
-    "postroom/dispatch/mailbox.py": "the public face: one method for each verb, with its promise and its errors",
-    "postroom/dispatch/completion.py": "all that begins and ends of runs write, and what an end means",
-    "postroom/dispatch/submission.py": "all ways into the queue, so that one plan and one commit serve them",
-    "postroom/dispatch/worker.py": "a run from its claim to its end, in the order in which it happens",
-    "postroom/dispatch/recovery.py": "all rounds side by side",
-    "postroom/mail/commands.py": "every command that there is, side by side: the tools' arguments",
-    "postroom/stores/runs/ports.py": "the ports of runs side by side: one look or change each, until their callers make their own",
-    **dict.fromkeys(
-        (
-            "postroom/gateway/platforms/discord.py",
-            "postroom/gateway/platforms/discord_wire.py",
-            "postroom/gateway/platforms/email.py",
-            "postroom/gateway/platforms/email_post.py",
-            "postroom/gateway/platforms/matrix_wire.py",
-            "postroom/gateway/platforms/slack.py",
-            "postroom/gateway/platforms/telegram.py",
-            "postroom/gateway/platforms/telegram_wire.py",
-        ),
-        "one platform's adapter, or all that it reads and writes on the wire",
-    ),
-    "postroom/gateway/commands.py": "every command of a chat, and what each does",
-    "postroom/mail/sending.py": "all ways of writing a message, so that one policy and one size check see them",
-}
 BROAD_EXCEPTS = {
     "postroom/cli/hook.py:run": "the edge around one event of a client: a hook that fails must not stop it",
     "postroom/app/clients/trial.py:try_out": "the edge around one trial call: whatever the library raises is what was seen",
@@ -93,11 +65,6 @@ def test_functions_fit_on_a_screen() -> None:
         if length(node) > LONGEST_FUNCTION
     }
     assert long.keys() == LONG_FUNCTIONS.keys(), long
-
-
-def test_files_can_be_held_in_mind() -> None:
-    long = {name: lines for name, text in files() if (lines := len(text.splitlines())) > LONGEST_FILE}
-    assert long.keys() == LONG_FILES.keys(), long
 
 
 def catches_everything(handler: ast.ExceptHandler) -> bool:
@@ -168,5 +135,5 @@ def test_every_setting_is_read_or_said_to_have_no_effect() -> None:
 
 
 def test_every_reason_says_something() -> None:
-    reasons = [*LONG_FUNCTIONS.values(), *LONG_FILES.values(), *BROAD_EXCEPTS.values()]
+    reasons = [*LONG_FUNCTIONS.values(), *BROAD_EXCEPTS.values()]
     assert [reason for reason in reasons if len(reason.split()) < 4] == []

@@ -8,7 +8,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -40,6 +40,7 @@ from postroom.contracts.errors import (
     VersionConflict,
 )
 from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest, Delivery, RunStores, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.testing import ManualClock

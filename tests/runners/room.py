@@ -39,7 +39,6 @@ class RunnerRoom(Room):
     """Mail, a mailbox and executors; what a process has of its own is in `Process`."""
 
     environment: Mapping[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
-    most_attempts: int = 1
     address: str = "http://127.0.0.1:8765"
 
     def __post_init__(self) -> None:
@@ -79,7 +78,7 @@ class RunnerRoom(Room):
         )
         boxes = StoredChatDelivery(self.mail, self.clock)
         verified = self.rules.verified
-        self.waker = Waker(self.store, self.mailbox, self.clock, verified=verified, boxes=boxes)
+        self.mail.waker = self.waker = Waker(self.store, self.mailbox, verified=verified, boxes=boxes)
 
     async def runner_of(self, agent_id: str) -> AnyRunner | None:
         return self.runners.get(agent_id.partition("@")[0])

@@ -46,7 +46,6 @@ async def begun(room: RunnerRoom, remote: FakeRemote, *answers: Any, **changes: 
     await room.employ(Bo=bo(remote, **changes))
     remote.answers = list(answers)
     await room.send("Ada", "Bo", body="Are the lights on?")
-    await room.waker.round()
     await remote.come(1)
     return str(remote.runs[0].told["dispatch"])
 
@@ -362,7 +361,6 @@ async def test_what_is_executed_here_already_is_not_begun_twice(room: RunnerRoom
     assert not room.results.send_messages(dispatch, [])
     assert not room.results.cancel("another")
     await room.send("Ada", "Bo", body="And now?")
-    await room.waker.round()
     assert len(remote.runs) == 1
     remote.answers = [says("second")]
     await give(room, dispatch, text="first")

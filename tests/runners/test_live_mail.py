@@ -23,7 +23,6 @@ def look(*, until: asyncio.Event) -> list[Any]:
 async def at_work(room: RunnerRoom, endpoint: FakeEndpoint, **more: Any) -> Any:
     """Send a message and return when the model has it."""
     sent = await room.send("Ada", "Bo", body="the first", thread_id="plan", **more)
-    await room.waker.round()
     async with asyncio.timeout(5):
         await endpoint.asked(1)
     return sent
@@ -38,7 +37,6 @@ async def test_a_message_on_its_thread_is_read_at_the_next_step_and_answered_wit
     first = await at_work(room, endpoint)
     second = await room.send("Ada", "Bo", body="the second", thread_id="plan")
     assert [one["deliveries"][0]["seen"] for one in (first, second)] == [["wake by runner"], [LIVE]]
-    await room.waker.round()
     go_on.set()
     await room.turn()
     assert len(endpoint.bodies) == 2
@@ -58,7 +56,6 @@ async def test_everybody_whose_message_is_in_its_hands_is_answered(
     endpoint.answers = [look(until=go_on), says("for all of you")]
     await at_work(room, endpoint)
     await room.send("Cy", "Bo", body="from Cy", thread_id="plan")
-    await room.waker.round()
     go_on.set()
     await room.turn()
     assert await room.texts("Cy") == await room.texts("Ada") == [("Bo", "for all of you")]
@@ -73,7 +70,6 @@ async def test_a_message_on_another_thread_has_a_run_of_its_own(
     await at_work(room, endpoint)
     other = await room.send("Ada", "Bo", body="of something else", thread_id="other")
     assert other["deliveries"][0]["seen"] == ["wake by runner"]
-    await room.waker.round()
     go_on.set()
     await room.turn()
     assert not any("something else" in text for _, text in seen(endpoint, 2))
@@ -89,7 +85,6 @@ async def test_a_message_that_comes_behind_the_last_word_has_an_answer_of_its_ow
     endpoint.answers = [[go_on, *says("one")], says("two")]
     await at_work(room, endpoint)
     await room.send("Ada", "Bo", body="the second", thread_id="plan")
-    await room.waker.round()
     go_on.set()
     await room.turn()
     assert [text for _, text in await room.texts("Ada")] == ["one", "two"]
@@ -104,7 +99,6 @@ async def test_a_message_that_is_taken_back_before_the_step_is_not_read(
     endpoint.answers = [look(until=go_on), says("one")]
     await at_work(room, endpoint)
     second = await room.send("Ada", "Bo", body="the second", thread_id="plan")
-    await room.waker.round()
     recalled = {"project_key": PROJECT, "sender_name": "Ada", "message_id": number(second)}
     await room.mail.call("recall_message", recalled)
     go_on.set()
@@ -122,7 +116,6 @@ async def test_what_it_has_read_at_a_step_is_still_in_its_hands_after_a_crash(
     endpoint.answers = [look(until=go_on), [SILENCE]]
     first = await at_work(room, endpoint)
     second = await room.send("Ada", "Bo", body="the second", thread_id="plan")
-    await room.waker.round()
     go_on.set()
     async with asyncio.timeout(5):
         await endpoint.asked(2)
@@ -146,7 +139,6 @@ async def test_a_server_that_dies_between_taking_a_message_and_noting_it_notes_i
     endpoint.answers = [look(until=go_on)]
     await at_work(room, endpoint)
     second = await room.send("Ada", "Bo", body="the second", thread_id="plan")
-    await room.waker.round()
     write = room.store.write
 
     async def dies(change: Any) -> Any:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +12,7 @@ from postroom.app.model_tools import TOOLS, AskTool, MailTool, check_tools
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import RunIdentity
 from postroom.contracts.errors import IdentityMismatch, InvalidRunner
+from postroom.contracts.records import replace
 from postroom.contracts.remote_runners import ModelRunner
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
@@ -132,7 +132,6 @@ async def test_a_run_that_was_cut_off_goes_on_behind_what_it_did(
     await room.employ(Bo=bo(endpoint))
     endpoint.answers = [calls("send_message", to=["Ada"], subject="Hi", body_md="first"), [SILENCE]]
     await room.send("Ada", "Bo")
-    await room.waker.round()
     async with asyncio.timeout(5):
         await endpoint.asked(2)
     await room.end()

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from postroom.contracts.agent_events import RunFinish
 from postroom.contracts.errors import InvalidArgument, RunNotOpen, StoreUnavailable
 from postroom.contracts.inference import InferenceResult
 from postroom.contracts.messages import Message, Role, Visibility
+from postroom.contracts.records import replace
 from postroom.contracts.runs import RunStatus, TerminationReason, WaitingReason
 from postroom.contracts.tools import ToolDescriptor
 from postroom.runtime import (

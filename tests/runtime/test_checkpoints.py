@@ -1,13 +1,13 @@
 """Checkpoints against others who write, and against answers that are lost."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from postroom.contracts.errors import CommitUnknown, StoreUnavailable, VersionConflict
 from postroom.contracts.inference import InferenceResult
+from postroom.contracts.records import replace
 from postroom.contracts.runs import PersistedState, RunStatus, Usage
 from postroom.runtime import function_tool
 from postroom.runtime.run_state import KEY, RuntimeState, state_of, with_state

@@ -1,6 +1,5 @@
 """Calls that are committed before they are made: a crash in between has them made again, under the same ids."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from postroom.contracts.activation import Recovery
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.executor import RunControl
+from postroom.contracts.records import replace
 from postroom.contracts.runs import WaitingReason
 from postroom.contracts.tools import (
     ResumeDecisionAction,

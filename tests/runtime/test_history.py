@@ -1,12 +1,11 @@
 """What the model sees of a thread: pure decisions."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.contracts.messages import Message, MessageMetadata, Role, ToolCall
+from postroom.contracts.records import replace
 from postroom.runtime.history import as_seen_by_model, has_input_after, own_answer, without_former_output
 
 

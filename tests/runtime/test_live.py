@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from postroom.contracts.live import (
     LiveRunTarget,
 )
 from postroom.contracts.messages import Boundary, DeliveryMode, Message, Role
+from postroom.contracts.records import replace
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.contracts.tools import ToolCallResume
 from postroom.runtime import function_tool

@@ -1,7 +1,6 @@
 """The loop: steps, tools, checkpoints, bounds, and how a run ends."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -27,6 +26,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.inference import InferenceResult, InferenceStop, InferenceTextDelta
 from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
 from postroom.contracts.runs import PersistedState, RunStatus, TerminationKind, TerminationReason, Usage
 from postroom.contracts.tools import ToolCallOutcome, ToolResult
 from postroom.runtime import AgentRuntime, MapResolver, ToolContext, function_tool

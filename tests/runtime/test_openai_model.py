@@ -6,7 +6,6 @@ import importlib
 import json
 import logging
 import sys
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,6 +38,7 @@ from postroom.contracts.inference import (
     StopReason,
 )
 from postroom.contracts.messages import ContentBlock, Message, Role, ToolCall
+from postroom.contracts.records import replace
 from postroom.contracts.retrying import retry_after_ms
 from postroom.contracts.runs import Usage
 from postroom.contracts.tools import ToolDescriptor

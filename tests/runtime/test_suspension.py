@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from postroom.contracts.agent_events import (
 from postroom.contracts.errors import RateLimited
 from postroom.contracts.inference import InferenceResult
 from postroom.contracts.messages import Boundary, Message
+from postroom.contracts.records import replace
 from postroom.contracts.runs import RunStatus, RunWaitingState, TerminationReason, WaitingReason
 from postroom.contracts.tools import (
     ResumeDecisionAction,

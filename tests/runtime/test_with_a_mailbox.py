@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -18,6 +17,7 @@ from postroom.contracts.errors import RateLimited
 from postroom.contracts.events import RuntimeEventDurability
 from postroom.contracts.inference import InferenceResult
 from postroom.contracts.messages import Role, Visibility
+from postroom.contracts.records import replace
 from postroom.contracts.runs import RunStatus, TerminationReason, WaitingReason
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox

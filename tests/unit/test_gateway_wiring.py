@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +24,7 @@ from postroom.contracts.errors import (
     InvalidArgument,
     ServerUnavailable,
 )
+from postroom.contracts.records import replace
 from postroom.gateway.config import HomeChannel, Platform
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.gateway import Gateway

@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -27,6 +26,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope
 from postroom.contracts.messages import DeliveryMode, Message, PendingVersion
 from postroom.contracts.outbox import NackOutcome, OutboxDraft
+from postroom.contracts.records import replace
 from postroom.contracts.registry import PinnedEntry
 from postroom.contracts.run_stores import ClaimRequest, Delivery, RunStores, ThreadCommit, ThreadQuery
 from postroom.contracts.runs import PersistedState, RunRecord, RunStatus, Thread

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +24,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.events import CanonicalEventDraft, EventScope
 from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, RunStores, ThreadCommit
 from postroom.contracts.runs import RunStatus
 from postroom.testing import ManualClock

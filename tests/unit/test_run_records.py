@@ -1,7 +1,6 @@
 """The records of runs by themselves: how they move, what of them is selected, and that they read back."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -40,6 +39,7 @@ from postroom.contracts.messages import (
     refuse_broken_delta,
     select_pending,
 )
+from postroom.contracts.records import replace
 from postroom.contracts.runs import (
     LEGAL_MOVES,
     PersistedState,
@@ -594,7 +594,16 @@ def test_a_record_reads_back_as_it_was_written(subtests: pytest.Subtests) -> Non
             read = codec.decode(type(record), text, where="row 'x'")
             assert read == record
             assert codec.decode(type(record), text.encode(), where="row 'x'") == record
-            assert {field.name for field in fields(record)} == codec.decode_json(text, where="x").keys()
+            assert set(record.__struct_fields__) == codec.decode_json(text, where="x").keys()
+
+
+def test_a_record_does_not_change(subtests: pytest.Subtests) -> None:
+    for record in RECORDS:
+        name = record.__struct_fields__[0]
+        with subtests.test(record=record), pytest.raises(AttributeError):
+            setattr(record, name, getattr(record, name))
+        with subtests.test(record=record), pytest.raises(TypeError):
+            replace(record, no_such_field=1)
 
 
 def test_what_is_no_record_is_named_as_corrupt(subtests: pytest.Subtests) -> None:

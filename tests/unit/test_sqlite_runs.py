@@ -5,13 +5,14 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import fields, replace
+from copy import copy
 from datetime import timedelta
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import force_setattr
 
 from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import TERMINAL, RunDispatch, RunDispatchStatus
@@ -27,6 +28,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.events import EventScope
 from postroom.contracts.messages import DeliveryMode, Message
 from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunQuery, RunStores, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason, Thread
 from postroom.contracts.transactions import Transaction
@@ -98,7 +100,7 @@ IN_ORDER = (
     ("threads", "threads_without_parent"),
     ("threads", "threads_of_resource"),
     ("threads", "latest_runs"),
-    ("threads", "latest_started_run"),
+    ("threads", "last_runs"),
     ("threads", "runs"),
     ("threads", "runs_of_thread"),
     ("threads", "open_runs"),
@@ -199,10 +201,10 @@ CHANGES: dict[str, tuple[Any, ...]] = {
 
 def changed(record: RunDispatch, **changes: Any) -> RunDispatch:
     """Return a record that nobody has checked."""
-    copy = object.__new__(RunDispatch)
-    for field in fields(RunDispatch):
-        object.__setattr__(copy, field.name, changes.get(field.name, getattr(record, field.name)))
-    return copy
+    unchecked = copy(record)
+    for name, value in changes.items():
+        force_setattr(unchecked, name, value)
+    return unchecked
 
 
 def is_refused(attempt: Callable[[], object]) -> bool:
@@ -215,7 +217,7 @@ def is_refused(attempt: Callable[[], object]) -> bool:
 
 def insert(connection: sqlite3.Connection, record: RunDispatch) -> None:
     values = rows.dispatch_values(record)
-    columns = [*(field.name for field in fields(RunDispatch)), "is_open"]
+    columns = [*RunDispatch.__struct_fields__, "is_open"]
     connection.execute(
         f"INSERT INTO run_dispatches ({', '.join(columns)}) VALUES ({', '.join(f':{one}' for one in columns)})",
         values,
@@ -261,7 +263,7 @@ def test_a_move_is_refused_as_an_insert_is(undone: sqlite3.Connection, status: R
 
 def test_the_columns_are_the_fields(undone: sqlite3.Connection) -> None:
     names = [row[1] for row in undone.execute("PRAGMA table_info(run_dispatches)")]
-    assert names == [*(field.name for field in fields(RunDispatch)), "is_open"]
+    assert names == [*RunDispatch.__struct_fields__, "is_open"]
     for record in SHAPES.values():
         undone.execute("DELETE FROM run_dispatches")
         insert(undone, record)

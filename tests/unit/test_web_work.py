@@ -190,7 +190,8 @@ async def test_a_form_that_was_sent_and_changed_is_kept_and_sent_when_asked_agai
     assert "Other words." in refused.text
     again = [(name, hidden(refused.text, "key") if name == "key" else text) for name, text in changed]
     assert (await post(browser, WRITE, *again)).status_code == 303
-    assert [one.body_md for one in await room.messages()] == ["Look.", "Other words."]
+    written = [one.body_md for one in await room.messages() if one.sender_name != "Bo"]
+    assert written == ["Look.", "Other words."]
 
 
 @pytest.mark.parametrize(
@@ -368,7 +369,6 @@ async def test_runs_say_how_they_stand_what_began_them_and_why_they_wait(room):
     await room.turn()
     await room.send("Ada", "Bo", subject="At hand")
     await room.send("Ada", "Bo", subject="Behind it")
-    await room.waker.round()
     await began.wait()
     works = await room.operator.works(SLUG)
     assert [(one.agent, one.state) for one in works] == [
@@ -391,7 +391,7 @@ async def test_runs_say_how_they_stand_what_began_them_and_why_they_wait(room):
 
 
 async def test_a_queued_run_says_what_holds_it_back_and_can_be_cancelled(room):
-    await room.runs.mailbox.drain()
+    room.mail.waker = None  # what the message begins is queued below
     await room.send("Ada", "Bo", subject="Later")
 
     other = Mailbox(Noop(), room.stores, timer=room.clock)
@@ -421,7 +421,6 @@ async def test_a_run_at_work_is_cancelled_and_whoever_wrote_is_told(room):
 
     room.agents.act = held
     await room.send("Ada", "Bo")
-    await room.waker.round()
     await began.wait()
     browser = room.browser()
     page = (await browser.get(RUNS)).text
@@ -444,7 +443,6 @@ async def test_output_is_seen_while_a_run_is_at_work_and_afterwards(room):
 
     room.agents.act, room.agents.output = held, ["\x1b[32mstep 1\x1b[0m\n", "<script>alert(1)</script>\n"]
     await room.send("Ada", "Bo")
-    await room.waker.round()
     await began.wait()
     [work] = await room.operator.works(SLUG)
     browser = room.browser()

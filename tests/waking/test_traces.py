@@ -1,12 +1,11 @@
 """A message, the run that it begins and the answer are one trace, through restarts and questions too."""
 
-from dataclasses import replace
-
 import pytest
 
 from dispatch_room import done
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import PostroomError, Unauthorized
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.contracts.tools import ToolCallResume
@@ -77,7 +76,6 @@ async def test_a_run_of_several_messages_goes_on_from_the_first_and_points_to_th
     await traced.people("Ada", "Bo", runners=("Bo",))
     for _ in range(2):
         await send(traced, "Bo")
-    await traced.waker.round()
     await traced.turn()
     first, second = [span for span in watched.spans() if span["name"] == "execute_tool send_message"]
     runs = [span for span in watched.spans() if span["name"] == "invoke_agent Bo"]
@@ -161,6 +159,7 @@ async def test_nothing_is_kept_of_traces_while_nobody_watches(room):
 
 async def test_a_message_that_was_written_while_nobody_watched_begins_a_trace(room, traced, watched):
     await room.people("Ada", "Bo", runners=("Bo",))
+    room.mail.waker = None
     await room.send("Ada", "Bo")
     await traced.turn()
     assert watched.span("invoke_agent Bo")["parent_id"] is None

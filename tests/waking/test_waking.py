@@ -1,7 +1,6 @@
 """Mail wakes its reader once, the reader's run has it in its hands, and whoever wrote it is answered once."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,6 +9,7 @@ from dispatch_room import done
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.errors import IllegalTransition, StaleDecision, StoreUnavailable, Unauthorized
 from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
@@ -48,8 +48,28 @@ async def states(room, sent):
     return {one["name"]: one["state"] for one in told["recipients"]}
 
 
+async def held(room, *names):
+    """Have agents begin with a message each; return what lets them end."""
+    goes_on, began = asyncio.Event(), asyncio.Semaphore(0)
+
+    async def act(activation):
+        began.release()
+        await goes_on.wait()
+
+    room.agents.act = act
+    for name in names:
+        await room.send("Ada", name, body="first")
+    async with asyncio.timeout(5):
+        for _ in names:
+            await began.acquire()
+    return goes_on
+
+
 async def test_a_sender_sees_how_far_its_message_came(room):
     await room.people("Ada", "Bo", runners=("Bo",))
+    goes_on = await held(room, "Bo")
+    sent = await room.send("Ada", "Bo")
+    assert await states(room, sent) == {"Bo": "announced"}
     seen = []
 
     async def act(activation):
@@ -57,12 +77,9 @@ async def test_a_sender_sees_how_far_its_message_came(room):
         raise Unauthorized("no")
 
     room.agents.act = act
-    sent = await room.send("Ada", "Bo")
-    assert await states(room, sent) == {"Bo": "stored"}
-    await room.waker.round()
-    await room.mailbox.settled()
-    assert seen == [{"Bo": "injected"}]
+    goes_on.set()
     await room.turn()
+    assert seen == [{"Bo": "injected"}]
     assert await states(room, sent) == {"Bo": "failed"}
     asked = {"project_key": PROJECT, "agent_name": "Ada", "message_id": number(sent)}
     [told] = (await room.mail.call("delivery_status", asked))["recipients"]
@@ -71,20 +88,21 @@ async def test_a_sender_sees_how_far_its_message_came(room):
 
 
 async def test_nobody_is_woken_by_what_needs_no_reader_any_more(room):
-    await room.people("Ada", "Bo", "Cy", "Di", "Ed", runners=("Bo", "Cy", "Di", "Ed"))
-    read = await room.send("Ada", "Bo")
-    recalled = await room.send("Ada", "Cy")
-    await room.send("Ada", "Di")
-    await room.send("Ada", "Ed")
+    names = ("Bo", "Cy", "Di", "Ed")
+    await room.people("Ada", *names, runners=names)
+    goes_on = await held(room, *names)
+    read, recalled, _, _ = [await room.send("Ada", name, body="second") for name in names]
     asked = {"project_key": PROJECT, "agent_name": "Bo", "message_id": number(read)}
     await room.mail.call("mark_message_read", asked)
     taken = {"project_key": PROJECT, "sender_name": "Ada", "message_id": number(recalled)}
     await room.mail.call("recall_message", taken)
     await room.mail.call("retire_agent", {"project_key": PROJECT, "agent_name": "Di"})
     await room.mail.set_runner(PROJECT, "Ed", None)
+    goes_on.set()
     await room.turn()
-    assert room.agents.prompts == []
-    assert await room.inbox("Ada") == []
+    assert sorted(who[:2] for who, _ in room.agents.prompts) == list(names)
+    assert not any("second" in prompt for _, prompts in room.agents.prompts for prompt in prompts)
+    assert len(await room.inbox("Ada")) == len(names)
 
 
 async def test_what_is_read_while_it_waits_for_its_turn_begins_no_run(room):
@@ -97,10 +115,8 @@ async def test_what_is_read_while_it_waits_for_its_turn_begins_no_run(room):
 
     room.agents.act = held
     await room.send("Ada", "Bo", body="one")
-    await room.waker.round()
     await began.wait()
     second = await room.send("Ada", "Bo", body="two")
-    await room.waker.round()
     asked = {"project_key": PROJECT, "agent_name": "Bo", "message_id": number(second)}
     await room.mail.call("mark_message_read", asked)
     goes_on.set()
@@ -120,13 +136,11 @@ async def test_a_burst_on_a_thread_is_one_more_run_and_other_threads_have_their_
 
     room.agents.act = held
     first = await room.send("Ada", "Bo", body="w0")
-    await room.waker.round()
     await began.wait()
     thread = first["deliveries"][0]["payload"]["thread_id"]
     for word in ("w1", "w2", "w3"):
         await room.send("Ada", "Bo", body=word, thread_id=thread)
     await room.send("Ada", "Bo", body="other")
-    await room.waker.round()
     goes_on.set()
     await room.turn()
     assert [len(messages) for _, messages in room.agents.prompts] == [1, 3, 1]
@@ -159,28 +173,8 @@ async def test_whoever_wrote_is_told_what_went_wrong(room):
     assert (await room.handled(number(sent), "Bo")).failure == ""
 
 
-async def test_every_step_may_be_done_again(room):
-    await room.people("Ada", "Bo", runners=("Bo",))
-    await room.send("Ada", "Bo")
-    finish, again = room.waker._finish, room.opened("heir")[1]
-
-    async def dies(row, *, announced):
-        raise Unauthorized("the process died here")
-
-    room.waker._finish = dies
-    with pytest.raises(Unauthorized):
-        await room.waker.round()
-    room.waker._finish = finish
-    await again.round()
-    await room.mailbox.settled()
-    await room.turn()
-    assert len(room.agents.prompts) == 1
-    assert await room.texts("Ada") == [("Bo", "Bo did it")]
-
-
 async def test_a_run_has_ended_and_its_sender_is_answered_or_neither(room):
     await room.people("Ada", "Bo", runners=("Bo",))
-    sent = await room.send("Ada", "Bo")
     write, sleep, written, waits = room.effects.write, room.clock.sleep, [], asyncio.Event()
 
     def undone_at_first(tx, run):
@@ -195,7 +189,7 @@ async def test_a_run_has_ended_and_its_sender_is_answered_or_neither(room):
         await sleep(milliseconds)
 
     room.effects.write, room.clock.sleep = undone_at_first, noted
-    await room.waker.round()
+    sent = await room.send("Ada", "Bo")
     async with asyncio.timeout(5):
         await waits.wait()
     [run] = await room.runs.threads.list_runs(RunQuery())
@@ -210,6 +204,7 @@ async def test_a_run_has_ended_and_its_sender_is_answered_or_neither(room):
 
 async def test_an_answer_that_an_earlier_version_left_in_the_outbox_is_written_once(room):
     await room.people("Ada", "Bo", runners=("Bo",))
+    room.mail.waker = None
     sent = await room.send("Ada", "Bo")
     payload = {
         "run_id": "run-of-old",
@@ -230,18 +225,18 @@ async def test_an_answer_that_an_earlier_version_left_in_the_outbox_is_written_o
 
 async def test_a_run_that_was_cut_off_after_it_had_read_its_message_itself_is_begun_again(room):
     await room.people("Ada", "Bo", runners=("Bo",))
-    sent = await room.send("Ada", "Bo")
     has_read = asyncio.Event()
 
     async def reads_and_hangs(activation):
         if not has_read.is_set():
-            read = {"project_key": PROJECT, "agent_name": "Bo", "message_id": number(sent)}
+            [message] = await room.inbox("Bo")
+            read = {"project_key": PROJECT, "agent_name": "Bo", "message_id": message["id"]}
             await room.mail.call("mark_message_read", read)
             has_read.set()
             await asyncio.Event().wait()
 
     room.agents.act = reads_and_hangs
-    await room.waker.round()
+    await room.send("Ada", "Bo")
     async with asyncio.timeout(5):
         await has_read.wait()
     await room.close()
@@ -254,17 +249,14 @@ async def test_a_run_that_was_cut_off_after_it_had_read_its_message_itself_is_be
 
 async def test_everybody_who_wrote_on_a_thread_has_the_answer_of_the_run_that_read_it(room):
     await room.people("Ada", "Bo", "Cy", runners=("Bo",))
-    for sender in ("Ada", "Cy", "Ada"):
-        await room.send(sender, "Bo", thread_id="plan")
-    rows = await room.store.read(lambda tx: tx.outbox.open("wake", limit=9))
-    assert len(rows) == 3
     blocked = asyncio.Event()
 
     async def waits(activation):
         await blocked.wait()
 
     room.agents.act = waits
-    await room.waker.round()  # the first begins; the others wait together
+    for sender in ("Ada", "Cy", "Ada"):
+        await room.send(sender, "Bo", thread_id="plan")  # the first begins; the others wait together
     blocked.set()
     await room.turn()
     assert len(room.agents.prompts) == 2

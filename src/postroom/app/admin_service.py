@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import generate_latest
 
 from postroom.app.backups import stamp
-from postroom.app.doctor import Doctor, all_projects, kept_runners
+from postroom.app.doctor import Doctor, all_projects
 from postroom.app.machine import most_descriptors, open_descriptors
 from postroom.app.metrics import ServerState
 from postroom.app.support import (
@@ -30,6 +30,7 @@ from postroom.http_api.readiness import archive_check, backups_check, loop_check
 from postroom.mail.context import token_hash
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import find_project
+from postroom.services.runners import declared_runners
 from postroom.version import __version__
 
 if TYPE_CHECKING:
@@ -122,12 +123,12 @@ class AdminService:
         application = self._application
         found = await Doctor(application, self.chats).findings()
         await self.refresh_metrics()
-        kept = await application.store.read(kept_runners)
+        kept = await application.store.read(declared_runners)
         return {
             **await asyncio.to_thread(common_documents, application.settings),
             **outline_documents(await application.store.outline()),
             "doctor.json": as_json(told_findings(found)),
-            "runners.json": as_json(told_runners([runner for _, runner in kept])),
+            "runners.json": as_json(told_runners([one.runner for one in kept])),
             "metrics.txt": generate_latest(application.metrics.registry).decode(),
         }
 

@@ -14,7 +14,6 @@ from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runners import AnyRunner, Runner
-from postroom.contracts.store import MailReads
 from postroom.dispatch.routing import JoinedEffects
 from postroom.mail.context import Caller
 from postroom.mail.service import Mail
@@ -25,11 +24,11 @@ from postroom.mail.waking.run_input import AgentName
 from postroom.mail.waking.runners import written_runner
 from postroom.mail.waking.waker import Waker
 from postroom.services.questions import QuestionTimeouts
+from postroom.services.runners import declared_runners
 from postroom.services.runs import RunService
 
 _LOG = structlog.get_logger(__name__)
 _OPERATOR = Caller(operator=True)
-_PAGE = 500
 
 
 class AgentSupervisor:
@@ -66,6 +65,7 @@ class AgentSupervisor:
         if ended := await self._executors.end_orphans():
             _LOG.warning("agents.orphans_ended", processes=ended)
         await self._runs.start()
+        self._mail.waker = self._waker
         self._tasks.start(self._waker.serve(), name="waker")
         self._tasks.start(self._timeouts.serve(), name="question timeouts")
 
@@ -85,8 +85,9 @@ class AgentSupervisor:
             written = written_runner(one.runner)
             await self._mail.set_runner(one.project, one.name, written, declared_by="file")
             kept.add((made["slug"], one.name.casefold()))
-        for slug, name in await self._mail.store.read(_declared_before):
-            if (slug, name.casefold()) not in kept:
+        for before in await self._mail.store.read(declared_runners):
+            slug, name = before.project.slug, before.agent.name
+            if before.declared_by == "file" and (slug, name.casefold()) not in kept:
                 await self._mail.set_runner(slug, name, None)
 
     async def stop(self) -> None:
@@ -103,18 +104,6 @@ def mail_runs(
     return MailRunExecutor(
         executors.chosen, mail.store, clock, whose=whose, ring=mail.changes.ring, tracing=mail.tracing
     )
-
-
-def _declared_before(tx: MailReads) -> list[tuple[str, str]]:
-    """Return project and name of the agents whose runners a configuration file declared."""
-    found: list[tuple[str, str]] = []
-    after = 0
-    while page := tx.runners(limit=_PAGE, after=after):
-        after = page[-1].agent_id
-        agents = tx.agents_by_id([one.agent_id for one in page if one.declared_by == "file"])
-        projects = {one.id: tx.project_by_id(one.project_id) for one in agents.values()}
-        found += [(home.slug, one.name) for one in agents.values() if (home := projects[one.id]) is not None]
-    return found
 
 
 def _introduced(runner: AnyRunner) -> dict[str, str]:

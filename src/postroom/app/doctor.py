@@ -21,6 +21,7 @@ from postroom.http_api.operations import CheckState
 from postroom.mail.archive import layout
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.waking.runners import read_runner
+from postroom.services.runners import DeclaredRunner, declared_runners
 from postroom.stores.sqlite import sqlite_release
 
 if TYPE_CHECKING:
@@ -171,14 +172,15 @@ class Doctor:
 
     async def _runners(self) -> list[CheckResult]:
         """Look at each runner by what it would start; nothing is started."""
-        kept = await self._application.store.read(kept_runners)
+        kept = await self._application.store.read(declared_runners)
         if not kept:
             return [CheckResult(part="runner", state="ok", detail="no agent is run by the server")]
-        return await asyncio.to_thread(lambda: [self._runner(name, text) for name, text in kept])
+        return await asyncio.to_thread(lambda: [self._runner(one) for one in kept])
 
-    def _runner(self, name: str, kept: str) -> CheckResult:
+    def _runner(self, declared: DeclaredRunner) -> CheckResult:
+        name = f"{declared.agent.name}@{declared.project.slug}"
         try:
-            told = self._application.executors.looked_at(read_runner(kept))
+            told = self._application.executors.looked_at(read_runner(declared.runner))
         except (RunFailure, InvalidRunner) as error:
             return broken("runner", error, about=name)
         return CheckResult(part="runner", about=name, state="ok", detail=told)
@@ -311,17 +313,3 @@ def _channel(name: str, told: dict[str, object], now: int) -> CheckResult:
         facts=facts,
         remedy="`postroom gateway config check` reads how it is set up; the log tells each try",
     )
-
-
-def kept_runners(tx: MailReads) -> list[tuple[str, str]]:
-    """Return every agent's runner by whose it is: `name@project`."""
-    found: list[tuple[str, str]] = []
-    after = 0
-    while page := tx.runners(limit=PAGE, after=after):
-        after = page[-1].agent_id
-        agents = tx.agents_by_id([one.agent_id for one in page])
-        for one in page:
-            agent = agents[one.agent_id]
-            home = tx.project_by_id(agent.project_id)
-            found.append((f"{agent.name}@{'?' if home is None else home.slug}", one.runner))
-    return found

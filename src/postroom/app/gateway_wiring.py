@@ -101,7 +101,7 @@ class ChatService:
             mail=mail,
         )
         self.gateway = Gateway(services)
-        self.mail_outbox = MailOutbox(runs.stores.outbox, self.adapters)
+        self.mail_outbox = MailOutbox(self.adapters)
         """Has mail messages delivered to its chats."""
         self._locks_dir = locks_dir
         self._locks = ScopedLocks(locks_dir)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from postroom.app.model_tools import tools_for
@@ -12,6 +11,7 @@ from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import InvalidRunner, RunnerNotFound, RunnerSecretMissing
 from postroom.contracts.executor import AgentRunResult, RunControl
 from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
 from postroom.contracts.remote_runners import ModelRunner
 from postroom.contracts.runners import Runners
 from postroom.contracts.store import MailReads, MailStore

@@ -167,7 +167,6 @@ class Application:
         return Waker(
             self.store,
             self.runs.mailbox,
-            self.clock,
             verified=self.settings.verified,
             boxes=delivery,
             chats=None if self.gateway is None else self.gateway.mail_outbox,

@@ -5,12 +5,11 @@ ids of messages and no bodies: those are in the thread.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from postroom.contracts.errors import InvalidActivation
 from postroom.contracts.messages import Json, Message, SeqRange
-from postroom.contracts.records import replace
+from postroom.contracts.records import Record, replace
 from postroom.contracts.tools import ToolCallResume, ToolDescriptor
 
 
@@ -95,8 +94,7 @@ class Recovery(StrEnum):
     RESTART = "restart"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceOverride:
+class InferenceOverride(Record, frozen=True, kw_only=True):
     """What a submission asks of the model other than its agent does."""
 
     upstream_model: str | None = None
@@ -106,8 +104,7 @@ class InferenceOverride:
     reasoning_effort: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(Record, frozen=True, kw_only=True):
     """How the run is to be executed."""
 
     overrides: InferenceOverride | None = None
@@ -116,8 +113,7 @@ class RunOptions:
     """Runs that were rolled back: what they were asked and what they said is not shown to this one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunTraceContext:
+class RunTraceContext(Record, frozen=True, kw_only=True):
     """Where the run comes from; no decision hangs on it."""
 
     parent_run_id: str | None = None
@@ -131,8 +127,7 @@ class RunTraceContext:
     correlation_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryOptions:
+class DeliveryOptions(Record, frozen=True, kw_only=True):
     """How the dispatch of a run is queued; durations in milliseconds, instants since the epoch.
 
     `priority` 0 is served first, 255 last. A dispatch that has not begun at `deadline_at` becomes a dead
@@ -147,8 +142,7 @@ class DeliveryOptions:
     tenant: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunHints:
+class RunHints(Record, frozen=True, kw_only=True):
     """Ids that the caller, or the preparation, has decided on."""
 
     run_id: str | None = None
@@ -156,8 +150,7 @@ class RunHints:
     resolution_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunActivationSnapshot:
+class RunActivationSnapshot(Record, frozen=True, kw_only=True):
     """What is kept of a request: everything but the bodies of messages, and what lives in one process."""
 
     thread_id: str
@@ -180,8 +173,7 @@ class RunActivationSnapshot:
             raise InvalidActivation("an activation needs a thread id, and each decision a call id")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunActivation:
+class RunActivation(Record, frozen=True, kw_only=True):
     """The request handed to the mailbox, and by it to the executor.
 
     For the executor `trace.dispatch_id` and `trace.session_id` are set, `hints.run_id` or `continue_run_id`

@@ -16,11 +16,10 @@ same rule. `Acked` means that the queue is done with it, never that the run succ
 the run, and its projection here (`run_status` to `run_error`).
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from postroom.contracts.errors import IllegalTransition, InvalidRecord
-from postroom.contracts.records import replace
+from postroom.contracts.records import Record, replace
 from postroom.contracts.runs import RunStatus, TerminationReason
 
 DEFAULT_PRIORITY = 128
@@ -71,8 +70,7 @@ UNHANDLED_AT_FIRST = (
 """Ends whose run must be told; a row is `reconciled` once that was done. `Acked` needs nothing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunDispatchResult:
+class RunDispatchResult(Record, frozen=True, kw_only=True):
     """How an execution ended, as the worker saw it."""
 
     run_id: str
@@ -83,16 +81,14 @@ class RunDispatchResult:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Record, frozen=True, kw_only=True):
     """Proof of ownership: every later write presents it, and a store refuses it when it is stale."""
 
     dispatch_id: str
     token: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunDispatch:
+class RunDispatch(Record, frozen=True, kw_only=True):
     """One delivery of a run. Instants are milliseconds since the epoch, `lease_until` is still owned."""
 
     dispatch_id: str
@@ -129,11 +125,11 @@ class RunDispatch:
         Raises:
             InvalidRecord: as the text says.
         """
-        problem = self._problem_of_shape() or self._problem_of_status()
+        problem = self._problem()
         if problem:
             raise InvalidRecord(f"dispatch {self.dispatch_id!r} {problem}", value=self.dispatch_id)
 
-    def _problem_of_shape(self) -> str | None:
+    def _problem(self) -> str | None:
         if not (self.dispatch_id.strip() and self.thread_id.strip() and self.run_id.strip()):
             return "needs a dispatch id, a thread id and a run id"
         if self.dedupe_key is not None and not self.dedupe_key.strip():
@@ -142,23 +138,18 @@ class RunDispatch:
             return f"must have a priority from 0 to {LOWEST_PRIORITY}"
         if not 0 <= self.attempt_count <= self.max_attempts or self.max_attempts < 1:
             return "must have at least one attempt, and not more than max_attempts"
-        return None
-
-    def _problem_of_status(self) -> str | None:
-        claim = (self.claim_token, self.claimed_by, self.lease_until)
         if self.status is RunDispatchStatus.CLAIMED:
             owned = self.lease_until is not None and self.claim_token and (self.claimed_by or "").strip()
             return None if owned else "must carry claim_token, claimed_by, and lease_until"
-        if self.status is RunDispatchStatus.QUEUED:
-            if claim != (None, None, None):
-                return "must not carry claim fields"
-            if self.completed_at is not None:
-                return "must not carry completed_at"
-            carries = (self.dispatch_instance_id, self.run_status, self.termination, self.run_response)
-            return "must not carry runtime result fields" if any(carries) or self.run_error else None
-        if claim != (None, None, None):
-            return "must not carry active lease fields"
-        return None if self.completed_at is not None else "must carry completed_at"
+        is_queued = self.status is RunDispatchStatus.QUEUED
+        if (self.claim_token, self.claimed_by, self.lease_until) != (None, None, None):
+            return f"must not carry {'claim' if is_queued else 'active lease'} fields"
+        if not is_queued:
+            return None if self.completed_at is not None else "must carry completed_at"
+        if self.completed_at is not None:
+            return "must not carry completed_at"
+        carries = (self.dispatch_instance_id, self.run_status, self.termination, self.run_response)
+        return "must not carry runtime result fields" if any(carries) or self.run_error else None
 
     @classmethod
     def queued(  # noqa: PLR0913 - the fields that a caller may decide on, by name
@@ -241,12 +232,8 @@ class RunDispatch:
     def record_dispatch_start(self, instance_id: str, *, now: int) -> "RunDispatch":
         """Return it with its run running; what an earlier attempt left is cleared."""
         self._require(RunDispatchStatus.CLAIMED, "record_dispatch_start")
-        return replace(
-            self._without_projection(),
-            dispatch_instance_id=instance_id,
-            run_status=RunStatus.RUNNING,
-            updated_at=now,
-        )
+        changes = {"dispatch_instance_id": instance_id, "run_status": RunStatus.RUNNING, "updated_at": now}
+        return replace(self, **{**_NOTHING_REPORTED, **changes})
 
     def record_run_result(self, result: RunDispatchResult, *, now: int) -> "RunDispatch":
         """Return it with how its run ended; it stays Claimed.
@@ -296,7 +283,7 @@ class RunDispatch:
         self._require(RunDispatchStatus.CLAIMED, "lease_ended")
         attempts = self.attempt_count + 1
         if attempts >= self.max_attempts:
-            spent = replace(self._without_projection(), attempt_count=attempts, last_error=NO_ATTEMPTS_LEFT)
+            spent = replace(self, attempt_count=attempts, last_error=NO_ATTEMPTS_LEFT, **_NOTHING_REPORTED)
             return _ended(spent, RunDispatchStatus.DEAD_LETTER, now=now)
         return self._requeued(attempts=attempts, error=LEASE_ENDED, now=now)
 
@@ -317,7 +304,7 @@ class RunDispatch:
                 f"dispatch {self.dispatch_id!r} is {self.status} and cannot be superseded",
                 value=self.dispatch_id,
             )
-        dropped = replace(self._without_projection(), last_error=reason)
+        dropped = replace(self, last_error=reason, **_NOTHING_REPORTED)
         return _ended(dropped, RunDispatchStatus.SUPERSEDED, now=now)
 
     def _require(self, status: RunDispatchStatus, move: str) -> None:
@@ -327,22 +314,11 @@ class RunDispatch:
                 value=self.dispatch_id,
             )
 
-    def _without_projection(self) -> "RunDispatch":
-        return replace(
-            self,
-            dispatch_instance_id=None,
-            run_status=None,
-            termination=None,
-            run_response=None,
-            run_error=None,
-            completed_at=self.completed_at if self.status.is_terminal else None,
-        )
-
     def _requeued(
         self, *, attempts: int, error: str | None, now: int, available_at: int = 0
     ) -> "RunDispatch":
         return replace(
-            self._without_projection(),
+            self,
             status=RunDispatchStatus.QUEUED,
             available_at=available_at,
             attempt_count=attempts,
@@ -351,9 +327,14 @@ class RunDispatch:
             claimed_by=None,
             claimed_at=None,
             lease_until=None,
-            completed_at=None,
             updated_at=now,
+            **_NOTHING_REPORTED,
         )
+
+
+_NOTHING_REPORTED: dict[str, None] = dict.fromkeys(
+    ("dispatch_instance_id", "run_status", "termination", "run_response", "run_error", "completed_at")
+)
 
 
 def _ended(record: RunDispatch, status: RunDispatchStatus, *, now: int) -> RunDispatch:
@@ -369,8 +350,7 @@ def _ended(record: RunDispatch, status: RunDispatchStatus, *, now: int) -> RunDi
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interrupt:
+class Interrupt(Record, frozen=True, kw_only=True):
     """What an interrupt did: the raised epoch, who is still at work, and exactly what was superseded."""
 
     new_dispatch_epoch: int

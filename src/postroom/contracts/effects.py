@@ -1,15 +1,24 @@
-"""What follows when a run has ended or stands still: written with it, or stored with it for later."""
+"""What belongs to the beginning and the end of a run: written with it, or stored with it for later."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
+from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.transactions import Transaction
 
 
 class RunEffects(Protocol):
-    """Decides what a run's end causes."""
+    """Decides what a run's beginning and its end cause."""
+
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
+        """Write what belongs to the beginning of a new run, in the change that claims it.
+
+        `messages` are what it reads first. Return whether the thread's runs have such a beginning; what
+        executes a run that has begun otherwise writes it itself (`RunControl.is_noted`).
+        """
+        ...
 
     def write(self, tx: Transaction, run: RunRecord) -> None:
         """Write what belongs to the end of a run that is done, or waits, in the change that stores the end.

@@ -66,6 +66,8 @@ class RunControl:
     """The registry that the run is pinned to; None means the live one."""
     hidden_runs: frozenset[str] = frozenset()
     hidden_message_ids: frozenset[str] = frozenset()
+    is_noted: bool = False
+    """Whether `RunEffects.begin` has written what belongs to the beginning of this execution."""
     only: frozenset[str] | None = None
     """With it the run sees these messages of its thread, and what it has said itself, and nothing else."""
 

@@ -6,12 +6,11 @@ When a pending message is read is its delivery mode: at which boundary, alone or
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from postroom.contracts.errors import InvalidRecord
-from postroom.contracts.records import replace
+from postroom.contracts.records import Record, field, replace
 
 Json = Any
 """Plain JSON data: dictionaries, lists, strings, numbers, booleans and None."""
@@ -42,8 +41,7 @@ class Visibility(StrEnum):
     INTERNAL = "internal"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContentBlock:
+class ContentBlock(Record, frozen=True, kw_only=True):
     """A piece of a message: text, image, document, audio, video, tool_use, tool_result or thinking."""
 
     type: str = "text"
@@ -51,8 +49,7 @@ class ContentBlock:
     data: dict[str, Json] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ToolCall:
+class ToolCall(Record, frozen=True, kw_only=True):
     """A tool that the model asks for."""
 
     id: str
@@ -60,8 +57,7 @@ class ToolCall:
     arguments: Json = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageMetadata:
+class MessageMetadata(Record, frozen=True, kw_only=True):
     """Where a message comes from; `compacts` is the range of `seq` that it sums up."""
 
     run_id: str | None = None
@@ -70,8 +66,7 @@ class MessageMetadata:
     compacts: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Record, frozen=True, kw_only=True):
     """One entry of a conversation. Without an id it has not been accepted yet."""
 
     role: Role
@@ -112,8 +107,7 @@ class Message:
         return replace(self, id=message_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageRecord:
+class MessageRecord(Record, frozen=True, kw_only=True):
     """A committed message at its place in the thread."""
 
     thread_id: str
@@ -127,8 +121,7 @@ class MessageRecord:
         return self.message.id or ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeqRange:
+class SeqRange(Record, frozen=True, kw_only=True):
     """Committed messages from `from_seq` to `to_seq`, both included; counted from 1."""
 
     from_seq: int
@@ -161,8 +154,7 @@ class Granularity(StrEnum):
     BATCH = "batch"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryMode:
+class DeliveryMode(Record, frozen=True, kw_only=True):
     """When a pending message is read, and by which run.
 
     A barrier keeps everything behind it until it is read itself. A message for `target_run_id` is read by
@@ -187,8 +179,7 @@ class DeliveryMode:
         return PRECEDENCE[self.boundary] <= PRECEDENCE[boundary]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingMessage:
+class PendingMessage(Record, frozen=True, kw_only=True):
     """A message that no run has read yet; `revision` grows with each edit, `position` counts from 1."""
 
     thread_id: str
@@ -210,8 +201,7 @@ class PendingMessage:
         return PendingVersion(pending_id=self.pending_id, revision=self.revision)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingVersion:
+class PendingVersion(Record, frozen=True, kw_only=True):
     """A pending message as somebody saw it."""
 
     pending_id: str

@@ -146,10 +146,6 @@ class OutboxTables(Protocol):
         """Make what is claimed of these kinds due again, as perhaps performed: nobody is at it."""
         ...
 
-    def drop(self, outbox_ids: Sequence[str]) -> None:
-        """Remove effects that need not be performed; harmless when they are gone."""
-        ...
-
     def dead_letters(self, *, kind: str | None, after: str, limit: int) -> tuple[OutboxMessage, ...]:
         """Return dead letters by id behind the one seen last, of one kind where that is asked."""
         ...

@@ -1,9 +1,12 @@
 """People who are written to, and the two ports by which mail reaches them in chats and comes back."""
 
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from postroom.contracts.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from postroom.contracts.outbox import OutboxTables
 
 _LONGEST: Final = 200
 
@@ -45,11 +48,13 @@ class ChatOutbox(Protocol):
         """Say whether there is a channel to this chat."""
         ...
 
-    async def enqueue(self, key: str, address: ChatAddress, text: str) -> None:
-        """Take a message for a chat: it is delivered, or reported as lost. Taken twice, it is delivered once.
+    def enqueue(self, outbox: "OutboxTables", key: str, address: ChatAddress, text: str) -> None:
+        """Take a message for a chat, in an open change: it is delivered, or reported as lost.
+
+        Taken twice, it is delivered once.
 
         Raises:
-            StoreError: it could not be taken; take it again.
+            IdempotencyConflict: another text was taken under its key.
         """
         ...
 

@@ -1,15 +1,23 @@
-"""What the gateway asks of the mailbox; it never sees more of it."""
+"""What other rooms ask of the mailbox; they never see more of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.transactions import Joined
+from postroom.contracts.transactions import Joined, Transaction
+
+T = TypeVar("T")
+
+Accept = Callable[[str, Message, DeliveryMode], None]
+"""Puts a message where runs of a thread read it, within a change; it begins one where the thread is idle.
+
+A message that is known by its id is passed over.
+"""
 
 
 class Submitted(Protocol):
@@ -41,6 +49,12 @@ class RunQueue(Protocol):
 
         `joined` is written in the transaction that starts the run; when none is started, not at all.
         """
+        ...
+
+    async def accepting(
+        self, thread_ids: Collection[str], change: Callable[[Transaction, Accept], T], *, key: str = ""
+    ) -> T:
+        """Run a change that may have runs of these threads read messages: all of it is stored, or nothing."""
         ...
 
     async def submit_background(self, request: RunActivation) -> Submitted:

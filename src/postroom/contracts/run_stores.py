@@ -26,6 +26,7 @@ from postroom.contracts.messages import (
     Visibility,
 )
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage, OutboxStore
+from postroom.contracts.records import Record
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
 
 if TYPE_CHECKING:
@@ -242,8 +243,7 @@ class DispatchStore(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubmissionFacts:
+class SubmissionFacts(Record, frozen=True, kw_only=True):
     """What a submission is decided on, seen in one consistent view."""
 
     thread: Thread | None
@@ -256,6 +256,10 @@ class SubmissionFacts:
     latest_run: RunRecord | None = None
     latest_started_run: RunRecord | None = None
     """The newest run that was ever past `created`; a new one inherits its agent and state."""
+    claimed: str | None = None
+    """The thread's claimed dispatch."""
+    queued: int = 0
+    """How many dispatches wait on it, counted as far as was asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -438,16 +442,14 @@ class ThreadStore(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRequest:
+class ClaimRequest(Record, frozen=True, kw_only=True):
     """Who wants to own a dispatch that is being enqueued, and for how long."""
 
     consumer: str
     lease_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(Record, frozen=True, kw_only=True):
     """The queue's part of a commit: one dispatch, perhaps in place of what was queued, perhaps owned at once.
 
     With `interrupt` the thread must have no claimed dispatch, else the commit is refused. With `claim` the
@@ -465,8 +467,7 @@ class Delivery:
     queue_cap: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadCommit:
+class ThreadCommit(Record, frozen=True, kw_only=True):
     """All that one step writes to a thread; it is written whole or not at all.
 
     `messages` are appended behind exactly `expected_message_count` messages (None: wherever the thread ends)
@@ -562,8 +563,7 @@ class ThreadCommit:
             raise InvalidRecord("a commit that begins or ends an execution delivers no other")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Committed:
+class Committed(Record, frozen=True, kw_only=True):
     """What a commit wrote."""
 
     message_count: int
@@ -574,8 +574,10 @@ class Committed:
     claimed: RunDispatch | None = None
     """The dispatch that the caller owns now; it may be an older one of the thread."""
     interrupt: Interrupt | None = None
+    leaves_queued: bool = False
+    """Whether dispatches wait on the thread when an execution has ended; told of commits that end one."""
     leaves_waiting: bool = False
-    """Whether messages wait on the thread when an execution has ended; told of commits that end one."""
+    """Whether messages wait on it then."""
 
 
 class CommitCoordinator(Protocol):

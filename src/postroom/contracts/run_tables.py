@@ -4,7 +4,7 @@ A change locks first what it decides on (`thread_lock`, `line_lock`, and the `lo
 effects), all in one call; the instant is read after that, when it is first needed. Nothing here is awaited.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, Protocol, Self
 
 from postroom.contracts.budgets import Spending
@@ -73,6 +73,18 @@ class DispatchTables(Protocol):
         Raises:
             UnknownDispatch: there is no such dispatch.
         """
+        ...
+
+    def renew(self, lengths: Mapping[Claim, int]) -> frozenset[str]:
+        """Own dispatches until so long from now; return the ids of those that are owned still.
+
+        One statement for each length, without locks: who moves a dispatch meanwhile waits or is waited for,
+        and a claim that was lost renews nothing.
+        """
+        ...
+
+    def refuse_stale(self, claim: Claim) -> None:
+        """End the claimed dispatch as superseded where the claim owns it and is of an older epoch."""
         ...
 
     def cancel(self, dispatch_id: str) -> RunDispatch | None:
@@ -199,8 +211,8 @@ class ThreadTables(Protocol):
         """Return runs by run id."""
         ...
 
-    def submission_facts(self, thread_id: str, run_id: str | None) -> SubmissionFacts:
-        """Return what a submission to the thread is decided on."""
+    def submission_facts(self, thread_id: str, run_id: str | None, queued: int = 1) -> SubmissionFacts:
+        """Return what a submission to the thread is decided on, with what is queued counted to `queued`."""
         ...
 
     def state(self, thread_id: str) -> dict[str, Json] | None:
@@ -287,6 +299,10 @@ class RunTables(Protocol):
 
     def at(self, now: int) -> Self:
         """Return the same rows at another instant."""
+        ...
+
+    def owned_run(self, dispatch: RunDispatch) -> RunRecord | None:
+        """Return the run of a claimed dispatch, and look up with it what its end is decided on."""
         ...
 
     def commit(self, step: ThreadCommit) -> Committed | StaleClaim:

@@ -9,13 +9,12 @@
 A run moves only along these arrows. `Acked` on a dispatch says nothing about any of this.
 """
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from postroom.contracts.activation import RunActivationSnapshot
 from postroom.contracts.errors import IllegalTransition, InvalidRecord
 from postroom.contracts.messages import Json, SeqRange
-from postroom.contracts.records import replace
+from postroom.contracts.records import Record, field, replace
 from postroom.contracts.tools import ToolCallResume, ToolCallResumeMode
 
 
@@ -49,8 +48,7 @@ class TerminationKind(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TerminationReason:
+class TerminationReason(Record, frozen=True, kw_only=True):
     """Why a run ended; `value` is the stop's code, what blocked it, or the error's text."""
 
     type: TerminationKind
@@ -102,8 +100,7 @@ class OnTimeout(StrEnum):
     NO = "no"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunWaitingTicket:
+class RunWaitingTicket(Record, frozen=True, kw_only=True):
     """One open question of a waiting run."""
 
     ticket_id: str
@@ -123,8 +120,7 @@ class RunWaitingTicket:
         return ends and self.expires_at is not None and self.expires_at <= now
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunWaitingState:
+class RunWaitingState(Record, frozen=True, kw_only=True):
     """What a run waits for, and which questions are open."""
 
     reason: WaitingReason
@@ -133,16 +129,14 @@ class RunWaitingState:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnsweredTicket:
+class AnsweredTicket(Record, frozen=True, kw_only=True):
     """A question that a run had, and the decision that let it go on."""
 
     ticket: RunWaitingTicket
     decision: ToolCallResume
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunMessageInput:
+class RunMessageInput(Record, frozen=True, kw_only=True):
     """The messages a run was started with; triggers are those that caused it."""
 
     thread_id: str
@@ -150,16 +144,14 @@ class RunMessageInput:
     trigger_message_ids: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PersistedState:
+class PersistedState(Record, frozen=True, kw_only=True):
     """What an executor keeps between steps; opaque to everybody else."""
 
     revision: int = 0
     extensions: dict[str, Json] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(Record, frozen=True, kw_only=True):
     """What a run has used up, as its executor reported; money in millionths of the currency in use."""
 
     input_tokens: int = 0
@@ -176,8 +168,7 @@ class Usage:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRecord:
+class RunRecord(Record, frozen=True, kw_only=True):
     """One user intent on a thread. All instants are milliseconds since the epoch."""
 
     run_id: str
@@ -285,8 +276,7 @@ class RunRecord:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thread:
+class Thread(Record, frozen=True, kw_only=True):
     """A conversation and the runs it points to."""
 
     id: str

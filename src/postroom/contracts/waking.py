@@ -80,6 +80,14 @@ class WakingReads(Protocol):
         """Return what runs made of each message, by recipient; every message is there."""
         ...
 
+    def unwoken(self, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
+        """Return messages and readers whom they have yet to wake, in order, those after `after`.
+
+        Readers are active and have a runner or a chat; the message is not read, recalled, announced, and was
+        in no run's hands.
+        """
+        ...
+
     def answering_run(self, message_id: int) -> str | None:
         """Return the run whose end a message tells; None for one that somebody wrote."""
         ...

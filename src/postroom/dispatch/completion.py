@@ -7,7 +7,7 @@
 An end that no execution wrote (cancelled, superseded, given up) ends the run as well.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from random import Random
@@ -129,6 +129,8 @@ class Claimed:
     messages: tuple[Message, ...] = ()
     has_begun: bool = False
     """Whether its execution began in the step that claimed it: nothing of it is to be looked up."""
+    is_noted: bool = False
+    """Whether what belongs to the beginning of a new run was written in that step."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -176,6 +178,12 @@ class ClaimAsk:
     request: ClaimRequest
     instance_id: str
     begins: bool = True
+    notes: Callable[[Transaction, RunRecord, Sequence[Message]], bool] | None = None
+    """Writes what belongs to the beginning of a new run."""
+
+    def noted(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
+        """Write it; False where there is nothing of the kind."""
+        return self.notes is not None and self.notes(tx, run, messages)
 
 
 def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | None:
@@ -204,12 +212,14 @@ def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
     )
     if isinstance(committed, StaleClaim) or committed.dispatch is None:
         return Claimed(dispatch=claimed, run=run, instance_id=instance_id)
+    messages = tuple(record.message for record in records)
     return Claimed(
         dispatch=committed.dispatch,
         run=begun or run,
-        messages=tuple(record.message for record in records),
+        messages=messages,
         instance_id=instance_id,
         has_begun=True,
+        is_noted=begun is not None and asks.noted(tx, begun, messages),
     )
 
 
@@ -442,7 +452,7 @@ class Completion:
         the thread's next message.
         """
         attempt, dispatch, result = asked.attempt, asked.attempt.dispatch, asked.result
-        run = tx.runs.threads.load_run(dispatch.run_id)
+        run = tx.runs.owned_run(dispatch)
         answer: tuple[Message, ...] = ()
         ended = None
         if run is not None and is_left_open(run, dispatch):
@@ -469,7 +479,9 @@ class Completion:
         if isinstance(done, StaleClaim):
             return Ending(run=run) if self._is_acked(tx, dispatch, attempt.instance_id) else done
         self._core.write_effects(tx, run)
-        following = None if asked.asks is None else claimed_next(tx, run.thread_id, asked.asks)
+        following = None
+        if asked.asks is not None and done.leaves_queued:
+            following = claimed_next(tx, run.thread_id, asked.asks)
         return Ending(run=run, leaves_waiting=done.leaves_waiting, next=following)
 
     def _is_acked(self, tx: Transaction, dispatch: RunDispatch, instance_id: str) -> bool:

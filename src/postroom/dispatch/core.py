@@ -1,6 +1,6 @@
 """What every part of a mailbox works with: its ports, its settings, its ids, and nothing that decides."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from postroom.concurrency import Tasks
@@ -8,6 +8,7 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.effects import RunEffects
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
+from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.runs import RunRecord
@@ -65,6 +66,15 @@ class Core:
     def effects_of(self, run: RunRecord) -> tuple[OutboxDraft, ...]:
         """Return what the end of a run causes in the world."""
         return () if self._effects is None else tuple(self._effects.of(run))
+
+    def write_beginning(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
+        """Write what belongs to the beginning of a run, in the change that claims it; False: nothing.
+
+        Not where budgets may keep what was claimed from being executed.
+        """
+        if self._effects is None or self.config.budgets:
+            return False
+        return self._effects.begin(tx, run, messages)
 
     def write_effects(self, tx: Transaction, run: RunRecord) -> None:
         """Write what belongs to the end of a run, in the change that stores it."""

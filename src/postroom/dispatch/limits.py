@@ -8,7 +8,7 @@ The step from Idle to Claiming has no await in it: two callers cannot both make 
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
@@ -16,42 +16,11 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.budgets import BUDGET_TOOL, Budget, BudgetScope, Spending
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.messages import Message
-from postroom.contracts.records import replace
-from postroom.contracts.run_stores import ThreadCommit, ThreadStore
-from postroom.contracts.runs import RunRecord, RunWaitingState, RunWaitingTicket, WaitingReason
+from postroom.contracts.run_stores import ThreadCommit
+from postroom.contracts.runs import RunWaitingState, RunWaitingTicket, WaitingReason
 from postroom.contracts.tools import ToolCallResumeMode
 from postroom.dispatch.core import Core
 from postroom.dispatch.sinks import ReconnectableEventSink
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadContext:
-    """A thread as it was read for a run. A convenience: nothing is ever decided on it."""
-
-    messages: tuple[Message, ...] = ()
-    latest_run: RunRecord | None = None
-    runs: dict[str, RunRecord] = field(default_factory=dict)
-
-    @classmethod
-    async def load(cls, threads: ThreadStore, thread_id: str) -> "ThreadContext":
-        """Read a thread's messages and latest run."""
-        messages = await threads.load_messages(thread_id) or ()
-        run = await threads.latest_run(thread_id)
-        return cls(messages=messages, latest_run=run, runs={run.run_id: run} if run else {})
-
-    def get_run(self, run_id: str) -> RunRecord | None:
-        """Return a run as it was read."""
-        return self.runs.get(run_id)
-
-    def after(self, run: RunRecord, messages: Sequence[Message]) -> "ThreadContext":
-        """Return the context with what was just written."""
-        return replace(
-            self,
-            messages=(*self.messages, *messages),
-            latest_run=run,
-            runs=self.runs | {run.run_id: run},
-        )
 
 
 class LeaseEnd(StrEnum):
@@ -97,7 +66,6 @@ class MailboxWorker:
     tenant: str = ""
     sink: ReconnectableEventSink | None = None
     lease: Lease | None = None
-    thread_context: ThreadContext | None = None
     is_wanted: bool = False
     """Whether somebody found the worker reserved who would have begun something."""
     foreground: int = 0
@@ -119,12 +87,12 @@ class MailboxWorker:
         """Run this dispatch from now on."""
         self.status = WorkerStatus.RUNNING
         self.dispatch_id, self.run_id, self.tenant, self.sink = dispatch_id, run_id, tenant, sink
-        self.lease, self.thread_context = lease, None
+        self.lease = lease
 
     def rest(self) -> None:
         """Run nothing."""
         self.status = WorkerStatus.IDLE
-        self.dispatch_id = self.run_id = self.sink = self.lease = self.thread_context = None
+        self.dispatch_id = self.run_id = self.sink = self.lease = None
 
 
 class Workers:
@@ -167,12 +135,6 @@ class Workers:
         worker = self._workers.get(thread_id)
         if worker is not None and _rests(worker):
             del self._workers[thread_id]
-
-    def remember(self, run: RunRecord, messages: Sequence[Message]) -> None:
-        """Bring a thread's context up to what was just written, where there is one."""
-        worker = self._workers.get(run.thread_id)
-        if worker is not None and worker.thread_context is not None:
-            worker.thread_context = worker.thread_context.after(run, messages)
 
 
 def _rests(worker: MailboxWorker) -> bool:

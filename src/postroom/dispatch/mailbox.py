@@ -4,11 +4,11 @@ Read on in the order in which a submission travels: `submission` checks it, plan
 its dispatch; `worker` claims and executes it; `completion` writes its end; `recovery` takes up what was left.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
 from random import Random
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation, Strategy
@@ -22,10 +22,11 @@ from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
 from postroom.contracts.registry import RegistrySet, VersionedRegistryStore
+from postroom.contracts.run_queue import Accept
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.transactions import Joined
+from postroom.contracts.transactions import Joined, Transaction
 from postroom.dispatch.capture import Capture, EventBuffer
 from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig
@@ -41,6 +42,8 @@ from postroom.dispatch.registry import Pinning
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.submission import MailboxSubmitResult, Prepared, Submissions
 from postroom.dispatch.worker import DispatchAttempt, Dispatcher, Execution
+
+T = TypeVar("T")
 
 
 class Mailbox:
@@ -213,6 +216,20 @@ class Mailbox:
         """
         self._refuse_closed()
         return await self._submissions.deliver(thread_id, messages, mode, joined)
+
+    async def accepting(
+        self, thread_ids: Collection[str], change: Callable[[Transaction, Accept], T], *, key: str = ""
+    ) -> T:
+        """Run a change that may have runs of these threads read messages: all of it is stored, or nothing.
+
+        The change is given a function that takes thread, message and mode, and does what `deliver` does; the
+        threads are locked before it. Runs begin once it is committed. No thread's state makes it fail; a
+        mailbox that drains queues runs for another.
+
+        Raises:
+            StoreError, or whatever the change raises: nothing was written.
+        """
+        return await self._submissions.accepting(thread_ids, change, key=key)
 
     async def edit_pending(
         self, thread_id: str, message: Message, *, expected_revision: int | None = None

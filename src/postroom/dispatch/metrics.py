@@ -64,8 +64,6 @@ class MailboxMetrics:
         try:
             answer = await work
             result = "empty" if answer is None and operation.startswith("claim") else "ok"
-            if answer is False and operation == "lease_renewal":
-                result = "lost"
             return answer
         finally:
             self.happened(operation, result)

@@ -201,8 +201,10 @@ def selected_messages(
     """
     boundary = None if request.decisions else _BOUNDARIES.get(request.trace.run_mode)
     asks_itself = bool(request.messages or request.decisions or request.committed_message_ids)
-    if not pending_zone or boundary is None or not facts.pending:
-        _refuse_nothing(request, asks_itself)
+    may_read = pending_zone and boundary is not None and bool(facts.pending)
+    if not asks_itself and not may_read:
+        raise AlreadyConsumed(f"nothing waits on thread {request.thread_id!r}", value=request.thread_id)
+    if boundary is None or not may_read:
         return request.messages, ()
     mode = DeliveryMode(boundary=boundary)
     fresh = tuple(
@@ -216,7 +218,8 @@ def selected_messages(
         for place, message in enumerate(request.messages, start=1)
     )
     taken = select_pending((*facts.pending, *fresh), boundary, run_id)
-    _refuse_nothing(request, asks_itself or bool(taken))
+    if not asks_itself and not taken:
+        raise AlreadyConsumed(f"nothing waits on thread {request.thread_id!r}", value=request.thread_id)
     missing = {entry.pending_id for entry in fresh} - {entry.pending_id for entry in taken}
     if missing:
         before = (entry for entry in facts.pending if entry not in taken or entry.mode.barrier)
@@ -227,11 +230,6 @@ def selected_messages(
     new_ids = {entry.pending_id for entry in fresh}
     waited = tuple(entry.version for entry in taken if entry.pending_id not in new_ids)
     return tuple(entry.message for entry in taken), waited
-
-
-def _refuse_nothing(request: RunActivation, has_cause: bool) -> None:
-    if not has_cause:
-        raise AlreadyConsumed(f"nothing waits on thread {request.thread_id!r}", value=request.thread_id)
 
 
 def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by name
@@ -255,7 +253,8 @@ def plan_submission(  # noqa: PLR0913 - what was seen and decided before, by nam
     last_seq = facts.message_count + len(messages)
     covered = SeqRange(from_seq=1, to_seq=last_seq) if last_seq else None
     triggers = (*request.committed_message_ids, *(message.id or "" for message in messages))
-    agent_id = request.agent_id or _agent_of(existing, facts)
+    before = existing or facts.latest_started_run
+    agent_id = request.agent_id or (DEFAULT_AGENT if before is None else before.agent_id)
     activation = replace(request, agent_id=agent_id).hinted(
         run_id=run_id, dispatch_id=dispatch_id, resolution_id=resolution_id
     )
@@ -325,11 +324,6 @@ def build_dispatch(
 def _queued_at(facts: SubmissionFacts, now: int) -> int:
     before = facts.thread.latest_run_updated_at if facts.thread else None
     return now if before is None or before < now else before + 1
-
-
-def _agent_of(existing: RunRecord | None, facts: SubmissionFacts) -> str:
-    source = existing or facts.latest_started_run
-    return source.agent_id if source is not None else DEFAULT_AGENT
 
 
 def _new_run(activation: RunActivation, facts: SubmissionFacts, *, run_id: str, now: int) -> RunRecord:

@@ -135,6 +135,10 @@ class JoinedEffects:
         """Ask one more room what a run's end causes."""
         self._parts.append(part)
 
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
+        """Let each room write what belongs to the beginning of a run; say whether one has."""
+        return any(part.begin(tx, run, messages) for part in self._parts)
+
     def write(self, tx: Transaction, run: RunRecord) -> None:
         """Let each room write what belongs to the end of a run."""
         for part in self._parts:

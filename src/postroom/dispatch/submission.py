@@ -4,14 +4,16 @@
     submit_background ─▶ run and dispatch, claimed when thread and slot are free ─▶ executes in its turn
     steer ─────────────▶ the run at work reads it at its next step, or as submit_background
     deliver ───────────▶ waits to be read, or begins a run at once
+    accepting ─────────▶ the same, in a change of another room
 
 What happens when the thread is busy is decided in the same transaction.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 import structlog
 
@@ -24,6 +26,7 @@ from postroom.contracts.errors import (
     DuplicateRecord,
     InvalidSubmission,
     PostroomError,
+    QueueFull,
     RunNotOpen,
     StaleClaim,
     StoreError,
@@ -38,7 +41,15 @@ from postroom.contracts.messages import (
     select_pending,
 )
 from postroom.contracts.records import replace
-from postroom.contracts.run_stores import MAX_PAGE, Committed, Delivery, ThreadCommit, thread_lock
+from postroom.contracts.run_queue import Accept
+from postroom.contracts.run_stores import (
+    MAX_PAGE,
+    Committed,
+    Delivery,
+    SubmissionFacts,
+    ThreadCommit,
+    thread_lock,
+)
 from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.transactions import Joined, Transaction
 from postroom.dispatch.completion import ClaimAsk, Claimed, Completion, EndedRuns, begun_in, claimed_next
@@ -46,6 +57,7 @@ from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE
 from postroom.dispatch.control import Control
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents, decision_facts
+from postroom.dispatch.limits import MailboxWorker
 from postroom.dispatch.planning import (
     Plan,
     build_dispatch,
@@ -58,6 +70,7 @@ from postroom.dispatch.planning import (
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.worker import Dispatcher
 
+T = TypeVar("T")
 _LOG = structlog.get_logger(__name__)
 
 
@@ -90,8 +103,6 @@ class DispatchOptions:
     is_now: bool = False
     """Whether somebody waits: it is claimed, and nothing is written where that cannot be."""
     queue_cap: int | None = None
-    joined: Joined | None = None
-    """What a caller has written in the same transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +150,23 @@ class _Ids:
 
 class _PinNeeded(Exception):
     """A new run is to be made, and it was not asked what it is pinned to."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Arrival:
+    """Input for a thread on its way: the reservation that was made for it, and what was written."""
+
+    request: RunActivation
+    worker: MailboxWorker
+    is_reserved: bool
+    options: DispatchOptions
+    ids: _Ids | None = None
+    prepared: Prepared | None = None
+    """What was queued for it; None where it waits to be read."""
+    wakes: bool = False
+    """Whether it waits for the next step of a run at work."""
+    looks_again: bool = False
+    """Whether what waits on the thread is to be looked at: it may be idle."""
 
 
 class Submissions:
@@ -220,40 +248,59 @@ class Submissions:
             status=MailboxDispatchStatus.RUNNING,
         )
 
-    async def _queued(
-        self,
-        request: RunActivation,
-        policy: Strategy = Strategy.QUEUE,
-        joined: Joined | None = None,
-    ) -> MailboxSubmitResult:
+    async def _queued(self, request: RunActivation, policy: Strategy = Strategy.QUEUE) -> MailboxSubmitResult:
         """Write run and dispatch together and, when the thread is free here, the claim of its next one."""
-        dispatcher, thread_id = self._dispatcher, request.thread_id
-        worker = dispatcher.workers.get_or_create(thread_id)
-        reserved = dispatcher.reserve(thread_id, worker, request.delivery.tenant)
+        arrival = self._arriving(request, policy)
+        with self._reserved([arrival]):
+            prepared = arrival.prepared = await self.prepare(request, arrival.options)
+        return await self._gone_on(arrival, prepared)
+
+    def _arriving(self, request: RunActivation, policy: Strategy) -> _Arrival:
+        """Take worker and slot for a request where they are free, so that it is claimed as it is stored."""
+        dispatcher = self._dispatcher
+        worker = dispatcher.workers.get_or_create(request.thread_id)
+        reserved = dispatcher.reserve(request.thread_id, worker, request.delivery.tenant)
         options = DispatchOptions(
             policy=policy,
             claims=dispatcher.asks() if reserved else None,
             queue_cap=self._core.config.max_queued_per_thread,
-            joined=joined,
         )
-        claimed = None
+        return _Arrival(request=request, worker=worker, is_reserved=reserved, options=options)
+
+    @contextmanager
+    def _reserved(self, arrivals: Sequence[_Arrival]) -> Iterator[None]:
+        """Give back what was reserved and is not claimed; where it fails, nothing counts as written."""
         try:
-            prepared = await self.prepare(request, options)
-            claimed = prepared.claimed
+            yield
+        except BaseException:
+            for one in arrivals:
+                one.prepared = None
+            raise
         finally:
-            if reserved and claimed is None and dispatcher.unreserve(worker) and not self._core.tasks.closed:
-                self._core.tasks.start(dispatcher.try_dispatch_next(thread_id), name=f"look at {thread_id}")
+            dispatcher, tasks = self._dispatcher, self._core.tasks
+            for one in arrivals:
+                thread_id = one.request.thread_id
+                is_claimed = one.prepared is not None and one.prepared.claimed is not None
+                if (
+                    one.is_reserved
+                    and not is_claimed
+                    and dispatcher.unreserve(one.worker)
+                    and not tasks.closed
+                ):
+                    tasks.start(dispatcher.try_dispatch_next(thread_id), name=f"look at {thread_id}")
+
+    async def _gone_on(self, arrival: _Arrival, prepared: Prepared) -> MailboxSubmitResult:
+        """Execute what was claimed, and look at the thread where nothing was."""
+        dispatcher, worker = self._dispatcher, arrival.worker
         try:
             if prepared.interrupt is not None:
                 await self._control.stop_active(prepared.interrupt)
         finally:  # what is claimed is begun, also when the caller has gone meanwhile
-            if claimed is not None:
-                await dispatcher.begin_or_release(claimed)
-        if not reserved or prepared.dispatch is None:
-            await dispatcher.try_dispatch_next(thread_id)  # it may have become free meanwhile
-        runs = (
-            worker.is_running and worker.dispatch_id == prepared.dispatch_id
-        )  # or an older one of the thread
+            if prepared.claimed is not None:
+                await dispatcher.begin_or_release(prepared.claimed)
+        if not arrival.is_reserved or prepared.dispatch is None:
+            await dispatcher.try_dispatch_next(arrival.request.thread_id)  # it may be free by now
+        runs = worker.is_running and worker.dispatch_id == prepared.dispatch_id  # or an older one
         is_running = runs and prepared.dispatch is not None
         return _submitted(
             prepared, MailboxDispatchStatus.RUNNING if is_running else MailboxDispatchStatus.QUEUED
@@ -355,34 +402,97 @@ class Submissions:
         the transaction that starts the run on them; when they have to wait, not at all.
         """
         request = self.checked(RunActivation.new(thread_id, messages), background=True)
-        started = await self._begun_at_once(request, mode, joined)
-        if started is not None:
-            return started
-        for message in request.messages:
-            try:
-                await self._core.threads.append_pending(request.thread_id, (message,), mode)
-            except DuplicateRecord:
-                continue
-        started = await self.take_up_left_over(request.thread_id)
-        if started is None and mode.boundary in (Boundary.INTERRUPT, Boundary.NEXT_STEP):
-            await self._control.wake(request.thread_id)
-        return started
+        arrival = self._arriving(request, Strategy.REJECT)
+        locks = sorted({thread_lock(request.thread_id), *(joined.locks if joined is not None else ())})
 
-    async def _begun_at_once(
-        self, request: RunActivation, mode: DeliveryMode, joined: Joined | None
-    ) -> MailboxSubmitResult | None:
-        """Begin a run on messages that nothing stands before, in one commit; None when they have to wait.
+        def submit(tx: Transaction) -> None:
+            tx.lock(*locks)
+            self._accepted_in(tx, arrival, request.messages, mode)
+            if joined is not None and arrival.prepared is not None:
+                joined.change(tx)
 
-        A commit of one message that is known is refused as a whole, so this may be repeated as well.
+        with self._reserved([arrival]):
+            arrival.ids = await self._ids_of_arrival(arrival)
+            if isinstance(arrival.ids.pin, PostroomError):
+                raise arrival.ids.pin
+            await self._core.observed("commit", self._core.store.write(submit, key=request.thread_id))
+        return await self._arrived(arrival)
+
+    async def accepting(
+        self, thread_ids: Collection[str], change: Callable[[Transaction, Accept], T], *, key: str
+    ) -> T:
+        """Run a change of another room that may put messages where runs of these threads read them.
+
+        Never refused for a thread's sake: what cannot begin a run waits, and is looked at again.
         """
-        worker = self._dispatcher.workers.get(request.thread_id)
-        is_busy_here = worker is not None and worker.is_running
-        if is_busy_here or not mode.starts_run or mode.barrier or not mode.is_read_at(Boundary.NEW_RUN, None):
-            return None
-        try:
-            return await self._queued(request, Strategy.REJECT, joined)
-        except (ActiveRunConflict, DeliveryBlocked, DuplicateRecord):
-            return None
+        core, scheduled = self._core, RunMode.SCHEDULED
+        requests = [
+            RunActivation(thread_id=one).traced(run_mode=scheduled) for one in sorted(set(thread_ids))
+        ]
+        arrivals = {one.thread_id: self._arriving(one, Strategy.REJECT) for one in requests}
+        locks = sorted(map(thread_lock, arrivals))
+
+        def accepted(tx: Transaction) -> T:
+            if locks:
+                tx.lock(*locks)
+            for one in arrivals.values():  # what an earlier run of this change has left
+                one.prepared, one.wakes, one.looks_again = None, False, False
+
+            def accept(thread_id: str, message: Message, mode: DeliveryMode) -> None:
+                self._accepted_in(tx, arrivals[thread_id], (message,), mode)
+
+            return change(tx, accept)
+
+        with self._reserved(list(arrivals.values())):
+            for arrival in arrivals.values():
+                arrival.ids = await self._ids_of_arrival(arrival)
+            done = await core.observed("commit", core.store.write(accepted, key=key))
+        for arrival in arrivals.values():
+            try:
+                await self._arrived(arrival)
+            except PostroomError as error:  # it is stored, and recovery looks again
+                thread_id = arrival.request.thread_id
+                _LOG.warning("arrival.not_begun", thread_id=thread_id, reason=error.describe())
+        return done
+
+    async def _ids_of_arrival(self, arrival: _Arrival) -> _Ids:
+        """Make what a run would be called; the executor is not asked while one is at work here."""
+        return await self._ids(arrival.request, is_new=not arrival.worker.is_running)
+
+    def _accepted_in(
+        self, tx: Transaction, arrival: _Arrival, messages: Sequence[Message], mode: DeliveryMode
+    ) -> None:
+        """Begin a run on messages that nothing stands before, or have them wait, under the thread's lock.
+
+        A run on one message that is known is refused as a whole; of those that wait each is looked at.
+        """
+        arrival.prepared, arrival.looks_again = None, mode.starts_run
+        arrival.wakes = mode.boundary in (Boundary.INTERRUPT, Boundary.NEXT_STEP)
+        begins = mode.starts_run and not mode.barrier and mode.is_read_at(Boundary.NEW_RUN, None)
+        if begins and (ids := arrival.ids) is not None:
+            if isinstance(ids.pin, PostroomError):
+                ids = replace(ids, pin=None)  # what cannot be put together now is tried again where it waits
+            request = replace(arrival.request, messages=tuple(messages))
+            try:
+                with suppress(DeliveryBlocked, DuplicateRecord, QueueFull, _PinNeeded):
+                    arrival.prepared = self._submitted_in(tx, request, arrival.options, ids)
+            except ActiveRunConflict:
+                arrival.looks_again = False  # what is open on the thread looks when it has ended
+        if arrival.prepared is None:
+            for message in messages:
+                with suppress(DuplicateRecord):
+                    tx.runs.append_waiting(arrival.request.thread_id, (message,), mode)
+
+    async def _arrived(self, arrival: _Arrival) -> MailboxSubmitResult | None:
+        """Go on with what was written: execute it, or tell who is at work that something waits."""
+        if arrival.prepared is not None:
+            await self._told(arrival.prepared)
+            return await self._gone_on(arrival, arrival.prepared)
+        thread_id = arrival.request.thread_id
+        started = await self.take_up_left_over(thread_id) if arrival.looks_again else None
+        if started is None and arrival.wakes:
+            await self._control.wake(thread_id)
+        return started
 
     async def after_run(self, thread_id: str) -> None:
         """Look after what a run left when it ended; a failure is logged, recovery looks again."""
@@ -419,17 +529,12 @@ class Submissions:
             ActiveRunConflict, QueueFull, DedupeKeyInUse: the options cannot be had.
         """
         core, parent = self._core, request.trace.parent_thread_id
-        joined = options.joined if options is not None else None
-        more = joined.locks if joined is not None else ()
-        locks = sorted({thread_lock(request.thread_id), thread_lock(parent or request.thread_id), *more})
+        locks = sorted({thread_lock(request.thread_id), thread_lock(parent or request.thread_id)})
         ids = await self._ids(request, is_new=request.continue_run_id is None)
 
         def submit(tx: Transaction) -> Prepared:
             tx.lock(*locks)
-            done = self._submitted_in(tx, request, options, ids)
-            if joined is not None:
-                joined.change(tx)
-            return done
+            return self._submitted_in(tx, request, options, ids)
 
         try:
             prepared = await core.observed("commit", core.store.write(submit, key=request.thread_id))
@@ -461,29 +566,35 @@ class Submissions:
         """Look, decide and write, under the lock of the thread."""
         interrupt: Interrupt | None = None
         ended: EndedRuns = []
+        cap = None if options is None else options.queue_cap
+        facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1)
         if options is not None:
-            request = _by_policy(tx, request, options)
+            asked, request = request, _by_policy(tx, request, facts, options)
             if options.policy in (Strategy.INTERRUPT, Strategy.ROLLBACK):
                 raised = tx.runs.dispatches.interrupt(request.thread_id)
                 interrupt, ended = self._completion.interrupted_in(tx, raised)
-        plan = self._plan(tx, request, ids)
+            if interrupt is not None or request is not asked:
+                facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1)
+        plan = self._plan(tx, request, facts, ids)
         if options is None or plan.joins is not None:
             done, claimed = self._committed(tx, plan, plan.commit), None
             if options is not None and options.claims is not None:
                 claimed = self._claimed_in(tx, plan, options.claims, is_now=options.is_now)
         else:
-            plan, done, claimed = self._queued_in(tx, plan, options)
+            is_free = facts.claimed is None and not facts.queued
+            plan, done, claimed = self._queued_in(tx, plan, options, is_free=is_free)
         return Prepared(plan=plan, dispatch=done.dispatch, claimed=claimed, interrupt=interrupt, ended=ended)
 
     def _queued_in(
-        self, tx: Transaction, plan: Plan, options: DispatchOptions
+        self, tx: Transaction, plan: Plan, options: DispatchOptions, *, is_free: bool
     ) -> tuple[Plan, Committed, Claimed | None]:
         """Store a run with its dispatch, claimed and begun with them when it is its thread's next."""
         claims, dispatch = options.claims, self._dispatch(tx, plan)
         delivery = Delivery(dispatch=dispatch, queue_cap=options.queue_cap)
         if claims is None:
             return plan, self._committed(tx, plan, replace(plan.commit, delivery=delivery)), None
-        if not _is_next(tx, dispatch, options):
+        is_next = is_free and dispatch.available_at <= tx.now()
+        if not is_next and not options.is_now:
             done = self._committed(tx, plan, replace(plan.commit, delivery=delivery))
             return plan, done, claimed_next(tx, dispatch.thread_id, claims)
         commit = replace(plan.commit, delivery=replace(delivery, claim=claims.request, claim_needed=True))
@@ -500,6 +611,7 @@ class Submissions:
                 run=run,
                 messages=plan.messages,
                 has_begun=True,
+                is_noted=claims.noted(tx, run, plan.messages),
             )
         return replace(plan, run=run), done, claimed
 
@@ -521,8 +633,7 @@ class Submissions:
         row = tx.runs.dispatches.claim_dispatch(plan.joins.dispatch_id, claims.request)
         return None if row is None else begun_in(tx, row, claims)
 
-    def _plan(self, tx: Transaction, request: RunActivation, ids: _Ids) -> Plan:
-        facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id)
+    def _plan(self, tx: Transaction, request: RunActivation, facts: SubmissionFacts, ids: _Ids) -> Plan:
         existing = existing_run(request, facts)
         row = _open_dispatch(tx, existing)
         joins = row if row is not None and row.status is RunDispatchStatus.QUEUED else None
@@ -566,7 +677,6 @@ class Submissions:
         await self._events.messages_committed(
             plan.run.thread_id, plan.run.run_id, plan.messages, first_seq=plan.first_seq
         )
-        self._dispatcher.workers.remember(plan.run, plan.messages)
         if prepared.dispatch is not None:
             metrics.happened("enqueue")
             if not self._events.in_commits:
@@ -590,20 +700,21 @@ class Submissions:
             )
 
 
-def _by_policy(tx: Transaction, request: RunActivation, options: DispatchOptions) -> RunActivation:
+def _by_policy(
+    tx: Transaction, request: RunActivation, facts: SubmissionFacts, options: DispatchOptions
+) -> RunActivation:
     """Return the request as the policy has it on a thread that is busy.
 
     Raises:
         ActiveRunConflict: the thread was to be idle, or free for who waits, and is not.
     """
     queue, thread_id = tx.runs.dispatches, request.thread_id
-    if options.is_now and (active := queue.claimed(thread_id)) is not None:
-        raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=active.dispatch_id)
+    if options.is_now and facts.claimed is not None:
+        raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=facts.claimed)
     match options.policy:
-        case Strategy.REJECT:
-            if busy := queue.of_thread(thread_id, OPEN, limit=1, offset=0):
-                raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=busy[0].dispatch_id)
-        case Strategy.COLLECT if request.run_id is None:
+        case Strategy.REJECT if facts.claimed is not None or facts.queued:
+            raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=facts.claimed or thread_id)
+        case Strategy.COLLECT if facts.queued and request.run_id is None:
             queued = queue.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE, offset=0)
             if queued:
                 newest = max(queued, key=lambda row: (row.created_at, row.dispatch_id))
@@ -617,15 +728,6 @@ def _hiding(request: RunActivation, rows: Sequence[RunDispatch]) -> RunActivatio
     """Return the request with the runs of these dispatches out of its sight."""
     gone = {*request.options.without_runs, *(row.run_id for row in rows)} - {request.run_id}
     return replace(request, options=replace(request.options, without_runs=tuple(sorted(gone))))
-
-
-def _is_next(tx: Transaction, dispatch: RunDispatch, options: DispatchOptions) -> bool:
-    """Say whether a new dispatch is its thread's next: due, and nothing else is open."""
-    if options.is_now:
-        return True
-    if dispatch.available_at > tx.now():
-        return False
-    return not tx.runs.dispatches.of_thread(dispatch.thread_id, OPEN, limit=1, offset=0)
 
 
 def _is_plain(plan: Plan) -> bool:

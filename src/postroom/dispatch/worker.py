@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 import structlog
 
@@ -62,6 +63,8 @@ from postroom.dispatch.sinks import EventStream, ReconnectableEventSink, Suspens
 
 _LOG = structlog.get_logger(__name__)
 _MOST_SAFETY_MS = 1_000
+_LEASES = "leases"
+"""The key of changes that renew claims, of whatever threads."""
 DEADLINE_PASSED = "the deadline passed before it could be started"
 
 Ended = AgentRunResult | BaseException
@@ -86,7 +89,6 @@ class Job:
     lease: Lease
     watched: SuspensionAwareSink
     lease_until: int
-    renews_in: int
     asks_next: Callable[[], ClaimAsk | None]
     """Says what the end is to claim of the thread; None: nothing."""
     attempt: Attempt | None = None
@@ -189,6 +191,7 @@ class Dispatcher:
             request=ClaimRequest(consumer=core.consumer_id, lease_ms=core.config.lease_ms),
             instance_id=core.new_id(),
             begins=core.config.max_concurrent_runs_per_tenant is None,
+            notes=core.write_beginning,
         )
 
     def asks_next(self, thread_id: str) -> ClaimAsk | None:
@@ -211,7 +214,7 @@ class Dispatcher:
             worker.tenant = claimed.tenant
             await self._core.observed("release", self._core.dispatches.release(claimed.claim_proof))
             return DispatchAttempt.BUSY
-        self._begin(worker, begun, self._reader(claimed))
+        self._begin(worker, begun)
         return DispatchAttempt.CLAIMED
 
     def begin_foreground(self, begun: Claimed, stream: EventStream | None) -> None:
@@ -221,9 +224,6 @@ class Dispatcher:
         if worker.status is WorkerStatus.CLAIMING:
             self.slots.give(worker.tenant)
         self._begin(worker, begun, ReconnectableEventSink(stream))
-
-    def _reader(self, claimed: RunDispatch) -> ReconnectableEventSink:
-        return self._readers.pop(claimed.dispatch_id, None) or ReconnectableEventSink()
 
     def read_along(self, dispatch_id: str, stream: EventStream) -> None:
         """Stream the events of a dispatch that is about to be queued, when it executes here."""
@@ -269,8 +269,11 @@ class Dispatcher:
         for job in self._leases.jobs:
             job.lease.stop(LeaseEnd.GIVEN_UP, "the worker is leaving")
 
-    def _begin(self, worker: MailboxWorker, begun: Claimed, sink: ReconnectableEventSink) -> None:
+    def _begin(
+        self, worker: MailboxWorker, begun: Claimed, sink: ReconnectableEventSink | None = None
+    ) -> None:
         core, claimed = self._core, begun.dispatch
+        sink = sink or self._readers.pop(claimed.dispatch_id, None) or ReconnectableEventSink()
         job = Job(
             claimed=claimed,
             begun=begun,
@@ -278,8 +281,7 @@ class Dispatcher:
             lease=Lease(),
             watched=SuspensionAwareSink(sink),
             lease_until=claimed.lease_until or core.now(),
-            renews_in=milliseconds(core.config.lease_renewal_interval),
-            asks_next=lambda: self.asks_next(claimed.thread_id),
+            asks_next=partial(self.asks_next, claimed.thread_id),
         )
         worker.begin(claimed.dispatch_id, claimed.run_id, claimed.tenant, sink, job.lease)
         self._executing += 1
@@ -317,7 +319,10 @@ class Dispatcher:
             return
         job.is_executing, job.lease.stops = True, stop
         try:
-            job.ended = await isolated(lambda: self._execution.run(job), job.lease)
+            attempt = job.attempt
+            assert attempt is not None  # noqa: S101 - it has begun
+            run = partial(self._core.executor.run, attempt.activation, attempt.sink)
+            job.ended = await isolated(run, job.lease)
         finally:
             job.is_executing, job.lease.stops = False, None
             for alarm in alarms:
@@ -379,16 +384,13 @@ class Dispatcher:
             if len(self.slots):
                 self.slots.stand_in_line(thread_id, None)
                 await self.next_in_line()
-            elif self._may_have_more(job):
+                return None
+            if self._was_full and self.is_polled and not job.comes_again:
+                return None
+            if not job.has_looked or self.workers.get_or_create(thread_id).is_wanted:
                 await self.try_dispatch_next(thread_id)
         finally:
             self._over()
-
-    def _may_have_more(self, job: Job) -> bool:
-        """Say whether the thread is to be looked at: its end has not done so, or something came meanwhile."""
-        if self._was_full and self.is_polled and not job.comes_again:
-            return False
-        return not job.has_looked or self.workers.get_or_create(job.claimed.thread_id).is_wanted
 
     async def _begin_next(self, begun: Claimed) -> None:
         """Execute what the end of a run has claimed, in the slot of that run."""
@@ -398,7 +400,7 @@ class Dispatcher:
             return
         self.slots.overdraw(claimed.tenant)
         self._core.metrics.happened("claim")
-        self._begin(self.workers.get_or_create(claimed.thread_id), begun, self._reader(claimed))
+        self._begin(self.workers.get_or_create(claimed.thread_id), begun)
 
     def _over(self) -> None:
         self._executing -= 1
@@ -457,43 +459,57 @@ class LeaseKeeper:
         self._jobs.pop(id(job), None)
 
     async def _keep(self) -> None:
+        config = self._core.config
+        interval = pause = milliseconds(config.lease_renewal_interval)
         try:
             while self._jobs:
-                pause = min(job.renews_in for job in self._jobs.values())
                 await self._core.timer.sleep(pause)
-                for (
-                    job
-                ) in self._jobs.values():  # one that began meanwhile is renewed early, which harms nothing
-                    job.renews_in -= pause
-                due = [job for job in self._jobs.values() if job.renews_in <= 0 and job.lease.end is None]
-                if len(due) == 1:
-                    await self._renew(due[0])
-                    continue
-                async with asyncio.TaskGroup() as group:
-                    for job in due:
-                        group.create_task(self._renew(job))
+                jobs = [job for job in self._jobs.values() if job.lease.end is None]
+                pause = interval if await self._renewed(jobs) else min(interval, config.lease_retry_ms)
         finally:
             self._keeper = None
 
-    async def _renew(self, job: Job) -> None:
-        core, config = self._core, self._core.config
-        interval = milliseconds(config.lease_renewal_interval)
-        length = config.suspended_lease_ms if job.watched.suspended else config.lease_ms
-        asked_at, job.renews_in = core.now(), interval
+    async def _renewed(self, jobs: list[Job]) -> bool:
+        """Renew these claims in one change, whenever they began; False when the store failed."""
+        if not jobs:
+            return True
+        core, config, asked_at = self._core, self._core.config, self._core.now()
+        lengths = {
+            job.claimed.claim_proof: config.suspended_lease_ms if job.watched.suspended else config.lease_ms
+            for job in jobs
+        }
+
+        def renew_leases(tx: Transaction) -> frozenset[str]:
+            return tx.runs.dispatches.renew(lengths)
+
         try:
-            renewed = await core.observed(
-                "lease_renewal",
-                core.dispatches.extend_lease(job.claimed.claim_proof, extension_ms=length),
-            )
+            renewed = await core.observed("lease_renewal", core.store.write(renew_leases, key=_LEASES))
+            lost = [job for job in jobs if job.claimed.dispatch_id not in renewed]
+            for job in lost:
+                await self._superseded(job)
         except PostroomError as error:
-            _LOG.warning("lease.not_renewed", dispatch_id=job.claimed.dispatch_id, reason=error.describe())
-            job.renews_in = min(interval, config.lease_retry_ms)
-            if core.now() >= job.lease_until - min(length // 10, _MOST_SAFETY_MS):
-                self._lost(job, "the lease ended and could not be renewed")
-            return
-        if not renewed:
+            _LOG.warning("leases.not_renewed", count=len(jobs), reason=error.describe())
+            for job in jobs:
+                length = lengths[job.claimed.claim_proof]
+                if core.now() >= job.lease_until - min(length // 10, _MOST_SAFETY_MS):
+                    self._lost(job, "the lease ended and could not be renewed")
+            return False
+        for job in jobs:
+            job.lease_until = asked_at + lengths[job.claimed.claim_proof]
+        for job in lost:
+            core.metrics.happened("lease_renewal", "lost")
             self._lost(job, "the claim was taken away")
-        job.lease_until = asked_at + length
+        return True
+
+    async def _superseded(self, job: Job) -> None:
+        """End the dispatch of a claim that an interrupt has made stale, under the lock of its thread."""
+        claim, thread_id = job.claimed.claim_proof, job.claimed.thread_id
+
+        def supersede(tx: Transaction) -> None:
+            tx.lock(thread_lock(thread_id))
+            tx.runs.dispatches.refuse_stale(claim)
+
+        await self._core.store.write(supersede, key=thread_id)
 
     def _lost(self, job: Job, reason: str) -> None:
         if job.lease.end is not None or id(job) not in self._jobs:
@@ -540,12 +556,6 @@ class Execution:
             )
             job.leaves_waiting = (await self._completion.end(attempt, paused)).leaves_waiting
         return pause is None
-
-    async def run(self, job: Job) -> AgentRunResult:
-        """Execute."""
-        attempt = job.attempt
-        assert attempt is not None  # noqa: S101 - it has begun
-        return await self._core.executor.run(attempt.activation, attempt.sink)
 
     async def conclude(self, job: Job) -> bool:
         """Write what became of the execution.
@@ -599,7 +609,11 @@ class Execution:
 
     async def _attempt(self, job: Job) -> Attempt:
         core, dispatch, begun = self._core, job.claimed, job.begun
-        run = owned_run(dispatch, begun.run)
+        run = begun.run
+        if run is None:
+            raise UnknownRun(f"run {dispatch.run_id!r} not found", value=dispatch.run_id)
+        if run.thread_id != dispatch.thread_id:
+            raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
         buffer = EventBuffer()
         coordinator = RunCoordinator(core.coordinator, dispatch.claim_proof, buffer)
         activation = RunActivation(thread_id=run.thread_id)
@@ -644,24 +658,12 @@ class Execution:
             pending=pending,
             registry=await core.pinning.materialize(run.resolution_id or ""),
             hidden_runs=frozenset(hidden),
-            hidden_message_ids=await asked_of(core.threads, hidden),
+            hidden_message_ids=await asked_of(core.threads, hidden) if hidden else frozenset(),
+            is_noted=begun.is_noted,
         )
         was_cut_off = run.status is RunStatus.RUNNING and run.steps > 0
         recovery = core.executor.recovery(activation) if was_cut_off else Recovery.START
         return replace(activation, control=control, recovery=recovery)
-
-
-def owned_run(dispatch: RunDispatch, run: RunRecord | None) -> RunRecord:
-    """Return the run that a dispatch delivers.
-
-    Raises:
-        UnknownRun, ForeignThread: there is none, or it is another thread's.
-    """
-    if run is None:
-        raise UnknownRun(f"run {dispatch.run_id!r} not found", value=dispatch.run_id)
-    if run.thread_id != dispatch.thread_id:
-        raise ForeignThread(f"run {run.run_id!r} belongs to thread {run.thread_id!r}", value=run.run_id)
-    return run
 
 
 async def rebuild(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from postroom.contracts.outbox import OutboxStore
+from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.people import ChatAddress
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
@@ -12,19 +12,20 @@ from postroom.gateway.session import SessionSource
 class MailOutbox:
     """Has mail messages said by the bots of this gateway."""
 
-    def __init__(self, outbox: OutboxStore, adapters: Sequence[BasePlatformAdapter]) -> None:
-        self._outbox = outbox
+    def __init__(self, adapters: Sequence[BasePlatformAdapter]) -> None:
         self._adapters = {adapter.platform.value: adapter for adapter in adapters}
 
     def reaches(self, address: ChatAddress) -> bool:
         """Say whether there is a channel to this chat."""
         return address.platform in self._adapters
 
-    async def enqueue(self, key: str, address: ChatAddress, text: str) -> None:
-        """Take a message for a chat: it is delivered, or reported as lost. Taken twice, it is delivered once.
+    def enqueue(self, outbox: OutboxTables, key: str, address: ChatAddress, text: str) -> None:
+        """Take a message for a chat, in an open change: it is delivered, or reported as lost.
+
+        Taken twice, it is delivered once.
 
         Raises:
-            StoreError: it could not be taken; take it again.
+            IdempotencyConflict: another text was taken under its key.
         """
         adapter = self._adapters[address.platform]
         source = SessionSource(platform=adapter.platform, chat_id=address.chat_id, account=adapter.account)
@@ -36,4 +37,4 @@ class MailOutbox:
             mail_key=key,
         )
         # The key of an earlier version: what it took and did not note is not delivered again.
-        await self._outbox.enqueue(reply.draft(f"letter/{key}"))
+        outbox.enqueue((reply.draft(f"letter/{key}"),))

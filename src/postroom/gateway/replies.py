@@ -12,7 +12,7 @@ from json import dumps
 from urllib.parse import quote, unquote
 
 from postroom.contracts.chat import CHAT_KIND, CHAT_THREAD, inbound_id_of
-from postroom.contracts.messages import Json
+from postroom.contracts.messages import Json, Message
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind, WaitingReason
 from postroom.contracts.transactions import Transaction
@@ -166,6 +166,10 @@ class ChatEffects:
 
     def stored(self, run: RunRecord) -> None:
         """Take no note: the relay hears of what is stored."""
+
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
+        """Write nothing: only an end is told."""
+        return False
 
     def write(self, tx: Transaction, run: RunRecord) -> None:
         """Write nothing."""

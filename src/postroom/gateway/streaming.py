@@ -9,7 +9,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -20,6 +20,7 @@ from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.executor import AgentRunResult, ExecutorAround, RunControl, RunDispatchExecutor
 from postroom.contracts.messages import Json
+from postroom.contracts.records import replace
 from postroom.gateway.admission import SessionGuard
 from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import StreamingConfig

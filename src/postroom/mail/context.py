@@ -5,9 +5,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Generic, Literal, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar
 
-from postroom.contracts.mail import Attachment
+from postroom.contracts.mail import Agent, Attachment, Message, Project
 from postroom.contracts.projects import ProjectReads, ProjectWrites
 from postroom.contracts.store import RecordReads, RecordWrites
 from postroom.contracts.tokens import Grant
@@ -67,6 +67,30 @@ class LoadedAttachment:
     preview: bytes | None = None
 
 
+class ThreadsNeeded(Exception):
+    """A change would wake readers whose threads it has not locked; it is run again with these locked."""
+
+    def __init__(self, thread_ids: frozenset[str]) -> None:
+        super().__init__(", ".join(sorted(thread_ids)))
+        self.thread_ids = thread_ids
+
+
+class Waking(Protocol):
+    """Has readers woken by messages within one open change: agents with a runner, people with a chat."""
+
+    def expect(self, readers: Sequence[tuple[Project, Agent]]) -> None:
+        """Be told who is to be woken, before anything is written.
+
+        Raises:
+            ThreadsNeeded: the change has to be run again.
+        """
+        ...
+
+    def wake(self, message: Message, sender: Agent, readers: Sequence[tuple[Project, Agent]]) -> None:
+        """Have readers woken by a message; whoever cannot be at once is found later."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationContext(Generic[Records, Projects]):
     """What one operation works with; valid only while its transaction is open."""
@@ -79,6 +103,8 @@ class OperationContext(Generic[Records, Projects]):
     caller: Caller
     dice: random.Random
     loaded: Sequence[LoadedAttachment] = ()
+    waking: Waking | None = None
+    """Wakes readers in this change; without one they are found later."""
 
 
 ReadContext = OperationContext[RecordReads, ProjectReads]

@@ -1,6 +1,5 @@
 """Effects that follow a change: rows of the outbox, stored with it and performed by the relay."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 from postroom.contracts.outbox import NO_END, OutboxDraft
@@ -8,8 +7,6 @@ from postroom.mail.context import WriteContext
 
 ARCHIVE = "archive"
 """The kind of what the archive must write, by project; the payload names the record as `<kind>:<id>`."""
-WAKE = "wake"
-"""The kind of readers who are to be woken by a message; the payload's key is `<message>/<agent>`."""
 
 ArchiveKind = Literal["agent", "message", "reservation"]
 
@@ -24,13 +21,12 @@ def archive_draft(record: str, project_id: int) -> OutboxDraft:
     return OutboxDraft(kind=ARCHIVE, target=str(project_id), payload={"record": record}, max_attempts=NO_END)
 
 
-def to_wake(context: WriteContext, message_id: int, agent_ids: Sequence[int]) -> None:
-    """Let readers be woken by a message, if it is still unread when their turn comes."""
-    keys = [f"{message_id}/{agent_id}" for agent_id in agent_ids]
-    context.tx.outbox.enqueue([OutboxDraft(kind=WAKE, target=WAKE, payload={"key": key}) for key in keys])
+def wake_key(message_id: int, agent_id: int) -> str:
+    """Return the name of a message in a person's chat."""
+    return f"{message_id}/{agent_id}"
 
 
 def woken_by(key: str) -> tuple[int, int]:
-    """Return message and agent of a wake row."""
+    """Return message and person of such a name."""
     message_id, _, agent_id = key.partition("/")
     return int(message_id), int(agent_id)

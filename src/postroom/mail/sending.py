@@ -35,7 +35,7 @@ from postroom.mail.identity import (
     visible_message,
 )
 from postroom.mail.names import shown
-from postroom.mail.outgoing import to_archive, to_wake
+from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.tracing import note_trace
 from postroom.mail.views import MessageView, message_view
@@ -264,7 +264,7 @@ def _participants(
 
 
 def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
-    """Store a message with its recipients and its outbox row, or nothing at all."""
+    """Store a message with its recipients, its outbox row and what wakes its readers, or nothing at all."""
     _check_size(context, new)
     refused = refusals(context, new.project, new.sender, new.addressees, reply_to=new.reply_to)
     if problems := [*bad, *refused.values()]:
@@ -274,6 +274,10 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
             "the message has no recipient", value=[], remedy="name at least one agent in `to`, `cc` or `bcc`"
         )
     tx = context.tx
+    reached = tx.with_runner([one.agent.id for one in new.addressees])
+    woken = [(one.project, one.agent) for one in new.addressees if one.agent.id in reached]
+    if context.waking is not None and woken:
+        context.waking.expect(woken)
     message = tx.insert_message(
         project_id=new.project.id,
         sender=new.sender,
@@ -295,8 +299,10 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
             tx.insert_blob(loaded.attachment.preview_sha256, loaded.preview)
         tx.insert_attachment(message.id, loaded.attachment)
     to_archive(context, "message", message.id, new.project.id)
-    to_wake(context, message.id, sorted(tx.with_runner([one.agent_id for one in recipients])))
-    return _sent(context, new, message, recipients, skipped)
+    seen = how_seen(tx, message, recipients)  # before a run begins with it
+    if context.waking is not None and woken:
+        context.waking.wake(message, new.sender, woken)
+    return _sent(context, new, message, recipients, seen, skipped)
 
 
 def _deliver(context: WriteContext, message: Message, one: Addressee) -> Recipient:
@@ -316,6 +322,7 @@ def _sent(
     new: NewMessage,
     message: Message,
     recipients: Sequence[Recipient],
+    seen: Mapping[int, str],
     skipped: list[str],
 ) -> Sent:
     payload = message_view(
@@ -326,7 +333,6 @@ def _sent(
         home_slug=new.project.slug,
         bodies=False,
     )
-    seen = how_seen(context.tx, message, recipients)
     by_project: dict[str, list[Recipient]] = {}
     for one in recipients:
         by_project.setdefault(one.project_slug, []).append(one)

@@ -5,7 +5,7 @@ import hashlib
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -30,7 +30,15 @@ from postroom.mail.commands import (
     StartSession,
     read_command,
 )
-from postroom.mail.context import Caller, LoadedAttachment, OperationContext, Rules, WriteContext, token_hash
+from postroom.mail.context import (
+    Caller,
+    LoadedAttachment,
+    OperationContext,
+    Rules,
+    Waking,
+    WriteContext,
+    token_hash,
+)
 from postroom.mail.git_identity import read_git_identity
 from postroom.mail.granting import projects_for
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
@@ -40,6 +48,7 @@ from postroom.mail.operations import OPERATIONS, Operation
 from postroom.mail.projects import checked_path, find_project, spelling
 from postroom.mail.tracing import message_trace
 
+T = TypeVar("T")
 _ENCODER = msgspec.json.Encoder(order="deterministic")
 PURGE_EVERY = 1_000
 PURGE_LIMIT = 2_000
@@ -52,6 +61,14 @@ class _Place:
     scope: str
     key: str
     digest: str
+
+
+class WakingStore(Protocol):
+    """Runs changes that wake readers."""
+
+    async def write(self, change: Callable[[MailWrites, Waking | None], T], *, key: str) -> T:
+        """Run a change, which is given what has readers woken in it; `key` as for `MailStore.write`."""
+        ...
 
 
 class Mail:
@@ -83,6 +100,8 @@ class Mail:
         """Rings after each change, for those who wait for messages."""
         self._on_change = on_change
         self._keep_token = keep_token
+        self.waker: WakingStore | None = None
+        """Wakes readers in the change that stores their messages; without it they are found later."""
         self._changes = 0
         self._rotating = asyncio.Lock()
 
@@ -199,7 +218,7 @@ class Mail:
 
         now = self.clock.now()
         had_one = await self.store.write(change)
-        self.changes.ring()
+        self.tell_of_change()
         return had_one
 
     async def set_chat_address(self, project_key: str, person: str, address: ChatAddress | None) -> bool:
@@ -223,11 +242,15 @@ class Mail:
 
         now = self.clock.now()
         had_one = await self.store.write(change)
-        self.changes.ring()
+        self.tell_of_change()
         return had_one
 
     def context(
-        self, tx: Any, caller: Caller, loaded: Sequence[LoadedAttachment] = ()
+        self,
+        tx: Any,
+        caller: Caller,
+        loaded: Sequence[LoadedAttachment] = (),
+        waking: Waking | None = None,
     ) -> OperationContext[Any, Any]:
         """Return what the operations of a caller work with."""
         return OperationContext(
@@ -238,6 +261,7 @@ class Mail:
             caller=caller,
             dice=self._dice,
             loaded=loaded,
+            waking=waking,
         )
 
     def _run(
@@ -247,8 +271,9 @@ class Mail:
         command: Command,
         caller: Caller,
         loaded: Sequence[LoadedAttachment] = (),
+        waking: Waking | None = None,
     ) -> Any:
-        context = self.context(tx, caller, loaded)
+        context = self.context(tx, caller, loaded, waking)
         refuse_unknown_token(context)
         return operation.run(context, command)
 
@@ -263,23 +288,27 @@ class Mail:
         loaded = await self._prepared(command, caller)
         purges = (self._changes + 1) % PURGE_EVERY == 0
 
-        def change(tx: MailWrites) -> Any:
+        def change(tx: MailWrites, waking: Waking | None) -> Any:
             lock_projects_of(tx, command)
             if place is None:
-                return self._run(operation, tx, command, caller, loaded)
+                return self._run(operation, tx, command, caller, loaded, waking)
             if (before := self._answer_before(tx, place, command, caller)) is not None:
                 return before
             if purges:
                 tx.purge_answers(
                     self.clock.now() - milliseconds(self.rules.answer_retention), limit=PURGE_LIMIT
                 )
-            answer = self._run(operation, tx, command, caller, loaded)
+            answer = self._run(operation, tx, command, caller, loaded, waking)
             tx.insert_answer(
                 place.scope, place.key, place.digest, msgspec.json.encode(answer), self.clock.now()
             )
             return answer
 
-        answer = await self.store.write(change, key=home_of(command))
+        key = home_of(command)
+        if self.waker is None:
+            answer = await self.store.write(lambda tx: change(tx, None), key=key)
+        else:
+            answer = await self.waker.write(change, key=key)
         self._changes += place is not None
         return answer
 

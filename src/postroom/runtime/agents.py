@@ -1,12 +1,13 @@
 """What an agent is made of, and how one is found by its name."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from postroom.contracts.activation import InferenceOverride
 from postroom.contracts.errors import AgentNotFound
 from postroom.contracts.inference import Model
+from postroom.contracts.records import replace
 from postroom.runtime.tools import Tool
 
 

@@ -1,9 +1,9 @@
 """Questions that a run waits on: tickets for suspended calls, and what a decision makes of each."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from postroom.contracts.messages import ToolCall
+from postroom.contracts.records import replace
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingState, RunWaitingTicket, WaitingReason
 from postroom.contracts.tools import (
     ResumeDecisionAction,

@@ -3,13 +3,14 @@
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from postroom.concurrency import Tasks
 from postroom.contracts.agent_events import EventSink, RunIdentity, ToolCallDone
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import PostroomError, StaleClaim
 from postroom.contracts.messages import Json, Message, MessageMetadata, ToolCall
+from postroom.contracts.records import replace
 from postroom.contracts.tools import (
     Suspension,
     ToolCallOutcome,

@@ -1,12 +1,12 @@
 """The run's own view of its thread, and the checkpoints that make it durable."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import CommitUnknown, DuplicateRecord, ForeignThread, VersionConflict
 from postroom.contracts.executor import RunControl
 from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import RunRecord, RunStatus, Usage
 from postroom.runtime.history import is_output_of, own_answer, without_former_output

@@ -9,7 +9,6 @@ Each step is committed before the next begins; what a crash cuts off is done aga
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from postroom.contracts.agent_events import (
     RunFinish,
@@ -23,6 +22,7 @@ from postroom.contracts.agent_events import (
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.inference import InferenceRequest, InferenceResult
 from postroom.contracts.messages import TASKS_UPDATED, Boundary, Message, MessageMetadata, Role, ToolCall
+from postroom.contracts.records import replace
 from postroom.contracts.runs import (
     RunRecord,
     RunStatus,

@@ -4,9 +4,10 @@ Every tool call that the model sees has its answer right behind it; a call witho
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from postroom.contracts.messages import Message, Role, ToolCall, Visibility
+from postroom.contracts.records import replace
 
 
 @dataclass(slots=True)

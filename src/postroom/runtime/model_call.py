@@ -1,7 +1,6 @@
 """One question to the model, streamed to listeners; an answer that was cut off is asked for again."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 from postroom.contracts.agent_events import (
     EventSink,
@@ -25,6 +24,7 @@ from postroom.contracts.inference import (
     InferenceToolCallStart,
     Model,
 )
+from postroom.contracts.records import replace
 
 REPEATS = 2
 """How often a cut-off answer is asked for again before the run fails."""

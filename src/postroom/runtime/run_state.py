@@ -1,11 +1,12 @@
 """The runtime's own entry in a run's state: what must survive between two executions of the run."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from postroom.contracts.records import replace
 from postroom.contracts.runs import PersistedState, RunRecord, RunWaitingTicket
 
 KEY = "postroom.runtime"

@@ -2,7 +2,6 @@
 
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.activation import Recovery, RunActivation
@@ -12,6 +11,7 @@ from postroom.contracts.errors import InvalidActivation, InvalidResume
 from postroom.contracts.executor import AgentRunResult, RunControl, RunDispatchExecutor, identity_of
 from postroom.contracts.live import LiveChannels
 from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import CommitCoordinator, ThreadStore
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind, TerminationReason
 from postroom.contracts.tools import ToolCallResume

@@ -1,11 +1,14 @@
 """Runners as the operator sees them: declared, shown without their secrets, withdrawn."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from postroom.contracts.errors import InvalidRunner
+from postroom.contracts.mail import Agent, Project
 from postroom.contracts.messages import Json
 from postroom.contracts.runners import AnyRunner, Runner, runner_of
 from postroom.contracts.store import MailReads
+from postroom.contracts.waking import RunnerSource
 from postroom.mail.projects import find_project
 from postroom.mail.service import Mail
 from postroom.mail.waking.runners import read_runner, written_runner
@@ -36,23 +39,50 @@ class RunnerService:
 
     async def declared(self, project: str | None) -> Sequence[Mapping[str, object]]:
         """Return the runners of a project, or of all."""
-        return await self._mail.store.read(lambda tx: _declared(tx, project))
+        return await self._mail.store.read(lambda tx: _shown_all(tx, project))
 
 
-def _declared(tx: MailReads, project: str | None) -> list[dict[str, object]]:
-    only = None if project is None else find_project(tx, project).id
-    found: list[dict[str, object]] = []
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeclaredRunner:
+    """How an agent is run, as it is kept."""
+
+    project: Project
+    agent: Agent
+    runner: str
+    declared_by: RunnerSource
+
+
+def declared_runners(tx: MailReads) -> list[DeclaredRunner]:
+    """Return the runners of every agent, by agent id."""
+    found: list[DeclaredRunner] = []
     after = 0
     while page := tx.runners(limit=_PAGE, after=after):
         after = page[-1].agent_id
         agents = tx.agents_by_id([one.agent_id for one in page])
-        for one in page:
-            agent = agents[one.agent_id]
-            home = tx.project_by_id(agent.project_id)
-            if only in (None, agent.project_id) and home is not None:
-                told = {"agent": agent.name, "project": home.slug, "declared_by": one.declared_by}
-                found.append({**told, "runner": _read(one.runner)})
+        homes = {number: tx.project_by_id(number) for number in {one.project_id for one in agents.values()}}
+        for kept in page:
+            agent = agents[kept.agent_id]
+            if (home := homes[agent.project_id]) is not None:
+                found.append(
+                    DeclaredRunner(
+                        project=home, agent=agent, runner=kept.runner, declared_by=kept.declared_by
+                    )
+                )
     return found
+
+
+def _shown_all(tx: MailReads, project: str | None) -> list[dict[str, object]]:
+    only = None if project is None else find_project(tx, project).id
+    return [
+        {
+            "agent": one.agent.name,
+            "project": one.project.slug,
+            "declared_by": one.declared_by,
+            "runner": _read(one.runner),
+        }
+        for one in declared_runners(tx)
+        if only in (None, one.project.id)
+    ]
 
 
 def _read(kept: str) -> dict[str, object]:

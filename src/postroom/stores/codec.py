@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from postroom.contracts.dispatch import RunDispatch
-from postroom.contracts.errors import InvalidRecord, StoreCorrupt
+from postroom.contracts.errors import InvalidActivation, InvalidRecord, StoreCorrupt
 from postroom.contracts.messages import DeliveryMode, Json, Message
 from postroom.contracts.runs import RunRecord, TerminationReason, Thread
 
@@ -41,7 +41,7 @@ def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
     """
     try:
         value: T = _DECODERS[kind].decode(text)
-    except (msgspec.DecodeError, InvalidRecord) as error:
+    except (msgspec.DecodeError, InvalidRecord, InvalidActivation) as error:
         raise StoreCorrupt(f"{where} does not read back: {error}", value=where) from error
     return value
 

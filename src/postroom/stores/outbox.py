@@ -142,10 +142,6 @@ class OutboxTables(outbox.OutboxTables):
         self._sql.run("outbox.release", {"kinds": kinds})
 
     @override
-    def drop(self, outbox_ids: Sequence[str]) -> None:
-        self._sql.run("outbox.drop", {"ids": outbox_ids})
-
-    @override
     def dead_letters(self, *, kind: str | None, after: str, limit: int) -> tuple[OutboxMessage, ...]:
         found = self._sql.all("outbox.dead_letters", {"kind": kind, "after": after, "limit": limit})
         return tuple(map(_effect, found))

@@ -20,6 +20,9 @@ class SqlTransaction(Protocol):
     Every method raises StoreError when the engine fails, and the transaction is of no use then.
     """
 
+    known: dict[tuple[Any, ...], list[Row]]
+    """What was asked under a key, until something is written or locked; see `postroom.stores.runs.asking`."""
+
     @property
     def dialect(self) -> Dialect:
         """The engine, for the few who must know it."""

@@ -197,6 +197,7 @@ class _WatchedTransaction(SqlTransaction):
 
     def __init__(self, sql: SqlTransaction) -> None:
         self._sql = sql
+        self.known = sql.known
         self._is_within = False
         self.has_ended = False
         self.broken: set[str] = set()

@@ -9,13 +9,14 @@ We declare no capabilities: what the agent asks of files and terminals is refuse
 import asyncio
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from postroom.concurrency import Tasks
 from postroom.contracts.agent_events import ToolCallResumed
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import AgentProtocolBroken, CommandError, CommandFailed
+from postroom.contracts.records import replace
 from postroom.contracts.runs import Usage
 from postroom.executors.acp.peer import (
     AUTH_REQUIRED,

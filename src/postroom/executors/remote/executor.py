@@ -140,7 +140,7 @@ class RemoteExecutor(RunDispatchExecutor):
         dispatch_id = identity.dispatch_id
         if dispatch_id is None:
             raise InvalidActivation("a run that another server executes needs a dispatch")
-        check_installed()
+        await asyncio.to_thread(check_installed)  # the first time this loads the library: it takes a while
         runner = await self._runner_of(identity.agent_id)
         base = runner.callback(self._address())
         body = run_body(identity, runner, prompt_of(activation), base=base)
@@ -299,6 +299,10 @@ class RemoteExecutor(RunDispatchExecutor):
             execution.senders -= 1
             if execution.ended.is_set() and not execution.senders:
                 self._forget(execution)
+
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
+        """Write nothing: only an end is told."""
+        return False
 
     def write(self, tx: Transaction, run: RunRecord) -> None:
         """Write nothing."""

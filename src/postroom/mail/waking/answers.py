@@ -6,12 +6,14 @@ Both are written in the change that ends the run.
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
+from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.transactions import Joined, Transaction
 from postroom.mail.waking.completion import DeskOf, RunCompletion
 from postroom.mail.waking.mail_runs import waits_for_budget
 from postroom.mail.waking.prompts import STOPS, agent_of, messages_named
+from postroom.mail.waking.run_input import MailClaims
 from postroom.relay import NotPerformed, Outcome, Performed
 
 LEFT_OVER = "mail"
@@ -25,6 +27,13 @@ class MessageEffects:
         """`on_change` is called after messages were written, as a hint to whoever performs their effects."""
         self._desk_of = desk_of
         self._on_change = on_change
+
+    def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
+        """Note that the run of an agent is at work and has its messages in its hands."""
+        whose = agent_of(run.thread_id)
+        if whose is not None:
+            MailClaims(tx, whose, run.run_id).begun(tx.mail, messages)
+        return whose is not None
 
     def write(self, tx: Transaction, run: RunRecord) -> None:
         """Mark the messages of a run that is done as handled and answer, or ask what it asks."""

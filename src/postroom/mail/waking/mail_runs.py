@@ -1,7 +1,6 @@
 """Gives a run the messages that began it, and the answers that it waited for, and notes that it has them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink
@@ -15,6 +14,7 @@ from postroom.contracts.executor import (
     RunDispatchExecutor,
 )
 from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
 from postroom.contracts.runs import (
     RunRecord,
     RunWaitingState,
@@ -74,7 +74,7 @@ class MailRunExecutor(ExecutorAround):
         activation = await _asked_again(activation, before)
         said = _decided(activation, before)
         taking = MailClaims(self._clock, whose, run_id)
-        begun = await self._store.write(lambda tx: taking.begun(tx, activation, before, goes_on=bool(said)))
+        begun = await self._begun(taking, activation, before, goes_on=bool(said))
         self._ring()
         if not begun.has_work and not said:
             return AgentRunResult(run_id=run_id)
@@ -90,6 +90,18 @@ class MailRunExecutor(ExecutorAround):
             if _failed(result):
                 span.failed(result.termination.type.value)
             return result
+
+    async def _begun(
+        self, taking: MailClaims, activation: RunActivation, before: RunRecord | None, *, goes_on: bool
+    ) -> RunInput:
+        """Return what the run is to read; that it has it is noted, with its claim or now."""
+        control, messages = activation.control, activation.messages
+        if isinstance(control, RunControl) and control.is_noted:
+            return await self._store.read(lambda tx: taking.noted(tx, messages))
+        answered = [call_id for call_id, _ in activation.decisions]
+        return await self._store.write(
+            lambda tx: taking.begun(tx, messages, before, answered=answered, goes_on=goes_on)
+        )
 
     async def _sat(
         self, told: RunActivation, sink: EventSink, before: RunRecord | None, span: Span

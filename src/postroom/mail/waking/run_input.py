@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock
 from postroom.contracts.mail import Agent
 from postroom.contracts.messages import Message
 from postroom.contracts.runs import RunRecord
-from postroom.contracts.store import MailWrites
+from postroom.contracts.store import MailReads, MailWrites
 from postroom.contracts.waking import Handling
 from postroom.mail.waking.prompts import messages_named
 
@@ -42,20 +41,42 @@ class MailClaims:
         self._run_id = run_id
 
     def begun(
-        self, tx: MailWrites, activation: RunActivation, before: RunRecord | None, *, goes_on: bool
+        self,
+        tx: MailWrites,
+        messages: Sequence[Message],
+        before: RunRecord | None = None,
+        *,
+        answered: Sequence[str] = (),
+        goes_on: bool = False,
     ) -> RunInput:
         """Return what the run is to read, and note that it has it and is at work.
 
-        One that `goes_on` with an answer of a person has work also where no message is left.
+        `answered` are the questions whose answers it goes on with. One that `goes_on` with an answer of a
+        person has work also where no message is left.
         """
         agent = self._agent(tx)
-        messages = self._open(tx, agent, activation.messages)
-        now = set(messages_named([one.id or "" for one in activation.messages]))
+        now = set(messages_named([one.id or "" for one in messages]))
+        messages = self._open(tx, agent, messages)
         earlier = [one for one in _messages_before(before) if one not in now]
         kept = [one for one in earlier if self._is_open(tx, agent, one)]
         if agent is not None and (messages or kept or goes_on):
-            answered = [call_id for call_id, _ in activation.decisions]
             tx.begin_sitting(self._run_id, agent.id, self._clock.now(), answered=answered)
+        return self._input(tx, messages, kept)
+
+    def noted(self, tx: MailReads, messages: Sequence[Message]) -> RunInput:
+        """Return what a run is to read whose beginning is noted already."""
+        project = tx.project(self._whose[0])
+        agent = None if project is None else tx.agent(project.id, self._whose[1])
+        handlings = tx.handlings(messages_named([one.id or "" for one in messages]))
+
+        def is_mine(message: Message) -> bool:
+            mail = messages_named([message.id or ""])
+            known = handlings[mail[0]].get(agent.id) if mail and agent is not None else None
+            return not mail or (known is not None and known.run_id == self._run_id)
+
+        return self._input(tx, tuple(filter(is_mine, messages)), ())
+
+    def _input(self, tx: MailReads, messages: tuple[Message, ...], kept: Sequence[int]) -> RunInput:
         mail = (*kept, *messages_named([one.id or "" for one in messages]))
         first = tx.message(mail[0]) if mail else None
         return RunInput(messages=messages, mail=mail, mail_thread=None if first is None else first.thread_id)
@@ -86,6 +107,8 @@ class MailClaims:
         known = tx.handlings([message_id])[message_id].get(agent.id)
         if known is not None and known.run_id == self._run_id and known.ended_at is None:
             return True  # the run was cut off with it in its hands, and may have read it itself
+        if agent.retired_at is not None or tx.runner(agent.id) is None:
+            return False
         readers = tx.recipients([message_id])[message_id]
         mine = next((one for one in readers if one.agent_id == agent.id), None)
         if mine is None or mine.read_at is not None:

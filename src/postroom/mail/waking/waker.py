@@ -1,32 +1,38 @@
-"""The wake policy: gives messages to the runs of readers that have a runner, at least once, keyed by message.
+"""Wakes readers: a message goes to the run of an agent, or to a person's chat, in the change that stores it.
 
-wait for a hint or the poll ─▶ a batch of rows ─▶ revalidate ─┬─▶ unread: on the reader's thread, announced
-                                                              ├─▶ a person's: to the chat they are reached in
-                                                              └─▶ read, recalled, retired, no runner: nothing
+send ─▶ one change: the message ─┬─▶ on its reader's thread, which begins a run or lets it wait; announced
+                                 └─▶ a row of the outbox, to the chat in which a person is reached
+round ─▶ what was stored when that could not be: by a run's end, without a server, before there was a runner
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from secrets import token_hex
-
-import structlog
+from typing import Final, TypeVar
 
 from postroom.concurrency import Rounds
-from postroom.contracts.clock import Clock
-from postroom.contracts.messages import Boundary, DeliveryMode, Message
-from postroom.contracts.outbox import OutboxMessage
+from postroom.contracts.errors import IdempotencyConflict
+from postroom.contracts.mail import Agent, Message, Project
+from postroom.contracts.messages import Boundary, DeliveryMode
+from postroom.contracts.messages import Message as RunMessage
 from postroom.contracts.people import ChatAddress, ChatDelivery, ChatOutbox
-from postroom.contracts.run_queue import RunQueue
+from postroom.contracts.run_queue import Accept, RunQueue
 from postroom.contracts.store import MailReads, MailStore, MailWrites
-from postroom.mail.outgoing import WAKE, woken_by
-from postroom.mail.projects import address_of
+from postroom.contracts.transactions import Transaction
+from postroom.mail.context import ThreadsNeeded, Waking
+from postroom.mail.outgoing import wake_key
+from postroom.mail.projects import PEOPLE_SLUG, address_of
 from postroom.mail.waking.prompts import Origin, agent_thread, as_prompt, as_said, message_name
 
-_LOG = structlog.get_logger(__name__)
+T = TypeVar("T")
+Reader = tuple[Project, Agent]
+
 POLL = timedelta(seconds=5)
-BY = "runner"
+BY: Final = "runner"
+MOST_AT_ONCE: Final = 32
+"""So many agents are woken by a message in its own change, which others wait for; the rest in rounds."""
+_NONCE = 16
 _BATCH = 100
 
 
@@ -34,121 +40,205 @@ def _nobody() -> None:
     """Hint to nobody."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wake:
-    """A message that its reader's thread is to have."""
+@dataclass(slots=True, eq=False)
+class OpenChange(Waking):
+    """Wakes readers within one open change."""
 
-    thread_id: str
+    tx: Transaction
+    accept: Accept
+    thread_ids: frozenset[str]
+    """What is locked."""
+    chats: ChatOutbox | None
+    verified: bool
+    said: set[str] = field(default_factory=set)
+    """The names of messages that were taken for chats."""
+
+    def expect(self, readers: Sequence[Reader]) -> None:
+        """Be told who is to be woken, before anything is written.
+
+        Raises:
+            ThreadsNeeded: the change has to be run again.
+        """
+        needed = frozenset(sorted(thread_of(one) for one in readers if not is_person(one))[:MOST_AT_ONCE])
+        if not needed <= self.thread_ids:
+            raise ThreadsNeeded(needed)
+
+    def wake(self, message: Message, sender: Agent, readers: Sequence[Reader]) -> None:
+        """Have readers woken by a message; whoever cannot be at once is found in a round."""
+        mail = self.tx.mail
+        home = mail.project_by_id(message.project_id)
+        for one in readers:
+            origin = Origin(
+                address=address_of(message.sender_name, home.slug if home else "?", one[0].slug),
+                program=sender.program,
+                verified=self.verified,
+                is_answer=mail.answering_run(message.id) is not None,
+            )
+            if is_person(one):
+                self._carry(message, origin, one[1])
+            elif thread_of(one) in self.thread_ids:
+                self._run(message, origin, one)
+
+    def _run(self, message: Message, origin: Origin, reader: Reader) -> None:
+        """Put a message on its reader's thread; one that is on it already stays as it is."""
+        text = as_prompt(message, origin, reader=reader[1].name, nonce=self.tx.new_id()[:_NONCE])
+        mode = DeliveryMode(boundary=Boundary.NEXT_STEP, group=message.thread_id, starts_run=True)
+        self.tx.mail.mark_announced(reader[1].id, [message.id], by=BY, now=self.tx.now())
+        self.accept(thread_of(reader), RunMessage.user(text, id=message_name(message.id)), mode)
+
+    def _carry(self, message: Message, origin: Origin, person: Agent) -> None:
+        address = self.tx.mail.chat_address(person.id)
+        if address is None or self.chats is None or not self.chats.reaches(address):
+            return
+        key = wake_key(message.id, person.id)
+        self.chats.enqueue(self.tx.outbox, key, address, as_said(message, origin))
+        self.said.add(key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Left:
+    """A message that has woken its reader not yet."""
+
     message: Message
-    mode: DeliveryMode
+    sender: Agent
+    reader: Reader
+    chat: ChatAddress | None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
-    """A message that a person is to have in a chat."""
-
-    address: ChatAddress
-    text: str
+    @property
+    def thread_ids(self) -> frozenset[str]:
+        """What is to be locked."""
+        return frozenset() if is_person(self.reader) else frozenset({thread_of(self.reader)})
 
 
 class Waker:
-    """Performs the mail room's wake rows."""
+    """Has readers woken in the changes of the mail room, and finds those who were not."""
 
-    def __init__(  # noqa: PLR0913 - every port by name
+    def __init__(
         self,
         store: MailStore,
         run_queue: RunQueue,
-        clock: Clock,
         *,
         verified: bool,
         boxes: ChatDelivery,
         chats: ChatOutbox | None = None,
         on_change: Callable[[], None] = _nobody,
     ) -> None:
-        """Keep what it works with.
+        """Keep what it works with. `chats` says messages in chats, where there are any.
 
-        `chats` says messages in chats, where there are any. `on_change` is called after messages were
-        announced, as a hint to whoever waits for changes.
+        `on_change` is called after messages were announced, as a hint to whoever waits for changes.
         """
-        self._chats = chats
-        self._on_change = on_change
         self._boxes = boxes
+        self._chats = chats
         self._store = store
         self._run_queue = run_queue
-        self._clock = clock
         self._verified = verified
+        self._on_change = on_change
+        self._in_chats: set[str] = set()
+        """The messages that chats were given and are not known to have shown."""
         self._rounds = Rounds("wakes", self.round, POLL)
 
     def wake(self) -> None:
-        """Hint that a message was written."""
+        """Hint that there may be a message that has woken nobody."""
         self._rounds.hint()
 
     async def serve(self) -> None:
-        """Wake readers until cancelled."""
+        """Find such messages until cancelled."""
         await self._rounds.serve()
 
+    async def write(self, change: Callable[[MailWrites, Waking | None], T], *, key: str) -> T:
+        """Run a change, which is given what has readers woken in it; `key` as for `MailStore.write`.
+
+        It locks their threads before all else. Who they are it finds out itself: where it has not locked them
+        it is run again, before it has written anything.
+        """
+        thread_ids = frozenset[str]()
+        while True:
+            try:
+                return await self._write(thread_ids, lambda made: change(made.tx.mail, made), key)
+            except ThreadsNeeded as needed:
+                thread_ids = needed.thread_ids
+
     async def round(self) -> int:
-        """Perform a batch of rows; return how many were finished.
+        """Wake those who were not woken by a message that is stored; return how many that were.
 
         Raises:
-            PostroomError: mail or runs could not be reached; what is not finished is done again.
+            StoreError: mail or runs could not be reached; what is not done is found again.
         """
-        rows = await self._store.read(lambda tx: tx.outbox.open(WAKE, limit=_BATCH))
-        for row in rows:
-            nonce = token_hex(8)  # here, for a look may be run again
-            found = await self._store.read(partial(self._looked_up, row=row, nonce=nonce))
-            if isinstance(found, Wake):
-                await self._run_queue.deliver(found.thread_id, [found.message], found.mode)
-            elif found is not None:
-                await self._carried(row, found)
-            await self._finish(row, announced=isinstance(found, Wake))
-        return len(rows)
+        done, after, shown = 0, (0, 0), set(self._in_chats)
+        while found := await self._store.read(partial(_unwoken, after=after)):
+            after = found[-1]
+            for message_id, agent_id in found:
+                shown.discard(wake_key(message_id, agent_id))
+                if wake_key(message_id, agent_id) not in self._in_chats:
+                    done += await self._taken_up(message_id, agent_id)
+        self._in_chats -= shown
+        return done
 
-    async def _carried(self, row: OutboxMessage, message: Carried) -> None:
-        """Have a message said in a chat; who wrote it is told where there is no way to that chat."""
-        if self._chats is not None and self._chats.reaches(message.address):
-            await self._chats.enqueue(row.payload["key"], message.address, message.text)
-        else:
-            await self._boxes.lost(row.payload["key"], f"there is no channel to {message.address.name} here")
+    async def _write(self, thread_ids: frozenset[str], change: Callable[[OpenChange], T], key: str) -> T:
+        said = set[str]()
 
-    async def _finish(self, row: OutboxMessage, *, announced: bool) -> None:
-        message_id, agent_id = woken_by(row.payload["key"])
+        def opened(tx: Transaction, accept: Accept) -> T:
+            open_change = OpenChange(tx, accept, thread_ids, self._chats, self._verified)
+            done = change(open_change)
+            said.clear()
+            said.update(open_change.said)
+            return done
 
-        def change(tx: MailWrites) -> None:
-            tx.outbox.drop([row.outbox_id])
-            if announced:
-                tx.mark_announced(agent_id, [message_id], by=BY, now=self._clock.now())
+        done = await self._run_queue.accepting(thread_ids, opened, key=key)
+        if said and self._chats is not None:
+            self._in_chats |= said
+        return done
 
-        await self._store.write(change)
+    async def _taken_up(self, message_id: int, agent_id: int) -> bool:
+        """Wake a reader by a message; False when that is not needed any more."""
+        look = partial(_left, message_id=message_id, agent_id=agent_id)
+        seen = await self._store.read(look)
+        if seen is None:
+            return False
+        if seen.chat is not None and (self._chats is None or not self._chats.reaches(seen.chat)):
+            await self._boxes.lost(
+                wake_key(message_id, agent_id), f"there is no channel to {seen.chat.name} here"
+            )
+            return True
+
+        def change(open_change: OpenChange) -> bool:
+            mail = open_change.tx.mail
+            mail.lock_projects({seen.message.project_id, seen.reader[0].id})
+            left = look(mail)
+            if left is not None:
+                open_change.wake(left.message, left.sender, [left.reader])
+            return left is not None
+
+        try:
+            woken = await self._write(seen.thread_ids, change, seen.reader[0].slug)
+        except IdempotencyConflict:  # an earlier version has taken it, in other words
+            self._in_chats.add(wake_key(message_id, agent_id))
+            return False
         self._on_change()
+        return woken
 
-    def _looked_up(self, tx: MailReads, *, row: OutboxMessage, nonce: str) -> Wake | Carried | None:
-        """Return what the reader is to have; None when it needs to be woken no more."""
-        message_id, agent_id = woken_by(row.payload["key"])
-        message, agent = tx.message(message_id), tx.agents_by_id([agent_id]).get(agent_id)
-        mine = next(
-            (one for one in tx.recipients([message_id])[message_id] if one.agent_id == agent_id), None
-        )
-        if message is None or agent is None or mine is None:
-            return None
-        is_over = mine.read_at is not None or message.recalled_at is not None
-        chat = tx.chat_address(agent_id)
-        is_reached = chat is not None or tx.runner(agent_id) is not None
-        if is_over or agent.retired_at is not None or not is_reached:
-            return None
-        home = tx.project_by_id(message.project_id)
-        sender = tx.agents_by_id([message.sender_id]).get(message.sender_id)
-        origin = Origin(
-            address=address_of(message.sender_name, home.slug if home else "?", mine.project_slug),
-            program="somebody" if sender is None else sender.program,
-            verified=self._verified,
-            is_answer=tx.answering_run(message_id) is not None,
-        )
-        if chat is not None:
-            return Carried(address=chat, text=as_said(message, origin))
-        text = as_prompt(message, origin, reader=agent.name, nonce=nonce)
-        return Wake(
-            thread_id=agent_thread(mine.project_slug, agent.name),
-            message=Message.user(text, id=message_name(message_id)),
-            mode=DeliveryMode(boundary=Boundary.NEXT_STEP, group=message.thread_id, starts_run=True),
-        )
+
+def is_person(reader: Reader) -> bool:
+    """Say whether a reader is a person, who is reached in a chat, and no agent that is run."""
+    return reader[0].slug == PEOPLE_SLUG
+
+
+def thread_of(reader: Reader) -> str:
+    """Return the thread of an agent's runs."""
+    return agent_thread(reader[0].slug, reader[1].name)
+
+
+def _unwoken(tx: MailReads, *, after: tuple[int, int]) -> list[tuple[int, int]]:
+    return tx.unwoken(after=after, limit=_BATCH)
+
+
+def _left(tx: MailReads, *, message_id: int, agent_id: int) -> _Left | None:
+    """Return a message that is to wake a reader; None when it is not any more."""
+    if (message_id, agent_id) not in tx.unwoken(after=(message_id, agent_id - 1), limit=1):
+        return None
+    message, agent = tx.message(message_id), tx.agents_by_id([agent_id]).get(agent_id)
+    home = None if agent is None else tx.project_by_id(agent.project_id)
+    sender = None if message is None else tx.agents_by_id([message.sender_id]).get(message.sender_id)
+    if message is None or agent is None or home is None or sender is None:
+        return None
+    return _Left(message=message, sender=sender, reader=(home, agent), chat=tx.chat_address(agent_id))

@@ -45,6 +45,11 @@ class Waking(Part, WakingWrites):
         return found
 
     @override
+    def unwoken(self, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
+        values = {"message_id": after[0], "agent_id": after[1], "limit": limit}
+        return [(row[0], row[1]) for row in self._tx.all("mail.unwoken", values)]
+
+    @override
     def answering_run(self, message_id: int) -> str | None:
         row = self._tx.one("mail.answering_run", {"message_id": message_id})
         return row[0] if row else None

@@ -44,9 +44,9 @@ SESSION: Final = {
     # A process that stands still in the middle of a transaction keeps others from its threads no longer.
     "idle_in_transaction_session_timeout": "10s",
     "lock_timeout": "2s",
-    # Every statement finds few rows by an index. With many rows the planner does so by itself; what
-    # it plans on tables that were just made or emptied reads them from end to end, nearly always, and such a
-    # plan is kept until they are analysed again (`tests/meta/test_plans.py`).
+    # Every statement finds few rows by an index. With many rows in its tables the planner does so by itself;
+    # what it plans on tables that were just made or emptied reads them from end to end, nearly always, and
+    # such a plan is kept until they are analysed again (`tests/meta/test_plans.py`).
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -56,6 +56,8 @@ _SETTINGS: Final = (
     "SELECT set_config(name, value, $3::int = 1) FROM unnest($1::text[], $2::text[]) AS s (name, value)"
 )
 _DIAGNOSTIC: Final = pq.DiagnosticField
+_ROWS: Final = pq.ExecStatus.TUPLES_OK
+_DONE: Final = pq.ExecStatus.COMMAND_OK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,23 +79,26 @@ class Address:
         return {**SESSION, "search_path": quoted(self.schema), **self.settings}
 
 
-@dataclass(slots=True)
 class Answer:
-    """What came of one statement."""
+    """What came of one statement, once it was waited for."""
 
-    rows: list[Row]
-    changed: int
+    __slots__ = ("changed", "rows", "statement")
+
+    def __init__(self, statement: str = "") -> None:
+        self.statement = statement
+        """The name by which it is prepared, or nothing."""
+        self.rows: list[Row] = []
+        self.changed = 0
 
 
-@dataclass(slots=True)
-class _Expected:
-    """A statement that was sent, or a mark, whose answer is still to be read."""
+class _Preparing(Answer):
+    """What comes of the preparing of a statement."""
 
-    statement: str = ""
-    """The name of what is prepared by it."""
-    is_mark: bool = False
-    is_preparing: bool = False
-    answer: Answer | None = None
+
+_MARK: Final = Answer()
+"""Stands among what is waited for, where all that was sent before it has its end."""
+_FAILURES: Final = (psycopg.Error, OSError, ValueError)
+"""With which a step of the library fails, only when the connection does."""
 
 
 class Connection:
@@ -110,8 +115,8 @@ class Connection:
         self._within = address.answer_within.total_seconds()
         self._selector = selectors.DefaultSelector()
         self._decoders: dict[str, list[Callable[[bytes], Any]]] = {}
-        self._prepared: set[str] = set()
-        self._expected: deque[_Expected] = deque()
+        self._prepared: dict[str, bytes] = {}
+        self._expected: deque[Answer] = deque()
         try:
             self._pg = _connected(address)
             _refuse_old(self._pg.server_version)
@@ -172,12 +177,15 @@ class Connection:
         """Send a named statement with encoded values; the answer is there after `wait`."""
         if not self._address.prepare:
             return self._sent(statement.text, bound, statement.name)
-        name = statement.name.encode()
-        if statement.name not in self._prepared:
-            self._call(lambda: self._pg.send_prepare(name, statement.text.encode()))
-            self._expected.append(_Expected(statement=statement.name, is_preparing=True))
-            self._prepared.add(statement.name)
-        self._call(lambda: self._pg.send_query_prepared(name, bound or None))
+        name = self._prepared.get(statement.name)
+        try:
+            if name is None:
+                name = self._prepared[statement.name] = statement.name.encode()
+                self._pg.send_prepare(name, statement.text.encode())
+                self._expected.append(_Preparing(statement.name))
+            self._pg.send_query_prepared(name, bound or None)
+        except _FAILURES as error:
+            raise _lost(error) from error
         return self._awaited(statement.name)
 
     def wait(self) -> None:
@@ -186,12 +194,13 @@ class Connection:
         Raises:
             Contended, PostroomError: what the server refused first; what was sent behind it was not done.
         """
-        if self._expected and not self._expected[-1].is_mark:
+        expected = self._expected
+        if expected and expected[-1] is not _MARK:
             self.flush()
         refused: Refusal | None = None
         until = time.monotonic() + self._within
-        while self._expected:
-            refusal = self._read(self._expected.popleft(), until)
+        while expected:
+            refusal = self._read(expected.popleft(), until)
             refused = refused or refusal
         if refused is not None:
             raise error_for(refused)
@@ -199,7 +208,7 @@ class Connection:
     def flush(self) -> None:
         """Send on what was sent, without waiting for answers."""
         self._call(self._pg.pipeline_sync)
-        self._expected.append(_Expected(is_mark=True))
+        self._expected.append(_MARK)
         self._call(self._pg.flush)
 
     def run_script(self, script: str) -> None:
@@ -256,24 +265,25 @@ class Connection:
         return self._awaited(name)
 
     def _awaited(self, name: str) -> Answer:
-        answer = Answer(rows=[], changed=0)
-        self._expected.append(_Expected(statement=name, answer=answer))
+        answer = Answer(name)
+        self._expected.append(answer)
         return answer
 
-    def _read(self, expected: _Expected, until: float) -> Refusal | None:
+    def _read(self, expected: Answer, until: float) -> Refusal | None:
         result = self._next_result(until)
-        if not expected.is_mark and result is not None:
-            self._next_result(until)  # the end of the statement
-        status = None if result is None else result.status
-        if status == pq.ExecStatus.TUPLES_OK and expected.answer is not None and result is not None:
-            expected.answer.rows = self._rows(expected.statement, result)
-            expected.answer.changed = result.command_tuples or 0
-        elif status == pq.ExecStatus.COMMAND_OK and expected.answer is not None and result is not None:
-            expected.answer.changed = result.command_tuples or 0
+        if result is None or expected is _MARK:
+            return None
+        self._next_result(until)  # the end of the statement
+        status = result.status
+        if status == _ROWS:
+            expected.rows = self._rows(expected.statement, result)
+            expected.changed = len(expected.rows)
+        elif status == _DONE:
+            expected.changed = result.command_tuples or 0
         elif status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.PIPELINE_ABORTED):
-            if expected.is_preparing:
-                self._prepared.discard(expected.statement)
-            if status == pq.ExecStatus.FATAL_ERROR and result is not None:
+            if isinstance(expected, _Preparing):
+                self._prepared.pop(expected.statement, None)
+            if status == pq.ExecStatus.FATAL_ERROR:
                 return self._refusal(result)
         return None
 
@@ -298,12 +308,13 @@ class Connection:
         value = result.get_value
         columns = list(enumerate(readers))
         return [
-            tuple(None if (text := value(row, at)) is None else read(text) for at, read in columns)
+            tuple([None if (text := value(row, at)) is None else read(text) for at, read in columns])
             for row in range(result.ntuples)
         ]
 
     def _next_result(self, until: float) -> pq.abc.PGresult | None:
-        self._wait_for_the_server(until)
+        if self._pg.is_busy():
+            self._wait_for_the_server(until)
         return self._pg.get_result()
 
     def _wait_for_the_server(self, until: float) -> None:
@@ -324,8 +335,12 @@ class Connection:
         """Do a step of the library; it fails only when the connection does."""
         try:
             return step()
-        except (psycopg.Error, OSError, ValueError) as error:
-            raise ConnectionLost(str(error).strip() or type(error).__name__) from error
+        except _FAILURES as error:
+            raise _lost(error) from error
+
+
+def _lost(error: Exception) -> ConnectionLost:
+    return ConnectionLost(str(error).strip() or type(error).__name__)
 
 
 def _connected(address: Address) -> pq.abc.PGconn:

@@ -1,7 +1,7 @@
 """The statements of one open transaction over a connection to PostgreSQL."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Final
 
@@ -15,12 +15,17 @@ from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction, Values
 from postroom.stores.statements import Statement, statements
 
 _NONE: Final[Values] = {}
-_LOCK: Final = "SELECT pg_advisory_xact_lock($1::bigint)"
-_TRY_LOCK: Final = "SELECT pg_try_advisory_xact_lock($1::bigint)"
+_LOCK: Final = Statement(
+    name="lock", text="SELECT pg_advisory_xact_lock($1::bigint)", parameters=("key",), lists=frozenset()
+)
+_TRY_LOCK: Final = replace(_LOCK, name="try_lock", text="SELECT pg_try_advisory_xact_lock($1::bigint)")
 
 
 class LockHeld(Exception):
     """Another transaction has what is to be locked, and this one may not wait for it."""
+
+
+_FAILURES: Final = (PostroomError, Contended, ConnectionLost, LockHeld)
 
 
 class PostgresTransaction(SqlTransaction):
@@ -32,6 +37,7 @@ class PostgresTransaction(SqlTransaction):
 
     def __init__(self, connection: Connection, *, may_wait: bool = True) -> None:
         self.connection = connection
+        self.known = {}
         self.failure: Exception | None = None
         self._statements = statements("postgres")
         self._may_wait = may_wait
@@ -61,24 +67,29 @@ class PostgresTransaction(SqlTransaction):
 
     @override
     def run(self, statement: str, values: Values = _NONE) -> None:
+        self.known.clear()
         self._send(statement, values)
 
     @override
     def run_many(self, statement: str, rows: Iterable[Values]) -> None:
+        self.known.clear()
         for values in rows:
             self._send(statement, values)
 
     @override
     def changed(self, statement: str, values: Values = _NONE) -> int:
+        self.known.clear()
         answer = self._send(statement, values)
         self.wait()
         return answer.changed
 
     @override
     def lock(self, *names: str) -> None:
-        with self._noted():
-            for key in sorted(lock_number(name) for name in names):
-                self._locks.append(self.connection.send(_LOCK if self._may_wait else _TRY_LOCK, (key,)))
+        self.known.clear()  # it was looked at before others were kept out
+        self.refuse_failed()
+        lock = _LOCK if self._may_wait else _TRY_LOCK
+        for key in sorted(map(lock_number, names)):
+            self._locks.append(self._sent(lock, [b"%d" % key]))
 
     @override
     def wait_for_locks(self) -> None:
@@ -87,17 +98,21 @@ class PostgresTransaction(SqlTransaction):
 
     def wait(self) -> None:
         """Have done what was sent."""
-        with self._noted():
+        self.refuse_failed()
+        try:
             self.connection.wait()
-            locks, self._locks = self._locks, []
-            if any(answer.rows[0][0] == 0 for answer in locks):
-                raise LockHeld
+            if self._locks:
+                locks, self._locks = self._locks, []
+                if any(answer.rows[0][0] == 0 for answer in locks):
+                    raise LockHeld
+        except _FAILURES as error:
+            self.failure = error
+            raise
 
     def rows(self, statement: Statement, values: Sequence[object]) -> list[Row]:
         """Return the rows of a statement that this engine alone has, with its values in order."""
-        bound = [encoded(value) for value in values]
-        with self._noted():
-            answer = self.connection.send_named(statement, bound)
+        self.refuse_failed()
+        answer = self._sent(statement, [encoded(value) for value in values])
         self.wait()
         return answer.rows
 
@@ -111,15 +126,13 @@ class PostgresTransaction(SqlTransaction):
         bound = [encoded(values[name]) for name in found.parameters]
         if self._locks and not self._may_wait and not found.text.startswith("SELECT"):
             self.wait()  # what writes without the lock may wait for whoever has it
-        with self._noted():
-            return self.connection.send_named(found, bound)
-
-    @contextmanager
-    def _noted(self) -> Iterator[None]:
         self.refuse_failed()
+        return self._sent(found, bound)
+
+    def _sent(self, statement: Statement, bound: list[bytes | None]) -> Answer:
         try:
-            yield
-        except (PostroomError, Contended, ConnectionLost, LockHeld) as error:
+            return self.connection.send_named(statement, bound)
+        except ConnectionLost as error:
             self.failure = error
             raise
 

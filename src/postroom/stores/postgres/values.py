@@ -17,8 +17,15 @@ def encoded(value: object) -> bytes | None:
     """
     if value is None:
         return None
+    if type(value) is int:
+        return b"%d" % value
     if isinstance(value, str):
-        return _text(value)
+        if "\0" in value:
+            raise InvalidRecord("PostgreSQL cannot hold a value: a text holds NUL")
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRecord("PostgreSQL cannot hold a value: a text holds half a character") from error
     if isinstance(value, int):  # truth values too, as 0 and 1
         return b"%d" % value
     if isinstance(value, float):
@@ -33,15 +40,6 @@ def encoded(value: object) -> bytes | None:
 def decoder(oid: int) -> Callable[[bytes], Any]:
     """Return how to read the text of a type."""
     return _DECODERS.get(oid, bytes.decode)
-
-
-def _text(value: str) -> bytes:
-    if "\0" in value:
-        raise InvalidRecord("PostgreSQL cannot hold a value: a text holds NUL")
-    try:
-        return value.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidRecord("PostgreSQL cannot hold a value: a text holds half a character") from error
 
 
 def _element(value: object) -> bytes:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
+from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import (
     DuplicateRecord,
     ForeignThread,
@@ -19,9 +19,9 @@ from postroom.stores.codec import encode
 from postroom.stores.events import WrittenEvent, event_looks
 from postroom.stores.outbox import WrittenEffect, effect_looks
 from postroom.stores.runs import rows
-from postroom.stores.runs.asking import Found, Looks
+from postroom.stores.runs.asking import Found, Looks, dispatch_look, queue_look, run_look, thread_look
 from postroom.stores.runs.deliveries import delivery_looks
-from postroom.stores.runs.messages import refuse_changed
+from postroom.stores.runs.messages import committed_look, refuse_changed, versions_look
 from postroom.stores.runs.threads import new_thread, no_parent, own_ancestor
 
 
@@ -44,45 +44,34 @@ class WrittenCommit:
             messages=tuple((message, encode(message)) for message in step.messages),
             run="" if step.run is None else encode(step.run),
             state=None if step.thread_state is None else encode(step.thread_state),
-            events=tuple(WrittenEvent.of(draft, new_id) for draft in step.events),
-            effects=tuple(WrittenEffect.of(draft, new_id) for draft in step.outbox),
+            events=tuple([WrittenEvent.of(draft, new_id) for draft in step.events]) if step.events else (),
+            effects=tuple([WrittenEffect.of(draft, new_id) for draft in step.outbox]) if step.outbox else (),
         )
 
 
 def commit_looks(written: WrittenCommit, now: int) -> Looks:
     """Return all that a commit is decided on."""
-    step = written.step
-    thread = {"thread_id": step.thread_id}
-    looks: Looks = {("thread",): ("threads.thread", thread)}
+    step, thread_id = written.step, written.step.thread_id
+    looks = thread_look(thread_id) | thread_look(step.parent_thread_id or thread_id)
     if step.claim is not None:
-        looks["owned",] = ("dispatches.dispatch", {"dispatch_id": step.claim.dispatch_id})
+        looks |= dispatch_look(step.claim.dispatch_id)
     if step.joins is not None:
-        looks["joined",] = ("dispatches.dispatch", {"dispatch_id": step.joins})
+        looks |= dispatch_look(step.joins)
     if step.consumes:
-        ids = [one.pending_id for one in step.consumes]
-        looks["consumed",] = ("threads.pending_versions", {**thread, "pending_ids": ids})
+        looks |= versions_look(thread_id, tuple(one.pending_id for one in step.consumes))
     if step.messages:
-        ids = [one.id or "" for one in step.messages]
-        looks["committed",] = ("threads.committed", {**thread, "message_ids": ids})
+        looks |= committed_look(thread_id, tuple(one.id or "" for one in step.messages))
     if step.run is not None:
-        looks["run",] = ("threads.run", {"run_id": step.run.run_id})
-    if step.parent_thread_id is not None:
-        looks["parent",] = ("threads.thread", {"thread_id": step.parent_thread_id})
+        looks |= run_look(step.run.run_id)
     if step.ends is not None:
-        looks["waiting",] = ("threads.count_pending", thread)
+        looks |= queue_look(thread_id)
     if step.delivery is not None:
-        looks.update(delivery_looks(step.delivery, now))
-    return {**looks, **event_looks(written.events), **effect_looks(written.effects)}
-
-
-def refuse_owner(step: ThreadCommit, owned: RunDispatch) -> None:
-    """Refuse the proof of a claim on another thread.
-
-    Raises:
-        ForeignThread: as said.
-    """
-    if owned.thread_id != step.thread_id:
-        raise ForeignThread(f"the claim is one of thread {owned.thread_id!r}", value=step.thread_id)
+        looks |= delivery_looks(step.delivery, now)
+    if written.events:
+        looks |= event_looks(written.events)
+    if written.effects:
+        looks |= effect_looks(written.effects)
+    return looks
 
 
 def lost(error: UnknownDispatch) -> StaleClaim:
@@ -96,11 +85,16 @@ def thread_before(step: ThreadCommit, found: Found, now: int) -> Thread:
     Raises:
         VersionConflict, InvalidRecord, DuplicateRecord, UnknownThread: as `CommitCoordinator.commit` says.
     """
-    known = rows.thread(found["thread",][0]) if found["thread",] else None
+    row = found["thread", step.thread_id]
+    known = rows.thread(row[0]) if row else None
     if known is None:
         step.refuse_gone()
-    _refuse_not_joined(step, found)
-    refuse_changed(found.get(("consumed",), ()), step.consumes)
+    if step.joins is not None:
+        _refuse_not_joined(step, step.joins, found)
+    if step.consumes:
+        refuse_changed(
+            found["versions", step.thread_id, tuple(one.pending_id for one in step.consumes)], step.consumes
+        )
     count = known.message_count if known else 0
     if step.expected_message_count not in (None, count):
         raise VersionConflict(
@@ -108,25 +102,25 @@ def thread_before(step: ThreadCommit, found: Found, now: int) -> Thread:
             value=step.thread_id,
             details={"expected": step.expected_message_count, "actual": count},
         )
-    refuse_broken_delta(step.messages)
-    for [twice] in found.get(("committed",), ()):
-        raise DuplicateRecord(f"message {twice!r} is committed already", value=twice)
+    if step.messages:
+        refuse_broken_delta(step.messages)
+        for [twice] in found["committed", step.thread_id, tuple(one.id or "" for one in step.messages)]:
+            raise DuplicateRecord(f"message {twice!r} is committed already", value=twice)
     if known is not None:
         return known
     if step.parent_thread_id == step.thread_id:
         raise own_ancestor(step.thread_id)
-    if step.parent_thread_id is not None and not found["parent",]:
+    if step.parent_thread_id is not None and not found["thread", step.parent_thread_id]:
         raise no_parent(step.parent_thread_id)
     return new_thread(step.thread_id, now, step.parent_thread_id)
 
 
-def _refuse_not_joined(step: ThreadCommit, found: Found) -> None:
-    if step.joins is None:
-        return
-    joined = rows.dispatch(found["joined",][0]) if found["joined",] else None
+def _refuse_not_joined(step: ThreadCommit, joins: str, found: Found) -> None:
+    row = found["dispatch", joins]
+    joined = rows.dispatch(row[0]) if row else None
     queued = joined is not None and joined.status is RunDispatchStatus.QUEUED
     if joined is None or not queued or joined.thread_id != step.thread_id:
-        raise VersionConflict(f"dispatch {step.joins!r} is not queued any more", value=step.joins)
+        raise VersionConflict(f"dispatch {joins!r} is not queued any more", value=joins)
 
 
 def thread_after(thread: Thread, step: ThreadCommit, found: Found, now: int) -> Thread:
@@ -144,10 +138,15 @@ def thread_after(thread: Thread, step: ThreadCommit, found: Found, now: int) -> 
         raise ForeignThread(
             f"run {step.run.run_id!r} is of thread {step.run.thread_id!r}", value=step.run.run_id
         )
-    step.refuse_changed_run(rows.run(found["run",][0]) if found["run",] else None)
+    row = found["run", step.run.run_id]
+    step.refuse_changed_run(rows.run(row[0]) if row else None)
     return thread.after(step.run)
 
 
-def leaves_waiting(step: ThreadCommit, found: Found) -> bool:
-    """Return whether messages wait on the thread when the commit has ended an execution."""
-    return step.ends is not None and found["waiting",][0][0] > len({one.pending_id for one in step.consumes})
+def left(step: ThreadCommit, found: Found) -> tuple[bool, bool]:
+    """Return whether dispatches and messages wait on the thread when the commit has ended an execution."""
+    if step.ends is None:
+        return False, False
+    [[_, _, queued, waiting]] = found["queue", step.thread_id, 1]
+    consumed = len({one.pending_id for one in step.consumes}) if step.consumes else 0
+    return queued > 0, waiting > consumed

@@ -10,8 +10,8 @@ from postroom.contracts.dispatch import Interrupt, RunDispatch
 from postroom.contracts.errors import ActiveRunConflict, ForeignThread, QueueFull
 from postroom.contracts.run_stores import Delivery, ThreadCommit
 from postroom.stores.runs import rows
-from postroom.stores.runs.asking import Found, Looks
-from postroom.stores.runs.dispatches import Dispatches, against_look, count_values, interrupted, refuse_taken
+from postroom.stores.runs.asking import Found, Looks, queue_look
+from postroom.stores.runs.dispatches import Dispatches, against_look, interrupted, refuse_taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +33,13 @@ class Delivered:
 
 def delivery_looks(delivery: Delivery, now: int) -> Looks:
     """Return what is asked before a dispatch is delivered."""
-    thread = {"thread_id": delivery.dispatch.thread_id}
-    looks: Looks = {
-        ("busy",): ("dispatches.claimed", thread),
-        ("epoch",): ("dispatches.epoch", thread),
-        ("against",): against_look(delivery.dispatch),
-    }
+    thread_id = delivery.dispatch.thread_id
+    thread = {"thread_id": thread_id}
+    looks = queue_look(thread_id, delivery.queue_cap or 1) | against_look(delivery.dispatch)
     if delivery.interrupt:
-        looks["queue",] = ("dispatches.queue", thread)
-    if delivery.queue_cap is not None or delivery.when_idle:
-        at_most = max(delivery.queue_cap or 0, 1)
-        looks["queued",] = ("dispatches.count_queued", count_values(delivery.dispatch.thread_id, at_most))
+        looks["superseded", thread_id] = ("dispatches.queue", thread)
     if delivery.claim is not None and not delivery.claim_needed:
-        looks["due",] = ("dispatches.next_due", {**thread, "now": now})
+        looks["due", thread_id] = ("dispatches.next_due", {**thread, "now": now})
     return looks
 
 
@@ -58,23 +52,23 @@ def delivered(
         InvalidRecord, DuplicateRecord, DedupeKeyInUse, RunNotOpen, QueueFull, ActiveRunConflict,
         ForeignThread: as `CommitCoordinator.commit` says.
     """
-    busy = rows.dispatch(found["busy",][0]) if found["busy",] else None
-    queued = found["queued",][0][0] if ("queued",) in found else 0
+    thread_id, at_most = delivery.dispatch.thread_id, max(delivery.queue_cap or 1, 1)
+    [[busy, epoch, queued, _]] = found["queue", thread_id, at_most]
     _refuse_busy(delivery, step.thread_id, busy, queued)
     asked = delivery.dispatch
     if asked.thread_id != step.thread_id:
         raise ForeignThread(f"the dispatch is of thread {asked.thread_id!r}", value=asked.run_id)
-    epoch = found["epoch",][0][0] if found["epoch",] else 0
-    replaced = {row[0] for row in found.get(("queue",), ())}
+    replaced = {row[0] for row in found.get(("superseded", thread_id), ())}
     stored = asked.prepared_for_enqueue(epoch=epoch + delivery.interrupt)
-    refuse_taken(asked, found["against",], gone=replaced)
+    [against] = against_look(asked)
+    refuse_taken(asked, found[against], gone=replaced)
     if delivery.queue_cap is not None and (0 if delivery.interrupt else queued) >= delivery.queue_cap:
         raise QueueFull(
             f"{delivery.queue_cap} dispatches wait on thread {asked.thread_id!r}", value=asked.thread_id
         )
     claimed = None
     if delivery.claim is not None and busy is None:
-        first = _first(stored, delivery, found, now)
+        first = stored if delivery.claim_needed else _first(stored, delivery, found, now)
         asks = delivery.claim
         claimed = first and first.claim(
             token=new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=now
@@ -84,25 +78,25 @@ def delivered(
     return Delivered(
         dispatch=claimed if claimed and claimed.dispatch_id == stored.dispatch_id else stored,
         claimed=claimed,
-        interrupt=interrupted(found["epoch",], found["queue",], (), now) if delivery.interrupt else None,
+        interrupt=interrupted(epoch, found["superseded", thread_id], (), now) if delivery.interrupt else None,
     )
 
 
-def _refuse_busy(delivery: Delivery, thread_id: str, busy: RunDispatch | None, queued: int) -> None:
+def _refuse_busy(delivery: Delivery, thread_id: str, busy: str | None, queued: int) -> None:
     """Refuse a delivery that the thread is not free for."""
     if busy is not None and (delivery.interrupt or (delivery.claim and delivery.claim_needed)):
         raise ActiveRunConflict(
-            f"thread {thread_id!r} has an active run: dispatch {busy.dispatch_id!r} is claimed",
+            f"thread {thread_id!r} has an active run: dispatch {busy!r} is claimed",
             value=thread_id,
-            details={"dispatch_id": busy.dispatch_id},
+            details={"dispatch_id": busy},
         )
     if delivery.when_idle and (busy is not None or queued):
         raise ActiveRunConflict(f"thread {thread_id!r} is not idle", value=thread_id)
 
 
 def _first(stored: RunDispatch, delivery: Delivery, found: Found, now: int) -> RunDispatch | None:
-    """Return the dispatch whose turn it is: this one where it must be, else the first that is due."""
-    turns = [stored] if delivery.claim_needed or stored.available_at <= now else []
+    """Return the dispatch whose turn it is: the first that is due, this one among them."""
+    turns = [stored] if stored.available_at <= now else []
     if not delivery.interrupt:
-        turns += [rows.dispatch(row) for row in found.get(("due",), ())]
+        turns += [rows.dispatch(row) for row in found.get(("due", stored.thread_id), ())]
     return min(turns, key=lambda one: (one.priority, one.created_at, one.dispatch_id), default=None)

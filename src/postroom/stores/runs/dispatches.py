@@ -5,7 +5,7 @@ writes what came of it. A lost claim is returned rather than raised: it may have
 raised undoes the change.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from typing_extensions import override
@@ -31,6 +31,7 @@ from postroom.contracts.run_stores import ClaimRequest
 from postroom.contracts.run_tables import DispatchTables
 from postroom.contracts.transactions import WORK
 from postroom.stores.runs import rows
+from postroom.stores.runs.asking import Looks, asked, dispatch_look, queue_look
 from postroom.stores.sql_transaction import Row, SqlTransaction, Values
 
 PURGED_AT_ONCE: Final = 1_000
@@ -57,7 +58,7 @@ class Dispatches(DispatchTables):
 
     @override
     def load(self, dispatch_id: str) -> RunDispatch | None:
-        row = self._sql.one("dispatches.dispatch", {"dispatch_id": dispatch_id})
+        row = self._row(dispatch_id)
         return rows.dispatch(row) if row else None
 
     @override
@@ -72,15 +73,13 @@ class Dispatches(DispatchTables):
 
     @override
     def epoch(self, thread_id: str) -> int:
-        row = self._sql.one("dispatches.epoch", {"thread_id": thread_id})
-        return row[0] if row else 0
+        return int(self._queue(thread_id)[1])
 
     @override
     def enqueue(self, dispatch: RunDispatch) -> RunDispatch:
-        epoch, against = self._sql.ask(
-            ("dispatches.epoch", {"thread_id": dispatch.thread_id}), against_look(dispatch)
-        )
-        stored = dispatch.prepared_for_enqueue(epoch=epoch[0][0] if epoch else 0)
+        looks = queue_look(dispatch.thread_id) | against_look(dispatch)
+        [[_, epoch, _, _]], against = asked(self._sql, looks).values()
+        stored = dispatch.prepared_for_enqueue(epoch=epoch)
         refuse_taken(dispatch, against)
         return self.insert(stored)
 
@@ -97,14 +96,14 @@ class Dispatches(DispatchTables):
 
     @override
     def claim_dispatch(self, dispatch_id: str, asks: ClaimRequest) -> RunDispatch | None:
-        now, row = self._now(), self._sql.one("dispatches.dispatch", {"dispatch_id": dispatch_id})
+        now, row = self._now(), self._row(dispatch_id)
         found = rows.dispatch(row) if row else None
         if row is None or found is None or found.status is not _QUEUED:
             return None
         if found.dispatch_epoch < row[-1]:
             self.put(found.superseded(reason=STALE_EPOCH, now=now))
             return None
-        if self._sql.one("dispatches.claimed", {"thread_id": found.thread_id}):
+        if self._queue(found.thread_id)[0] is not None:
             return None
         return self._taken(found, asks, now)
 
@@ -117,7 +116,7 @@ class Dispatches(DispatchTables):
     def move_owned(
         self, claim: Claim, move: Callable[[RunDispatch, int], RunDispatch]
     ) -> RunDispatch | StaleClaim:
-        found = self.proved(claim, self._sql.one("dispatches.dispatch", {"dispatch_id": claim.dispatch_id}))
+        found = self.proved(claim, self._row(claim.dispatch_id))
         return found if isinstance(found, StaleClaim) else self.put(move(found, self._now()))
 
     def proved(self, claim: Claim, row: Row | None) -> RunDispatch | StaleClaim:
@@ -137,6 +136,27 @@ class Dispatches(DispatchTables):
         return found
 
     @override
+    def renew(self, lengths: Mapping[Claim, int]) -> frozenset[str]:
+        now, owned = self._now(), set[str]()
+        for length in set(lengths.values()):
+            claims = [claim for claim, until in lengths.items() if until == length]
+            values = {
+                "dispatch_ids": sorted(claim.dispatch_id for claim in claims),
+                "claim_tokens": [claim.token for claim in claims],
+                "now": now,
+                "lease_until": now + length,
+            }
+            self._sql.run("dispatches.renew", values)
+            owned.update(row[0] for row in self._sql.all("dispatches.renewed", values))
+        return frozenset(owned)
+
+    @override
+    def refuse_stale(self, claim: Claim) -> None:
+        row = self._row(claim.dispatch_id)
+        if row is not None:
+            self.proved(claim, row)
+
+    @override
     def cancel(self, dispatch_id: str) -> RunDispatch | None:
         found = self.load(dispatch_id)
         if found is None or found.status is not _QUEUED:
@@ -145,9 +165,9 @@ class Dispatches(DispatchTables):
 
     @override
     def interrupt(self, thread_id: str) -> Interrupt:
-        asked = {"thread_id": thread_id}
-        epoch, claimed, queue = self._sql.ask(
-            ("dispatches.epoch", asked), ("dispatches.claimed", asked), ("dispatches.queue", asked)
+        named = {"thread_id": thread_id}
+        [[_, epoch, _, _]], claimed, queue = self._sql.ask(
+            *queue_look(thread_id).values(), ("dispatches.claimed", named), ("dispatches.queue", named)
         )
         return self.write_interrupt(thread_id, interrupted(epoch, queue, claimed, self._now()))
 
@@ -174,7 +194,7 @@ class Dispatches(DispatchTables):
 
     @override
     def reclaim(self, dispatch_id: str) -> RunDispatch | None:
-        now, row = self._now(), self._sql.one("dispatches.dispatch", {"dispatch_id": dispatch_id})
+        now, row = self._now(), self._row(dispatch_id)
         found = rows.dispatch(row) if row else None
         if row is None or found is None or found.lease_until is None or found.lease_until >= now:
             return None
@@ -186,19 +206,16 @@ class Dispatches(DispatchTables):
     def insert(self, row: RunDispatch) -> RunDispatch:
         """Store a dispatch that is new, and return it."""
         self._sql.run("dispatches.enqueue", rows.dispatch_values(row))
-        self._told(row)
+        if row.status is not _CLAIMED:  # it is queued, or its thread is free
+            self._tell(WORK)
         return row
 
     def put(self, row: RunDispatch) -> RunDispatch:
         """Store a dispatch as it has moved, and return it."""
         self._sql.run("dispatches.move", rows.dispatch_values(row))
-        self._told(row)
-        return row
-
-    def _told(self, row: RunDispatch) -> None:
-        """Say that there may be work: a row is queued, or its thread is free."""
-        if row.status is not _CLAIMED:
+        if row.status is not _CLAIMED:  # it is queued, or its thread is free
             self._tell(WORK)
+        return row
 
     @override
     def of_thread(
@@ -250,7 +267,9 @@ class Dispatches(DispatchTables):
 
     @override
     def count_queued(self, thread_id: str, at_most: int) -> int:
-        return _number(self._sql.one("dispatches.count_queued", count_values(thread_id, at_most)))
+        return _number(
+            self._sql.one("dispatches.count_queued", {"thread_id": thread_id, "at_most": max(at_most, 0)})
+        )
 
     @override
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
@@ -259,8 +278,11 @@ class Dispatches(DispatchTables):
 
     @override
     def discard(self, dispatch_id: str) -> RunDispatch | None:
-        row = self._sql.one("dispatches.discard", {"dispatch_id": dispatch_id})
-        return rows.dispatch(row) if row else None
+        found = self.load(dispatch_id)
+        if found is None or found.status is not RunDispatchStatus.DEAD_LETTER:
+            return None
+        self._sql.run("dispatches.discard", {"dispatch_id": dispatch_id})
+        return found
 
     @override
     def purge_some(self, older_than: int, dead_letters_older_than: int | None) -> int:
@@ -274,14 +296,22 @@ class Dispatches(DispatchTables):
         self._sql.run("dispatches.forget_gone")
         return 0
 
+    def _row(self, dispatch_id: str) -> Row | None:
+        [found] = asked(self._sql, dispatch_look(dispatch_id)).values()
+        return found[0] if found else None
+
+    def _queue(self, thread_id: str) -> Row:
+        [[row]] = asked(self._sql, queue_look(thread_id)).values()
+        return row
+
     def _all(self, statement: str, values: Values) -> tuple[RunDispatch, ...]:
         return tuple(rows.dispatch(row) for row in self._sql.all(f"dispatches.{statement}", values))
 
 
-def interrupted(epoch: Sequence[Row], queue: Sequence[Row], claimed: Sequence[Row], now: int) -> Interrupt:
+def interrupted(epoch: int, queue: Sequence[Row], claimed: Sequence[Row], now: int) -> Interrupt:
     """Return what an interrupt does to a thread of which these rows were found."""
     return Interrupt(
-        new_dispatch_epoch=(epoch[0][0] if epoch else 0) + 1,
+        new_dispatch_epoch=epoch + 1,
         active_dispatch=rows.dispatch(claimed[0]) if claimed else None,
         superseded_dispatches=tuple(
             rows.dispatch(row).superseded(reason=INTERRUPTED, now=now) for row in queue
@@ -289,10 +319,15 @@ def interrupted(epoch: Sequence[Row], queue: Sequence[Row], claimed: Sequence[Ro
     )
 
 
-def against_look(dispatch: RunDispatch) -> tuple[str, Values]:
+def against_look(dispatch: RunDispatch) -> Looks:
     """Return the look for open dispatches that keep this one from being queued, and for one with its id."""
-    names = ("dispatch_id", "thread_id", "dedupe_key", "run_id")
-    return "dispatches.against", {name: getattr(dispatch, name) for name in names}
+    names = {
+        "dispatch_id": dispatch.dispatch_id,
+        "thread_id": dispatch.thread_id,
+        "dedupe_key": dispatch.dedupe_key,
+        "run_id": dispatch.run_id,
+    }
+    return {("against", *names.values()): ("dispatches.against", names)}
 
 
 def refuse_taken(dispatch: RunDispatch, against: Sequence[Row], gone: Collection[str] = ()) -> None:
@@ -314,11 +349,6 @@ def refuse_taken(dispatch: RunDispatch, against: Sequence[Row], gone: Collection
         )
         text = f"dispatch {found!r} is open and {does}"
         raise kind(text, value=dispatch.dispatch_id, details={"dispatch_id": found})
-
-
-def count_values(thread_id: str, at_most: int) -> Values:
-    """Return what `dispatches.count_queued` is asked with."""
-    return {"thread_id": thread_id, "at_most": max(at_most, 0)}
 
 
 def _number(row: Row | None) -> int:

@@ -28,6 +28,7 @@ from postroom.contracts.run_stores import MessageQuery
 from postroom.contracts.run_tables import MessageTables
 from postroom.stores.codec import encode
 from postroom.stores.runs import rows
+from postroom.stores.runs.asking import Looks
 from postroom.stores.sql_transaction import Row, SqlTransaction, Values
 
 _NEWEST: Final = 2**62
@@ -134,9 +135,8 @@ class Messages(MessageTables):
 
     def take(self, thread_id: str, versions: Sequence[PendingVersion]) -> None:
         """Let messages leave; those behind them move up."""
-        if versions:
-            ids = [one.pending_id for one in versions]
-            self._sql.run("threads.take_pending", {"thread_id": thread_id, "pending_ids": ids})
+        ids = [one.pending_id for one in versions]
+        self._sql.run("threads.take_pending", {"thread_id": thread_id, "pending_ids": ids})
 
     @override
     def threads_with_waiting(self, limit: int, after: str) -> tuple[str, ...]:
@@ -175,6 +175,18 @@ class Messages(MessageTables):
                 value=pending_id,
             )
         return found
+
+
+def committed_look(thread_id: str, ids: tuple[str, ...]) -> Looks:
+    """Return the look for those of these messages that are committed."""
+    key = ("committed", thread_id, ids)
+    return {key: ("threads.committed", {"thread_id": thread_id, "message_ids": ids})}
+
+
+def versions_look(thread_id: str, ids: tuple[str, ...]) -> Looks:
+    """Return the look for the revisions of those of these messages that wait."""
+    key = ("versions", thread_id, ids)
+    return {key: ("threads.pending_versions", {"thread_id": thread_id, "pending_ids": ids})}
 
 
 def waiting(found: Sequence[Row]) -> tuple[PendingMessage, ...]:

@@ -11,19 +11,18 @@ from typing_extensions import override
 
 from postroom.contracts import run_tables
 from postroom.contracts.dispatch import RunDispatch
-from postroom.contracts.errors import StaleClaim, UnknownDispatch
+from postroom.contracts.errors import ForeignThread, StaleClaim, UnknownDispatch
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage
 from postroom.contracts.run_stores import Committed, ThreadCommit
-from postroom.contracts.runs import Thread
+from postroom.contracts.runs import RunRecord, Thread
 from postroom.stores.events import EventTables, appending
 from postroom.stores.outbox import OutboxTables, storing
-from postroom.stores.runs.asking import Found, asked
+from postroom.stores.runs.asking import Found, asked, dispatch_look, queue_look, run_look, thread_look
 from postroom.stores.runs.commits import (
     WrittenCommit,
     commit_looks,
-    leaves_waiting,
+    left,
     lost,
-    refuse_owner,
     thread_after,
     thread_before,
 )
@@ -72,6 +71,12 @@ class RunTables(run_tables.RunTables):
         return type(self)(self._sql, lambda: now, self._tell, self._new_id)
 
     @override
+    def owned_run(self, dispatch: RunDispatch) -> RunRecord | None:
+        looks = thread_look(dispatch.thread_id) | dispatch_look(dispatch.dispatch_id)
+        asked(self._sql, run_look(dispatch.run_id) | queue_look(dispatch.thread_id) | looks)
+        return self._threads.load_run(dispatch.run_id)
+
+    @override
     def commit(self, step: ThreadCommit) -> Committed | StaleClaim:
         written, now = WrittenCommit.of(step, self._new_id), self._now()
         step.refuse_unclaimed_move()
@@ -83,24 +88,28 @@ class RunTables(run_tables.RunTables):
         after = thread_after(before, step, found, now)
         moved = step.moved(owned, now=now) if owned and step.moves_owned else None
         brought = delivered(step, step.delivery, found, now, self._new_id) if step.delivery else None
-        appended = appending(written.events, found, now)
-        stored = storing(written.effects, found, now)
+        appended = appending(written.events, found, now) if written.events else None
+        stored = storing(written.effects, found, now) if written.effects else None
+        queued, waiting = left(step, found)
         # All is decided; from here on everything is written.
         self._write_thread(written, before, after, found, now)
         if moved is not None:
             self.dispatches.put(moved)
         if brought is not None:
             brought.write(self.dispatches)
-        EventTables(self._sql, self._now, self._tell, self._new_id).write(appended)
-        OutboxTables(self._sql, self._now, self._tell, self._new_id).write(stored)
+        if appended is not None:
+            EventTables(self._sql, self._now, self._tell, self._new_id).write(appended)
+        if stored is not None:
+            OutboxTables(self._sql, self._now, self._tell, self._new_id).write(stored)
         return Committed(
             message_count=after.message_count,
             dispatch=brought.dispatch if brought else moved,
             claimed=brought.claimed if brought else None,
             interrupt=brought.interrupt if brought else None,
-            leaves_waiting=leaves_waiting(step, found),
-            events=appended.events,
-            outbox=stored.effects,
+            leaves_queued=queued,
+            leaves_waiting=waiting,
+            events=() if appended is None else appended.events,
+            outbox=() if stored is None else stored.effects,
         )
 
     @override
@@ -117,27 +126,30 @@ class RunTables(run_tables.RunTables):
         if claim is None:
             return None
         try:
-            owned = self.dispatches.proved(claim, next(iter(found["owned",]), None))
+            owned = self.dispatches.proved(claim, next(iter(found["dispatch", claim.dispatch_id]), None))
         except UnknownDispatch as error:
             return lost(error)
-        if isinstance(owned, RunDispatch):
-            refuse_owner(written.step, owned)
+        thread_id = written.step.thread_id
+        if isinstance(owned, RunDispatch) and owned.thread_id != thread_id:
+            raise ForeignThread(f"the claim is one of thread {owned.thread_id!r}", value=thread_id)
         return owned
 
     def _write_thread(
         self, written: WrittenCommit, before: Thread, after: Thread, found: Found, now: int
     ) -> None:
         step = written.step
-        if not found["thread",]:
+        if not found["thread", step.thread_id]:
             self.threads.put(after)
         elif after is not before:
             self.threads.move(after)
         said = enumerate(written.messages, start=before.message_count + 1)
         if values := [message_values(after.id, seq, one, body, now) for seq, (one, body) in said]:
             self._sql.run_many("threads.append_message", values)
-        self.messages.take(after.id, step.consumes)
+        if step.consumes:
+            self.messages.take(after.id, step.consumes)
         if step.run is not None:
             self.threads.put_run(step.run, written.run)
         if written.state is not None:
             self.threads.put_state(after.id, written.state)
-        self.threads.spend(step.spends)
+        if step.spends:
+            self.threads.spend(step.spends)

@@ -14,8 +14,9 @@ from postroom.contracts.run_tables import ThreadTables
 from postroom.contracts.runs import RunRecord, RunStatus, Thread
 from postroom.stores.codec import decode_json
 from postroom.stores.runs import rows
+from postroom.stores.runs.asking import Looks, asked, queue_look, run_look, thread_look
 from postroom.stores.runs.messages import waiting
-from postroom.stores.sql_transaction import Row, SqlTransaction, Values
+from postroom.stores.sql_transaction import SqlTransaction
 
 FAMILIES: Final = "threads"
 """The lock of whoever changes which thread is whose parent."""
@@ -34,8 +35,8 @@ class Threads(ThreadTables):
 
     @override
     def load(self, thread_id: str) -> Thread | None:
-        row = self._sql.one("threads.thread", {"thread_id": thread_id})
-        return rows.thread(row) if row else None
+        [found] = asked(self._sql, thread_look(thread_id)).values()
+        return rows.thread(found[0]) if found else None
 
     @override
     def made(self, thread_id: str) -> Thread:
@@ -122,7 +123,8 @@ class Threads(ThreadTables):
 
     @override
     def load_run(self, run_id: str) -> RunRecord | None:
-        return _first(self._sql.all("threads.run", {"run_id": run_id}))
+        [found] = asked(self._sql, run_look(run_id)).values()
+        return rows.run(found[0]) if found else None
 
     @override
     def latest_runs(self, thread_id: str, limit: int) -> tuple[RunRecord, ...]:
@@ -141,27 +143,31 @@ class Threads(ThreadTables):
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", asked)))
 
     @override
-    def submission_facts(self, thread_id: str, run_id: str | None) -> SubmissionFacts:
-        asked: Values = {"thread_id": thread_id, "limit": 1}
-        known, pending, named, opened, latest, started = self._sql.ask(
-            ("threads.thread", asked),
-            ("threads.pending", asked),
-            ("threads.run", {"run_id": run_id}),
-            ("threads.open_run", asked),
-            ("threads.latest_runs", asked),
-            ("threads.latest_started_run", asked),
-        )
-        if not known:  # what a thread has makes the thread
-            return SubmissionFacts(thread=None, named_run=_first(named))
-        thread, newest = rows.thread(known[0]), _first(latest)
+    def submission_facts(self, thread_id: str, run_id: str | None, queued: int = 1) -> SubmissionFacts:
+        of_thread = {"thread_id": thread_id}
+        looks: Looks = {
+            **thread_look(thread_id),
+            **queue_look(thread_id, queued),
+            ("pending", thread_id): ("threads.pending", of_thread),
+            ("last_runs", thread_id): ("threads.last_runs", of_thread),
+            **({} if run_id is None else run_look(run_id)),
+        }
+        known, [[claimed, _, queued, _]], pending, last, *named = asked(self._sql, looks).values()
+        bodies = {run: rows.run((run, body)) for _, run, body in last}
+        if named and named[0]:
+            bodies[named[0][0][0]] = rows.run(named[0][0])
+        parts = {part: bodies[run] for part, run, _ in last}
+        thread = rows.thread(known[0]) if known else None
         return SubmissionFacts(
             thread=thread,
-            message_count=thread.message_count,
+            message_count=0 if thread is None else thread.message_count,
             pending=waiting(pending),
-            named_run=_first(named),
-            open_run=_first(opened),
-            latest_run=newest,
-            latest_started_run=newest if started == latest else _first(started),
+            named_run=bodies.get(run_id or ""),
+            open_run=parts.get("open"),
+            latest_run=parts.get("latest"),
+            latest_started_run=parts.get("started"),
+            claimed=claimed,
+            queued=queued,
         )
 
     @override
@@ -185,10 +191,9 @@ class Threads(ThreadTables):
 
     def spend(self, spends: Sequence[Spending]) -> None:
         """Add to what scopes have spent, always in the same order, so that no two wait for each other."""
-        if spends:
-            ordered = sorted(spends, key=lambda one: one.scope)
-            values = [{name: getattr(one, name) for name in Spending.__slots__} for one in ordered]
-            self._sql.run_many("threads.spend", values)
+        ordered = sorted(spends, key=lambda one: one.scope)
+        values = [{name: getattr(one, name) for name in Spending.__slots__} for one in ordered]
+        self._sql.run_many("threads.spend", values)
 
 
 def new_thread(thread_id: str, now: int, parent_thread_id: str | None = None) -> Thread:
@@ -204,10 +209,6 @@ def own_ancestor(thread_id: str) -> InvalidRecord:
 def no_parent(thread_id: str) -> UnknownThread:
     """Return the refusal of a thread below one that is not there."""
     return UnknownThread(f"no thread {thread_id!r}, the parent of another", value=thread_id)
-
-
-def _first(found: Sequence[Row]) -> RunRecord | None:
-    return rows.run(found[0]) if found else None
 
 
 def _bounds(prefix: str, after: str, limit: int) -> dict[str, Any]:

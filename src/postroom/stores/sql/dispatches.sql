@@ -41,8 +41,14 @@ UPDATE run_dispatches
        completed_at = :completed_at, reconciled = :reconciled, is_open = :is_open
  WHERE dispatch_id = :dispatch_id;
 
--- epoch
-SELECT epoch FROM dispatch_epochs WHERE thread_id = :thread_id;
+-- renew
+UPDATE run_dispatches SET lease_until = :lease_until, updated_at = :now
+ WHERE dispatch_id IN {texts :dispatch_ids} AND claim_token IN {texts :claim_tokens} AND status = 'Claimed'
+   AND dispatch_epoch >= coalesce((SELECT epoch FROM dispatch_epochs e WHERE e.thread_id = run_dispatches.thread_id), 0);
+
+-- renewed
+SELECT dispatch_id FROM run_dispatches
+ WHERE dispatch_id IN {texts :dispatch_ids} AND claim_token IN {texts :claim_tokens} AND lease_until = :lease_until;
 
 -- put_epoch
 INSERT INTO dispatch_epochs (thread_id, epoch) VALUES (:thread_id, :epoch)
@@ -170,6 +176,15 @@ SELECT DISTINCT thread_id FROM run_dispatches
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
  ORDER BY thread_id LIMIT :limit;
 
+-- queue_of_thread
+SELECT (SELECT dispatch_id FROM run_dispatches WHERE thread_id = :thread_id AND status = 'Claimed'),
+       coalesce((SELECT epoch FROM dispatch_epochs WHERE thread_id = :thread_id), 0),
+       (SELECT count(*) FROM (SELECT 1 FROM run_dispatches
+                               WHERE thread_id = :thread_id AND status = 'Queued'
+                                 AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'dispatch' AND id = dispatch_id)
+                               LIMIT :at_most) AS found),
+       (SELECT count(*) FROM pending_messages WHERE thread_id = :thread_id);
+
 -- count_queued
 SELECT count(*) FROM (SELECT 1 FROM run_dispatches
                        WHERE thread_id = :thread_id AND status = 'Queued' LIMIT :at_most) AS found;
@@ -182,11 +197,7 @@ SELECT 'Queued', count(*) FROM run_dispatches WHERE status = 'Queued'
 SELECT 'Claimed', count(*) FROM run_dispatches WHERE status = 'Claimed';
 
 -- discard
-DELETE FROM run_dispatches WHERE dispatch_id = :dispatch_id AND status = 'DeadLetter'
-RETURNING dispatch_id, thread_id, run_id, created_at, available_at, updated_at, status, priority, dedupe_key,
-       dispatch_epoch, attempt_count, max_attempts, deadline_at, tenant, last_error, claim_token, claimed_by,
-       claimed_at, lease_until, dispatch_instance_id, run_status, termination, run_response, run_error,
-       completed_at, reconciled;
+DELETE FROM run_dispatches WHERE dispatch_id = :dispatch_id;
 
 -- purge
 DELETE FROM run_dispatches

@@ -497,6 +497,17 @@ SELECT agent_id, updated_at FROM runners WHERE agent_id IN {ints :ids}
  UNION ALL
 SELECT agent_id, updated_at FROM chat_addresses WHERE agent_id IN {ints :ids};
 
+-- unwoken
+SELECT r.message_id, r.agent_id
+  FROM (SELECT agent_id FROM runners UNION SELECT agent_id FROM chat_addresses) woken
+ {cross} recipients r {index recipients_unread} ON r.agent_id = woken.agent_id
+ {cross} messages m ON m.id = r.message_id
+ {cross} agents a ON a.id = r.agent_id
+ WHERE r.read_at IS NULL AND r.announced_at IS NULL AND m.recalled_at IS NULL AND a.retired_at IS NULL
+   AND (r.message_id > :message_id OR (r.message_id = :message_id AND r.agent_id > :agent_id))
+   AND NOT EXISTS (SELECT 1 FROM handlings h WHERE h.message_id = r.message_id AND h.agent_id = r.agent_id)
+ ORDER BY r.message_id, r.agent_id LIMIT :limit;
+
 -- put_runner
 INSERT INTO runners (agent_id, runner, declared_by, updated_at) VALUES (:agent_id, :runner, :declared_by, :now)
 ON CONFLICT (agent_id) DO UPDATE

@@ -85,9 +85,6 @@ RETURNING status;
 UPDATE outbox SET status = 'pending', claim_token = NULL, lease_until = NULL, may_have_arrived = 1
  WHERE kind IN {texts :kinds} AND status IN ('pending', 'claimed') AND lease_until IS NOT NULL;
 
--- drop
-DELETE FROM outbox WHERE outbox_id IN {texts :ids};
-
 -- revive
 UPDATE outbox SET status = 'pending', available_at = :now, attempt_count = 0, may_have_arrived = 0
  WHERE outbox_id = :outbox_id AND status = 'dead_letter'

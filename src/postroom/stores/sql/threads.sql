@@ -111,19 +111,25 @@ ON CONFLICT (run_id) DO UPDATE
    SET status = excluded.status, created_at = excluded.created_at, updated_at = excluded.updated_at,
        body = excluded.body;
 
--- open_run
-SELECT run_id, body FROM runs
+-- last_runs
+SELECT 'open' AS part, run_id, body FROM runs
  WHERE run_id = (SELECT open_run_id FROM run_threads WHERE thread_id = :thread_id)
-   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id);
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+ UNION ALL
+SELECT * FROM (
+  SELECT 'latest' AS part, run_id, body FROM runs
+   WHERE thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+   ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS found
+ UNION ALL
+SELECT * FROM (
+  SELECT 'started' AS part, run_id, body FROM runs
+   WHERE thread_id = :thread_id AND status <> 'created'
+     AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
+   ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT 1) AS found;
 
 -- latest_runs
 SELECT run_id, body FROM runs
  WHERE thread_id = :thread_id AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
- ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT :limit;
-
--- latest_started_run
-SELECT run_id, body FROM runs
- WHERE thread_id = :thread_id AND status <> 'created' AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'run' AND id = run_id)
  ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT :limit;
 
 -- runs
@@ -209,9 +215,6 @@ SELECT thread_id, place, pending_id, revision, created_at, updated_at, mode, bod
  WHERE thread_id = :thread_id
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'pending' AND id = thread_id || '/' || pending_id)
  ORDER BY place;
-
--- count_pending
-SELECT count(*) FROM pending_messages WHERE thread_id = :thread_id;
 
 -- pending_versions
 SELECT pending_id, revision FROM pending_messages

@@ -18,6 +18,7 @@ class SqliteTransaction(SqlTransaction):
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
+        self.known = {}
         self._execute = connection.execute
         self._execute_many = connection.executemany
         self._statements = statements("sqlite")
@@ -44,16 +45,19 @@ class SqliteTransaction(SqlTransaction):
 
     @override
     def run(self, statement: str, values: Values = _NONE) -> None:
+        self.known.clear()
         found = self._statements[statement]
         self._execute(found.text, _bound(found, values))
 
     @override
     def run_many(self, statement: str, rows: Iterable[Values]) -> None:
+        self.known.clear()
         found = self._statements[statement]
         self._execute_many(found.text, [_bound(found, values) for values in rows])
 
     @override
     def changed(self, statement: str, values: Values = _NONE) -> int:
+        self.known.clear()
         found = self._statements[statement]
         return self._execute(found.text, _bound(found, values)).rowcount
 

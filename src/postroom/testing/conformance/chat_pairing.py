@@ -1,11 +1,11 @@
 """Promises of the people of chats: who asks to be let in, and how often a code may be guessed."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.chat import MAX_INBOUND, ChatStores
 from postroom.contracts.chat_people import Person, PersonRole
 from postroom.contracts.errors import InvalidRecord, QueueFull
+from postroom.contracts.records import replace
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.chat_given import (
     BLANK,

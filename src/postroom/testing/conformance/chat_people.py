@@ -1,11 +1,11 @@
 """Promises of the people of chats: who was let in."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.chat import MAX_INBOUND, ChatStores
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import InvalidRecord
+from postroom.contracts.records import replace
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.chat_given import BLANK, HALF, TOGETHER, ChatPromise, at_once, person
 from postroom.testing.conformance.given import refused

@@ -1,11 +1,11 @@
 """Promises of a dispatch store about what is enqueued, and how a thread's dispatches are listed."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.dispatch import LOWEST_PRIORITY, TERMINAL, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import DedupeKeyInUse, DuplicateRecord, InvalidRecord, RunNotOpen
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, RunStores
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused

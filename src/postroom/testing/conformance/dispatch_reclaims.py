@@ -1,7 +1,6 @@
 """Promises of a dispatch store about leases that end, and about rows that have ended."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.dispatch import (
@@ -11,6 +10,7 @@ from postroom.contracts.dispatch import (
     TERMINAL,
     RunDispatchStatus,
 )
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunStores
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.run_given import (

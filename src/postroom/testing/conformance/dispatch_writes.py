@@ -1,11 +1,11 @@
 """Promises of a dispatch store about what an owner writes, and that nobody else can."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.dispatch import STALE_EPOCH, Claim, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StaleClaim, UnknownDispatch
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import DispatchStore, RunStores
 from postroom.contracts.runs import RunStatus, TerminationKind, TerminationReason
 from postroom.testing.clock import ManualClock
@@ -301,6 +301,30 @@ async def after_an_interrupt_a_lease_is_not_extended(stores: RunStores, clock: M
     assert await loaded(stores) == owned.superseded(reason=STALE_EPOCH, now=clock.now())
 
 
+async def claims_are_renewed_together(stores: RunStores, clock: ManualClock) -> None:
+    """Each for its own time, and only what is owned; a stale one ends when that is asked."""
+    names = ("d1", "d2", "d3", "d4")
+    owned = [await claimed(stores, name, thread=f"t{name}") for name in names]
+    await stores.dispatches.interrupt("td3")
+    wrong = Claim(dispatch_id="d4", token="another")  # noqa: S106
+    clock.advance(timedelta(seconds=2))
+    lengths = {
+        owned[0].claim_proof: LEASE,
+        owned[1].claim_proof: 9,
+        owned[2].claim_proof: LEASE,
+        wrong: LEASE,
+    }
+    assert await stores.store.write(lambda tx: tx.runs.dispatches.renew(lengths)) == {"d1", "d2"}
+    for row, length in zip(owned[:2], (LEASE, 9), strict=True):
+        assert await loaded(stores, row.dispatch_id) == row.extend_lease(extension_ms=length, now=clock.now())
+    assert [await loaded(stores, name) for name in names[2:]] == owned[2:]
+    for claim in (owned[0].claim_proof, owned[2].claim_proof, wrong, Claim(dispatch_id="none", token="")):
+        await stores.store.write(lambda tx: tx.runs.dispatches.refuse_stale(claim))  # noqa: B023 - awaited at once
+    assert (await loaded(stores, "d1")).status is RunDispatchStatus.CLAIMED
+    assert await loaded(stores, "d3") == owned[2].superseded(reason=STALE_EPOCH, now=clock.now())
+    assert await loaded(stores, "d4") == owned[3]
+
+
 async def a_wrong_token_does_not_supersede(stores: RunStores, clock: ManualClock) -> None:
     """After an interrupt too, only the owner's own write ends its row."""
     owned = await claimed(stores)
@@ -389,6 +413,7 @@ PROMISES: tuple[Promise, ...] = (
     an_earlier_claim_of_the_same_dispatch_writes_nothing,
     after_an_interrupt_every_write_is_stale,
     after_an_interrupt_a_lease_is_not_extended,
+    claims_are_renewed_together,
     a_wrong_token_does_not_supersede,
     writing_twice_is_told,
     recording_twice_is_harmless,

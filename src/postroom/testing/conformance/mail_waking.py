@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from postroom.contracts.errors import StoreError
+from postroom.contracts.people import ChatAddress
 from postroom.contracts.runs import OnTimeout
 from postroom.contracts.store import MailStore, MailWrites
 from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner
@@ -140,7 +141,35 @@ async def runners_and_unread_messages_are_counted(store: MailStore, clock: Manua
     assert await counted() == (1, 1)
 
 
+async def messages_that_have_woken_nobody_are_found(store: MailStore, clock: ManualClock) -> None:
+    """For active readers with a runner or a chat; none that is read, recalled, announced or in a run."""
+    here = await an_office(store)
+    ada, ben, chat = here.ada.id, here.ben.id, ChatAddress(platform="telegram", chat_id="é")
+    sent = await store.write(
+        lambda tx: [put_message(tx, here.cyd, [here.ada, here.ben], now=5).id for _ in range(3)]
+    )
+
+    async def found(*after: int, limit: int = 99) -> list[tuple[int, int]]:
+        behind = (after[0], after[1]) if after else (0, 0)
+        return await store.read(lambda tx: tx.unwoken(after=behind, limit=limit))
+
+    assert await found() == []
+    await store.write(lambda tx: tx.put_runner(ada, "{}", declared_by="file", now=5))
+    await store.write(lambda tx: tx.put_chat_address(ben, chat, now=5))
+    every = sorted((message_id, agent_id) for message_id in sent for agent_id in (ada, ben))
+    assert (await found(), await found(*every[2], limit=2)) == (every, every[3:5])
+    await store.write(lambda tx: tx.mark_read(sent[0], ada, 6))
+    await store.write(lambda tx: tx.mark_announced(ben, sent[:1], by="chat", now=6))
+    handling = Handling(message_id=sent[1], agent_id=ada, run_id="r", injected_at=6, ended_at=7)
+    await store.write(lambda tx: tx.put_handling(handling))
+    await store.write(lambda tx: tx.mark_recalled(sent[2], 6))
+    assert await found() == [(sent[1], ben)]
+    await store.write(lambda tx: tx.set_agent_retired(ben, 7, now=7))
+    assert await found() == []
+
+
 PROMISES = (
+    messages_that_have_woken_nobody_are_found,
     a_runner_is_kept_replaced_and_dropped,
     runners_are_listed_by_agent,
     what_a_run_makes_of_a_message_is_kept_by_recipient,

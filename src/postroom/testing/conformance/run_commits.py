@@ -1,7 +1,6 @@
 """Promises of a commit coordinator: one step writes all it names, or nothing at all."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.budgets import Spending
@@ -17,6 +16,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.events import AppendOptions, EventScope
 from postroom.contracts.messages import Message, PendingVersion, Role, ToolCall
 from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import (
     Committed,
     MessageQuery,

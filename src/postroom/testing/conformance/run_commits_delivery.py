@@ -1,7 +1,6 @@
 """Promises of a commit coordinator about the dispatch that a commit delivers."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.dispatch import INTERRUPTED, RunDispatch, RunDispatchStatus
@@ -17,6 +16,7 @@ from postroom.contracts.errors import (
     VersionConflict,
 )
 from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunStores, ThreadCommit
 from postroom.contracts.runs import RunStatus
 from postroom.testing.clock import ManualClock

@@ -1,11 +1,11 @@
 """Promises of a commit that begins or ends the execution whose dispatch it proves to own."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.dispatch import STALE_EPOCH, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import ActiveRunConflict, InvalidRecord, StaleClaim, VersionConflict
 from postroom.contracts.messages import DeliveryMode, Message
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest, Delivery, RunStores, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.testing.clock import ManualClock

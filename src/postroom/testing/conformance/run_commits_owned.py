@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +17,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.events import EventScope
 from postroom.contracts.messages import Message
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import (
     ClaimRequest,
     Delivery,

@@ -1,7 +1,6 @@
 """Promises of an event store: each scope counts without gaps, a key counts once, a reader misses nothing."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.errors import CursorAhead, IdempotencyConflict, VersionConflict
@@ -13,6 +12,7 @@ from postroom.contracts.events import (
     EventScope,
     EventVisibility,
 )
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunStores, ThreadCommit
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused

@@ -1,7 +1,6 @@
 """What a promise about runs starts from: stored records, with only that stated which matters to it."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchResult, RunDispatchStatus
@@ -9,6 +8,7 @@ from postroom.contracts.errors import PostroomError
 from postroom.contracts.events import CanonicalEventDraft, EventScope
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, PendingVersion
 from postroom.contracts.outbox import OutboxDraft
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunQuery, RunStores, ThreadCommit
 from postroom.contracts.runs import (
     RunRecord,

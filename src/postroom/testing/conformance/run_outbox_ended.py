@@ -1,12 +1,12 @@
 """Promises of an outbox store about what is over: dead letters are seen and revived, old effects purged."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import NackOutcome, OutboxMessage, OutboxStatus
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunStores, ThreadCommit
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused

@@ -1,7 +1,6 @@
 """Promises of a thread store about the pending zone: what waits to be read, and may still be changed."""
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.errors import (
@@ -20,6 +19,7 @@ from postroom.contracts.messages import (
     PendingVersion,
     ToolCall,
 )
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunStores, ThreadCommit
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused

@@ -1,6 +1,5 @@
 """Promises of a thread store about threads and their hierarchy, and about runs and what points to them."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 from postroom.contracts.activation import (
@@ -13,6 +12,7 @@ from postroom.contracts.activation import (
 )
 from postroom.contracts.errors import DuplicateRecord, InvalidRecord, UnknownThread
 from postroom.contracts.messages import SeqRange
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, RunStores, SubmissionFacts, ThreadCommit, ThreadQuery
 from postroom.contracts.runs import (
     PersistedState,

@@ -1,12 +1,12 @@
--- One outbox: what mail stored for its relays stands with what the ends of runs stored.
+-- One outbox: what mail stored for the archive stands with what the ends of runs stored. Whom a message has not
+-- woken is found by the messages themselves.
 
 ALTER TABLE run_outbox RENAME COLUMN lane TO kind;
 INSERT INTO run_outbox (outbox_id, kind, target, payload, status, available_at, created_at, attempt_count, max_attempts,
                         last_error)
-SELECT 'out_mail_' || id, topic, CASE topic WHEN 'archive' THEN project_id::text ELSE topic END,
-       json_build_object(CASE topic WHEN 'archive' THEN 'record' ELSE 'key' END, key)::text,
+SELECT 'out_mail_' || id, topic, project_id::text, json_build_object('record', key)::text,
        'pending', 0, created_at, attempts, 1000000, nullif(last_error, '')
-  FROM outbox ORDER BY id;
+  FROM outbox WHERE topic = 'archive' ORDER BY id;
 DROP TABLE outbox;
 ALTER TABLE run_outbox RENAME TO outbox;
 ALTER INDEX run_outbox_pkey RENAME TO outbox_pkey;

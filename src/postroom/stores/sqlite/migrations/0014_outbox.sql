@@ -1,4 +1,5 @@
--- One outbox: what mail stored for its relays stands with what the ends of runs stored.
+-- One outbox: what mail stored for the archive stands with what the ends of runs stored. Whom a message has not
+-- woken is found by the messages themselves.
 
 ALTER TABLE outbox RENAME TO mail_outbox;
 CREATE TABLE outbox (
@@ -29,10 +30,9 @@ SELECT place, outbox_id, lane, target, order_key, payload, status, available_at,
   FROM run_outbox;
 INSERT INTO outbox (outbox_id, kind, target, payload, status, available_at, created_at, attempt_count, max_attempts,
                     last_error)
-SELECT 'out_mail_' || id, topic, CASE topic WHEN 'archive' THEN CAST(project_id AS TEXT) ELSE topic END,
-       json_object(CASE topic WHEN 'archive' THEN 'record' ELSE 'key' END, key),
+SELECT 'out_mail_' || id, topic, CAST(project_id AS TEXT), json_object('record', key),
        'pending', 0, created_at, attempts, 1000000, nullif(last_error, '')
-  FROM mail_outbox ORDER BY id;
+  FROM mail_outbox WHERE topic = 'archive' ORDER BY id;
 DROP TABLE run_outbox;
 DROP TABLE mail_outbox;
 

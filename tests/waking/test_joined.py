@@ -1,0 +1,213 @@
+"""A message and the run that it starts are one transaction, on both engines; what could not be is found later."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from postroom.contracts.dispatch import OPEN, RunDispatchStatus
+from postroom.contracts.errors import StoreUnavailable, Unauthorized
+from postroom.contracts.run_stores import RunQuery
+from postroom.contracts.runs import RunStatus
+from postroom.mail.waking.prompts import agent_thread
+from postroom.mail.waking.waker import MOST_AT_ONCE
+from postroom.stores.mail import StoredMail
+from postroom.stores.runs.ports import SqlRunStores
+from postroom.testing import ManualClock
+from store_kinds import KINDS, opened, refuse_missing
+from waking_room import PROJECT, Room, number
+
+ROOM_FOR_LEASES = timedelta(minutes=5)
+BO = agent_thread("projects-shop", "Bo")
+
+
+@pytest.fixture(params=KINDS)
+def stores(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock):
+    refuse_missing(request.param)
+    with opened(request.param, tmp_path, lambda: request.getfixturevalue("postgres_dsn"), clock) as store:
+        yield StoredMail(store), SqlRunStores(store)
+
+
+@pytest_asyncio.fixture
+async def room(stores, clock: ManualClock) -> AsyncIterator[Room]:
+    made = Room(*stores, clock=clock, most_attempts=2)
+    yield made
+    await made.close()
+
+
+def dies_before_the_run(room: Room) -> None:
+    """Let the process die between the commit of a send and the beginning of the run."""
+
+    async def dies(claimed):
+        raise Unauthorized("the process died here")
+
+    room.mailbox._dispatcher.begin_or_release = dies
+
+
+async def heir_of(room: Room) -> None:
+    """Let another process take over after a while."""
+    room.clock.advance(ROOM_FOR_LEASES)
+    room.mailbox, room.waker = room.opened("heir")
+    await room.mailbox.recover()
+    await room.turn()
+
+
+async def test_the_message_its_run_and_its_claim_are_there_when_the_send_has_returned(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+    dies_before_the_run(room)
+    sent = await room.send("Ada", "Bo", body="paint it")
+    [row] = await room.runs.dispatches.list_dispatches(BO)
+    run = await room.runs.threads.load_run(row.run_id)
+    assert (row.status, run.status) == (RunDispatchStatus.CLAIMED, RunStatus.RUNNING)
+    assert run.input.trigger_message_ids == (f"mail-{number(sent)}",)
+    assert (await room.handled(number(sent), "Bo")).run_id == row.run_id
+    await heir_of(room)
+    assert len(room.agents.prompts) == 1
+    assert await room.texts("Ada") == [("Bo", "Bo did it")]
+
+
+async def test_a_send_that_is_undone_leaves_neither_a_message_nor_a_run(room, monkeypatch):
+    await room.people("Ada", "Bo", "Cy", runners=("Bo", "Cy"))
+    whole = room.mailbox.accepting
+
+    def accepting(thread_ids, change, *, key):
+        def undone(tx, accept):
+            change(tx, accept)
+            if thread_ids:
+                raise StoreUnavailable("the disk went away")
+
+        return whole(thread_ids, undone, key=key)
+
+    monkeypatch.setattr(room.mailbox, "accepting", accepting)
+    with pytest.raises(StoreUnavailable):
+        await room.send("Ada", "Bo", "Cy")
+    monkeypatch.undo()
+    assert await room.inbox("Bo") == []
+    assert await room.runs.threads.list_runs(RunQuery()) == ()
+    await room.send("Ada", "Bo", "Cy")
+    await room.turn()
+    assert len(room.agents.prompts) == 2
+
+
+async def test_a_send_that_is_repeated_under_its_key_wakes_once(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+    first = await room.send("Ada", "Bo", idempotency_key="k")
+    assert await room.send("Ada", "Bo", idempotency_key="k") == first
+    await room.turn()
+    assert await room.send("Ada", "Bo", idempotency_key="k") == first
+    await room.turn()
+    assert len(room.agents.prompts) == 1
+
+
+async def test_what_comes_for_an_agent_at_work_waits_on_its_thread_and_is_one_run(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+    goes_on, began = asyncio.Event(), asyncio.Event()
+
+    async def held(activation):
+        began.set()
+        await goes_on.wait()
+
+    room.agents.act = held
+    await room.send("Ada", "Bo", thread_id="plan")
+    await began.wait()
+    more = [await room.send("Ada", "Bo", thread_id="plan") for _ in range(5)]
+    waiting = await room.runs.threads.pending_messages(BO)
+    assert [one.pending_id for one in waiting] == [f"mail-{number(one)}" for one in more]
+    assert len(await room.runs.dispatches.list_dispatches(BO, OPEN)) == 1
+    goes_on.set()
+    await room.turn()
+    assert [len(messages) for _, messages in room.agents.prompts] == [1, 5]
+
+
+async def test_a_queue_without_a_free_slot_keeps_the_run_for_later(room):
+    await room.people("Ada", "Bo", "Cy", runners=("Bo", "Cy"))
+    slots = room.mailbox._dispatcher.slots
+    taken = [slots.take("another", None) for _ in range(slots.free)]
+    await room.send("Ada", "Bo")
+    [row] = await room.runs.dispatches.list_dispatches(BO)
+    assert row.status is RunDispatchStatus.QUEUED
+    for _ in taken:
+        slots.give(None)
+    await room.mailbox.poll()
+    await room.turn()
+    assert await room.texts("Ada") == [("Bo", "Bo did it")]
+
+
+async def test_a_message_to_an_agent_that_cannot_be_put_together_now_is_stored_and_waits(room, monkeypatch):
+    await room.people("Ada", "Bo", runners=("Bo",))
+
+    async def refuses(request, *, run_id):
+        raise Unauthorized("the model's key is not known")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(room.mailbox._core.pinning, "pin", refuses)
+        sent = await room.send("Ada", "Bo")
+    [waiting] = await room.runs.threads.pending_messages(BO)
+    assert waiting.pending_id == f"mail-{number(sent)}"
+    await room.mailbox.run_sweep()
+    await room.turn()
+    assert await room.texts("Ada") == [("Bo", "Bo did it")]
+
+
+async def test_a_server_that_drains_stores_the_message_and_leaves_its_run_to_the_next(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+    await room.mailbox.aclose()
+    await room.send("Ada", "Bo")
+    [row] = await room.runs.dispatches.list_dispatches(BO)
+    assert row.status is RunDispatchStatus.QUEUED
+    await heir_of(room)
+    assert await room.texts("Ada") == [("Bo", "Bo did it")]
+
+
+async def test_what_was_stored_without_a_server_wakes_its_reader_when_there_is_one(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+    room.mail.waker = None
+    await room.send("Ada", "Bo")
+    assert await room.runs.threads.list_runs(RunQuery()) == ()
+    await room.turn()
+    assert await room.texts("Ada") == [("Bo", "Bo did it")]
+    assert await room.waker.round() == 0
+
+
+async def test_unread_mail_wakes_an_agent_that_is_given_a_runner_and_one_that_comes_back(room):
+    await room.people("Ada", "Bo", "Cy", runners=("Cy",))
+    await room.send("Ada", "Bo")
+    room.mail.waker = None
+    await room.send("Ada", "Cy")
+    await room.mail.call("retire_agent", {"project_key": PROJECT, "agent_name": "Cy"})
+    await room.turn()
+    assert room.agents.prompts == []
+    await room.mail.set_runner(PROJECT, "Bo", "{}")
+    await room.mail.call("unretire_agent", {"project_key": PROJECT, "agent_name": "Cy"})
+    await room.turn()
+    assert sorted(who[:2] for who, _ in room.agents.prompts) == ["Bo", "Cy"]
+
+
+async def test_a_message_to_very_many_agents_wakes_all_of_them(room):
+    names = [f"Bo{number}" for number in range(MOST_AT_ONCE + 3)]
+    await room.people("Ada", *names, runners=tuple(names))
+    await room.send("Ada", *names)
+    assert len(await room.runs.threads.list_runs(RunQuery())) == MOST_AT_ONCE
+    await room.turn()
+    assert len(room.agents.prompts) == len(names)
+
+
+async def test_readers_who_were_given_runners_meanwhile_are_locked_and_woken_as_well(room, monkeypatch):
+    """The change learns whom it wakes, and is run again with their threads locked, until it knows them all."""
+    await room.people("Ada", "Bo", "Cy", runners=("Bo",))
+    whole, asked = room.mailbox.accepting, []
+
+    async def accepting(thread_ids, change, *, key):
+        if len(asked) == 1:
+            await room.mail.set_runner(PROJECT, "Cy", "{}")
+        asked.append(len(thread_ids))
+        return await whole(thread_ids, change, key=key)
+
+    monkeypatch.setattr(room.mailbox, "accepting", accepting)
+    await room.send("Ada", "Bo", "Cy")
+    assert asked == [0, 1, 2]
+    await room.turn()
+    assert len(room.agents.prompts) == 2
