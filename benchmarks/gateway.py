@@ -1,4 +1,4 @@
-"""What a chat line costs on its way from a signed webhook to its answer, when its agent does nothing.
+"""What a chat message costs on its way from a signed webhook to its answer, when its agent does nothing.
 
 Callers stand in the process of the gateway and post to the adapter's own route without a socket between; all
 else is as the server has it: a real SQLite file, the real clock, the collector as it is set there.
@@ -33,28 +33,27 @@ from postroom.contracts.clock import SystemClock
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.signing import SIGNATURE, TIMESTAMP, signature
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.config import GatewayConfig, Platform, PlatformConfig
+from postroom.gateway.config import GatewayConfig, PlatformConfig
 from postroom.gateway.events import MessageEvent, SendResult
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.platforms.webhook import WebhookAdapter
 from postroom.gateway.platforms.webhook_wire import DELIVERY
 from postroom.gateway.replies import ChatEffects
-from postroom.gateway.services import Services
-from postroom.gateway.session import SessionSource, build_session_key
+from postroom.gateway.session import Platform, SessionSource, build_session_key
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.relay import Relay
 from postroom.stores.sqlite import SqliteStore
 
 RATE = size(200, 50)
-"""Lines a second that are offered, whatever becomes of them."""
+"""Messages a second that are offered, whatever becomes of them."""
 SESSIONS = size(200, 10)
 SECONDS = size(40, 1)
 """Longer than the half minute after which a session's activity is written down again."""
 IDLE_SESSIONS = size(5_000, 50)
 ABREAST = 64
-LINES = size(3_000, 50)
+MESSAGES = size(3_000, 50)
 ROUNDS = size(3, 1)
 PATIENCE = 600.0
 ROUTE = "bench"
@@ -63,7 +62,7 @@ TEXT = "What is the state of the build of module seven, and who looks after it?"
 
 
 class Noting(Nothing):
-    """Ends at once, and notes when it began with each line."""
+    """Ends at once, and notes when it began with each message."""
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """End at once."""
@@ -74,7 +73,7 @@ class Noting(Nothing):
 
 
 class NotedWebhooks(WebhookAdapter):
-    """The webhooks' own adapter; notes when each line had its answer."""
+    """The webhooks' own adapter; notes when each message had its answer."""
 
     def __init__(self, config: PlatformConfig) -> None:
         super().__init__(config)
@@ -106,10 +105,10 @@ class Room:
         self.executor = Noting()
         self.adapter = NotedWebhooks(webhooks)
         self.posted = 0
-        self.relay, sessions = Relay(store.store, {}), Sessions(store.chat.sessions, config, clock)
+        self.relay, sessions = Relay(store.store, {}), Sessions(store.chat, config, clock)
         presenter = StreamingPresenter(config.streaming, sessions, [self.adapter], clock, timer)
         self.mailbox = Mailbox(ChatExecutor(self.executor, presenter), store.runs, effects=ChatEffects())
-        services = Services(
+        self.gateway = Gateway(
             config,
             stores=store.chat,
             outbox=store.runs.outbox,
@@ -120,12 +119,11 @@ class Room:
             clock=clock,
             timer=timer,
         )
-        self.gateway = Gateway(services)
         self._clock = clock
         self._application = Starlette(routes=list(self.adapter.routes()))
 
     async def post(self, conversation: str) -> str:
-        """Post a line as a caller does and return its id once it is kept."""
+        """Post a message as a caller does and return its id once it is kept."""
         self.posted += 1
         delivery = f"d-{self.posted}"
         body = json.dumps({"text": f"{TEXT} ({self.posted})", "conversation": conversation}).encode()
@@ -147,19 +145,19 @@ class Room:
 
         await self._application(_scope(headers), receive, send)
         if said[0]["status"] != 202:
-            raise SystemExit(f"a line was refused: {said}")
+            raise SystemExit(f"a message was refused: {said}")
         return f"{ROUTE}/{delivery}"
 
     async def ask(self, conversation: str) -> None:
-        """Post a line and return when it has its answer."""
-        line = await self.post(conversation)
-        if line not in self.adapter.answered:
-            waiting = self.adapter.awaited[line] = asyncio.get_running_loop().create_future()
+        """Post a message and return when it has its answer."""
+        message_id = await self.post(conversation)
+        if message_id not in self.adapter.answered:
+            waiting = self.adapter.awaited[message_id] = asyncio.get_running_loop().create_future()
             await waiting
 
-    async def ask_all(self, sessions: int, lines: int) -> float:
-        """Ask so many lines, in each session one after another; return how many a second were answered."""
-        numbers = iter(range(lines))
+    async def ask_all(self, sessions: int, messages: int) -> float:
+        """Ask so many messages, in each session one after another; return how many a second were answered."""
+        numbers = iter(range(messages))
 
         async def speak(session: int) -> None:
             for _ in numbers:
@@ -169,16 +167,18 @@ class Room:
         async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
             for session in range(sessions):
                 group.create_task(speak(session))
-        return lines / (time.perf_counter() - began)
+        return messages / (time.perf_counter() - began)
 
     async def rest(self) -> None:
-        """Return when every line has its answer and is done with."""
+        """Return when every message has its answer and is done with."""
         async with asyncio.timeout(PATIENCE):
             while any(status.is_open for status in await self.store.chat.intake_log.counts()):
                 await asyncio.sleep(0.05)
         done = await self.store.chat.intake_log.counts()
         if done != {InboundStatus.DONE: self.posted} or len(self.executor.began) != self.posted:
-            raise SystemExit(f"{self.posted} lines, {len(self.executor.began)} executed, at the end {done}")
+            raise SystemExit(
+                f"{self.posted} messages, {len(self.executor.began)} executed, at the end {done}"
+            )
 
 
 def _scope(headers: dict[str, str]) -> Scope:
@@ -246,11 +246,11 @@ async def open_room() -> AsyncIterator[Room]:
             await room.mailbox.aclose()
 
 
-# Lines that come whether the gateway keeps up or not.
+# Messages that come whether the gateway keeps up or not.
 
 
 async def offered(table: Table) -> None:
-    """Offer lines at random instants to random sessions, and see how long each takes to begin."""
+    """Offer messages at random instants to random sessions, and see how long each takes to begin."""
     async with open_room() as room:
         for first in range(0, SESSIONS, ABREAST):
             async with asyncio.TaskGroup() as group:
@@ -264,7 +264,7 @@ async def offered(table: Table) -> None:
             due, kept = await _offer(room, began)
             ended = time.perf_counter()
             busy = (_processor_seconds() - before) / (ended - began)
-            answered = sum(room.adapter.answered.get(line, ended) < ended for line in kept)
+            answered = sum(room.adapter.answered.get(message_id, ended) < ended for message_id in kept)
             await room.rest()
             stop.set()
         _tell_latencies(table, room, due, kept)
@@ -272,7 +272,7 @@ async def offered(table: Table) -> None:
         _tell_keeping_up(table, answered, len(kept), ended - began)
         commits, changes = (now - then for now, then in zip(room.store.grouping, groups, strict=True))
         table.add(
-            "what a line costs, callers and all",
+            "what a message costs, callers and all",
             f"{changes / len(kept):.1f} changes in {commits / len(kept):.1f} commits,"
             f" {1000 * busy * (ended - began) / len(kept):.2f} ms of a processor",
             f"{busy:.0%} of one processor",
@@ -280,14 +280,14 @@ async def offered(table: Table) -> None:
 
 
 async def _offer(room: Room, began: float) -> tuple[dict[str, float], dict[str, float]]:
-    """Return when each line was due, and when it was kept and its caller told so."""
+    """Return when each message was due, and when it was kept and its caller told so."""
     chance = random.Random(7)
     due: dict[str, float] = {}
     kept: dict[str, float] = {}
 
     async def call(at: float, conversation: str) -> None:
-        line = await room.post(conversation)
-        due[line], kept[line] = at, time.perf_counter()
+        message_id = await room.post(conversation)
+        due[message_id], kept[message_id] = at, time.perf_counter()
 
     at = began
     async with asyncio.timeout(SECONDS + PATIENCE), asyncio.TaskGroup() as group:
@@ -300,23 +300,26 @@ async def _offer(room: Room, began: float) -> tuple[dict[str, float], dict[str, 
 def _tell_latencies(table: Table, room: Room, due: dict[str, float], kept: dict[str, float]) -> None:
     began, answered = room.executor.began, room.adapter.answered
     table.add(
-        "from the 202 to the executor's start",
-        _spread([began[line] - at for line, at in kept.items()]),
+        "from when the POST was due to the executor's start",
+        _spread([began[message_id] - at for message_id, at in due.items()]),
         "",
         None,
         "p50 < 10 ms, p99 < 50 ms",
     )
-    table.add("the POST, from when it was due to its 202", _spread([kept[line] - due[line] for line in due]))
-    ends = [answered[line] - began[line] for line in kept]
+    table.add(
+        "the POST, from when it was due to its 202",
+        _spread([kept[message_id] - due[message_id] for message_id in due]),
+    )
+    ends = [answered[message_id] - began[message_id] for message_id in kept]
     table.add("from the executor's start, which ends at once, to the answer's delivery", _spread(ends))
 
 
-def _tell_keeping_up(table: Table, answered: int, lines: int, seconds: float) -> None:
+def _tell_keeping_up(table: Table, answered: int, messages: int, seconds: float) -> None:
     table.add(
         "answers delivered meanwhile",
         f"{answered / seconds:,.0f} a second",
-        f"{lines / seconds:,.0f} lines a second offered",
-        answered / lines,
+        f"{messages / seconds:,.0f} messages a second offered",
+        answered / messages,
         "all but those at work",
     )
 
@@ -353,7 +356,7 @@ def idle(table: Table) -> None:
 
 
 async def _idle_sessions() -> None:
-    """Print the resident bytes of this process before a line came, and with every session at rest."""
+    """Print the resident bytes of this process before a message came, and with every session at rest."""
     silence()
     async with open_room() as room:
         bare = _resident()
@@ -377,29 +380,29 @@ def _resident() -> int:
     return next(int(row.split()[1]) * 1024 for row in rows if row.startswith("VmRSS:"))
 
 
-# How many lines there could be at the most.
+# How many messages there could be at the most.
 
 
 async def at_most(table: Table) -> None:
-    """See how many lines go the whole way, beside how many the intake log alone takes."""
+    """See how many messages go the whole way, beside how many the intake log alone takes."""
     bare, whole = [], []
     async with open_room() as room:
-        await room.ask_all(ABREAST, LINES // 10)
+        await room.ask_all(ABREAST, MESSAGES // 10)
         for _ in range(ROUNDS):
             async with empty_store() as store:
                 bare.append(await _kept_a_second(store))
-            whole.append(await room.ask_all(ABREAST, LINES))
+            whole.append(await room.ask_all(ABREAST, MESSAGES))
             await room.rest()
     table.add(
-        f"lines answered, {ABREAST} sessions that each wait for their answers",
-        f"{median(whole):,.0f} lines/s",
-        f"the intake log alone keeps {median(bare):,.0f} lines/s",
+        f"messages answered, {ABREAST} sessions that each wait for their answers",
+        f"{median(whole):,.0f} messages/s",
+        f"the intake log alone keeps {median(bare):,.0f} messages/s",
         median(whole) / median(bare),
     )
 
 
 async def _kept_a_second(store: SqliteStore) -> float:
-    drafts = iter([_draft(number) for number in range(LINES)])
+    drafts = iter([_draft(number) for number in range(MESSAGES)])
 
     async def keep() -> None:
         for draft in drafts:
@@ -409,11 +412,11 @@ async def _kept_a_second(store: SqliteStore) -> float:
     async with asyncio.TaskGroup() as group:
         for _ in range(ABREAST):
             group.create_task(keep())
-    return LINES / (time.perf_counter() - began)
+    return MESSAGES / (time.perf_counter() - began)
 
 
 def _draft(number: int) -> InboundDraft:
-    """Return a line as the webhooks' adapter hands it over."""
+    """Return a message as the webhooks' adapter hands it over."""
     chat_id, message_id = f"{ROUTE}/c-{number % ABREAST}", f"{ROUTE}/d-{number}"
     source = SessionSource(
         platform=Platform.WEBHOOK, chat_id=chat_id, user_id=f"webhook:{ROUTE}", user_name=ROUTE
@@ -428,9 +431,9 @@ def _draft(number: int) -> InboundDraft:
 async def main() -> None:
     """Print the tables."""
     silence()
-    table = Table(f"Chat lines at {RATE} a second over {SESSIONS} sessions, on SQLite")
+    table = Table(f"Chat messages at {RATE} a second over {SESSIONS} sessions, on SQLite")
     await offered(table)
-    table = Table("Chat lines, how many and how many sessions")
+    table = Table("Chat messages, how many and how many sessions")
     await at_most(table)
     await asyncio.to_thread(idle, table)
 

@@ -17,17 +17,10 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.config import (
-    BusyConfig,
-    BusyMode,
-    DeliveryConfig,
-    GatewayConfig,
-    Platform,
-    PlatformConfig,
-)
+from postroom.gateway.config import BusyConfig, BusyMode, DeliveryConfig, GatewayConfig, PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.replies import ChatEffects
-from postroom.gateway.services import Services
+from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.relay import Relay
@@ -111,7 +104,7 @@ class Room:
         """Start a gateway; it is stopped after the test."""
         channel = channel or FakeChannel(clock=self.clock, **details)
         relay = Relay(self.runs.store, {})
-        sessions = Sessions(self.stores.sessions, config, self.clock)
+        sessions = Sessions(self.stores, config, self.clock)
         presenter = StreamingPresenter(config.streaming, sessions, [channel], self.clock, self.clock)
         mailbox = Mailbox(
             ChatExecutor(agent, presenter),
@@ -121,7 +114,7 @@ class Room:
             timer=self.clock,
             config=MailboxConfig(drain_grace=timedelta(0)),
         )
-        services = Services(
+        gateway = Gateway(
             config,
             stores=self.stores,
             outbox=self.runs.outbox,
@@ -133,7 +126,6 @@ class Room:
             timer=self.clock,
             mail=mail,
         )
-        gateway = Gateway(services)
         await gateway.start()
         self.relaying.start(relay.serve(asyncio.Event()), name="serve")
         self.opened.append((gateway, mailbox))

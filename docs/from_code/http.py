@@ -10,7 +10,7 @@ from from_code.markdown import table
 from postroom.app.gateway_platforms import PLATFORMS
 from postroom.contracts.clock import SystemClock
 from postroom.executors.remote import CALLBACKS
-from postroom.gateway.config import Platform
+from postroom.gateway.session import Platform
 from postroom.http_api import guard
 from postroom.http_api.callback_routes import callback_routes
 from postroom.http_api.hook_routes import hook_routes

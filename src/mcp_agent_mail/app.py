@@ -1,6 +1,6 @@
 """The MCP server under its import name."""
 
-from mcp_agent_mail.db import shared_house
+from mcp_agent_mail.db import shared_application
 from postroom.mcp_server import PostroomMcpServer
 
 __all__ = ["build_mcp_server"]
@@ -11,4 +11,4 @@ def build_mcp_server() -> PostroomMcpServer:
 
     An in-memory client of the SDK or of `fastmcp` takes it as it is.
     """
-    return shared_house().mcp_server()
+    return shared_application().mcp_server()

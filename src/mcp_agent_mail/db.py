@@ -38,31 +38,33 @@ _PRAGMAS = (
 )
 
 
-def shared_house() -> Application:
-    """Return this process's house, opened by the first call after a reset.
+def shared_application() -> Application:
+    """Return this process's application, opened by the first call after a reset.
 
     Raises:
         StoreHeld: another process owns the database; use that server instead.
     """
     with _opening:
-        if "house" not in _open:
+        if "application" not in _open:
             route_to_logging()
-            _open["house"] = Application.open(get_settings(), purpose="mcp_agent_mail")
-        return _open["house"]
+            _open["application"] = Application.open(get_settings(), purpose="mcp_agent_mail")
+        return _open["application"]
 
 
 async def ensure_schema() -> None:
     """Open the database and bring it to the newest schema; harmless when that is done."""
-    await asyncio.to_thread(shared_house)
+    await asyncio.to_thread(shared_application)
 
 
 @asynccontextmanager
 async def get_session() -> AsyncIterator[AsyncSession]:
     """Give a SQLAlchemy session on the database; what is not committed is undone at the end."""
-    house = _open["house"] if "house" in _open else await asyncio.to_thread(shared_house)
-    identity = house.store.store.identity
+    application = (
+        _open["application"] if "application" in _open else await asyncio.to_thread(shared_application)
+    )
+    identity = application.store.store.identity
     if identity not in _engines:
-        _engines[identity] = _engine(house.settings)
+        _engines[identity] = _engine(application.settings)
     async with async_sessionmaker(_engines[identity], expire_on_commit=False)() as session:
         yield session
 
@@ -70,8 +72,8 @@ async def get_session() -> AsyncIterator[AsyncSession]:
 def reset_database_state() -> None:
     """Close the database; the next use opens the one that the settings name then."""
     _engines.clear()
-    if house := _open.pop("house", None):
-        house.close()
+    if application := _open.pop("application", None):
+        application.close()
 
 
 def _engine(settings: Settings) -> AsyncEngine:

@@ -7,7 +7,7 @@ from postroom.version import __version__
 
 TYPE_CHECKING = False  # not from `typing`: a hook runs at every tool call and must not wait for that import
 if TYPE_CHECKING:
-    from postroom.contracts.activation import Recovery, RunActivation, Strategy
+    from postroom.contracts.activation import BusyPolicy, Recovery, RunActivation, Strategy
     from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
     from postroom.contracts.messages import Message
     from postroom.contracts.runs import TerminationReason
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AgentRunResult": "postroom.contracts.executor",
+    "BusyPolicy": "postroom.contracts.activation",
     "Mailbox": "postroom.dispatch.mailbox",
     "MailboxConfig": "postroom.dispatch.config",
     "MemoryRunStores": "postroom.stores.memory",
@@ -32,6 +33,7 @@ _HOMES = {
 
 __all__ = [
     "AgentRunResult",
+    "BusyPolicy",
     "Mailbox",
     "MailboxConfig",
     "MemoryRunStores",

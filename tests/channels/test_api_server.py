@@ -10,12 +10,12 @@ import pytest
 from channels.http_room import FakeGateway, calling, served, unavailable, until
 from postroom.contracts.errors import ConfigError, InvalidArgument, ServerUnavailable, TooLarge
 from postroom.gateway.config import PlatformConfig
+from postroom.gateway.drafts import grows_from, settled
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms import api_server_answers
 from postroom.gateway.platforms.api_server import ApiServerAdapter
 from postroom.gateway.platforms.api_server_answers import Exchanges
 from postroom.gateway.platforms.base import AdapterState
-from postroom.gateway.platforms.growing_text import grows_from, settled
 from postroom.gateway.platforms.http_adapter import Refused
 from postroom.testing import ManualClock
 
@@ -66,7 +66,7 @@ def events_of(body: str) -> list[dict]:
     return [json.loads(one) for one in found if one != "[DONE]"]
 
 
-async def test_a_completion_is_the_answer_to_the_last_line_of_the_user(
+async def test_a_completion_is_the_answer_to_the_last_message_of_the_user(
     adapter, gateway, client, clock
 ) -> None:
     gateway.reply = echoing(adapter)
@@ -197,7 +197,7 @@ async def test_a_client_that_goes_away_ends_nothing(adapter, gateway, stream) ->
     assert len(gateway.accepted) == 1
 
 
-async def test_one_key_is_one_line_and_one_answer(adapter, gateway, client) -> None:
+async def test_one_key_is_one_message_and_one_answer(adapter, gateway, client) -> None:
     headers = {"Idempotency-Key": "order-7"}
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         asked = [
@@ -217,7 +217,7 @@ async def test_one_key_is_one_line_and_one_answer(adapter, gateway, client) -> N
     assert len(gateway.accepted) == 3
 
 
-async def test_one_answer_may_answer_several_lines(adapter, gateway, client) -> None:
+async def test_one_answer_may_answer_several_messages(adapter, gateway, client) -> None:
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         asked = [
             group.create_task(
@@ -627,7 +627,7 @@ async def test_a_draft_that_is_no_beginning_of_the_answer_is_followed_by_all_of_
     assert [one async for one in deltas] == ["\n\nNo"]
 
 
-def test_lines_are_forgotten_oldest_first_but_those_that_are_waited_for(monkeypatch) -> None:
+def test_messages_are_forgotten_oldest_first_but_those_that_are_waited_for(monkeypatch) -> None:
     monkeypatch.setattr(api_server_answers, "MOST_EXCHANGES", 3)
     lines = Exchanges()
     waiting = lines.ask("pier", "first", "f")

@@ -25,7 +25,7 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     Button,
@@ -42,7 +42,7 @@ from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.discord import DiscordAdapter
 from postroom.gateway.platforms.discord_intake import Options, bot_token, pause_ms
 from postroom.gateway.platforms.discord_wire import RestFailure
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 from postroom.testing import ManualClock
 
 MINUTE = timedelta(seconds=61)
@@ -169,7 +169,7 @@ IN_THREAD = wire.Channel(chat_type="thread", name="side", parent=ROOM, guild=GUI
 OURS = wire.Me(user_id=ME)
 
 
-def test_a_direct_message_is_a_line_of_its_chat() -> None:
+def test_a_direct_message_belongs_to_its_chat() -> None:
     event = wire.event_of(message(), DM, OURS)
     assert event.source is not None
     assert (event.text, event.message_id, event.addressed) == ("hello", "1100000000004194304", True)
@@ -197,7 +197,7 @@ def test_a_direct_message_is_a_line_of_its_chat() -> None:
         ({"content": "@everyone look", "mention_everyone": True}, "@everyone look", False),
     ],
 )
-def test_a_line_in_a_channel_is_for_us_when_it_names_or_answers_us(
+def test_a_message_in_a_channel_is_for_us_when_it_names_or_answers_us(
     more: dict[str, Any], text: str, addressed: bool
 ) -> None:
     event = wire.event_of(message(channel_id=ROOM, guild_id=GUILD, **more), IN_ROOM, OURS)
@@ -265,7 +265,7 @@ def test_a_written_command_is_one_and_a_webhook_is_a_bot() -> None:
     assert event.source.is_bot
 
 
-def test_what_is_kept_of_a_line_can_be_read_back() -> None:
+def test_what_is_kept_of_a_message_can_be_read_back() -> None:
     event = wire.event_of(message(channel_id=THREAD, guild_id=GUILD), IN_THREAD, OURS)
     again = MessageEvent.from_body(json.loads(json.dumps(event.to_body())))
     assert again.to_body() == event.to_body()
@@ -460,7 +460,7 @@ async def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.Mon
 # Receiving.
 
 
-async def test_a_line_that_is_said_is_handed_over(
+async def test_a_message_that_is_said_is_handed_over(
     fake: FakeDiscord, inbox: Inbox, clock: ManualClock
 ) -> None:
     async with connected(fake, inbox, clock) as adapter:
@@ -479,7 +479,7 @@ async def test_a_line_that_is_said_is_handed_over(
         assert adapter.liveness.outbound_at is None
 
 
-async def test_our_own_lines_and_notices_are_passed_over(
+async def test_our_own_messages_and_notices_are_passed_over(
     fake: FakeDiscord, inbox: Inbox, clock: ManualClock
 ) -> None:
     async with connected(fake, inbox, clock) as adapter:
@@ -519,7 +519,7 @@ async def test_a_channel_that_may_not_be_seen_is_a_channel_without_a_name(
         assert (source.chat_type, source.chat_id, source.chat_name) == ("channel", ROOM, None)
 
 
-async def test_a_line_waits_while_its_channel_cannot_be_looked_up(
+async def test_a_message_waits_while_its_channel_cannot_be_looked_up(
     fake: FakeDiscord, inbox: Inbox, clock: ManualClock
 ) -> None:
     async with connected(fake, inbox, clock):
@@ -531,7 +531,7 @@ async def test_a_line_waits_while_its_channel_cannot_be_looked_up(
         assert inbox.texts == ["one", "two"]
 
 
-async def test_a_line_that_was_not_kept_is_handed_over_again_before_those_behind_it(
+async def test_a_message_that_was_not_kept_is_handed_over_again_before_those_behind_it(
     fake: FakeDiscord, inbox: Inbox, clock: ManualClock
 ) -> None:
     inbox.failures.extend([StoreUnavailable("down"), StoreUnavailable("down")])
@@ -584,7 +584,7 @@ async def test_when_the_session_is_over_by_then_the_rest_is_asked_for(
         assert len(fake.identified) == 2
 
 
-async def test_a_line_that_can_never_be_kept_is_counted_and_passed_over(
+async def test_a_message_that_can_never_be_kept_is_counted_and_passed_over(
     fake: FakeDiscord, inbox: Inbox, clock: ManualClock
 ) -> None:
     inbox.failures.append(InvalidArgument("no"))
@@ -595,7 +595,7 @@ async def test_a_line_that_can_never_be_kept_is_counted_and_passed_over(
         assert (inbox.texts, adapter.liveness.refused) == (["good"], 1)
 
 
-async def test_a_line_that_comes_twice_is_handed_over_twice(
+async def test_a_message_that_comes_twice_is_handed_over_twice(
     fake: FakeDiscord, inbox: Inbox, clock: ManualClock
 ) -> None:
     async with connected(fake, inbox, clock):
@@ -747,7 +747,7 @@ async def test_a_press_is_taken_though_its_note_comes_too_late(
         assert (len(inbox.presses), adapter.liveness.refused, len(fake.plays)) == (1, 0, 0)
 
 
-async def test_a_slash_command_is_a_line_with_a_slash(
+async def test_a_slash_command_is_a_message_with_a_slash(
     fake: FakeDiscord, inbox: Inbox, clock: ManualClock
 ) -> None:
     options = [{"name": "how", "type": 1, "options": [{"name": "n", "type": 4, "value": 3}]}]

@@ -25,12 +25,13 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, Button, Card, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms import email_wire as wire
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.email import EmailAdapter
 from postroom.gateway.platforms.email_text import own_words, text_of_html, unflowed
+from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
 
 ANN = "ann@example.com"
@@ -100,7 +101,7 @@ def line_of(message: EmailMessage | bytes, me: wire.Ourselves = ME) -> MessageEv
 # What comes in.
 
 
-async def test_a_mail_is_a_line_and_is_read_afterwards(fake, adapter, listener, clock) -> None:
+async def test_a_mail_is_a_message_and_is_read_afterwards(fake, adapter, listener, clock) -> None:
     fake.imap.put(mail("What time is it?"))
     await passing(clock, lambda: not fake.imap.unread())
     line = listener.lines[0]
@@ -123,7 +124,7 @@ async def test_mails_are_handed_over_in_order_whatever_their_number(fake, adapte
     assert listener.texts == [f"line {number}" for number in range(120)]
 
 
-async def test_a_mail_stays_unread_while_its_line_is_not_kept(fake, adapter, listener, clock) -> None:
+async def test_a_mail_stays_unread_while_its_message_is_not_kept(fake, adapter, listener, clock) -> None:
     listener.failures = [StoreUnavailable("disk is away")]
     fake.imap.put(mail("one", Message_ID="<1@x.org>", Subject=""))
     fake.imap.put(mail("two", Message_ID="<2@x.org>", Subject=""))
@@ -143,7 +144,7 @@ async def test_a_mail_whose_mark_was_lost_comes_again(fake, adapter, listener, c
     assert [line.message_id for line in listener.lines] == ["<1@example.com>"] * 2
 
 
-async def test_a_line_that_can_never_be_kept_is_passed_over_and_counted(
+async def test_a_message_that_can_never_be_kept_is_passed_over_and_counted(
     fake, adapter, listener, clock
 ) -> None:
     listener.failures = [InvalidArgument("no")]

@@ -26,11 +26,12 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, Button, Card, MessageType, SendErrorKind
 from postroom.gateway.platforms import matrix_wire as wire
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.matrix import MatrixAdapter
+from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
 
 ROOM, DM = "!group:fake", "!direct:fake"
@@ -93,7 +94,7 @@ async def passing(clock: ManualClock, holds: Any) -> None:
 # What comes in.
 
 
-async def test_a_line_of_a_direct_chat_is_understood(fake, adapter, listener) -> None:
+async def test_a_message_of_a_direct_chat_is_understood(fake, adapter, listener) -> None:
     await fake.push(DM, text("$1", "hello there"))
     await eventually(lambda: listener.lines)
     line = listener.lines[0]
@@ -118,13 +119,13 @@ async def test_what_was_said_before_the_first_round_is_history(fake, clock, list
     assert listener.texts == ["new"]
 
 
-async def test_lines_of_a_batch_keep_their_order(fake, adapter, listener) -> None:
+async def test_messages_of_a_batch_keep_their_order(fake, adapter, listener) -> None:
     await fake.push(DM, *(text(f"${n}", f"line {n}") for n in range(50)))
     await eventually(lambda: len(listener.lines) == 50)
     assert listener.texts == [f"line {n}" for n in range(50)]
 
 
-async def test_the_place_does_not_move_while_a_line_is_not_kept(fake, adapter, listener, clock) -> None:
+async def test_the_place_does_not_move_while_a_message_is_not_kept(fake, adapter, listener, clock) -> None:
     listener.failures = [StoreUnavailable("disk is away")]
     await fake.push(DM, text("$1", "one"), text("$2", "two"))
     await eventually(lambda: listener.refused)
@@ -152,7 +153,7 @@ async def test_a_batch_that_fails_in_its_middle_comes_again_whole(fake, adapter,
     assert listener.texts == ["one", "one", "two"]
 
 
-async def test_a_line_that_can_never_be_kept_is_passed_over_and_counted(fake, adapter, listener) -> None:
+async def test_a_message_that_can_never_be_kept_is_passed_over_and_counted(fake, adapter, listener) -> None:
     listener.failures = [InvalidArgument("no")]
     await fake.push(DM, text("$1", "bad"), text("$2", "good"))
     await eventually(lambda: listener.lines)
@@ -276,7 +277,7 @@ async def test_hostile_text_loses_what_no_store_can_hold(fake, adapter, listener
     assert listener.texts[0].encode("utf-8")
 
 
-async def test_our_own_lines_and_notices_are_passed_over(fake, adapter, listener) -> None:
+async def test_our_own_messages_and_notices_are_passed_over(fake, adapter, listener) -> None:
     own, notice = text("$1", sender=BOT), text("$2", msgtype="m.notice")
     gone = {**text("$3"), "content": {}}
     await fake.push(DM, own, notice, gone, bare("m.reaction", {}), text("$4", "x"))
@@ -299,7 +300,7 @@ async def test_an_edit_by_its_author_is_handed_over(fake, adapter, listener) -> 
     assert (listener.edits[0].message_id, listener.edits[0].text) == ("$1", "new words")
 
 
-async def test_an_edit_of_somebody_elses_line_is_refused(fake, adapter, listener) -> None:
+async def test_an_edit_of_somebody_elses_message_is_refused(fake, adapter, listener) -> None:
     new = {"msgtype": "m.text", "body": "pay him"}
     forged = text(
         "$2",
@@ -313,7 +314,7 @@ async def test_an_edit_of_somebody_elses_line_is_refused(fake, adapter, listener
 
 
 @pytest.mark.parametrize("newer", [True, False])
-async def test_a_redaction_takes_a_line_back(fake, adapter, listener, newer) -> None:
+async def test_a_redaction_takes_a_message_back(fake, adapter, listener, newer) -> None:
     event = bare("m.room.redaction", {"redacts": "$1"} if newer else {})
     await fake.push(DM, text("$1"), event if newer else {**event, "redacts": "$1"})
     await eventually(lambda: listener.withdrawn)
@@ -473,7 +474,7 @@ async def test_only_invitations_of_allowed_people_are_accepted(fake, adapter) ->
     assert [one.path for one in fake.requests("/join/")] == ["/_matrix/client/v3/join/!ann:fake"]
 
 
-async def test_joining_is_tried_again_while_lines_come(fake, adapter, listener, clock) -> None:
+async def test_joining_is_tried_again_while_messages_come(fake, adapter, listener, clock) -> None:
     fake.faults = [Fault("/join/", 502), Fault("/join/")]
     await fake.push_batch({"invite": {"!ann:fake": invitation(ANN)}})
     await fake.push(DM, text("$1"))

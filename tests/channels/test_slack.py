@@ -53,7 +53,7 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     Button,
@@ -69,8 +69,8 @@ from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.slack import SlackAdapter, SlackOptions
 from postroom.gateway.platforms.slack_socket import Dialing, SlackSocket
 from postroom.gateway.platforms.slack_text import from_slack, to_mrkdwn
-from postroom.gateway.platforms.slack_wire import Bot, Edit, Line, Malformed, Rules, read
-from postroom.gateway.session import SessionSource, build_session_key
+from postroom.gateway.platforms.slack_wire import Bot, Edit, Malformed, NewMessage, Rules, read
+from postroom.gateway.session import Platform, SessionSource, build_session_key
 from postroom.testing import ManualClock
 
 ROOT = "1700000001.000001"
@@ -322,7 +322,7 @@ async def test_certificates_are_checked_and_the_proxy_is_used_where_slack_is_far
 # Socket Mode.
 
 
-async def test_a_line_is_acked_when_it_was_taken_and_not_before(
+async def test_a_message_is_acked_when_it_was_taken_and_not_before(
     adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
 ) -> None:
     gateway.gate = asyncio.Event()
@@ -449,7 +449,7 @@ async def test_what_can_never_be_kept_is_acked_and_counted(
         callback({"type": "message", "subtype": ["x"]}),
     ],
 )
-async def test_our_own_lines_and_what_is_no_line_are_passed_over(
+async def test_our_own_messages_and_what_is_no_message_are_passed_over(
     adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway, payload: dict[str, Any]
 ) -> None:
     await fake.wires[0].say(envelope("e1", payload))
@@ -486,7 +486,7 @@ async def test_when_slack_asks_us_to_move_the_next_connection_stands_before_the_
     assert len(fake.live) == 1
 
 
-async def test_lines_on_the_old_connection_go_before_those_on_the_next(
+async def test_messages_on_the_old_connection_go_before_those_on_the_next(
     adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
 ) -> None:
     old = fake.wires[0]
@@ -732,7 +732,7 @@ async def received(fake: FakeSlack, gateway: Gateway, *events: dict[str, Any]) -
         (message(None), "dm", None, True, ""),
     ],
 )
-async def test_where_a_line_stands_and_whom_it_is_for(
+async def test_where_a_message_stands_and_whom_it_is_for(
     adapter: SlackAdapter,
     fake: FakeSlack,
     gateway: Gateway,
@@ -749,7 +749,7 @@ async def test_where_a_line_stands_and_whom_it_is_for(
     assert got.source.user_id == ANN
 
 
-async def test_a_mention_and_its_message_are_one_line_of_one_session(
+async def test_a_mention_and_its_event_are_one_message_of_one_session(
     adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
 ) -> None:
     words = {"channel": "G0MANY", "text": f"<@{BOT}> hi"}
@@ -772,7 +772,7 @@ async def test_other_bots_are_told_apart(adapter: SlackAdapter, fake: FakeSlack,
     assert (got.source.user_id, got.source.is_bot) == ("B0OTHER", True)
 
 
-async def test_with_threads_each_line_in_a_channel_begins_one(
+async def test_with_threads_each_message_in_a_channel_begins_one(
     fake: FakeSlack, clock: ManualClock, gateway: Gateway
 ) -> None:
     adapter = made(fake, clock, extra={"reply_in_threads": True})
@@ -842,7 +842,7 @@ def change(text: str, before: str = "old", **words: Any) -> dict[str, Any]:
     }
 
 
-async def test_an_edit_is_told_with_the_lines_own_id(
+async def test_an_edit_is_told_with_the_messages_own_id(
     adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
 ) -> None:
     await received(fake, gateway, change(f"<@{BOT}> new", thread_ts="1700000000.000001"))
@@ -868,7 +868,7 @@ async def test_unfurled_links_and_our_own_edits_are_no_edits(
     assert (gateway.happened, adapter.liveness.refused) == ([], 0)
 
 
-async def test_a_deletion_is_told_also_of_a_threads_first_line(
+async def test_a_deletion_is_told_also_of_a_threads_first_message(
     adapter: SlackAdapter, fake: FakeSlack, gateway: Gateway
 ) -> None:
     plain = {
@@ -1624,7 +1624,7 @@ def test_whatever_comes_is_understood_or_malformed_and_nothing_else(data: st.Dat
     spot[last] = data.draw(JSON)
     with contextlib.suppress(Malformed):
         update = read(kind, payload, Bot(team_id=TEAM, user_id=BOT, bot_id=BOT_ID), Rules())
-        if isinstance(update, Line | Edit):
+        if isinstance(update, NewMessage | Edit):
             assert json.dumps(update.event.to_body()).encode()
             assert update.event.message_id
 
@@ -1632,7 +1632,7 @@ def test_whatever_comes_is_understood_or_malformed_and_nothing_else(data: st.Dat
 # Secrets.
 
 
-async def test_no_secret_and_no_line_is_shown_anywhere(
+async def test_no_secret_and_no_message_is_shown_anywhere(
     fake: FakeSlack, clock: ManualClock, gateway: Gateway, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)

@@ -40,7 +40,7 @@ from postroom.contracts.errors import (
     StoreUnavailable,
     TooLarge,
 )
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     Button,
@@ -60,7 +60,7 @@ from postroom.gateway.platforms.telegram import (
     TelegramAdapter,
 )
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 from postroom.testing import ManualClock
 
 SECRET = "the-webhooks_secret"
@@ -302,7 +302,7 @@ async def test_disconnecting_ends_every_task_and_is_harmless_when_done_twice(
         assert result.error_kind is SendErrorKind.TRANSIENT
 
 
-async def test_disconnecting_while_a_line_is_being_kept_ends_within_a_bound_and_acknowledges_nothing(
+async def test_disconnecting_while_a_message_is_being_kept_ends_within_a_bound_and_acknowledges_nothing(
     fake: FakeTelegram, kept: Kept, clock: ManualClock
 ) -> None:
     kept.hold = asyncio.Event()
@@ -393,7 +393,7 @@ async def test_what_can_never_be_kept_is_acknowledged_and_counted(
     assert adapter.liveness.refused == 1
 
 
-async def test_a_line_that_comes_twice_is_handed_over_twice(
+async def test_a_message_that_comes_twice_is_handed_over_twice(
     fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
 ) -> None:
     fake.feed(update(1), update(2, message=message(1, "line 1")))
@@ -447,7 +447,7 @@ async def test_a_poll_that_does_not_wait_is_not_repeated_without_a_pause(
         await until(lambda: fake.acknowledged == [1])
 
 
-async def test_edits_are_edits_of_the_same_line(
+async def test_edits_are_edits_of_the_same_message(
     fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
 ) -> None:
     changed = message(1, "line 1, changed", edit_date=1_700_000_100)
@@ -640,7 +640,7 @@ async def test_the_webhook_is_set_with_its_secret(fake: FakeTelegram, kept: Kept
     assert fake.webhook["url"] == HOOK
 
 
-async def test_a_webhook_answers_200_only_when_the_line_is_kept(
+async def test_a_webhook_answers_200_only_when_the_message_is_kept(
     fake: FakeTelegram, kept: Kept, clock: ManualClock
 ) -> None:
     async with hooked(fake, kept, clock) as (adapter, deliver):
@@ -1181,7 +1181,7 @@ async def test_the_token_is_in_no_log_no_failure_and_no_picture(
     assert "hush-hush" not in caplog.text
 
 
-async def test_lines_of_several_chats_keep_their_order(
+async def test_messages_of_several_chats_keep_their_order(
     fake: FakeTelegram, kept: Kept, adapter: TelegramAdapter
 ) -> None:
     chats = [PRIVATE, GROUP]

@@ -24,7 +24,15 @@ from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms.telegram import TelegramOptions
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
-from postroom.gateway.platforms.telegram_wire import Line, Me, Press, mended, place, read_answer, read_update
+from postroom.gateway.platforms.telegram_wire import (
+    Me,
+    Posted,
+    Press,
+    mended,
+    place,
+    read_answer,
+    read_update,
+)
 from postroom.gateway.session import build_session_key
 
 ME = Me(bot_id=BOT_ID, username=USERNAME)
@@ -35,7 +43,7 @@ BOT = {"id": 5, "is_bot": True, "first_name": "Other", "username": "OtherBot"}
 def line(**told: Any) -> MessageEvent:
     """The event of a line; what is told changes a plain one in the group."""
     found = read_update(update(1, message=message(9, **{"chat": GROUP, **told})), ME)
-    assert isinstance(found, Line)
+    assert isinstance(found, Posted)
     return found.event
 
 
@@ -94,7 +102,7 @@ def test_a_direct_message_is_read_whole() -> None:
         ("/etc/passwd", [], "/etc/passwd", False),
     ],
 )
-def test_who_a_line_of_a_group_is_meant_for(
+def test_who_a_message_of_a_group_is_meant_for(
     text: str, entities: list[Any], reads: str, addressed: bool
 ) -> None:
     event = line(text=text, entities=entities)
@@ -156,12 +164,12 @@ def test_a_channel_is_a_channel() -> None:
         if name != "from"
     }
     found = read_update(update(1, channel_post=post), ME)
-    assert isinstance(found, Line)
+    assert isinstance(found, Posted)
     assert found.event.source is not None
     assert (found.event.source.chat_type, found.event.source.user_id) == ("channel", "-100300")
     assert (found.event.addressed, found.edited) == (False, False)
     edited = read_update(update(1, edited_channel_post=post), ME)
-    assert isinstance(edited, Line)
+    assert isinstance(edited, Posted)
     assert edited.edited
 
 
@@ -223,7 +231,7 @@ def test_a_hostile_file_name_stays_data() -> None:
     assert (file.name, file.size) == ("../../etc/passwd\ufffd\ufffd", 9)
 
 
-def test_each_item_of_an_album_is_a_line_of_its_own() -> None:
+def test_each_item_of_an_album_is_a_message_of_its_own() -> None:
     first = line(
         photo=SIZES, caption=f"@{USERNAME} look", caption_entities=[mention(0, 12)], media_group_id="A1"
     )
@@ -311,8 +319,8 @@ def test_anything_is_read_passed_over_or_refused(told: Any, name: str, extra: An
             found = read_update({"update_id": 1, name: part}, ME)
         except InvalidArgument:
             continue
-        assert found is None or isinstance(found, Line | Press)
-        if isinstance(found, Line):
+        assert found is None or isinstance(found, Posted | Press)
+        if isinstance(found, Posted):
             body = json.dumps(found.event.to_body(), allow_nan=False, ensure_ascii=False).encode()
             assert b"\\u0000" not in body
 

@@ -265,7 +265,7 @@ async def test_names_are_shown_as_text_wherever_the_page_is_mounted(clock, gatew
 # What comes in.
 
 
-async def test_a_line_is_acknowledged_when_it_is_kept(ada, adapter, gateway, clock) -> None:
+async def test_a_message_is_acknowledged_when_it_is_kept(ada, adapter, gateway, clock) -> None:
     gateway.failure = unavailable()
     body = {"id": LINE, "text": " Is the light on?\u0000 "}
     refused = await ada.post("/chat/messages", json=body, headers=SENT)
@@ -293,7 +293,7 @@ async def test_a_line_is_acknowledged_when_it_is_kept(ada, adapter, gateway, clo
         ([], 400),
     ],
 )
-async def test_a_line_that_cannot_be_is_refused(ada, gateway, body, status) -> None:
+async def test_a_message_that_cannot_be_is_refused(ada, gateway, body, status) -> None:
     answer = await ada.post("/chat/messages", json=body, headers=SENT)
     assert (answer.status_code, gateway.accepted) == (status, [])
 
@@ -311,7 +311,7 @@ async def test_a_body_that_cannot_be_read_is_refused(ada, adapter, content, kind
     assert (answer.status_code, adapter.liveness.refused) == (status, 1)
 
 
-async def test_a_line_that_is_sent_again_is_shown_as_it_stands(ada, adapter) -> None:
+async def test_a_message_that_is_sent_again_is_shown_as_it_stands(ada, adapter) -> None:
     body = {"id": LINE, "text": "Hello"}
     await ada.post("/chat/messages", json=body, headers=SENT)
     await adapter.send("Ada", "Hello, Ada", None, {"answers": [LINE], "final": True})
@@ -321,13 +321,13 @@ async def test_a_line_that_is_sent_again_is_shown_as_it_stands(ada, adapter) -> 
     assert adapter._logs["Ada"].find(LINE) is before
 
 
-async def test_a_line_may_be_a_command(ada, gateway) -> None:
+async def test_a_message_may_be_a_command(ada, gateway) -> None:
     await ada.post("/chat/messages", json={"id": LINE, "text": "/stop"}, headers=SENT)
     (event,) = gateway.accepted
     assert (event.get_command(), event.message_type) == ("stop", MessageType.COMMAND)
 
 
-async def test_a_line_can_be_changed_and_taken_back(ada, adapter, gateway) -> None:
+async def test_a_message_can_be_changed_and_taken_back(ada, adapter, gateway) -> None:
     await ada.post("/chat/messages", json={"id": LINE, "text": "Frist"}, headers=SENT)
     changed = await ada.put(f"/chat/messages/{LINE}", json={"text": "First"}, headers=SENT)
     assert changed.status_code == 200
@@ -370,7 +370,7 @@ async def test_an_open_page_sees_each_change_as_it_comes(adapter, gateway, clock
                 await client.post("/chat/messages", json=body, headers={"X-Postroom": "1"})
             ).status_code == 202
             line = await page.entry()
-            assert (line["kind"], line["text"], line["answered"]) == ("line", "Hello", False)
+            assert (line["kind"], line["text"], line["answered"]) == ("message", "Hello", False)
             await adapter.send_typing("Ada")
             assert await page.event() == ("typing", {})
             draft = await adapter.send("Ada", "He", None, {"answers": [LINE]})
@@ -474,7 +474,7 @@ async def test_what_is_for_nobody_or_nothing_is_not_said_to_be_shown(adapter) ->
 
 
 def line(entry_id: str, text: str = "x", at: int = 0) -> Entry:
-    return Entry(entry_id=entry_id, kind="line", text=text, at=at)
+    return Entry(entry_id=entry_id, kind="message", text=text, at=at)
 
 
 async def test_the_log_is_bounded_and_says_when_something_fell_away() -> None:

@@ -262,7 +262,7 @@ async def test_nothing_is_acknowledged_by_an_adapter_that_does_not_receive(clock
     assert adapter.liveness.state is AdapterState.STOPPED
 
 
-async def test_a_line_that_is_kept_while_the_adapter_stops_is_not_acknowledged(
+async def test_a_message_that_is_kept_while_the_adapter_stops_is_not_acknowledged(
     adapter, gateway, clock
 ) -> None:
     async def stop(_) -> None:

@@ -14,8 +14,8 @@ run_place = run_backends.run_place
 
 @pytest.fixture
 def prepared_stores(run_place: run_backends.Place, clock: ManualClock) -> Iterator[run_backends.Prepared]:
-    """Stores of each kind; what they write twice the same is looked at where their promises are."""
-    prepared = run_place.prepared(clock, is_checked=False)
+    """Stores of each kind; on SQLite every change is run twice."""
+    prepared = run_place.prepared(clock)
     yield prepared
     prepared.close()
 

@@ -42,7 +42,7 @@ async def test_who_may_not_use_a_command_is_told_so(room):
     assert await said(room, gateway, channel, 1) == ["You may not do that here."]
 
 
-async def test_stop_ends_the_turn_and_keeps_what_waits(room):
+async def test_stop_ends_the_run_and_keeps_what_waits(room):
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)

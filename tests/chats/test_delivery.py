@@ -79,7 +79,7 @@ async def test_an_adapter_that_breaks_its_promise_does_not_hold_up_its_conversat
     assert channel.texts() == ["re: and now?"]
 
 
-async def test_what_will_not_pass_goes_to_the_tray_and_its_line_says_why(room):
+async def test_what_will_not_pass_is_a_dead_letter_and_its_message_says_why(room):
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     channel.refusals.append(failed(SendErrorKind.FORBIDDEN))
     await channel.say("hello")
@@ -90,7 +90,7 @@ async def test_what_will_not_pass_goes_to_the_tray_and_its_line_says_why(room):
     assert dead.payload["text"] == "re: hello"
 
 
-async def test_what_lies_in_the_tray_can_be_sent_after_all(room):
+async def test_what_lies_in_the_dead_letter_queue_can_be_sent_after_all(room):
     gateway, channel = await room.open(Agent(), capabilities=FINAL)
     channel.refusals.append(failed(SendErrorKind.FORBIDDEN))
     await channel.say("hello")
@@ -122,7 +122,7 @@ async def test_an_answer_that_was_given_before_its_acknowledgement_is_not_given_
     assert channel.texts() == ["re: hello", "re: again"]
 
 
-async def test_what_was_tried_too_often_goes_to_the_tray(room):
+async def test_what_was_tried_too_often_goes_to_the_dead_letter_queue(room):
     gateway, channel = await room.open(Agent(), capabilities=FINAL, config=delivery(max_attempts=3))
     channel.refusals += [failed(SendErrorKind.TRANSIENT)] * 3
     await channel.say("hello")
@@ -217,7 +217,7 @@ async def test_a_draft_that_cannot_be_edited_any_more_gives_way_to_the_answer(ro
     assert channel.texts()[-1] == "re: hello"
 
 
-async def test_a_turn_that_fails_says_so_and_the_next_one_is_answered(room):
+async def test_a_run_that_fails_says_so_and_the_next_one_is_answered(room):
     agent = Agent()
     outcomes = [Unauthorized("the key is wrong"), None]
 
@@ -240,7 +240,7 @@ async def test_a_turn_that_fails_says_so_and_the_next_one_is_answered(room):
     assert await room.statuses() == {InboundStatus.FAILED: 1, InboundStatus.DONE: 1}
 
 
-async def test_typing_is_shown_from_the_moment_a_line_is_taken(room):
+async def test_typing_is_shown_from_the_moment_a_message_is_taken(room):
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)
@@ -263,7 +263,7 @@ async def test_typing_is_shown_while_an_agent_is_at_work(room):
     await all_answered(room, gateway, 1)
 
 
-async def test_rows_that_cannot_be_read_go_to_the_tray_and_keep_nobody_waiting(room):
+async def test_rows_that_cannot_be_read_go_to_the_dead_letter_queue_and_keep_nobody_waiting(room):
     from postroom.contracts.outbox import OutboxDraft
 
     await room.runs.outbox.enqueue(OutboxDraft(kind="chat", target=TARGET, payload={"kind": "nonsense"}))

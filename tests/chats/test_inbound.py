@@ -13,7 +13,7 @@ from postroom.contracts.records import replace
 from postroom.gateway.config import BusyMode
 
 
-async def test_a_line_is_answered_where_it_was_said(room):
+async def test_a_message_is_answered_where_it_was_said(room):
     agent = Agent()
     gateway, channel = await room.open(agent)
     event = await channel.say("hello")
@@ -30,14 +30,14 @@ async def test_a_line_is_answered_where_it_was_said(room):
     assert (await gateway.counts()).adds_up
 
 
-async def test_the_platform_may_send_a_line_as_often_as_it_likes(room):
+async def test_the_platform_may_send_a_message_as_often_as_it_likes(room):
     agent = Agent()
     gateway, channel = await room.open(agent)
-    event = channel.line("once")
+    event = channel.message("once")
     for _ in range(5):
-        await channel.handle_message(channel.line("once", id=event.message_id))
+        await channel.handle_message(channel.message("once", id=event.message_id))
     await all_answered(room, gateway, 1)
-    await channel.handle_message(channel.line("once", id=event.message_id))
+    await channel.handle_message(channel.message("once", id=event.message_id))
     assert agent.read == [["once"]]
     assert channel.texts() == ["re: once"]
 
@@ -62,7 +62,7 @@ async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode):
         assert sum(len(one) for one in agent.files) == 2
 
 
-async def test_collected_lines_are_read_together_by_sender(room):
+async def test_collected_messages_are_read_together_by_sender(room):
     agent = Agent()
     agent.free.clear()
     config = replace(busy(BusyMode.COLLECT), group_sessions_per_user=False)
@@ -83,7 +83,7 @@ async def test_collected_lines_are_read_together_by_sender(room):
     assert agent.senders == [["u1"], ["u1", "u1"], ["u2", "u2"], ["u1"]]
 
 
-async def test_a_line_for_a_busy_session_is_refused_where_that_is_the_rule(room):
+async def test_a_message_for_a_busy_session_is_refused_where_that_is_the_rule(room):
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent, config=busy(BusyMode.REJECT))
@@ -127,40 +127,36 @@ async def test_sessions_do_not_wait_for_one_another(room):
     await all_answered(room, gateway, 8)
 
 
-async def test_a_line_that_cannot_be_kept_is_not_acknowledged_and_comes_again(room, monkeypatch):
+async def test_a_message_that_cannot_be_kept_is_not_acknowledged_and_comes_again(room, monkeypatch):
     agent = Agent()
     gateway, channel = await room.open(agent)
-    receive, failures = (
-        gateway.services.stores.intake_log.receive,
-        [StoreUnavailable("full"), StoreUnavailable("full")],
-    )
 
-    async def failing(draft, **more):
-        if failures:
-            raise failures.pop()
-        return await receive(draft, **more)
+    async def failing(*given, **more):
+        raise StoreUnavailable("full")
 
-    monkeypatch.setattr(gateway.services.stores.intake_log, "receive", failing)
-    for word in ("one", "two"):
-        await channel.say(word)
+    with monkeypatch.context() as full:
+        full.setattr(gateway.stores.intake_log, "receive", failing)
+        full.setattr(room.opened[-1][1], "accepting", failing)
+        for word in ("one", "two"):
+            await channel.say(word)
     assert [event.text for event in channel.unacknowledged] == ["one", "two"]
     await channel.send_again()
     await all_answered(room, gateway, 2)
     assert agent.read == [["one"], ["two"]]
 
 
-async def test_lines_are_not_overtaken_while_the_store_is_out_of_order(room, monkeypatch):
+async def test_messages_are_not_overtaken_while_the_store_is_out_of_order(room, monkeypatch):
     agent = Agent()
     gateway, channel = await room.open(agent)
-    run_queue, failures = gateway.services.run_queue, [StoreUnavailable("full")] * 3
-    deliver = run_queue.deliver
+    run_queue, failures = room.opened[-1][1], [StoreUnavailable("full")] * 3
+    accepting = run_queue.accepting
 
     async def failing(*given, **more):
         if failures:
             raise failures.pop()
-        return await deliver(*given, **more)
+        return await accepting(*given, **more)
 
-    monkeypatch.setattr(run_queue, "deliver", failing)
+    monkeypatch.setattr(run_queue, "accepting", failing)
     for word in ("one", "two", "three"):
         await channel.say(word)
     await all_answered(room, gateway, 3)
@@ -168,7 +164,7 @@ async def test_lines_are_not_overtaken_while_the_store_is_out_of_order(room, mon
     assert failures == []
 
 
-async def test_a_gateway_that_ends_takes_no_line_and_does_not_acknowledge_it(room):
+async def test_a_gateway_that_ends_takes_no_message_and_does_not_acknowledge_it(room):
     agent = Agent()
     _, channel = await room.open(agent)
     await room.close()
@@ -188,7 +184,7 @@ async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_
     agent.free.set()
     agent.read.clear()
     again, channel = await room.open(agent)
-    await again.runner._services.run_queue.recover()
+    await room.opened[-1][1].recover()
     await all_answered(room, again, 33)
     assert [line for [line] in agent.read] == [f"w{number}" for number in range(33)]
     assert max(agent.peak.values()) == 1
@@ -196,10 +192,10 @@ async def test_what_was_left_waiting_is_answered_first_and_in_order_at_the_next_
     assert answers == [f"re: w{number}" for number in range(33)]
 
 
-async def test_a_line_that_was_left_too_long_is_not_answered_and_its_sender_is_told(room):
+async def test_a_message_that_was_left_too_long_is_not_answered_and_its_sender_is_told(room):
     agent = Agent()
     _, channel = await room.open(agent)
-    draft = channel.line("old")
+    draft = channel.message("old")
     await room.close()
     from postroom.contracts.chat import InboundDraft, InboundKey
 
@@ -239,14 +235,14 @@ async def test_an_edit_before_it_is_read_is_what_is_read_and_a_deletion_takes_it
 async def on_its_way(room, gateway, channel, text):
     """Say something to a busy session and hold it between the intake log and its thread."""
     mailbox = room.opened[-1][1]
-    deliver, goes_on, held = mailbox.deliver, asyncio.Event(), asyncio.Event()
+    accepting, goes_on, held = mailbox.accepting, asyncio.Event(), asyncio.Event()
 
     async def slow(*given, **more):
         held.set()
         await goes_on.wait()
-        return await deliver(*given, **more)
+        return await accepting(*given, **more)
 
-    mailbox.deliver = slow
+    mailbox.accepting = slow
     event = await channel.say(text)
     await held.wait()
     yield event
@@ -254,7 +250,7 @@ async def on_its_way(room, gateway, channel, text):
     await settled(lambda: not gateway.intake.tasks)
 
 
-async def test_a_line_that_is_edited_on_its_way_is_read_with_its_new_words(room):
+async def test_a_message_that_is_edited_on_its_way_is_read_with_its_new_words(room):
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)
@@ -267,7 +263,7 @@ async def test_a_line_that_is_edited_on_its_way_is_read_with_its_new_words(room)
     assert agent.read == [["first"], ["second"]]
 
 
-async def test_a_line_that_is_deleted_on_its_way_is_not_read(room):
+async def test_a_message_that_is_deleted_on_its_way_is_not_read(room):
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)
@@ -282,7 +278,7 @@ async def test_a_line_that_is_deleted_on_its_way_is_not_read(room):
     assert (await gateway.counts()).adds_up
 
 
-async def test_a_line_that_another_process_handed_over_too_stays_handed_over(room):
+async def test_a_message_that_another_process_handed_over_too_stays_handed_over(room):
     agent = Agent()
     agent.free.clear()
     gateway, channel = await room.open(agent)
@@ -307,7 +303,7 @@ async def test_strangers_get_a_code_in_private_and_nothing_elsewhere(room):
     code = channel.texts("s")[0].split("pair telegram ")[1].split("`")[0]
     assert agent.read == []
     assert channel.texts("g") == []
-    assert await gateway.services.people.pair("telegram", code.lower()) is not None
+    assert await gateway.people.pair("telegram", code.lower()) is not None
     await channel.say("now?", user="stranger", chat="s")
     await all_answered(room, gateway, 3)
     assert agent.read == [["now?"]]

@@ -85,7 +85,7 @@ async def test_a_message_that_the_chat_refuses_for_good_is_told_to_be_lost(room)
     [(word, key, why)] = mail.told
     assert (word, key) == ("lost", "12/7")
     assert "the bot was blocked" in why
-    await gateway.services.relay.idle(CHAT_KIND)
+    await gateway._relay.idle(CHAT_KIND)
     dead = await room.runs.outbox.dead_letters(kind=CHAT_KIND, limit=5)
     assert [row.payload["mail_key"] for row in dead] == ["12/7"]
 

@@ -15,7 +15,7 @@ from dispatch_room import (
     done,
     enqueue_prepared_dispatch,
 )
-from postroom.contracts.activation import Strategy
+from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.dispatch import OPEN, RunDispatchStatus
 from postroom.contracts.errors import ActiveRunConflict, InvalidSubmission, SubmissionRejected
 from postroom.contracts.runs import RunStatus
@@ -41,7 +41,7 @@ async def test_reject_accepts_exactly_one_of_many_at_once(room):
     async def submit(number: int) -> None:
         try:
             request = RunActivation.new("t", [str(number)])
-            accepted.append(await mailbox.submit_background(request, strategy=Strategy.REJECT))
+            accepted.append(await mailbox.submit_background(request, strategy=BusyPolicy.REJECT))
         except SubmissionRejected as error:
             rejected.append(error)
 
@@ -60,7 +60,7 @@ async def test_collect_joins_the_run_that_waits(room):
     await mailbox.submit_background(RunActivation.new("t", ["busy"]))
     await executor.started.get()
     results = [
-        await mailbox.submit_background(RunActivation.new("t", [word]), strategy=Strategy.COLLECT)
+        await mailbox.submit_background(RunActivation.new("t", [word]), strategy=BusyPolicy.COLLECT)
         for word in ("one", "two", "three")
     ]
     assert len({result.dispatch_id for result in results}) == 1
@@ -77,7 +77,9 @@ async def test_interrupt_in_the_background_supersedes_what_waits_and_stops_what_
     running = await mailbox.submit_background(RunActivation.new("t", ["running"]))
     await executor.started.get()
     waiting = await mailbox.submit_background(RunActivation.new("t", ["waiting"]))
-    newest = await mailbox.submit_background(RunActivation.new("t", ["newest"]), strategy=Strategy.INTERRUPT)
+    newest = await mailbox.submit_background(
+        RunActivation.new("t", ["newest"]), strategy=BusyPolicy.INTERRUPT
+    )
     await dispatch_in(room.stores, newest.dispatch_id, RunDispatchStatus.ACKED)
     for result in (running, waiting):
         await dispatch_in(room.stores, result.dispatch_id, RunDispatchStatus.SUPERSEDED)
@@ -90,7 +92,9 @@ async def test_rollback_hides_what_was_asked_and_said_before(room):
     mailbox = room.mailbox(executor)
     await mailbox.submit_background(RunActivation.new("t", ["a mistake"]))
     await executor.started.get()
-    newest = await mailbox.submit_background(RunActivation.new("t", ["as meant"]), strategy=Strategy.ROLLBACK)
+    newest = await mailbox.submit_background(
+        RunActivation.new("t", ["as meant"]), strategy=BusyPolicy.ROLLBACK
+    )
     await dispatch_in(room.stores, newest.dispatch_id, RunDispatchStatus.ACKED)
     control = executor.activations[1].control
     seen = [m.text() for m in await room.stores.threads.load_messages("t") if control.shows(m)]
@@ -165,7 +169,7 @@ async def test_a_queued_submission_can_be_read_along(room):
     mailbox = room.mailbox(executor)
     await mailbox.submit_background(RunActivation.new("t", ["first"]))
     await executor.started.get()
-    result, events = await mailbox.submit(RunActivation.new("t", ["second"]), strategy=Strategy.QUEUE)
+    result, events = await mailbox.submit(RunActivation.new("t", ["second"]), strategy=BusyPolicy.QUEUE)
     assert result.status == "queued"
     executor.release.set()
     told = [event async for event in events]
@@ -175,7 +179,7 @@ async def test_a_queued_submission_can_be_read_along(room):
 
 async def test_streaming_submissions_cannot_join_others(room):
     mailbox = room.mailbox(Noop())
-    for strategy in (Strategy.STEER, Strategy.COLLECT):
+    for strategy in (BusyPolicy.STEER, BusyPolicy.COLLECT):
         with pytest.raises(InvalidSubmission):
             await mailbox.submit(RunActivation.new("t", ["hi"]), strategy=strategy)
     assert await mailbox.list_dispatches("t") == ()

@@ -25,7 +25,6 @@ DEEPER = {
     "app": 8,
     "contracts": 10,
     "executors": 9,
-    "gateway": 14,
     "mail": 9,
     "stores": 12,
 }

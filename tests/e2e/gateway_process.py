@@ -25,11 +25,11 @@ from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.executor import AgentRunResult, RunDispatchExecutor
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.config import DeliveryConfig, GatewayConfig, Platform, PlatformConfig
+from postroom.gateway.config import DeliveryConfig, GatewayConfig, PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.telegram import TelegramAdapter
 from postroom.gateway.replies import ChatEffects
-from postroom.gateway.services import Services
+from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.relay import Relay
@@ -103,11 +103,11 @@ async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port
     config = configured(api, port)
     timer, relay, stopping = SystemTimer(), Relay(runs.store, {}), asyncio.Event()
     adapter = TelegramAdapter(config.platforms[Platform.TELEGRAM])
-    sessions = Sessions(chat.sessions, config, runs.clock)
+    sessions = Sessions(chat, config, runs.clock)
     presenter = StreamingPresenter(config.streaming, sessions, [adapter], runs.clock, timer)
     agent = ChatExecutor(Agent(journal, turn_ms), presenter)
     mailbox = Mailbox(agent, runs, effects=ChatEffects(), config=MAILBOX)
-    services = Services(
+    made = Gateway(
         config,
         stores=chat,
         outbox=runs.outbox,
@@ -120,7 +120,7 @@ async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port
     )
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-    async with mailbox, Gateway(services), asyncio.TaskGroup() as group:
+    async with mailbox, made, asyncio.TaskGroup() as group:
         server = None
         if port is not None:
             server = uvicorn.Server(

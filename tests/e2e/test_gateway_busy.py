@@ -21,11 +21,11 @@ from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.messages import Boundary
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.config import BusyConfig, BusyMode, GatewayConfig, Platform, PlatformConfig
+from postroom.gateway.config import BusyConfig, BusyMode, GatewayConfig, PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.telegram import TelegramAdapter
 from postroom.gateway.replies import ChatEffects
-from postroom.gateway.services import Services
+from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.relay import Relay
@@ -119,10 +119,10 @@ async def test_all_at_once(store: SqliteStore, mode: BusyMode, lines: int) -> No
             drain=timedelta(0),
         )
         relay, adapter = Relay(store.store, {}), TelegramAdapter(telegram)
-        sessions = Sessions(store.chat.sessions, config, store.runs.clock)
+        sessions = Sessions(store.chat, config, store.runs.clock)
         presenter = StreamingPresenter(config.streaming, sessions, [adapter], store.runs.clock, timer)
         mailbox = Mailbox(ChatExecutor(agent, presenter), store.runs, effects=ChatEffects())
-        services = Services(
+        made = Gateway(
             config,
             stores=store.chat,
             outbox=store.runs.outbox,
@@ -133,7 +133,7 @@ async def test_all_at_once(store: SqliteStore, mode: BusyMode, lines: int) -> No
             clock=store.runs.clock,
             timer=timer,
         )
-        async with mailbox, Gateway(services) as gateway, asyncio.TaskGroup() as group:
+        async with mailbox, made as gateway, asyncio.TaskGroup() as group:
             relaying = group.create_task(relay.serve(asyncio.Event()))
             fake.feed(*(said(number) for number in range(1, lines + 1)))
             counts = await _all_closed(store, lines)

@@ -411,7 +411,7 @@ def test_a_token_that_telegram_refuses_ends_the_start(tmp_path: Path) -> None:
         assert not (data / "server.json").exists()
 
 
-def test_told_twice_to_stop_it_waits_for_no_turn_and_takes_it_up_again(
+def test_told_twice_to_stop_it_waits_for_no_run_and_takes_it_up_again(
     tmp_path: Path, model: EchoingModel
 ) -> None:
     data = configured(tmp_path, model.url)

@@ -142,7 +142,7 @@ async def all_answered(fake: FakeTelegram, lines: int, processes: Processes) -> 
             await asyncio.wait([asyncio.ensure_future(fake._over.wait())], timeout=0.05)
 
 
-async def test_killed_again_and_again_each_line_is_answered_once(tmp_path: Path) -> None:
+async def test_killed_again_and_again_each_message_is_answered_once(tmp_path: Path) -> None:
     chance = random.Random(7)
     fake = FakeTelegram()
     async with fake.serving():

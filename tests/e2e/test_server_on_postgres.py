@@ -226,4 +226,5 @@ def test_what_is_wrong_with_the_address_is_one_sentence(
     )
     assert (found.returncode, "Traceback" in found.stderr) == (code, False), found.stderr
     assert told in found.stderr
+    assert len(found.stderr.strip().splitlines()) == 2, "the failure, and its remedy"
     assert "hunter2" not in found.stdout + found.stderr

@@ -176,7 +176,7 @@ def write(window: Browser, *lines: str) -> None:
     window.press("Enter", 13)
 
 
-def said(window: Browser, kind: str = "line") -> list[str]:
+def said(window: Browser, kind: str = "message") -> list[str]:
     """Return the words of the entries of a kind, as the page shows them."""
     found = window.see(f"[...document.querySelectorAll('#log .{kind} .body')].map(one => one.innerText)")
     assert isinstance(found, list)
@@ -189,10 +189,10 @@ def picture(window: Browser, path: Path) -> None:
     assert content.startswith(b"\x89PNG")
 
 
-STATE = "document.querySelector('#log .line:last-child .state')?.textContent"
+STATE = "document.querySelector('#log .message:last-child .state')?.textContent"
 
 
-def test_a_line_is_sent_kept_and_answered_in_place(page: Browser, harbour: Harbour) -> None:
+def test_a_message_is_sent_kept_and_answered_in_place(page: Browser, harbour: Harbour) -> None:
     assert page.see("document.activeElement.id") == "text"
     write(page, "Is the light on?", "The north one.")
     soon(page, f"{STATE} === 'kept'")
@@ -212,7 +212,7 @@ def test_a_line_is_sent_kept_and_answered_in_place(page: Browser, harbour: Harbo
     harbour.answer("The north light is on.", to=event.message_id)
     soon(page, "document.querySelector('.answer:not(.draft) .body')?.innerText === 'The north light is on.'")
     assert len(said(page, "answer")) == 1
-    soon(page, f"{STATE} === undefined && document.querySelector('.line .state').textContent === 'read'")
+    soon(page, f"{STATE} === undefined && document.querySelector('.message .state').textContent === 'read'")
     assert page.see("document.activeElement.id") == "text"
     assert not page.complaints()
     assert all(one.startswith(harbour.address.rpartition("/")[0]) for one in page.fetched())
@@ -221,12 +221,12 @@ def test_a_line_is_sent_kept_and_answered_in_place(page: Browser, harbour: Harbo
 def test_what_could_not_be_kept_is_said_so_and_sent_again_once(page: Browser, harbour: Harbour) -> None:
     harbour.agent.is_away = True
     write(page, "Do not lose this")
-    soon(page, "document.querySelector('#log .line.failed') !== null")
+    soon(page, "document.querySelector('#log .message.failed') !== null")
     assert "not sent" in str(page.see(STATE))
     page.events.clear()
     page.ask("Page.reload")
     page.wait_for("Page.loadEventFired")
-    soon(page, "document.querySelector('#log .line.failed') !== null")
+    soon(page, "document.querySelector('#log .message.failed') !== null")
     assert said(page) == ["Do not lose this"]
     harbour.agent.is_away = False
     page.see(
@@ -241,18 +241,18 @@ def test_what_could_not_be_kept_is_said_so_and_sent_again_once(page: Browser, ha
     assert said(page) == ["Do not lose this"]
 
 
-def test_a_line_can_be_changed_and_taken_back(page: Browser, harbour: Harbour) -> None:
+def test_a_message_can_be_changed_and_taken_back(page: Browser, harbour: Harbour) -> None:
     write(page, "Frist")
     soon(page, f"{STATE} === 'kept'")
-    press = "[...document.querySelectorAll('.line button')].find(one => one.textContent === '{}').click()"
+    press = "[...document.querySelectorAll('.message button')].find(one => one.textContent === '{}').click()"
     page.see(press.format("Change"))
     assert page.see("document.querySelector('#text').value") == "Frist"
     page.see("document.querySelector('#text').select()")
     write(page, "First")
-    soon(page, "document.querySelector('.line .body').innerText === 'First'")
+    soon(page, "document.querySelector('.message .body').innerText === 'First'")
     assert harbour.agent.edits == ["First"]
     page.see(press.format("Take back"))
-    soon(page, "document.querySelector('.line.gone') !== null")
+    soon(page, "document.querySelector('.message.gone') !== null")
     assert harbour.agent.deletions == [harbour.agent.accepted[0].message_id]
     assert said(page) == ["taken back"]
     assert not page.complaints()
@@ -366,7 +366,7 @@ def test_it_fits_light_dark_and_narrow(
     soon(window, f"{STATE} === 'kept'")
     harbour.agent.is_away = True
     write(window, "And who is on duty?")
-    soon(window, "document.querySelector('.line.failed') !== null")
+    soon(window, "document.querySelector('.message.failed') !== null")
     harbour.run(harbour.adapter.send_typing("Ada"))
     soon(window, "!document.querySelector('#typing').hidden")
     assert window.see("document.documentElement.scrollWidth") <= width

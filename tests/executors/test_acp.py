@@ -9,7 +9,7 @@ import pytest
 
 from dispatch_room import PATIENCE
 from executors.acp_room import PATIENT, QUICK, AcpRoom, agent, heard
-from executors.room import lives, script, shown
+from executors.room import Sink, lives, script, shown
 from postroom.contracts.agent_events import TextDelta, ToolCallDone, ToolCallReady, ToolCallStart
 from postroom.contracts.errors import CommandNotEnded, CommandTimedOut, InvalidRunner
 from postroom.contracts.messages import Message
@@ -17,7 +17,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.runners import Runner
 from postroom.contracts.runs import TerminationReason
 from postroom.contracts.tools import ToolCallOutcome
-from postroom.executors.command import CommandLimits
+from postroom.testing import ManualClock
 from postroom.version import __version__
 
 
@@ -162,13 +162,20 @@ async def test_an_agent_that_does_not_hear_a_cancel_is_ended_with_its_children(t
 
 
 async def test_who_waits_for_a_cancel_waits_for_the_farewell_too(tmp_path: Path) -> None:
-    short = timedelta(milliseconds=50)
-    limits = CommandLimits(grace=short, kill_wait=short, drain=short, farewell=timedelta(milliseconds=2_400))
-    room = AcpRoom(tmp_path, agent("say('pid %d\\n' % os.getpid()); hang()"), limits=limits)
+    farewell = timedelta(minutes=1)
+    clock = ManualClock()
+    words = "say('pid %d\\n' % os.getpid()); hang()"
+    room = AcpRoom(tmp_path, agent(words), limits=replace(QUICK, farewell=farewell), clock=clock, timer=clock)
     async with asyncio.TaskGroup() as group:
         group.create_task(room.ends())
         pid = await room.sink.number("pid")
-        assert await room.acp.cancel_and_wait_by_thread("t")
+        before = clock.sleeping
+        gone = group.create_task(room.acp.cancel_and_wait_by_thread("t"))
+        while clock.sleeping < before + 2:  # the farewell, and who waits for the end
+            await asyncio.sleep(0)
+        assert lives(pid)
+        clock.advance(farewell)
+    assert gone.result()
     assert not lives(pid)
 
 
@@ -197,12 +204,21 @@ async def test_a_message_or_a_decision_is_not_taken_while_it_works(tmp_path: Pat
 
 
 async def test_time_and_silence_are_limited(tmp_path: Path) -> None:
-    room = AcpRoom(tmp_path, agent("say('so far'); hang()", timeout=timedelta(milliseconds=400)))
-    with pytest.raises(CommandTimedOut, match=r"time-out of 0\.4 s"):
-        await room.run()
-    room.runners.runner = agent("hang()", idle_timeout=timedelta(milliseconds=400))
-    with pytest.raises(CommandTimedOut, match="put nothing out"):
-        await room.run()
+    clock, limit = ManualClock(), timedelta(minutes=1)
+    words = "say('so far\\n'); hang()"
+    room = AcpRoom(
+        tmp_path, agent(words), limits=replace(QUICK, farewell=timedelta(0)), clock=clock, timer=clock
+    )
+    for runner, why in (
+        (agent(words, timeout=limit), r"time-out of 60 s"),
+        (agent(words, idle_timeout=limit), "put nothing out"),
+    ):
+        room.runners.runner, room.sink = runner, Sink()
+        run = asyncio.ensure_future(room.run())
+        await room.sink.tells("so far")
+        clock.advance(limit)
+        with pytest.raises(CommandTimedOut, match=why):
+            await run
     assert room.files() == []
 
 

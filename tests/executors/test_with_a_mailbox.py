@@ -14,7 +14,7 @@ import pytest_asyncio
 from conformance import run_backends
 from dispatch_room import dispatch_that
 from executors.room import DEAF, FORKING, HANG, SERVER, OneRunner, lives, script, shown
-from postroom.contracts.activation import RunActivation, Strategy
+from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import StaleClaim, StoreUnavailable
 from postroom.contracts.records import replace
@@ -168,7 +168,7 @@ async def test_an_interrupt_ends_the_program_and_the_next_run_begins(
     pid = await number_in(leader)
     house.runners.runner = script("tell('next', os.path.exists('/proc/' + sys.argv[1]))", str(pid))
     request = RunActivation.new("t", ["stop that"], agent_id="Ada")
-    submitting = asyncio.ensure_future(mailbox.submit(request, strategy=Strategy.INTERRUPT))
+    submitting = asyncio.ensure_future(mailbox.submit(request, strategy=BusyPolicy.INTERRUPT))
 
     async def passing() -> Any:
         house.clock.advance(timedelta(milliseconds=10))
@@ -234,7 +234,7 @@ async def test_a_rollback_begins_a_new_session(house: Application, tmp_path: Pat
     await number_in(leader)
     house.runners.runner = client(known)
     request = RunActivation.new("t", ["c"], agent_id="Ada")
-    submitting = asyncio.ensure_future(mailbox.submit(request, strategy=Strategy.ROLLBACK))
+    submitting = asyncio.ensure_future(mailbox.submit(request, strategy=BusyPolicy.ROLLBACK))
 
     async def passing() -> Any:
         house.clock.advance(timedelta(milliseconds=10))

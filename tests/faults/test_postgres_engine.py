@@ -16,6 +16,7 @@ import pytest_asyncio
 
 from faults.cutting_proxy import CuttingProxy, a_proxy
 from postgres_server import PostgresServer, is_given
+from postroom.cli.exit_codes import CONFIGURATION, exit_code
 from postroom.contracts.errors import (
     CommitUnknown,
     ConfigError,
@@ -599,6 +600,7 @@ async def test_a_server_that_takes_no_writes_is_refused_when_the_store_is_opened
     with pytest.raises(StoreReadOnly, match="takes no writes") as refused:
         await asyncio.to_thread(PostgresStore.open, dsn, schema=a_schema)
     assert refused.value.remedy
+    assert exit_code(refused.value) == CONFIGURATION
 
 
 async def test_a_database_or_an_address_that_is_none_is_a_mistake_in_the_settings(postgres_dsn: str) -> None:

@@ -32,6 +32,7 @@ from postroom.contracts.run_stores import (
     ThreadQuery,
 )
 from postroom.contracts.runs import RunStatus
+from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.conformance.run_given import (
@@ -66,7 +67,7 @@ def stores(sqlite_store: SqliteStore) -> RunStores:
 
 async def on_the_writer(store: SqliteStore, work: Callable[[sqlite3.Connection], T]) -> T:
     """Run something on the writer's own connection."""
-    return await store.store.engine.writer.submit(work)
+    return await store.store.engine.write(lambda sql: work(sql.connection))
 
 
 async def spoiled(store: SqliteStore, change: str, *values: object) -> None:
@@ -305,16 +306,16 @@ async def as_one_group(store: SqliteStore, *steps: Coroutine[Any, Any, object]) 
     entered, opened = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def gate(db: sqlite3.Connection) -> None:
+    def gate(sql: SqlTransaction) -> None:
         loop.call_soon_threadsafe(entered.set)
         asyncio.run_coroutine_threadsafe(opened.wait(), loop).result(PATIENCE)
 
     before = store.grouping
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as tasks:
-        tasks.create_task(store.store.engine.writer.submit(gate))
+        tasks.create_task(store.store.engine.write(gate))
         await entered.wait()
         handed_in = [tasks.create_task(outcome(step)) for step in steps]
-        queue = store.store.engine.writer._pending._queue
+        queue = store.store.engine.writer.pending._queue
         while queue.qsize() < len(steps):  # some look at their thread before they are handed in
             await asyncio.sleep(0)
         opened.set()

@@ -68,7 +68,7 @@ async def as_one_group(store: SqliteStore, *changes: Coroutine[Any, Any, object]
 
 async def on_the_writer(store: SqliteStore, work: Callable[[sqlite3.Connection], T]) -> T:
     """Run something on the writer's own connection."""
-    return await store.store.engine.writer.submit(work)
+    return await store.store.engine.write(lambda sql: work(sql.connection))
 
 
 async def let_it_grow_by(store: SqliteStore, pages: int) -> None:

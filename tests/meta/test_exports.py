@@ -19,6 +19,7 @@ EXPORTED = {
     ],
     "postroom": [
         "AgentRunResult",
+        "BusyPolicy",
         "Mailbox",
         "MailboxConfig",
         "MemoryRunStores",

@@ -312,6 +312,7 @@ def test_what_no_model_may_call_is_refused_by_name(name: str) -> None:
     with pytest.raises(InvalidRunner, match=name):
         check_tools(["whois", name])
     check_tools(TOOLS)
+    assert set(TOOLS) <= set(OPERATIONS)
 
 
 async def test_a_question_without_words_is_refused() -> None:

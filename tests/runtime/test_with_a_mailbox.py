@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from dispatch_room import dispatch_in, events_of, latest_run_that, make_resume, waiting_run
-from postroom.contracts.activation import RunActivation, Strategy
+from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import RateLimited
 from postroom.contracts.events import RuntimeEventDurability
@@ -300,7 +300,7 @@ async def test_what_was_rolled_back_is_not_shown(house: Application) -> None:
     await mailbox.submit_background(asked("old"))
     await asyncio.wait_for(tool.started.wait(), 5)
     async with time_passing(house):
-        new, _ = await mailbox.submit(asked("new"), strategy=Strategy.ROLLBACK)
+        new, _ = await mailbox.submit(asked("new"), strategy=BusyPolicy.ROLLBACK)
     await latest_run_that(house.stores, "t", lambda run: run.run_id == new.run_id and not run.is_open)
     assert [message.text() for message in house.model.requests[1].messages] == ["new"]
 

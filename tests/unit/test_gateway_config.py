@@ -25,8 +25,9 @@ from postroom.app.gateway_platforms import PLATFORMS
 from postroom.app.gateway_wiring import examine, outline
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import ConfigError, MissingExtra
-from postroom.gateway.config import BusyMode, Platform, ResetMode
+from postroom.gateway.config import BusyMode, ResetMode
 from postroom.gateway.platforms import discord_intake, email, matrix, slack, telegram
+from postroom.gateway.session import Platform
 
 SECRET = "s3cret-of-sixteen-chars"
 AGENT = '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n'

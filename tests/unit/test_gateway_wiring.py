@@ -25,10 +25,11 @@ from postroom.contracts.errors import (
     ServerUnavailable,
 )
 from postroom.contracts.records import replace
-from postroom.gateway.config import HomeChannel, Platform
+from postroom.gateway.config import HomeChannel
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import AdapterState
+from postroom.gateway.session import Platform
 from postroom.http_api.chat_routes import Notice
 from postroom.http_api.guard import OpenPath
 from postroom.relay import Relay

@@ -37,6 +37,7 @@ from postroom.stores.migrations import shipped_migrations
 from postroom.stores.runs import dispatches, ports, rows
 from postroom.stores.runs.dispatches import Dispatches
 from postroom.stores.runs.threads import beyond as end_of_prefix
+from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite import SqliteStore
 from postroom.stores.sqlite.migrate import split_statements
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
@@ -382,8 +383,10 @@ async def test_a_stale_row_in_the_queue_is_superseded_by_the_next_claim(
     await stores.dispatches.interrupt("t")
     for name in ("old-1", "new", "old-2"):
         await enqueued(stores, name)
-    await sqlite_store.store.engine.writer.submit(
-        lambda db: db.execute("UPDATE run_dispatches SET dispatch_epoch = 0 WHERE dispatch_id LIKE 'old-%'")
+    await sqlite_store.store.engine.write(
+        lambda sql: sql.connection.execute(
+            "UPDATE run_dispatches SET dispatch_epoch = 0 WHERE dispatch_id LIKE 'old-%'"
+        )
     )
     owned = await stores.dispatches.claim("t", "worker", lease_ms=LEASE)
     assert owned is not None
@@ -391,8 +394,10 @@ async def test_a_stale_row_in_the_queue_is_superseded_by_the_next_claim(
     for name in ("old-1", "old-2"):
         assert (await loaded(stores, name)).status is RunDispatchStatus.SUPERSEDED
     await enqueued(stores, "old-3")
-    await sqlite_store.store.engine.writer.submit(
-        lambda db: db.execute("UPDATE run_dispatches SET dispatch_epoch = 0 WHERE dispatch_id = 'old-3'")
+    await sqlite_store.store.engine.write(
+        lambda sql: sql.connection.execute(
+            "UPDATE run_dispatches SET dispatch_epoch = 0 WHERE dispatch_id = 'old-3'"
+        )
     )
     assert await stores.dispatches.claim("t", "worker", lease_ms=LEASE) is None
     assert (await loaded(stores, "old-3")).status is RunDispatchStatus.SUPERSEDED
@@ -438,8 +443,8 @@ async def test_what_is_spent_adds_up(stores: RunStores) -> None:
 async def test_a_claim_by_id_ends_a_stale_row(stores: RunStores, sqlite_store: SqliteStore) -> None:
     await stores.dispatches.interrupt("t")
     await enqueued(stores)
-    await sqlite_store.store.engine.writer.submit(
-        lambda db: db.execute("UPDATE run_dispatches SET dispatch_epoch = 0")
+    await sqlite_store.store.engine.write(
+        lambda sql: sql.connection.execute("UPDATE run_dispatches SET dispatch_epoch = 0")
     )
     assert await stores.dispatches.claim_dispatch("d1", "worker", lease_ms=LEASE) is None
     assert (await loaded(stores)).status is RunDispatchStatus.SUPERSEDED
@@ -468,14 +473,14 @@ async def test_who_waits_for_events_looks_by_itself_at_times(
     """A hint may be lost."""
     monkeypatch.setattr(ports, "LOOK_AGAIN_AFTER", timedelta(milliseconds=10))
 
-    def untold(connection: sqlite3.Connection) -> None:
-        tables = EventTables(SqliteTransaction(connection), lambda: 1, lambda *topics: None, lambda: "id")
+    def untold(sql: SqlTransaction) -> None:
+        tables = EventTables(sql, lambda: 1, lambda *topics: None, lambda: "id")
         tables.append((event(),))
 
     async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         waits = group.create_task(stores.events.wait(EventScope.thread("t"), after=0))
         await asyncio.sleep(0)
-        await sqlite_store.store.engine.writer.submit(untold)
+        await sqlite_store.store.engine.write(untold)
         await waits
     assert EventScope.thread("t").key not in sqlite_store.store.changes._listeners
 

@@ -24,8 +24,8 @@ from postroom.http_api.routes import application
 from postroom.http_api.token_routes import token_routes
 from postroom.mail.commands import HealthCheck
 from postroom.mail.context import Caller
-from postroom.mail.granting import projects_for
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
+from postroom.mail.projects import projects_for
 from postroom.mcp_server import callers, resources
 from postroom.mcp_server.endpoint import Endpoint
 from postroom.mcp_server.resources import RESOURCES

@@ -29,7 +29,8 @@ from postroom.app.gateway_secrets import Table, secret_names, take_secret
 from postroom.app.tokens import redact
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
-from postroom.gateway.config import BusyConfig, GatewayConfig, HomeChannel, Platform, PlatformConfig
+from postroom.gateway.config import BusyConfig, GatewayConfig, HomeChannel, PlatformConfig
+from postroom.gateway.session import Platform
 
 STATE_DIR: Final = "gateway"
 """Folder in the data folder: the gateway's status, its locks, and how far channels have read."""

@@ -7,10 +7,17 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from postroom.app.config import Count, Duration
+from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat_people import PairingRules, PersonRole
 from postroom.contracts.clock import milliseconds
 from postroom.gateway.commands import COMMANDS, resolve_command
-from postroom.gateway.config import BusyMode, DeliveryConfig, ResetMode, SessionResetPolicy, StreamingConfig
+from postroom.gateway.config import (
+    CHAT_POLICIES,
+    DeliveryConfig,
+    ResetMode,
+    SessionResetPolicy,
+    StreamingConfig,
+)
 
 _MINUTE: Final = timedelta(minutes=1)
 
@@ -41,9 +48,15 @@ def _known_command(name: str) -> str:
     return name
 
 
+def _of_chats(policy: BusyPolicy) -> BusyPolicy:
+    if policy not in CHAT_POLICIES:
+        raise ValueError(f"write one of: {', '.join(CHAT_POLICIES)}")
+    return policy
+
+
 Time = Annotated[Duration, Field(strict=False)]
 Minutes = Annotated[Duration, AfterValidator(_whole_minutes), Field(strict=False)]
-Mode = Annotated[BusyMode, Field(strict=False)]
+Mode = Annotated[BusyPolicy, Field(strict=False), AfterValidator(_of_chats)]
 Reset = Annotated[ResetMode, Field(strict=False)]
 Role = Annotated[PersonRole, Field(strict=False)]
 Line = Annotated[str, Field(pattern=r"^\S(.{0,510}\S)?$")]
@@ -72,7 +85,7 @@ class AgentTable(_Table):
 class BusyTable(_Table):
     """What a busy session does with another line."""
 
-    mode: Mode = BusyMode.QUEUE
+    mode: Mode = BusyPolicy.QUEUE
     max_waiting: Annotated[Count, Field(ge=1, le=100_000)] = 100
 
 

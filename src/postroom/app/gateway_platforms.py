@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
-from postroom.gateway.config import Platform
+from postroom.gateway.session import Platform
 
 _ADAPTERS: Final = "postroom.gateway.platforms"
 

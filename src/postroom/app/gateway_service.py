@@ -25,9 +25,9 @@ _REACHABLE: Final = (AdapterState.CONNECTED, AdapterState.RECONNECTING)
 class GatewayService:
     """Answers the operator's questions about one gateway."""
 
-    def __init__(self, gateway: ChatService) -> None:
-        self._chats = gateway
-        self._services = gateway.gateway.services
+    def __init__(self, chats: ChatService) -> None:
+        self._chats = chats
+        self._gateway = chats.gateway
 
     def check(self) -> Check:
         """Look how many channels are connected."""
@@ -36,7 +36,7 @@ class GatewayService:
 
     async def health(self) -> Mapping[str, object]:
         """Return its state, its channels, where the accepted messages are, and what is queued."""
-        counts = await self._chats.gateway.counts()
+        counts = await self._gateway.counts()
         messages = {
             "accepted": counts.accepted,
             "finished": counts.finished,
@@ -46,11 +46,11 @@ class GatewayService:
             "adds_up": counts.adds_up,
         }
         dispatches = await self._chats.runs.stores.dispatches.count_by_status()
-        dead = await self._services.outbox.dead_letters(kind=CHAT_KIND, limit=_MOST_DEAD)
+        dead = await self._gateway.outbox.dead_letters(kind=CHAT_KIND, limit=_MOST_DEAD)
         return {
             "state": self._chats.state,
             "channels": {
-                name: {**state, **_instants(state)} for name, state in self._chats.gateway.liveness().items()
+                name: {**state, **_instants(state)} for name, state in self._gateway.liveness().items()
             },
             "messages": messages,
             "lines": messages,  # the name of earlier versions
@@ -64,7 +64,7 @@ class GatewayService:
 
     async def pair(self, platform: str, code: str, role: str) -> Mapping[str, object]:
         """Let in who was given this code."""
-        person = await self._services.people.pair(self._channel(platform).platform, code, _role(role))
+        person = await self._gateway.people.pair(self._channel(platform).platform, code, _role(role))
         if person is None:
             raise InvalidArgument(
                 "nobody who waits was given this code",
@@ -75,13 +75,13 @@ class GatewayService:
 
     async def people(self) -> Mapping[str, object]:
         """Return who may write, and who asks to."""
-        store, after, kept = self._services.stores.people, ("", ""), list[Person]()
+        store, after, kept = self._gateway.stores.people, ("", ""), list[Person]()
         while page := await store.people(after=after, limit=MAX_PEOPLE):
             kept += page
             after = (page[-1].platform, page[-1].user_id)
         told = [
             Person(platform=platform.value, user_id=user_id, role=role)
-            for platform, one in self._chats.gateway.config.platforms.items()
+            for platform, one in self._gateway.config.platforms.items()
             for user_id, role in one.allow.items()
         ]
         return {
@@ -100,7 +100,7 @@ class GatewayService:
 
     async def shut_out(self, platform: str, user_id: str) -> Mapping[str, object]:
         """Forget somebody who was let in."""
-        if not await self._services.people.shut_out(platform, user_id):
+        if not await self._gateway.people.shut_out(platform, user_id):
             raise InvalidArgument(
                 "nobody of this id was let in by a code",
                 value=user_id,
@@ -129,25 +129,25 @@ class GatewayService:
             text=notice.text,
             source=source.to_dict(),
         )
-        row = await self._services.outbox.enqueue(reply.draft(f"sent/{notice.key or token_hex(16)}"))
-        self._chats.gateway.wake()
+        row = await self._gateway.outbox.enqueue(reply.draft(f"sent/{notice.key or token_hex(16)}"))
+        self._gateway.wake()
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def dead(self) -> Mapping[str, object]:
         """Return what could not be delivered, up to 500 rows."""
-        rows = await self._services.outbox.dead_letters(kind=CHAT_KIND, limit=_MOST_DEAD)
+        rows = await self._gateway.outbox.dead_letters(kind=CHAT_KIND, limit=_MOST_DEAD)
         return {"undelivered": [_undelivered(row) for row in rows]}
 
     async def revive(self, outbox_id: str) -> Mapping[str, object]:
         """Have it tried again."""
-        row = await self._services.outbox.revive(outbox_id)
+        row = await self._gateway.outbox.revive(outbox_id)
         if row is None:
             raise InvalidArgument(
                 "this is not among what could not be delivered",
                 value=outbox_id[:200],
                 remedy="take the id from `postroom gateway dead`",
             )
-        self._chats.gateway.wake()
+        self._gateway.wake()
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def _destination(self, adapter: BasePlatformAdapter, notice: Notice) -> SessionSource:
@@ -155,8 +155,8 @@ class GatewayService:
         platform, account = adapter.platform, adapter.account
         chat_id, thread_id = notice.chat_id, notice.thread_id
         if chat_id is None:
-            made = await self._services.stores.sessions.load(f"home:{platform.value}:{account}")
-            home = self._chats.gateway.config.get_home_channel(platform)
+            made = await self._gateway.stores.sessions.load(f"home:{platform.value}:{account}")
+            home = self._gateway.config.get_home_channel(platform)
             if made is not None:
                 chosen = SessionSource.from_dict(made.source)
                 chat_id, thread_id = chosen.chat_id, thread_id or chosen.thread_id

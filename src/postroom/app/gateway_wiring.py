@@ -26,13 +26,13 @@ from postroom.contracts.errors import ConfigError
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.messages import Json
 from postroom.contracts.people import ChatDelivery
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.mail_outbox import MailOutbox
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.replies import ChatEffects
-from postroom.gateway.services import Services
+from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.status import ScopedLocks
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
@@ -82,12 +82,12 @@ class ChatService:
         self.mailbox = runs.mailbox
         self.state = "stopped"
         """stopped, starting, running or stopping."""
-        sessions = Sessions(chat.sessions, config, clock)
+        sessions = Sessions(chat, config, clock)
         presenter = StreamingPresenter(config.streaming, sessions, self.adapters, clock, timer)
         self._model: OpenAICompatibleModel | None = None
         answering = self._answering(told.agent, agent, clock, timer)
         runs.serve(CHAT_THREAD, ChatExecutor(answering, presenter), ChatEffects())
-        services = Services(
+        self.gateway = Gateway(
             config,
             stores=chat,
             outbox=runs.stores.outbox,
@@ -100,7 +100,6 @@ class ChatService:
             metrics=GatewayMetrics(registry),
             mail=mail,
         )
-        self.gateway = Gateway(services)
         self.mail_outbox = MailOutbox(self.adapters)
         """Has mail messages delivered to its chats."""
         self._locks_dir = locks_dir

@@ -24,18 +24,37 @@ LONGEST_ANSWER: Final = 200_000
 LONGEST_QUESTION: Final = 2_000
 _PROJECT: Final = "project_key"
 _KEY: Final = "idempotency_key"
-_NOT_FOR_MODELS: Final = frozenset(
-    {
-        "create_agent_identity",
-        "ensure_project",
-        "health_check",
-        "register_agent",
-        "rotate_agent_token",
-        "start_session",
-    }
+TOOLS: Final = (
+    "show_project",
+    "whois",
+    "list_agents",
+    "retire_agent",
+    "unretire_agent",
+    "send_message",
+    "reply_message",
+    "recall_message",
+    "fetch_inbox",
+    "fetch_inbox_events",
+    "get_message",
+    "delivery_status",
+    "mark_message_read",
+    "acknowledge_message",
+    "search_messages",
+    "summarize_thread",
+    "ask_person",
+    "request_contact",
+    "respond_contact",
+    "list_contacts",
+    "set_contact_policy",
+    "file_reservation_paths",
+    "check_file_reservations",
+    "release_file_reservations",
+    "renew_file_reservations",
+    "force_release_file_reservation",
+    "list_file_reservations",
+    "fetch_events",
 )
-"""A model acts as its agent in its project: it makes neither, and gets no token."""
-TOOLS: Final = tuple(name for name in OPERATIONS if name not in _NOT_FOR_MODELS)
+"""The operations that a model may have: it acts as its agent in its project, and makes neither."""
 
 
 def check_tools(names: Sequence[str]) -> None:

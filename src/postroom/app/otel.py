@@ -145,6 +145,6 @@ def _place(traceparent: str | None) -> trace.SpanContext | None:
 
 
 def _written(span: trace.Span) -> str | None:
-    carrier: dict[str, str] = {}
-    _FORM.inject(carrier, trace.set_span_in_context(span, Context()))
-    return carrier.get(_TRACEPARENT)
+    headers: dict[str, str] = {}
+    _FORM.inject(headers, trace.set_span_in_context(span, Context()))
+    return headers.get(_TRACEPARENT)

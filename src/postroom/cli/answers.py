@@ -1,4 +1,4 @@
-"""Reads what the server answered: event streams, tool results, and failures back into the house's errors."""
+"""Reads what the server answered: event streams, tool results, and failures back into typed errors."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping

@@ -33,6 +33,7 @@ CODES: Final[dict[type[errors.PostroomError], int]] = {
     errors.InternalError: FAILED,
     errors.StoreError: FAILED,
     errors.StoreHeld: CONFIGURATION,
+    errors.StoreReadOnly: CONFIGURATION,
     errors.SchemaTooNew: CONFIGURATION,
     errors.MissingExtra: CONFIGURATION,
     errors.ConfigError: CONFIGURATION,

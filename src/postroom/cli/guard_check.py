@@ -10,7 +10,7 @@ import subprocess
 import sys
 from shutil import which
 
-from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, surroundings
+from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, hook_environment
 from postroom.contracts.clients import COMMIT_BYPASS, MODES, unchecked
 
 TYPE_CHECKING = False
@@ -41,7 +41,7 @@ def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -
     if hook not in HOOKS:
         print(f"postroom: there is no check for {hook!r}; there are: {', '.join(HOOKS)}", file=sys.stderr)
         return USAGE
-    environment = surroundings()
+    environment = hook_environment()
     mode = environment.get("POSTROOM_GUARD", "").lower()
     mode = mode if mode in MODES else ""
     if mode == "off":

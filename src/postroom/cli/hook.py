@@ -12,7 +12,7 @@ import sys
 
 from postroom.cli.hook_input import call_of, read_input
 from postroom.cli.hook_json import read, written
-from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, surroundings
+from postroom.cli.hook_wire import Unreachable, ask, endpoint_of, hook_environment
 from postroom.contracts.clients import EDIT_BYPASS, EVENTS, MODES, unchecked
 
 TYPE_CHECKING = False
@@ -26,7 +26,7 @@ def run(client: str, event: str) -> int:
     """Answer one event of a client on standard output, or say nothing; return the exit code, always 0."""
     try:
         raw = read_input(sys.stdin.fileno())
-        if answer := answered(client, event, raw, surroundings()):
+        if answer := answered(client, event, raw, hook_environment()):
             os.write(sys.stdout.fileno(), answer)
     except Exception:  # noqa: S110 - the edge around one event: a hook that fails must not stop its client
         pass

@@ -32,7 +32,7 @@ class Unreachable(Exception):
     """Nobody answers, not in time, or not in HTTP."""
 
 
-def surroundings() -> Mapping[str, str]:
+def hook_environment() -> Mapping[str, str]:
     """Return the environment of this process; `places` would load too much."""
     return os.environ  # noqa: TID251 - as above
 

@@ -160,7 +160,7 @@ def content_type(response: http.client.HTTPResponse) -> str:
 
 
 def unavailable(endpoint: Endpoint, error: Exception) -> PostroomError:
-    """Return the house's error for a failed exchange."""
+    """Return the typed error for a failed exchange."""
     if isinstance(error, TimeoutError):
         return ServerUnavailable(
             f"the server at {endpoint.url} did not answer in time; the call may have been done",

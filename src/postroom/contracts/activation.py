@@ -69,8 +69,8 @@ _OUTSIDE = {
 }
 
 
-class Strategy(StrEnum):
-    """What a submission does when its thread is busy.
+class BusyPolicy(StrEnum):
+    """What is done with input for a thread that is busy: of the library, of mail and of chats.
 
     interrupt: the active run gives way and what was queued is superseded. queue: it waits its turn.
     steer: the active run reads it at its next step, else it waits its turn. collect: it joins the run that
@@ -84,6 +84,10 @@ class Strategy(StrEnum):
     COLLECT = "collect"
     REJECT = "reject"
     ROLLBACK = "rollback"
+
+
+Strategy = BusyPolicy
+"""Its former name, by which programs import it."""
 
 
 class Recovery(StrEnum):

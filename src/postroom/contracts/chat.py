@@ -11,14 +11,17 @@ An inbound message is kept before its platform is told that we have it: once for
 and id, however often the platform sends it. What is neither done, failed, rejected nor retracted is open.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from postroom.contracts.chat_people import ChatPeople
 from postroom.contracts.errors import AlreadyConsumed, IllegalTransition
 from postroom.contracts.messages import Json
+
+if TYPE_CHECKING:
+    from postroom.contracts.transactions import Transaction
 
 MAX_INBOUND = 200
 """No listing returns more than this at once."""
@@ -180,6 +183,14 @@ class IntakeLog(Protocol):
 
         Raises:
             InvalidRecord: a part of the key, or the session key, is blank.
+        """
+        ...
+
+    def receiving(self, draft: InboundDraft) -> Callable[["Transaction"], Received]:
+        """Return what `receive` does, to be done in a change of the caller under the chat's lock.
+
+        Raises:
+            InvalidRecord: as for `receive`.
         """
         ...
 

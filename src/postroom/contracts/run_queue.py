@@ -9,14 +9,14 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.transactions import Joined, Transaction
+from postroom.contracts.transactions import Transaction
 
 T = TypeVar("T")
 
-Accept = Callable[[str, Message, DeliveryMode], None]
+Accept = Callable[[str, Message, DeliveryMode], bool]
 """Puts a message where runs of a thread read it, within a change; it begins one where the thread is idle.
 
-A message that is known by its id is passed over.
+True when a run begins on it. A message that is known by its id is passed over.
 """
 
 
@@ -36,20 +36,6 @@ class Submitted(Protocol):
 
 class RunQueue(Protocol):
     """A durable queue of runs by thread; `Mailbox` is one. Its docstrings are the promises."""
-
-    async def deliver(
-        self,
-        thread_id: str,
-        messages: Sequence[Message],
-        mode: DeliveryMode,
-        *,
-        joined: Joined | None = None,
-    ) -> Submitted | None:
-        """Put messages where runs read them, and start one when the thread is idle and the mode says so.
-
-        `joined` is written in the transaction that starts the run; when none is started, not at all.
-        """
-        ...
 
     async def accepting(
         self, thread_ids: Collection[str], change: Callable[[Transaction, Accept], T], *, key: str = ""

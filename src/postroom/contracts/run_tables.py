@@ -57,6 +57,10 @@ class DispatchTables(Protocol):
         """Store a queued dispatch with its thread's epoch; see `DispatchStore.enqueue`."""
         ...
 
+    def due(self, thread_id: str) -> RunDispatch | None:
+        """Return the thread's next due dispatch when none is claimed; one of an older epoch is superseded."""
+        ...
+
     def claim(self, thread_id: str, asks: ClaimRequest) -> RunDispatch | None:
         """Own the thread's next due dispatch; see `DispatchStore.claim`."""
         ...
@@ -303,6 +307,10 @@ class RunTables(Protocol):
 
     def owned_run(self, dispatch: RunDispatch) -> RunRecord | None:
         """Return the run of a claimed dispatch, and look up with it what its end is decided on."""
+        ...
+
+    def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
+        """Store a dispatch that is claimed in this change, and its run where that begins with it."""
         ...
 
     def commit(self, step: ThreadCommit) -> Committed | StaleClaim:

@@ -9,7 +9,6 @@ place and gives every store the same atomicity.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
 
@@ -177,22 +176,6 @@ class Store(Protocol):
 
     async def probe(self) -> None:
         """Write and read back one row; raise what is wrong."""
-        ...
-
-    async def back_up(self, target: Path) -> None:
-        """Write a consistent copy while work goes on, and read it back whole.
-
-        Raises:
-            StoreError: the copy could not be written or does not read back; the target is as it was.
-        """
-        ...
-
-    async def check(self) -> list[str]:
-        """Read the whole database and return what is wrong with it; empty when nothing is."""
-        ...
-
-    async def outline(self) -> Outline:
-        """Return the shape of the database without what is in it."""
         ...
 
     def close(self) -> None:

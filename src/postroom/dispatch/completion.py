@@ -188,33 +188,35 @@ class ClaimAsk:
 
 def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | None:
     """Claim the thread's next due dispatch and begin it; to be called under the lock of the thread."""
-    claimed = tx.runs.dispatches.claim(thread_id, asks.request)
-    return None if claimed is None else begun_in(tx, claimed, asks)
+    due, request = tx.runs.dispatches.due(thread_id), asks.request
+    if due is None:
+        return None
+    claimed = due.claim(token=tx.new_id(), consumer=request.consumer, lease_ms=request.lease_ms, now=tx.now())
+    return begun_in(tx, claimed, asks)
 
 
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
-    """Begin what was claimed in this change, if it can be; else who executes it says why not."""
+    """Begin what is claimed in this change, if it can be; else who executes it says why not."""
     runs, instance_id = tx.runs, asks.instance_id
     run = runs.threads.load_run(claimed.run_id)
     late = claimed.deadline_at is not None and tx.now() > claimed.deadline_at
     has_run = run is not None and run.thread_id == claimed.thread_id and is_left_open(run, claimed)
-    if run is None or not (has_run and asks.begins) or late or run.activation is None:
-        return Claimed(dispatch=claimed, run=run, instance_id=instance_id)
-    ids = run.activation.trigger_message_ids
-    records = runs.messages.named(run.thread_id, ids) if ids else ()
-    if len(records) != len(set(ids)):
+    messages: tuple[Message, ...] | None = None
+    if run is not None and has_run and asks.begins and not late and run.activation is not None:
+        ids = run.activation.trigger_message_ids
+        records = runs.messages.named(run.thread_id, ids) if ids else ()
+        if len(records) == len(set(ids)):
+            messages = tuple(record.message for record in records)
+    if run is None or messages is None:
+        runs.begin(claimed, None)
         return Claimed(dispatch=claimed, run=run, instance_id=instance_id)
     begun = None
     if run.status is RunStatus.CREATED:
         begun = run.begun(claimed.dispatch_id, instance_id, now=tx.now())
-    committed = runs.commit(
-        ThreadCommit(thread_id=run.thread_id, run=begun, claim=claimed.claim_proof, begins=instance_id)
-    )
-    if isinstance(committed, StaleClaim) or committed.dispatch is None:
-        return Claimed(dispatch=claimed, run=run, instance_id=instance_id)
-    messages = tuple(record.message for record in records)
+    started = claimed.record_dispatch_start(instance_id, now=tx.now())
+    runs.begin(started, begun)
     return Claimed(
-        dispatch=committed.dispatch,
+        dispatch=started,
         run=begun or run,
         messages=messages,
         instance_id=instance_id,

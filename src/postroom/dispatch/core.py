@@ -22,7 +22,6 @@ Ids = Callable[[], str]
 """Makes a new identifier of 36 characters."""
 
 _TAIL_BITS = 74
-_LARGEST_STEP = 1 << 32
 
 
 class Core:
@@ -101,7 +100,7 @@ def time_ordered_ids(clock: Clock, random: Random) -> Ids:
         if now > last_at:
             last_at, last_tail = now, random.getrandbits(_TAIL_BITS - 1)
         else:
-            last_tail += random.randrange(1, _LARGEST_STEP)
+            last_tail += random.getrandbits(32) + 1
         bits = (last_at & (1 << 48) - 1) << 80 | 0x7 << 76 | (last_tail >> 62 & 0xFFF) << 64
         digits = f"{bits | 0b10 << 62 | last_tail & (1 << 62) - 1:032x}"
         return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from postroom.concurrency import SystemTimer
-from postroom.contracts.activation import RunActivation, Strategy
+from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Timer, milliseconds
 from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
@@ -26,7 +26,7 @@ from postroom.contracts.run_queue import Accept
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.runs import RunRecord
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.transactions import Joined, Transaction
+from postroom.contracts.transactions import Transaction
 from postroom.dispatch.capture import Capture, EventBuffer
 from postroom.dispatch.completion import Completion
 from postroom.dispatch.config import MailboxConfig, MailboxLifecycleConfig
@@ -114,7 +114,7 @@ class Mailbox:
     # Accepting work.
 
     async def submit(
-        self, request: RunActivation, *, strategy: Strategy = Strategy.INTERRUPT
+        self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.INTERRUPT
     ) -> tuple[MailboxSubmitResult, EventStream]:
         """Run this now and stream its events; unless `strategy` says otherwise the active run gives way.
 
@@ -128,7 +128,7 @@ class Mailbox:
         return await self._submissions.submit(request, strategy=strategy)
 
     async def submit_background(
-        self, request: RunActivation, *, strategy: Strategy = Strategy.QUEUE
+        self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.QUEUE
     ) -> MailboxSubmitResult:
         """Accept work to be done in its turn; `strategy` says what happens when the thread is busy.
 
@@ -201,21 +201,18 @@ class Mailbox:
         thread_id: str,
         messages: Sequence[Message],
         mode: DeliveryMode,
-        *,
-        joined: Joined | None = None,
     ) -> MailboxSubmitResult | None:
         """Put messages where runs of the thread read them as `mode` says; one that `starts_run` starts one.
 
         Return the run that was started; None when they wait: for the run at work, or for their turn. They
         wait durably, can be edited and taken back until a run reads them, and are not lost by a crash of any
         process. Messages known by their ids are passed over: safe to repeat when the answer was lost.
-        `joined` is written in the transaction that starts the run on them, and not where they have to wait.
 
         Raises:
             InvalidSubmission: as for `submit_background`; nothing was written.
         """
         self._refuse_closed()
-        return await self._submissions.deliver(thread_id, messages, mode, joined)
+        return await self._submissions.deliver(thread_id, messages, mode)
 
     async def accepting(
         self, thread_ids: Collection[str], change: Callable[[Transaction, Accept], T], *, key: str = ""

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import structlog
 
-from postroom.contracts.activation import RunActivation, RunMode, Strategy
+from postroom.contracts.activation import BusyPolicy, RunActivation, RunMode
 from postroom.contracts.dispatch import OPEN, Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
     ActiveRunConflict,
@@ -51,7 +51,7 @@ from postroom.contracts.run_stores import (
     thread_lock,
 )
 from postroom.contracts.runs import RunRecord, RunStatus
-from postroom.contracts.transactions import Joined, Transaction
+from postroom.contracts.transactions import Transaction
 from postroom.dispatch.completion import ClaimAsk, Claimed, Completion, EndedRuns, begun_in, claimed_next
 from postroom.dispatch.config import ACTIVE_RUN_CONFLICT_MESSAGE
 from postroom.dispatch.control import Control
@@ -96,7 +96,7 @@ class MailboxSubmitResult:
 class DispatchOptions:
     """How a dispatch is to be queued together with its run."""
 
-    policy: Strategy = Strategy.QUEUE
+    policy: BusyPolicy = BusyPolicy.QUEUE
     """What happens when the thread is busy; steering is tried before."""
     claims: ClaimAsk | None = None
     """Claims the thread's next due dispatch with it, where none is at work."""
@@ -205,7 +205,7 @@ class Submissions:
     # In its turn.
 
     async def submit_background(
-        self, request: RunActivation, *, strategy: Strategy = Strategy.QUEUE
+        self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.QUEUE
     ) -> MailboxSubmitResult:
         """Accept work; what happens when the thread is busy is the strategy's choice.
 
@@ -215,7 +215,7 @@ class Submissions:
             DedupeKeyInUse: an open dispatch of the thread has the key.
         """
         request = self.checked(request, background=True)
-        if strategy is Strategy.STEER:
+        if strategy is BusyPolicy.STEER:
             return await self._steered_or_queued(request, None)
         try:
             return await self._queued(request, strategy)
@@ -248,14 +248,16 @@ class Submissions:
             status=MailboxDispatchStatus.RUNNING,
         )
 
-    async def _queued(self, request: RunActivation, policy: Strategy = Strategy.QUEUE) -> MailboxSubmitResult:
+    async def _queued(
+        self, request: RunActivation, policy: BusyPolicy = BusyPolicy.QUEUE
+    ) -> MailboxSubmitResult:
         """Write run and dispatch together and, when the thread is free here, the claim of its next one."""
         arrival = self._arriving(request, policy)
         with self._reserved([arrival]):
             prepared = arrival.prepared = await self.prepare(request, arrival.options)
         return await self._gone_on(arrival, prepared)
 
-    def _arriving(self, request: RunActivation, policy: Strategy) -> _Arrival:
+    def _arriving(self, request: RunActivation, policy: BusyPolicy) -> _Arrival:
         """Take worker and slot for a request where they are free, so that it is claimed as it is stored."""
         dispatcher = self._dispatcher
         worker = dispatcher.workers.get_or_create(request.thread_id)
@@ -309,7 +311,7 @@ class Submissions:
     # Now.
 
     async def submit(
-        self, request: RunActivation, *, strategy: Strategy = Strategy.INTERRUPT
+        self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.INTERRUPT
     ) -> tuple[MailboxSubmitResult, EventStream]:
         """Run this and stream its events; unless the strategy says otherwise now: the active run gives way.
 
@@ -318,9 +320,9 @@ class Submissions:
             DeliveryBlocked: a barrier stands before the message; nothing was written.
             InvalidSubmission: the strategy makes it part of another run, whose events others read.
         """
-        if strategy in (Strategy.STEER, Strategy.COLLECT):
+        if strategy in (BusyPolicy.STEER, BusyPolicy.COLLECT):
             raise InvalidSubmission(f"a submission that streams events cannot {strategy}", value=strategy)
-        if strategy in (Strategy.QUEUE, Strategy.REJECT):
+        if strategy in (BusyPolicy.QUEUE, BusyPolicy.REJECT):
             return await self._streamed_in_turn(request, strategy)
         request = self.checked(request, background=False)
         if request.trace.run_mode is RunMode.FOREGROUND:
@@ -332,7 +334,7 @@ class Submissions:
         return _submitted(prepared, MailboxDispatchStatus.RUNNING, joined=False), stream
 
     async def _streamed_in_turn(
-        self, request: RunActivation, strategy: Strategy
+        self, request: RunActivation, strategy: BusyPolicy
     ) -> tuple[MailboxSubmitResult, EventStream]:
         stream = EventStream(self._core.config.event_channel_capacity)
         dispatch_id = request.hints.dispatch_id or self._core.new_id()
@@ -347,7 +349,7 @@ class Submissions:
             self._dispatcher.stop_reading(dispatch_id)
         return result, stream
 
-    async def _claimed_now(self, request: RunActivation, policy: Strategy) -> tuple[Prepared, Claimed]:
+    async def _claimed_now(self, request: RunActivation, policy: BusyPolicy) -> tuple[Prepared, Claimed]:
         """Have the active run give way, and claim the request's dispatch in the commit that stores it."""
         core, thread_id = self._core, request.thread_id
         options = DispatchOptions(policy=policy, claims=self._dispatcher.asks(), is_now=True)
@@ -355,7 +357,7 @@ class Submissions:
             active = await core.dispatches.claimed_dispatch(thread_id)
             if active is not None and not await self._control.give_way(active):
                 break
-            if active is not None and policy is Strategy.ROLLBACK:
+            if active is not None and policy is BusyPolicy.ROLLBACK:
                 request = _hiding(request, [active])
             try:
                 prepared = await self.prepare(request, options)
@@ -394,22 +396,17 @@ class Submissions:
         thread_id: str,
         messages: Sequence[Message],
         mode: DeliveryMode,
-        joined: Joined | None = None,
     ) -> MailboxSubmitResult | None:
         """Put messages where they are read as their mode says; return the run that was started for them.
 
-        Those that are known by their id are passed over, so that it may be repeated. `joined` is written in
-        the transaction that starts the run on them; when they have to wait, not at all.
+        Those that are known by their id are passed over, so that it may be repeated.
         """
         request = self.checked(RunActivation.new(thread_id, messages), background=True)
-        arrival = self._arriving(request, Strategy.REJECT)
-        locks = sorted({thread_lock(request.thread_id), *(joined.locks if joined is not None else ())})
+        arrival = self._arriving(request, BusyPolicy.REJECT)
 
         def submit(tx: Transaction) -> None:
-            tx.lock(*locks)
+            tx.lock(thread_lock(request.thread_id))
             self._accepted_in(tx, arrival, request.messages, mode)
-            if joined is not None and arrival.prepared is not None:
-                joined.change(tx)
 
         with self._reserved([arrival]):
             arrival.ids = await self._ids_of_arrival(arrival)
@@ -429,7 +426,7 @@ class Submissions:
         requests = [
             RunActivation(thread_id=one).traced(run_mode=scheduled) for one in sorted(set(thread_ids))
         ]
-        arrivals = {one.thread_id: self._arriving(one, Strategy.REJECT) for one in requests}
+        arrivals = {one.thread_id: self._arriving(one, BusyPolicy.REJECT) for one in requests}
         locks = sorted(map(thread_lock, arrivals))
 
         def accepted(tx: Transaction) -> T:
@@ -438,8 +435,9 @@ class Submissions:
             for one in arrivals.values():  # what an earlier run of this change has left
                 one.prepared, one.wakes, one.looks_again = None, False, False
 
-            def accept(thread_id: str, message: Message, mode: DeliveryMode) -> None:
+            def accept(thread_id: str, message: Message, mode: DeliveryMode) -> bool:
                 self._accepted_in(tx, arrivals[thread_id], (message,), mode)
+                return arrivals[thread_id].prepared is not None
 
             return change(tx, accept)
 
@@ -514,7 +512,7 @@ class Submissions:
             return None
         request = RunActivation(thread_id=thread_id).traced(run_mode=RunMode.SCHEDULED)
         try:
-            return await self._queued(request, Strategy.REJECT)
+            return await self._queued(request, BusyPolicy.REJECT)
         except (AlreadyConsumed, DeliveryBlocked, ActiveRunConflict):
             return None  # it is at work, or others were faster: they look when they have ended
 
@@ -570,7 +568,7 @@ class Submissions:
         facts = tx.runs.threads.submission_facts(request.thread_id, request.run_id, cap or 1)
         if options is not None:
             asked, request = request, _by_policy(tx, request, facts, options)
-            if options.policy in (Strategy.INTERRUPT, Strategy.ROLLBACK):
+            if options.policy in (BusyPolicy.INTERRUPT, BusyPolicy.ROLLBACK):
                 raised = tx.runs.dispatches.interrupt(request.thread_id)
                 interrupt, ended = self._completion.interrupted_in(tx, raised)
             if interrupt is not None or request is not asked:
@@ -712,14 +710,14 @@ def _by_policy(
     if options.is_now and facts.claimed is not None:
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=facts.claimed)
     match options.policy:
-        case Strategy.REJECT if facts.claimed is not None or facts.queued:
+        case BusyPolicy.REJECT if facts.claimed is not None or facts.queued:
             raise ActiveRunConflict(f"thread {thread_id!r} is busy", value=facts.claimed or thread_id)
-        case Strategy.COLLECT if facts.queued and request.run_id is None:
+        case BusyPolicy.COLLECT if facts.queued and request.run_id is None:
             queued = queue.of_thread(thread_id, (RunDispatchStatus.QUEUED,), limit=MAX_PAGE, offset=0)
             if queued:
                 newest = max(queued, key=lambda row: (row.created_at, row.dispatch_id))
                 return request.hinted(run_id=newest.run_id)
-        case Strategy.ROLLBACK:
+        case BusyPolicy.ROLLBACK:
             return _hiding(request, queue.of_thread(thread_id, OPEN, limit=MAX_PAGE, offset=0))
     return request
 

@@ -11,7 +11,6 @@ agents is decided by the mailbox, for all processes together; here it is decided
 
 from collections import deque
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Protocol
 
 from postroom.gateway.events import MessageEvent
@@ -28,28 +27,6 @@ class Agent(Protocol):
         ...
 
 
-class AdmissionKind(StrEnum):
-    """What became of a message when it was let in."""
-
-    STARTED = "started"
-    QUEUED = "queued"
-    STEERED = "steered"
-    COLLECTED = "collected"
-    REJECTED = "rejected"
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """What became of a message; the acknowledgement is worded from this and nothing else.
-
-    `ahead` is how many messages are answered before this one; `reason` is why it was rejected.
-    """
-
-    kind: AdmissionKind
-    ahead: int = 0
-    reason: str = ""
-
-
 @dataclass(slots=True)
 class SessionGuard:
     """Which sessions are being handed over for, and what waits.
@@ -64,15 +41,14 @@ class SessionGuard:
     stop_wishes: set[str] = field(default_factory=set)
     """Sessions whose message, at this moment on its way to an agent, is to be stopped again."""
 
-    def admit(self, key: str, event: MessageEvent) -> Admission:
-        """Let a message in: it is handed over by the caller, or waits behind others. Never blocks."""
+    def admit(self, key: str, event: MessageEvent) -> bool:
+        """Let a message in: True when the caller hands it over, False when it waits behind others."""
         current = self.running.get(key)
         if current is None or current is self.runs.get(key):
             self.running[key] = AGENT_PENDING
-            return Admission(AdmissionKind.STARTED)
-        queue = self.waiting.setdefault(key, deque())
-        queue.append(event)
-        return Admission(AdmissionKind.QUEUED, ahead=len(queue))
+            return True
+        self.waiting.setdefault(key, deque()).append(event)
+        return False
 
     def next(self, key: str) -> MessageEvent | None:
         """Take the message that is next; None ends the handing over in the same step."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from postroom.contracts.chat import ChatSession
 from postroom.contracts.chat_people import PersonRole
+from postroom.contracts.clock import Clock
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import DuplicateRecord, PostroomError, StoreError
 from postroom.contracts.messages import Message, Role, Visibility
@@ -13,9 +14,10 @@ from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.run_stores import RunQuery, ThreadStore
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
-from postroom.gateway.config import BusyMode, GatewayConfig
+from postroom.gateway.config import CHAT_POLICIES, BusyMode, GatewayConfig
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import Handover
+from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.questions import Questions
 from postroom.gateway.replies import thread_name
@@ -104,9 +106,10 @@ class Commands:
         sessions: Sessions,
         handover: Handover,
         people: People,
-        questions: Questions,
+        notices: Notices,
         run_queue: RunQueue,
         threads: ThreadStore,
+        clock: Clock,
         mail: ChatDelivery | None = None,
     ) -> None:
         self._mail = mail
@@ -114,7 +117,8 @@ class Commands:
         self._sessions = sessions
         self._handover = handover
         self._people = people
-        self._questions = questions
+        self._notices = notices
+        self._questions = Questions(run_queue, threads, clock)
         self._run_queue = run_queue
         self._threads = threads
         self._handlers: Mapping[str, Callable[[CommandCall], Awaitable[str | None]]] = {
@@ -206,7 +210,7 @@ class Commands:
         session, _ = await self._sessions.of(call.key, call.source)
         call.event.text = call.words
         admission = await self._handover.hand_over(call.event, session, mode=mode)
-        return wording.acknowledgement(admission)
+        return admission.text
 
     async def _busy(self, call: CommandCall) -> str:
         word = call.words.lower()
@@ -219,12 +223,10 @@ class Commands:
             return (
                 f"While busy: {self._config.get_busy_mode(call.source.platform, call.source.chat_id).value}"
             )
-        try:
-            mode = BusyMode(word)
-        except ValueError:
-            return f"There is no way {word!r}; there are {', '.join(BusyMode)}."
-        await self._set(call.key, "busy", mode.value)
-        return f"While busy: {mode.value}"
+        if word not in CHAT_POLICIES:
+            return f"There is no way {word!r}; there are {', '.join(CHAT_POLICIES)}."
+        await self._set(call.key, "busy", word)
+        return f"While busy: {word}"
 
     async def _background(self, call: CommandCall) -> str | None:
         if not call.words and not call.event.media:
@@ -298,7 +300,7 @@ class Commands:
         number = int(call.words) if call.words.isdigit() and int(call.words) > 0 else 1
         session, state = await self._with_state(call)
         if state.active is not None:
-            return wording.busy()
+            return wording.BUSY
         shown = await self._shown_runs(session)
         gone = [run.run_id for run in shown[-number:]]
         if not gone:
@@ -313,7 +315,7 @@ class Commands:
     async def _retry(self, call: CommandCall) -> str | None:
         session, state = await self._with_state(call)
         if state.active is not None:
-            return wording.busy()
+            return wording.BUSY
         shown = await self._shown_runs(session)
         if not shown:
             return "There is nothing to answer again."
@@ -333,12 +335,18 @@ class Commands:
     # What an agent asks.
 
     async def _approve(self, call: CommandCall) -> str:
-        session, _ = await self._sessions.of(call.key, call.source)
-        return await self._questions.decide(session, call.source, call.words, approved=True)
+        return await self._decide(call, approved=True)
 
     async def _deny(self, call: CommandCall) -> str:
+        return await self._decide(call, approved=False)
+
+    async def _decide(self, call: CommandCall, *, approved: bool) -> str:
         session, _ = await self._sessions.of(call.key, call.source)
-        return await self._questions.decide(session, call.source, call.words, approved=False)
+        decided = await self._questions.decide(session, call.source, call.words, approved=approved)
+        if decided.question is not None:
+            text = f"{decided.question.text}\n\n{decided.note}"
+            await self._notices.show_answered(session.thread_id, decided.question.number, text)
+        return decided.note
 
     async def _reply(self, call: CommandCall) -> str:
         number, _, text = call.words.partition(" ")

@@ -6,38 +6,15 @@ from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 
+from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat_people import PairingRules, PersonRole
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
+from postroom.gateway.session import Platform
 
-
-class Platform(StrEnum):
-    """A way by which chats reach us."""
-
-    LOCAL = "local"
-    TELEGRAM = "telegram"
-    DISCORD = "discord"
-    SLACK = "slack"
-    MATRIX = "matrix"
-    EMAIL = "email"
-    WEBHOOK = "webhook"
-    WEB = "web"
-    API_SERVER = "api_server"
-
-
-class BusyMode(StrEnum):
-    """What happens to a message that comes while its session's agent is at work.
-
-    queue: it waits for a run of its own. collect: it is read together with what else waits of its sender.
-    steer: the agent reads it at its next step. interrupt: the agent's run is ended, then this one begins.
-    reject: the sender is told to wait.
-    """
-
-    QUEUE = "queue"
-    COLLECT = "collect"
-    STEER = "steer"
-    INTERRUPT = "interrupt"
-    REJECT = "reject"
+BusyMode = BusyPolicy
+CHAT_POLICIES = tuple(policy for policy in BusyPolicy if policy is not BusyPolicy.ROLLBACK)
+"""What a chat may do with a message for a busy session: nobody reads there that an answer is hidden again."""
 
 
 class ResetMode(StrEnum):

@@ -34,10 +34,10 @@ from postroom.gateway.drafts import Final
 from postroom.gateway.events import Button, Card, SendErrorKind, SendResult
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.outgoing import OutgoingMessage, ReplyAddress, parts_of
-from postroom.gateway.platforms.base import BasePlatformAdapter
+from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import Reply, ReplyKind, target_name
 from postroom.gateway.session import SessionSource
-from postroom.gateway.streaming import StreamingPresenter, send_metadata
+from postroom.gateway.streaming import StreamingPresenter
 from postroom.relay import NotPerformed, Outcome, Performed
 
 _LOG = structlog.get_logger(__name__)

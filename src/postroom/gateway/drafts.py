@@ -23,6 +23,7 @@ from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.splitting import cut, split
 
 _MAY_BE_FENCE = re.compile(r" {0,3}(?:`{1,2}|~{1,2}|`{3,}[^`\n]*|~{3,}[^\n]*)")
+_CLOSING_FENCE = re.compile(r"(?:\A|\n) {0,3}(?:`{3,}|~{3,})\s*\Z")
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 
 
@@ -237,3 +238,15 @@ class Draft:
             first_is_shown=edits and self._shown is not None and self._shown.text == parts[0],
             not_before=self._left_alone_until if self._left_alone_until > now else None,
         )
+
+
+def settled(draft: str) -> str:
+    """Return what of a draft surely stays: without white space and a fence that closes it for show."""
+    text = draft.rstrip()
+    found = _CLOSING_FENCE.search(text)
+    return text if found is None else text[: found.start()].rstrip()
+
+
+def grows_from(draft: str, text: str) -> bool:
+    """Say whether a text is the draft, grown or finished."""
+    return text.startswith(settled(draft))

@@ -7,25 +7,36 @@ stop: nothing new is taken, runs and answers get their time, channels are discon
 
 import asyncio
 from collections.abc import Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
 import structlog
 
 from postroom.concurrency import Tasks
-from postroom.contracts.chat import InboundStatus
-from postroom.contracts.clock import milliseconds
+from postroom.contracts.chat import CHAT_KIND, ChatStores, InboundStatus
+from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.messages import Json
+from postroom.contracts.outbox import OutboxStore
+from postroom.contracts.people import ChatDelivery
+from postroom.contracts.run_queue import RunQueue
+from postroom.contracts.run_stores import ThreadStore
 from postroom.gateway import status
-from postroom.gateway.config import GatewayConfig, Platform
+from postroom.gateway.commands import Commands
+from postroom.gateway.config import GatewayConfig
+from postroom.gateway.delivery import Delivery
+from postroom.gateway.handover import Handover
 from postroom.gateway.intake import Intake
-from postroom.gateway.metrics import InboundCounts
+from postroom.gateway.metrics import GatewayMetrics, InboundCounts
+from postroom.gateway.notices import Notices
+from postroom.gateway.people import People
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
-from postroom.gateway.run import GatewayRunner
-from postroom.gateway.services import Services
-from postroom.gateway.session import SessionSource
+from postroom.gateway.run import Acknowledgements, GatewayRunner, Services
+from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.status import ScopedLocks
+from postroom.gateway.streaming import StreamingPresenter
+from postroom.relay import Relay
 
 _LOG = structlog.get_logger(__name__)
 _SWEEP_EVERY_MS = 15_000
@@ -33,23 +44,61 @@ _PURGE_EVERY_MS = 3_600_000
 _WATCH_EVERY_MS = 1_000
 _FIRST_RECONNECT_MS = 1_000
 _LONGEST_RECONNECT_MS = 60_000
+_LEAST_FLUSH = timedelta(seconds=1)
 
 
 class Gateway:
     """Connects channels with agents. `async with Gateway(...)` starts it and stops it."""
 
-    def __init__(self, services: Services) -> None:
-        self.services = services
-        self.runner = GatewayRunner(services.config, services)
-        self.intake = Intake(services, self.runner)
-        self._adapters = services.presenter.adapters
+    def __init__(  # noqa: PLR0913 - every port by name
+        self,
+        config: GatewayConfig,
+        *,
+        stores: ChatStores,
+        outbox: OutboxStore,
+        threads: ThreadStore,
+        run_queue: RunQueue,
+        presenter: StreamingPresenter,
+        relay: Relay,
+        clock: Clock,
+        timer: Timer,
+        metrics: GatewayMetrics | None = None,
+        mail: ChatDelivery | None = None,
+    ) -> None:
+        self.config, self.stores, self.outbox = config, stores, outbox
+        self._run_queue, self._presenter, self._relay = run_queue, presenter, relay
+        self._clock, self._timer = clock, timer
+        self._metrics = metrics = metrics or GatewayMetrics()
+        self._adapters = presenter.adapters
         self._tasks = Tasks("gateway")
-        self._locks = ScopedLocks(services.config.state_dir)
+        self._locks = ScopedLocks(config.state_dir)
+        self.people = People(stores.people, config, clock)
+        self.delivery = relay.handlers[CHAT_KIND] = Delivery(
+            stores, presenter, config.delivery, clock=clock, metrics=metrics, mail=mail
+        )
+        handover, notices = Handover(run_queue, stores, config), Notices(outbox)
+        commands = Commands(
+            config, presenter.sessions, handover, self.people, notices, run_queue, threads, clock, mail
+        )
+        services = self._services(handover, notices, commands)
+        self.runner = GatewayRunner(config, services)
+        self.intake = Intake(config, self.runner, services, clock)
 
-    @property
-    def config(self) -> GatewayConfig:
-        """What it is set to."""
-        return self.services.config
+    def _services(self, handover: Handover, notices: Notices, commands: Commands) -> Services:
+        return Services(
+            stores=self.stores,
+            sessions=self._presenter.sessions,
+            people=self.people,
+            handover=handover,
+            notices=notices,
+            commands=commands,
+            presenter=self._presenter,
+            wind_down=self._wind_down,
+            timer=self._timer,
+            tasks=Tasks("chat intake"),
+            metrics=self._metrics,
+            acknowledgements=Acknowledgements(self._clock),
+        )
 
     @property
     def adapters(self) -> Mapping[Platform, BasePlatformAdapter]:
@@ -80,8 +129,8 @@ class Gateway:
         except BaseException:
             await self.stop()
             raise
-        self.services.delivery.speak_for(tuple(self._adapters.values()))
-        self.services.relay.hint()
+        self.delivery.speak_for(tuple(self._adapters.values()))
+        self._relay.hint()
         self.runner._running = True  # noqa: SLF001 - the name is a part of the contract
         for adapter in self._adapters.values():
             self._tasks.start(self._watch(adapter), name=f"watch {adapter.platform.value}")
@@ -94,7 +143,7 @@ class Gateway:
         await self.intake.close()
         await self.runner.stop()
         await self._tasks.close()
-        await self.services.presenter.close()
+        await self._presenter.close()
         await asyncio.to_thread(self._locks.release_all)
 
     async def __aenter__(self) -> Self:
@@ -112,9 +161,9 @@ class Gateway:
 
     async def counts(self) -> InboundCounts:
         """Count where the messages are that were ever accepted and are still known."""
-        found = await self.services.stores.intake_log.counts()
+        found = await self.stores.intake_log.counts()
         waiting, handed = found.get(InboundStatus.WAITING, 0), found.get(InboundStatus.HANDED_OVER, 0)
-        running = min(handed, len(self.services.presenter.guard.runs))
+        running = min(handed, len(self._presenter.guard.runs))
         ended = (InboundStatus.DONE, InboundStatus.FAILED, InboundStatus.RETRACTED)
         return InboundCounts(
             accepted=sum(found.values()),
@@ -139,46 +188,59 @@ class Gateway:
 
     def wake(self) -> None:
         """Hint that there may be something to deliver."""
-        self.services.relay.hint()
+        self._relay.hint()
 
     # Its rounds.
 
     async def _watch(self, adapter: BasePlatformAdapter) -> None:
         """Connect a channel again that went down and may come back."""
-        pause, services = _FIRST_RECONNECT_MS, self.services
+        pause = _FIRST_RECONNECT_MS
         while True:
-            await services.timer.sleep(_WATCH_EVERY_MS)
+            await self._timer.sleep(_WATCH_EVERY_MS)
             liveness = adapter.liveness
-            services.metrics.channel(adapter.platform.value, is_up=liveness.state is AdapterState.CONNECTED)
+            self._metrics.channel(adapter.platform.value, is_up=liveness.state is AdapterState.CONNECTED)
             if liveness.state is not AdapterState.FAILED or not liveness.retryable:
                 pause = _FIRST_RECONNECT_MS
                 continue
-            await services.timer.sleep(pause)
+            await self._timer.sleep(pause)
             pause = min(pause * 2, _LONGEST_RECONNECT_MS)
             await self._connect(adapter, is_reconnect=True)
             await self._write_status("running")
 
     async def _sweep(self) -> None:
         """Look after messages that nobody hands over, and forget what had its time."""
-        services, purge_at = self.services, 0
+        purge_at = 0
         while True:
-            await services.timer.sleep(_SWEEP_EVERY_MS)
+            await self._timer.sleep(_SWEEP_EVERY_MS)
             try:
                 await self.intake.sweep()
-                counts = await services.stores.intake_log.counts()
-                services.metrics.show_open(
+                counts = await self.stores.intake_log.counts()
+                self._metrics.show_open(
                     counts.get(InboundStatus.WAITING, 0), counts.get(InboundStatus.HANDED_OVER, 0)
                 )
-                now = services.clock.now()
+                now = self._clock.now()
                 if now >= purge_at:
                     purge_at = now + _PURGE_EVERY_MS
-                    await services.stores.intake_log.purge(
+                    await self.stores.intake_log.purge(
                         older_than=now - milliseconds(self.config.keep_messages)
                     )
             except PostroomError as error:
                 _LOG.warning("gateway.sweep_failed", reason=error.describe())
 
     # Parts of these.
+
+    async def _wind_down(self) -> None:
+        """Let runs end within the time for that, then deliver what is due."""
+        await self._run_queue.drain(self.config.drain)
+        try:
+            async with asyncio.timeout(max(self.config.drain, _LEAST_FLUSH).total_seconds()):
+                await self._relay.idle(CHAT_KIND)
+        except TimeoutError:
+            _LOG.warning("gateway.not_all_delivered", reason="the time for it ended; the rest is kept")
+        except PostroomError as error:
+            _LOG.warning("gateway.not_all_delivered", reason=error.describe())
+        finally:
+            self.delivery.speak_for(())
 
     async def _connect(self, adapter: BasePlatformAdapter, *, is_reconnect: bool = False) -> None:
         liveness = adapter.liveness
@@ -205,7 +267,7 @@ class Gateway:
     async def _remind(self, adapter: BasePlatformAdapter) -> None:
         """Tell an adapter up to where its chats are known."""
         known: set[tuple[str, str | None]] = set()
-        for message in await self.services.stores.intake_log.newest(adapter.platform.value):
+        for message in await self.stores.intake_log.newest(adapter.platform.value):
             kept = message.body.get("source")
             source = SessionSource.from_dict(kept) if kept else None
             if source is not None and (source.chat_id, source.thread_id) not in known:
@@ -223,5 +285,5 @@ class Gateway:
             self.config.state_dir,
             gateway_state=word,
             platforms=self.liveness(),
-            now=self.services.clock.now(),
+            now=self._clock.now(),
         )

@@ -4,18 +4,24 @@
                                                 │ too many wait, or none may
                                                 └─▶ taken back and rejected; its sender is told why
 
-The pending message is named by the inbound one, so all of this can be done again after a crash: what is there
-already is passed over.
+All of it is one change; where the session is idle, the message is also kept in that change, and a run begins
+on it. The pending message is named by the inbound one: what is there already is passed over.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import structlog
+
 from postroom.contracts.chat import (
-    INBOUND_ID,
     ChatSession,
+    ChatStores,
+    InboundDraft,
     InboundKey,
     InboundMessage,
     InboundMove,
     InboundStatus,
-    IntakeLog,
     chat_lock,
     inbound_id_of,
 )
@@ -30,14 +36,14 @@ from postroom.contracts.messages import (
     Role,
     storable,
 )
-from postroom.contracts.run_queue import RunQueue, ThreadState
-from postroom.contracts.transactions import Joined, Transaction
+from postroom.contracts.run_queue import Accept, RunQueue, ThreadState
+from postroom.contracts.transactions import Transaction
 from postroom.gateway import wording
-from postroom.gateway.admission import Admission, AdmissionKind
 from postroom.gateway.config import BusyMode, GatewayConfig
 from postroom.gateway.events import MessageEvent, MessageType
 from postroom.gateway.session import SessionSource
 
+_LOG = structlog.get_logger(__name__)
 _BLOCKS = {
     MessageType.PHOTO: "image",
     MessageType.STICKER: "image",
@@ -45,89 +51,138 @@ _BLOCKS = {
     MessageType.AUDIO: "audio",
     MessageType.VOICE: "audio",
 }
-_KINDS = {
-    BusyMode.QUEUE: AdmissionKind.QUEUED,
-    BusyMode.COLLECT: AdmissionKind.COLLECTED,
-    BusyMode.STEER: AdmissionKind.STEERED,
-    BusyMode.INTERRUPT: AdmissionKind.QUEUED,
-    BusyMode.REJECT: AdmissionKind.REJECTED,
-}
+
+
+class AdmissionKind(StrEnum):
+    """What became of a message when it was let in."""
+
+    STARTED = "started"
+    QUEUED = "queued"
+    STEERED = "steered"
+    COLLECTED = "collected"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What became of a message, and what its sender is told of that; None when its answer says enough."""
+
+    kind: AdmissionKind
+    text: str | None = None
 
 
 class Handover:
     """Hands inbound messages over, one session's in order."""
 
-    def __init__(self, run_queue: RunQueue, intake_log: IntakeLog, config: GatewayConfig) -> None:
+    def __init__(self, run_queue: RunQueue, stores: ChatStores, config: GatewayConfig) -> None:
         self._run_queue = run_queue
-        self._intake_log = intake_log
+        self._intake_log = stores.intake_log
+        self._is_shared = stores.is_shared
         self._config = config
 
     async def hand_over(
         self, event: MessageEvent, session: ChatSession, *, mode: BusyMode | None = None
     ) -> Admission:
-        """Hand a message over and say what became of it.
+        """Hand a message over that was kept, and say what became of it.
 
         Raises:
             StoreError: it could not be kept; the message still waits and is handed over later.
         """
-        inbound_id, source = event.inbound_id, event.source
-        if inbound_id is None or source is None:
+        inbound_id = event.inbound_id
+        if inbound_id is None:
             raise UnknownMessage("a message is handed over only when it was kept", value=event.message_id)
+
+        def kept(tx: Transaction) -> InboundMessage | None:
+            return next(iter(tx.chats.inbound_by_id([inbound_id])), None)
+
+        done = await self._handed_over(event, session, mode, kept)
+        if done is not None:
+            return done[1]
+        event.handed_over = True  # it was taken back in the chat, or another process was faster
+        return Admission(AdmissionKind.STARTED)
+
+    async def begin(
+        self, event: MessageEvent, draft: InboundDraft, session: ChatSession, *, mode: BusyMode | None = None
+    ) -> Admission | None:
+        """Keep a message and hand it over, in one change.
+
+        None: nothing was written, for it is known already, or other processes are to hand over earlier ones.
+
+        Raises:
+            StoreError: it could not be kept.
+        """
+        receive, is_shared = self._intake_log.receiving(draft), self._is_shared
+
+        def received(tx: Transaction) -> InboundMessage | None:
+            if is_shared and _waits(tx, draft.session_key):
+                return None
+            found = receive(tx)
+            return found.message if found.is_new else None
+
+        done = await self._handed_over(event, session, mode, received)
+        if done is None:
+            return None
+        event.inbound_id = done[0].inbound_id
+        return done[1]
+
+    async def _handed_over(
+        self,
+        event: MessageEvent,
+        session: ChatSession,
+        mode: BusyMode | None,
+        take: Callable[[Transaction], InboundMessage | None],
+    ) -> tuple[InboundMessage, Admission] | None:
+        """Hand over what `take` gives, in the change in which it is given; None when it does not wait.
+
+        What is refused still waits: it is closed when its sender was told.
+        """
+        source, thread_id = event.source, session.thread_id
+        if source is None:
+            raise UnknownMessage("a message that is handed over has a source", value=event.message_id)
         mode = mode or self.busy_mode(session, source)
-        message = message_of(event, shared=self._is_shared(source))
-        noted: list[InboundMessage] = []
-        joined = self._noting(event, inbound_id, session.thread_id, noted)
-        try:
-            started = await self._run_queue.deliver(
-                session.thread_id, [message], delivery_of(mode, source), joined=joined
-            )
-        except IllegalTransition:  # it was taken back in the chat, or another process was faster
-            event.handed_over = True
-            return Admission(AdmissionKind.STARTED)
-        admission = Admission(AdmissionKind.STARTED)
-        if started is None:
-            admission = await self._position(message, session.thread_id, mode)
-        if admission.kind is AdmissionKind.REJECTED:
-            return admission
-        event.handed_over = True
-        if noted:
-            await self._follow(event, noted[0], session.thread_id)
-        else:
-            await self._note(event, inbound_id, session.thread_id)
-        if mode is BusyMode.INTERRUPT and started is None:
-            await self.stop(session.thread_id, begun=True)
-        return admission
-
-    def _noting(
-        self, event: MessageEvent, inbound_id: int, thread_id: str, noted: list[InboundMessage]
-    ) -> Joined:
-        """Return what notes, in the transaction that begins a run on a message, that it was handed over."""
+        lock, delivery = chat_lock(inbound_key(source, event.message_id)), delivery_of(mode, source)
         handed = InboundMove(status=InboundStatus.HANDED_OVER, thread_id=thread_id)
 
-        def note(tx: Transaction) -> None:
-            noted[:] = [
-                inbound.moved(handed, now=tx.now()) for inbound in tx.chats.inbound_by_id([inbound_id])
-            ]
-            tx.chats.move_inbound([inbound_id], handed, tx.now())
+        def change(tx: Transaction, accept: Accept) -> tuple[InboundMessage, Admission] | None:
+            tx.lock(lock)
+            inbound = take(tx)
+            if inbound is None or inbound.status is not InboundStatus.WAITING:
+                return None
+            message = message_of(_latest(event, inbound), inbound, shared=self._is_of_many(source))
+            admission = Admission(AdmissionKind.STARTED)
+            if not accept(thread_id, message, delivery):
+                admission = self._position(tx, inbound, thread_id, mode)
+            if admission.kind is not AdmissionKind.REJECTED:
+                tx.chats.move_inbound([inbound.inbound_id], handed, tx.now())
+            return inbound, admission
 
-        source = event.source
-        locks = () if source is None else (chat_lock(inbound_key(source, event.message_id)),)
-        return Joined(locks=locks, change=note)
+        done = await self._run_queue.accepting([thread_id], change, key=thread_id)
+        if done is not None:
+            event.handed_over = done[1].kind is not AdmissionKind.REJECTED
+            if mode is BusyMode.INTERRUPT and done[1].kind is AdmissionKind.QUEUED:
+                await self.stop(thread_id, begun=True)
+        return done
 
-    async def _note(self, event: MessageEvent, inbound_id: int, thread_id: str) -> None:
-        """Note that a message was handed over; on its thread it follows what the chat did to it meanwhile."""
-        handed = InboundMove(status=InboundStatus.HANDED_OVER, thread_id=thread_id)
-        try:
-            [inbound] = await self._intake_log.move([inbound_id], handed)
-        except IllegalTransition:
-            await self.taken_back(thread_id, f"{INBOUND_ID}{inbound_id}")  # or another process was faster
-            return
-        await self._follow(event, inbound, thread_id)
-
-    async def _follow(self, event: MessageEvent, inbound: InboundMessage, thread_id: str) -> None:
-        if inbound.revision > event.revision:
-            latest = MessageEvent.from_body(inbound.body, inbound_id=inbound.inbound_id)
-            await self.edited(latest, thread_id)
+    def _position(
+        self, tx: Transaction, inbound: InboundMessage, thread_id: str, mode: BusyMode
+    ) -> Admission:
+        """Say where a message stands that did not begin at once; one too many is taken back."""
+        ids = [entry.pending_id for entry in tx.runs.messages.waiting(thread_id)]
+        if inbound.thread_message_id not in ids:
+            return Admission(AdmissionKind.STARTED)  # it was read before a crash
+        most = self._config.busy.max_waiting
+        if mode is BusyMode.REJECT or len(ids) > most:
+            tx.runs.messages.retract_waiting(thread_id, inbound.thread_message_id, None)
+            refusal = wording.BUSY if mode is BusyMode.REJECT else wording.queue_full(most)
+            return Admission(AdmissionKind.REJECTED, refusal)
+        match mode:
+            case BusyMode.COLLECT:
+                return Admission(AdmissionKind.COLLECTED, wording.READ_TOGETHER)
+            case BusyMode.STEER:
+                return Admission(AdmissionKind.STEERED, wording.READ_AT_NEXT_STEP)
+            case _:
+                ahead = ids.index(inbound.thread_message_id)
+                return Admission(AdmissionKind.QUEUED, wording.queued(ahead))
 
     def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyMode:
         """Return what the session does when it is busy: its own choice, else its chat's, and so on."""
@@ -168,16 +223,26 @@ class Handover:
             await self._intake_log.move(inbound_ids, move)
         return tuple(gone)
 
-    async def edited(self, event: MessageEvent, thread_id: str) -> bool:
-        """Give a message that no run has read yet other words; False when it was read."""
-        if event.inbound_id is None or event.source is None:
-            return False
-        message = message_of(event, shared=self._is_shared(event.source))
+    async def follow_edit(self, event: MessageEvent, inbound: InboundMessage) -> None:
+        """Give an edited message its new words on its thread; one on its way gets them on arrival."""
+        thread_id, source = inbound.thread_id, event.source
+        if inbound.status is not InboundStatus.HANDED_OVER or thread_id is None or source is None:
+            return
+        message = message_of(event, inbound, shared=self._is_of_many(source))
         try:
             await self._run_queue.edit_pending(thread_id, message)
         except (AlreadyConsumed, UnknownMessage):
-            return False
-        return True
+            _LOG.info("message.edited_too_late", inbound_id=inbound.inbound_id)
+
+    async def follow_deletion(self, inbound: InboundMessage) -> None:
+        """Take a deleted message back from its thread, if no run has read it."""
+        thread_id = inbound.thread_id if inbound.status is InboundStatus.HANDED_OVER else None
+        if thread_id is not None and not await self.taken_back(thread_id, inbound.thread_message_id):
+            return
+        try:
+            await self._intake_log.move([inbound.inbound_id], InboundMove(status=InboundStatus.RETRACTED))
+        except IllegalTransition:
+            _LOG.info("message.deleted_too_late", inbound_id=inbound.inbound_id)
 
     async def taken_back(self, thread_id: str, message_id: str) -> bool:
         """Take back a message; False when a run has read it."""
@@ -187,24 +252,7 @@ class Handover:
             return False
         return True
 
-    async def _position(self, message: Message, thread_id: str, mode: BusyMode) -> Admission:
-        """Say where a message stands that did not begin at once; one too many is taken back."""
-        waiting = await self._run_queue.pending(thread_id)
-        ids = [entry.pending_id for entry in waiting]
-        if message.id not in ids:
-            return Admission(AdmissionKind.STARTED)  # it was read meanwhile, or before a crash
-        refusal = None
-        if mode is BusyMode.REJECT:
-            refusal = wording.busy()
-        elif len(ids) > self._config.busy.max_waiting:
-            refusal = wording.queue_full(self._config.busy.max_waiting)
-        if refusal is not None and await self.taken_back(thread_id, message.id or ""):
-            return Admission(AdmissionKind.REJECTED, reason=refusal)
-        return Admission(
-            AdmissionKind.STARTED if mode is BusyMode.REJECT else _KINDS[mode], ahead=ids.index(message.id)
-        )
-
-    def _is_shared(self, source: SessionSource) -> bool:
+    def _is_of_many(self, source: SessionSource) -> bool:
         """Say whether several people speak in the session, so that each must be named."""
         if source.chat_type == "dm":
             return False
@@ -234,7 +282,18 @@ def delivery_of(mode: BusyMode, source: SessionSource) -> DeliveryMode:
             return DeliveryMode(granularity=Granularity.ONE, starts_run=True)
 
 
-def message_of(event: MessageEvent, *, shared: bool) -> Message:
+def _waits(tx: Transaction, session_key: str) -> bool:
+    """Say whether a message of a session is kept that was not handed over."""
+    waiting = InboundStatus.WAITING
+    return bool(tx.chats.open_inbound(status=waiting, session_key=session_key, after=0, limit=1))
+
+
+def _latest(event: MessageEvent, inbound: InboundMessage) -> MessageEvent:
+    """Return a message with the words that it has by now in its chat."""
+    return event if inbound.revision <= event.revision else MessageEvent.from_body(inbound.body)
+
+
+def message_of(event: MessageEvent, inbound: InboundMessage, *, shared: bool) -> Message:
     """Return an inbound message as one of its thread: what was said, by whom, when, and its files."""
     source = event.source
     data = {
@@ -257,4 +316,4 @@ def message_of(event: MessageEvent, *, shared: bool) -> Message:
         )
         for file in event.media
     )
-    return Message(role=Role.USER, content=(text, *files), id=f"{INBOUND_ID}{event.inbound_id}")
+    return Message(role=Role.USER, content=(text, *files), id=inbound.thread_message_id)

@@ -6,18 +6,18 @@ now and then ─▶ messages of processes that died ─▶ the runner
 """
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 
 import structlog
 
-from postroom.concurrency import Tasks
 from postroom.contracts.chat import (
     InboundDraft,
     InboundMessage,
     InboundMove,
     InboundStatus,
 )
-from postroom.contracts.clock import milliseconds
+from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import (
     AlreadyConsumed,
     IllegalTransition,
@@ -28,11 +28,11 @@ from postroom.contracts.errors import (
     UnknownMessage,
 )
 from postroom.gateway import wording
+from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.handover import inbound_key
 from postroom.gateway.notices import notice_key
-from postroom.gateway.run import GatewayRunner
-from postroom.gateway.services import Services
+from postroom.gateway.run import GatewayRunner, Services
 from postroom.gateway.session import SessionSource, build_session_key
 
 _LOG = structlog.get_logger(__name__)
@@ -45,17 +45,22 @@ _LEFT_BEHIND_MS = 60_000
 class Intake:
     """Where adapters hand messages over to."""
 
-    def __init__(self, services: Services, runner: GatewayRunner) -> None:
-        self._services = services
+    def __init__(
+        self, config: GatewayConfig, runner: GatewayRunner, services: Services, clock: Clock
+    ) -> None:
+        self._config = config
         self._runner = runner
         self._log = services.stores.intake_log
         self._people = services.people
-        self._config = services.config
-        self._clock = services.clock
+        self._handover = services.handover
+        self._notices = services.notices
         self._metrics = services.metrics
+        self._clock = clock
         self._in_hand: set[int] = set()
+        self._coming: Counter[str] = Counter()
+        """How many messages of each session are between their platform and their thread."""
         self._open = asyncio.Event()
-        self.tasks = Tasks("chat intake")
+        self.tasks = services.tasks
 
     # What adapters call.
 
@@ -72,7 +77,20 @@ class Intake:
         await self._open.wait()
         self._refuse_ended()
         await self._people.learn(source)
-        received = await self._log.receive(self._draft(event, source))
+        draft = self._draft(event, source)
+        is_alone = not self._coming[draft.session_key]  # otherwise it would overtake another
+        self._coming[draft.session_key] += 1
+        try:
+            if is_alone and await self._runner.begin(event, draft):
+                self._metrics.message("accepted")
+            else:
+                await self._keep(event, draft)
+        finally:
+            self._came(draft.session_key)
+
+    async def _keep(self, event: MessageEvent, draft: InboundDraft) -> None:
+        """Keep a message and have it handed over in the background."""
+        received = await self._log.receive(draft)
         message = received.message
         if not received.is_new and (
             message.status is not InboundStatus.WAITING or message.inbound_id in self._in_hand
@@ -82,9 +100,15 @@ class Intake:
         self._metrics.message("accepted" if received.is_new else "duplicate")
         if received.is_new:
             event.inbound_id = message.inbound_id
-            self._start(event)
+            self._start(event, draft.session_key)
         else:
             await self._resume(message)
+
+    def _came(self, session_key: str) -> None:
+        """Note that a message of a session is no longer on its way."""
+        self._coming[session_key] -= 1
+        if not self._coming[session_key]:
+            del self._coming[session_key]
 
     async def edited(self, event: MessageEvent) -> None:
         """Give a message other words, as long as no run has read it.
@@ -101,7 +125,7 @@ class Intake:
         except (AlreadyConsumed, UnknownMessage):
             return
         event.inbound_id = message.inbound_id
-        await self._services.follow_edit(event, message)
+        await self._handover.follow_edit(event, message)
 
     async def deleted(self, source: SessionSource, message_id: str) -> None:
         """Take a message back, as long as no run has read it.
@@ -111,7 +135,7 @@ class Intake:
         """
         message = await self._log.find(inbound_key(source, message_id))
         if message is not None and message.status.is_open:
-            await self._services.follow_deletion(message)
+            await self._handover.follow_deletion(message)
 
     async def pressed(self, press: ButtonPress) -> str:
         """Take a pressed button and return a note for whoever pressed it."""
@@ -160,12 +184,12 @@ class Intake:
         most = self._config.max_message_age
         if self._clock.now() - message.received_at > milliseconds(most):
             notice = wording.too_old(int(most.total_seconds() // 60))
-            await self._services.notify(event, notice, key=notice_key("told", message.inbound_id))
+            await self._notices.answer(event, notice, key=notice_key("told", message.inbound_id))
             await self._reject(message.inbound_id, notice)
             return False
         if event.source is not None:
             await self._people.learn(event.source)
-        self._start(event)
+        self._start(event, message.session_key)
         return True
 
     async def _reject(self, inbound_id: int, why: str) -> None:
@@ -175,21 +199,23 @@ class Intake:
             return  # another process was faster
         self._metrics.message("rejected")
 
-    def _start(self, event: MessageEvent) -> None:
+    def _start(self, event: MessageEvent, session_key: str) -> None:
         """Hand a message over in the background. Those of one session are begun in the order of the calls."""
         inbound_id = event.inbound_id or 0
         if self.tasks.closed:
             return  # it is kept, and found at the next start
         self._in_hand.add(inbound_id)
-        self.tasks.start(self._run_handler(event, inbound_id), name=f"message {inbound_id}")
+        self._coming[session_key] += 1
+        self.tasks.start(self._run_handler(event, inbound_id, session_key), name=f"message {inbound_id}")
 
-    async def _run_handler(self, event: MessageEvent, inbound_id: int) -> None:
+    async def _run_handler(self, event: MessageEvent, inbound_id: int, session_key: str) -> None:
         try:
             await self._runner.handle(event)
         except PostroomError as error:
             _LOG.warning("message.left_waiting", inbound_id=inbound_id, reason=error.describe())
         finally:
             self._in_hand.discard(inbound_id)
+            self._came(session_key)
 
     def _checked(self, event: MessageEvent) -> SessionSource:
         source = event.source

@@ -4,6 +4,7 @@ import structlog
 
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import OutboxStore
+from postroom.gateway.events import MessageEvent
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
 
@@ -32,6 +33,15 @@ class Notices:
             answers=() if answers is None else (answers,),
         )
         await self._enqueue(reply, key)
+
+    async def answer(self, event: MessageEvent, text: str, *, key: str, is_answer: bool = True) -> None:
+        """Tell the sender of an inbound message something, once a `key`.
+
+        Raises:
+            StoreError: it could not be kept.
+        """
+        if event.source is not None:
+            await self.tell(event.source, text, key=key, answers=event.message_id if is_answer else None)
 
     async def show_answered(self, thread_id: str, number: str, text: str) -> None:
         """Have a question's card show that it has its answer; after the card itself, however late that is.

@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from postroom.gateway import wording
 from postroom.gateway.capabilities import SMALLEST_LIMIT
 from postroom.gateway.events import SendErrorKind, SendResult
-from postroom.gateway.platforms.base import BasePlatformAdapter
+from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
 from postroom.gateway.session import SessionSource
 from postroom.gateway.splitting import split
-from postroom.gateway.streaming import send_metadata
 
 _CANNOT_EDIT = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT, SendErrorKind.FORBIDDEN)
 _TRIES_TO_FIT = 4

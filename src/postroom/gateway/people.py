@@ -12,8 +12,8 @@ from secrets import choice
 from postroom.contracts.chat_people import ChatPeople, PairingRequest, Person, PersonRole
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import QueueFull
-from postroom.gateway.config import GatewayConfig, Platform
-from postroom.gateway.session import SessionSource
+from postroom.gateway.config import GatewayConfig
+from postroom.gateway.session import Platform, SessionSource
 
 CODE_ALPHABET = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 CODE_LENGTH = 8

@@ -1,6 +1,7 @@
 """What agents ask of people: the questions of runs that wait, and the answers, of which the first counts."""
 
 import re
+from dataclasses import dataclass
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.chat import ChatSession
@@ -10,7 +11,6 @@ from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.run_stores import RunQuery, ThreadStore
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
-from postroom.gateway.notices import Notices
 from postroom.gateway.replies import Question, question_of
 from postroom.gateway.session import SessionSource
 
@@ -20,13 +20,20 @@ _LONGEST_NAME = 200
 ANSWERED_ALREADY = "That was answered already."
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What is to be said about a decision, and the question that it answered, if it did."""
+
+    note: str
+    question: Question | None = None
+
+
 class Questions:
     """Finds questions and hands answers to the runs that wait for them."""
 
-    def __init__(self, run_queue: RunQueue, threads: ThreadStore, notices: Notices, clock: Clock) -> None:
+    def __init__(self, run_queue: RunQueue, threads: ThreadStore, clock: Clock) -> None:
         self._run_queue = run_queue
         self._threads = threads
-        self._notices = notices
         self._clock = clock
 
     async def open(self, thread_id: str) -> list[Question]:
@@ -34,8 +41,10 @@ class Questions:
         runs = await self._threads.list_runs(RunQuery(thread_id=thread_id, statuses=(RunStatus.WAITING,)))
         return [question_of(run, ticket) for run in runs for ticket in run.open_tickets]
 
-    async def decide(self, session: ChatSession, source: SessionSource, words: str, *, approved: bool) -> str:
-        """Answer the question that the words name, or the only one, and return what is to be said about it.
+    async def decide(
+        self, session: ChatSession, source: SessionSource, words: str, *, approved: bool
+    ) -> Decided:
+        """Answer the question that the words name, or the only one.
 
         Raises:
             StoreError: the answer could not be kept; the question stays open.
@@ -45,18 +54,15 @@ class Questions:
         matching = [question for question in asked if number is None or question.number == number]
         if len(matching) > 1:
             listed = "\n".join(f"{question.number}: {question.text}" for question in matching)
-            return f"Which one?\n{listed}"
+            return Decided(f"Which one?\n{listed}")
         if not matching:
-            return "Nothing is asked here by that number; it may have been answered already."
+            return Decided("Nothing is asked here by that number; it may have been answered already.")
         [chosen] = matching
         who = source.user_name or source.user_id or ""
         decision = decision_of(chosen, approved=approved, why=why, by=who, at="chat", now=self._clock.now())
         if not await answer_run(self._run_queue, session.thread_id, chosen, decision):
-            return ANSWERED_ALREADY
-        note = f"{'Approved' if approved else 'Denied'} by {who or 'somebody'}."
-        text = f"{chosen.text}\n\n{note}"
-        await self._notices.show_answered(session.thread_id, chosen.number, text)
-        return note
+            return Decided(ANSWERED_ALREADY)
+        return Decided(f"{'Approved' if approved else 'Denied'} by {who or 'somebody'}.", chosen)
 
 
 def decision_of(

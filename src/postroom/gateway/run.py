@@ -8,29 +8,79 @@ what `_running_agents` and the adapters' `_pending_messages` show.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 import structlog
 
-from postroom.contracts.chat import InboundMove, InboundStatus
+from postroom.concurrency import Tasks
+from postroom.contracts.chat import ChatStores, InboundDraft, InboundMove, InboundStatus
+from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError, StoreError
 from postroom.gateway import status, wording
-from postroom.gateway.admission import AGENT_PENDING, Admission, AdmissionKind, SessionGuard
-from postroom.gateway.commands import Command, help_text, resolve_command
-from postroom.gateway.config import BusyMode, GatewayConfig, Platform
+from postroom.gateway.admission import AGENT_PENDING, SessionGuard
+from postroom.gateway.commands import Command, Commands, help_text, resolve_command
+from postroom.gateway.config import BusyMode, GatewayConfig
 from postroom.gateway.events import ButtonPress, MessageEvent
-from postroom.gateway.notices import notice_key
+from postroom.gateway.handover import Admission, AdmissionKind, Handover
+from postroom.gateway.metrics import GatewayMetrics
+from postroom.gateway.notices import Notices, notice_key
+from postroom.gateway.people import People
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.services import Services
-from postroom.gateway.session import SessionSource, build_session_key
+from postroom.gateway.session import Platform, SessionSource, build_session_key
+from postroom.gateway.sessions import Sessions
+from postroom.gateway.streaming import StreamingPresenter
 
 _LOG = structlog.get_logger(__name__)
 _AGENT_PENDING_SENTINEL = AGENT_PENDING
 _PATIENCE_MS = (5, 10, 20, 50, 100, 200, 400, 800)
+_ACKNOWLEDGED_EVERY_MS = 30_000
+_MOST_SESSIONS = 10_000
 _PAUSES_MS = (50, 200, 500, 1_000, 2_000, 4_000)
 _ASK_AND_WAIT = (Platform.API_SERVER, Platform.WEBHOOK)
 """Platforms where a message is a request and has one answer: what became of it meanwhile is not told."""
 SHUTTING_DOWN = "Gateway shutting down"
+
+
+class Acknowledgements:
+    """Keeps a busy session from being told of each message: one in half a minute says enough."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told: OrderedDict[str, int] = OrderedDict()
+
+    def is_due(self, key: str) -> bool:
+        """Say whether something may be said now; then it counts as said."""
+        now = self._clock.now()
+        before = self._told.get(key)
+        if before is not None and 0 <= now - before < _ACKNOWLEDGED_EVERY_MS:
+            return False
+        self._told[key] = now
+        self._told.move_to_end(key)
+        if len(self._told) > _MOST_SESSIONS:
+            self._told.popitem(last=False)
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What a runner works with."""
+
+    stores: ChatStores
+    sessions: Sessions
+    people: People
+    handover: Handover
+    notices: Notices
+    commands: Commands
+    presenter: StreamingPresenter
+    wind_down: Callable[[], Awaitable[None]]
+    """Lets runs and answers have their time."""
+    timer: Timer
+    tasks: Tasks
+    """In which messages are handed over in the background."""
+    metrics: GatewayMetrics
+    acknowledgements: Acknowledgements
 
 
 class GatewayRunner:
@@ -88,9 +138,30 @@ class GatewayRunner:
         if services is None or source is None or event.inbound_id is None:
             return
         if text is not None:
-            await services.notify(event, text, key=notice_key("said", event.inbound_id))
+            await services.notices.answer(event, text, key=notice_key("said", event.inbound_id))
         if event.is_command() and not event.handed_over and self._is_user_authorized(source):
             await self._close(event, InboundStatus.DONE)
+
+    async def begin(self, event: MessageEvent, draft: InboundDraft) -> bool:
+        """Keep a message and hand it over, in one change; only where nothing is at work in its session.
+
+        False: nothing was written that another try would not find.
+        """
+        services, source, key, guard = self._services, event.source, draft.session_key, self.guard
+        if services is None or source is None or event.is_command() or not self._is_user_authorized(source):
+            return False
+        if key in guard.running or key in guard.waiting or not guard.admit(key, event):
+            return False
+        try:
+            return await self._hand_over(services, event, source, key, draft)
+        except PostroomError as error:
+            _LOG.info("message.not_begun_at_once", reason=error.describe())
+            return False
+        finally:
+            if guard.head(key) is None or services.tasks.closed:
+                guard.abandon(key)
+            else:
+                services.tasks.start(self._go_on(key), name=f"messages of {key}")
 
     async def _handle_message(self, event: MessageEvent) -> str | None:
         """Take a message and return what is to be said to it at once, if anything is."""
@@ -102,8 +173,7 @@ class GatewayRunner:
         key = self._session_key_for_source(source)
         if event.is_command():
             return await self._obey(event, source, key)
-        admission = self.guard.admit(key, event)
-        if admission.kind is not AdmissionKind.STARTED:
+        if not self.guard.admit(key, event):
             self._show_next(key, source)
             return None
         try:
@@ -139,34 +209,48 @@ class GatewayRunner:
             raise PostroomError("this runner was made without its services")
         for pause_ms in _PAUSES_MS:
             try:
-                return await self._hand_over(services, event, source, key)
+                await self._hand_over(services, event, source, key)
             except StoreError as error:
                 if not error.retryable:
                     raise
                 await services.timer.sleep(pause_ms)
-        return await self._hand_over(services, event, source, key)
+            else:
+                return None
+        await self._hand_over(services, event, source, key)
+        return None
 
     async def _hand_over(
-        self, services: Services, event: MessageEvent, source: SessionSource, key: str
-    ) -> str | None:
+        self,
+        services: Services,
+        event: MessageEvent,
+        source: SessionSource,
+        key: str,
+        draft: InboundDraft | None = None,
+    ) -> bool:
+        """Hand a message over; with a draft it is kept by that, and False says that it could not be both."""
         if key in self.guard.stop_wishes:
-            await services.notify(event, wording.STOPPED, key=notice_key("stopped", event.inbound_id))
+            await services.notices.answer(event, wording.STOPPED, key=notice_key("stopped", event.inbound_id))
             await self._close(event, InboundStatus.DONE)
-            return None
+            return True
         session, began_anew = await services.sessions.of(key, source)
         if began_anew and self.config.get_reset_policy(source.platform, source.chat_type).notify:
             await services.notices.tell(source, wording.BEGAN_ANEW, key=f"anew/{session.thread_id}")
         mode = BusyMode(event.metadata["busy"]) if "busy" in event.metadata else None
-        if services.stores.is_shared:
-            await self._wait_for_earlier(services, event, key)
-        admission = await services.handover.hand_over(event, session, mode=mode)
+        if draft is not None:
+            admission = await services.handover.begin(event, draft, session, mode=mode)
+            if admission is None:
+                return False
+        else:
+            if services.stores.is_shared:
+                await self._wait_for_earlier(services, event, key)
+            admission = await services.handover.hand_over(event, session, mode=mode)
         services.metrics.message(admission.kind.value)
         if admission.kind is not AdmissionKind.REJECTED:
             services.presenter.show_typing(source)
         await self._acknowledge(event, source, key, admission)
         if key in self.guard.stop_wishes and admission.kind is AdmissionKind.STARTED:
             await services.handover.stop(session.thread_id)
-        return None
+        return True
 
     async def _wait_for_earlier(self, services: Services, event: MessageEvent, key: str) -> None:
         """Let what other processes took before be handed over first; one that died is not waited for long."""
@@ -182,15 +266,15 @@ class GatewayRunner:
         self, event: MessageEvent, source: SessionSource, key: str, admission: Admission
     ) -> None:
         services = self._services
-        text = wording.acknowledgement(admission)
+        text = admission.text
         if services is None or text is None:
             return
         if admission.kind is AdmissionKind.REJECTED:
-            await services.notify(event, text, key=notice_key("rejected", event.inbound_id))
+            await services.notices.answer(event, text, key=notice_key("rejected", event.inbound_id))
             await self._close(event, InboundStatus.REJECTED, reason=text)
         elif source.platform not in _ASK_AND_WAIT and services.acknowledgements.is_due(key):
             key = notice_key("ack", event.inbound_id)
-            await services.notify(event, text, key=key, is_answer=False)
+            await services.notices.answer(event, text, key=key, is_answer=False)
 
     async def _close(self, event: MessageEvent, to: InboundStatus, *, reason: str | None = None) -> None:
         services = self._services
@@ -229,7 +313,7 @@ class GatewayRunner:
         code = await services.people.code_for(source)
         if code is not None:
             text = wording.pairing(source.platform.value, code)
-            await services.notify(event, text, key=notice_key("pair", event.inbound_id))
+            await services.notices.answer(event, text, key=notice_key("pair", event.inbound_id))
         await self._close(event, InboundStatus.REJECTED, reason="its sender may not write")
         return None
 
@@ -304,7 +388,7 @@ class GatewayRunner:
         if farewell is not None:
             farewell()
         self._shutdown_event.set()
-        folder = None if services is None else services.config.state_dir
+        folder = self.config.state_dir
         await asyncio.to_thread(status.remove_pid_file, folder)
         await asyncio.to_thread(
             status.write_runtime_status, folder, gateway_state="stopped", exit_reason=self._exit_reason

@@ -1,12 +1,26 @@
 """Where a message comes from, and the key of the session it belongs to."""
 
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from urllib.parse import quote
 
 from postroom.contracts.messages import Json
-from postroom.gateway.config import Platform
 
 PREFIX = "agent:main"
+
+
+class Platform(StrEnum):
+    """A way by which chats reach us."""
+
+    LOCAL = "local"
+    TELEGRAM = "telegram"
+    DISCORD = "discord"
+    SLACK = "slack"
+    MATRIX = "matrix"
+    EMAIL = "email"
+    WEBHOOK = "webhook"
+    WEB = "web"
+    API_SERVER = "api_server"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from secrets import token_hex
 
-from postroom.contracts.chat import ChatSession, ChatSessions, SessionThread
+from postroom.contracts.chat import ChatSession, ChatStores, SessionThread
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import UnknownThread, VersionConflict
 from postroom.gateway.config import GatewayConfig, ResetMode, SessionResetPolicy
@@ -24,24 +24,26 @@ class Sessions:
 
     def __init__(
         self,
-        store: ChatSessions,
+        stores: ChatStores,
         config: GatewayConfig,
         clock: Clock,
         new_id: Callable[[], str] = lambda: token_hex(16),
     ) -> None:
-        self._store = store
+        self._store = stores.sessions
+        self._is_shared = stores.is_shared
         self._config = config
         self._clock = clock
         self._new_id = new_id
         self._addresses: OrderedDict[str, tuple[str, SessionSource]] = OrderedDict()
+        self._known: OrderedDict[str, ChatSession] = OrderedDict()
+        """Sessions as they are stored; none where other processes change them too."""
 
     async def of(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
         """Return the session of a message that comes now, and whether it began anew by its reset policy."""
         now = self._clock.now()
-        session = await self._store.load(key)
+        session = await self.load(key)
         if session is None:
-            fresh = self._fresh(key, source, now)
-            return await self._store.open(fresh), False
+            return self._kept(await self._store.open(self._fresh(key, source, now))), False
         if self._is_over(session, source, now):
             return await self.begin_anew(key, source), True
         if now - session.active_at >= _TOUCH_AFTER_MS:
@@ -52,11 +54,14 @@ class Sessions:
 
     async def load(self, key: str) -> ChatSession | None:
         """Return a session, if there is one."""
-        return await self._store.load(key)
+        known = self._known.get(key)
+        if known is None:
+            known = await self._store.load(key)
+        return None if known is None else self._kept(known)
 
     async def begin_anew(self, key: str, source: SessionSource) -> ChatSession:
         """Bind the session to a new thread; the old one can be taken up again."""
-        await self._store.open(self._fresh(key, source, self._clock.now()))
+        self._kept(await self._store.open(self._fresh(key, source, self._clock.now())))
         thread_id = self._new_thread(source)
         return await self.bind(key, thread_id, title=None)
 
@@ -74,7 +79,7 @@ class Sessions:
     async def hidden(self, thread_id: str) -> frozenset[str]:
         """Return the runs of a thread that were undone."""
         address = await self.address(thread_id)
-        session = None if address is None else await self._store.load(address[0])
+        session = None if address is None else await self.load(address[0])
         return frozenset() if session is None else hidden_runs(session, thread_id)
 
     async def changed(self, key: str, change: Callable[[ChatSession], ChatSession]) -> ChatSession:
@@ -90,8 +95,9 @@ class Sessions:
             after = change(session)
             if after == session:
                 return session
+            self._known.pop(key, None)  # when this fails, it may have been stored all the same
             try:
-                return await self._store.put(after)
+                return self._kept(await self._store.put(after))
             except VersionConflict:
                 continue
         raise VersionConflict(f"session {key!r} was changed by others {_TRIES} times in a row", value=key)
@@ -111,6 +117,17 @@ class Sessions:
         if len(self._addresses) > _MOST_ADDRESSES:
             self._addresses.popitem(last=False)
         return found
+
+    def _kept(self, session: ChatSession) -> ChatSession:
+        """Remember a session as it is stored, where nobody else changes it; return it as it is known now."""
+        known = self._known.get(session.session_key)
+        if self._is_shared or (known is not None and known.revision > session.revision):
+            return known or session
+        self._known[session.session_key] = session
+        self._known.move_to_end(session.session_key)
+        if len(self._known) > _MOST_ADDRESSES:
+            self._known.popitem(last=False)
+        return session
 
     def _fresh(self, key: str, source: SessionSource, now: int) -> ChatSession:
         return ChatSession(

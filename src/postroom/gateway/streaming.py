@@ -26,7 +26,7 @@ from postroom.gateway.capabilities import ChannelCapabilities
 from postroom.gateway.config import StreamingConfig
 from postroom.gateway.drafts import Draft, DraftRules, Edit, Show, Step
 from postroom.gateway.events import SendErrorKind
-from postroom.gateway.platforms.base import BasePlatformAdapter
+from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import is_chat
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import Sessions
@@ -194,12 +194,6 @@ def shown_by(capabilities: ChannelCapabilities, config: StreamingConfig) -> Chan
     if capabilities.streams:
         return replace(capabilities, edits=True, streams=False)
     return replace(capabilities, min_edit_interval_ms=interval)
-
-
-def send_metadata(source: SessionSource, **more: Json) -> dict[str, Json]:
-    """Return what an adapter needs to speak in this chat: see `Metadata`."""
-    metadata: dict[str, Json] = {} if source.thread_id is None else {"thread_id": source.thread_id}
-    return metadata | more
 
 
 class _DeltaSink:

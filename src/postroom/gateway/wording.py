@@ -1,17 +1,18 @@
 """What the gateway itself says to people: every sentence of its own, in one place."""
 
 from postroom.contracts.runs import RunRecord, TerminationKind
-from postroom.gateway.admission import Admission, AdmissionKind
 
 NO_ANSWER = "(The agent ended without an answer.)"
 STOPPED = "Stopped."
 POSSIBLE_DUPLICATE = "(You may have had this before: the last try was cut off.)"
 STARTING_UP = "The agent is still starting up; it is stopped before it begins."
 STOPPING = "Stopping."
+BUSY = "Not taken: the agent is at work. Send it again later."
 NOTHING_TO_STOP = "Nothing is at work here."
 DRAINING = "I am being restarted. Your message is kept and is answered when I am back."
 NOT_ALLOWED = "You may not do that here."
-EDITED_TOO_LATE = "That message had been read before you changed it."
+READ_AT_NEXT_STEP = "The agent reads this at its next step."
+READ_TOGETHER = "This is read together with what else you sent."
 
 
 def too_old(minutes: int) -> str:
@@ -19,32 +20,13 @@ def too_old(minutes: int) -> str:
     return f"This waited over {minutes} minutes while I was away and is not answered any more. Send it again."
 
 
-def acknowledgement(admission: Admission) -> str | None:
-    """Say what became of a message; None when its answer says enough."""
-    match admission.kind:
-        case AdmissionKind.STARTED:
-            return None
-        case AdmissionKind.QUEUED:
-            return (
-                f"Queued: {_messages(admission.ahead)} before it."
-                if admission.ahead
-                else "Queued: it is next."
-            )
-        case AdmissionKind.STEERED:
-            return "The agent reads this at its next step."
-        case AdmissionKind.COLLECTED:
-            return "This is read together with what else you sent."
-        case AdmissionKind.REJECTED:
-            return admission.reason
+def queued(ahead: int) -> str:
+    """Say that a message waits for its turn."""
+    return f"Queued: {_messages(ahead)} before it." if ahead else "Queued: it is next."
 
 
 def _messages(number: int) -> str:
     return "1 message" if number == 1 else f"{number} messages"
-
-
-def busy(reason_to_wait: str = "the agent is at work") -> str:
-    """Say that a message is refused because of others."""
-    return f"Not taken: {reason_to_wait}. Send it again later."
 
 
 def queue_full(most: int) -> str:

@@ -68,7 +68,7 @@ def refusals(
 ) -> dict[int, PostroomError]:
     """Return by agent those who may not be written to, with the reason."""
     links = _granted(context, sender, addressees)
-    answered = _written_to(context, sender, reply_to)
+    answered = None if reply_to is None else _written_to(context, sender, reply_to)
     found: dict[int, PostroomError] = {}
     for one in addressees:
         granted = links.get(one.agent.id)
@@ -98,12 +98,10 @@ def _granted(
     return {link.to_id: link.status for link in context.tx.contacts(sender.id) if link.from_id == sender.id}
 
 
-def _written_to(context: WriteContext, sender: Agent, message: Message | None) -> int | None:
+def _written_to(context: WriteContext, sender: Agent, message: Message) -> int | None:
     """Return who wrote a message, if `sender` is among those it was written to.
 
     Everybody may look at a project's messages; one that went to others opens no door.
     """
-    if message is None:
-        return None
     readers = context.tx.recipients([message.id])[message.id]
     return message.sender_id if any(one.agent_id == sender.id for one in readers) else None

@@ -1,6 +1,5 @@
 """Which projects a command is about: its change keeps other changes of them out before it looks."""
 
-from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
@@ -31,20 +30,17 @@ def lock_projects_of(tx: MailWrites, command: Command) -> None:
 
 def projects_of(tx: MailReads, command: Command) -> set[int]:
     """Return the ids of the projects whose logs, agents or messages a command may change."""
-    return {_project_id(tx, key) for key in _keys(command)} | _projects_of_message(tx, command)
-
-
-def _keys(command: Command) -> Iterator[str]:
-    """Yield the keys of the projects that a command names, by themselves or in addresses."""
-    fields = msgspec.structs.asdict(command)
-    yield home_of(command)
+    keys, fields = {home_of(command)}, msgspec.structs.asdict(command)
     for name in ("to", "cc", "bcc", "requester"):
         named = fields.get(name) or ()
         for address in [named] if isinstance(named, str) else named:
             if is_persons(address):
-                yield PEOPLE_KEY
+                keys.add(PEOPLE_KEY)
             elif "@" in address:
-                yield address.partition("@")[2]
+                keys.add(address.partition("@")[2])
+    found = {_project_id(tx, key) for key in keys}
+    message_id = fields.get("message_id")
+    return found | _projects_of_message(tx, command, message_id) if isinstance(message_id, int) else found
 
 
 def _project_id(tx: MailReads, key: str) -> int:
@@ -55,10 +51,9 @@ def _project_id(tx: MailReads, key: str) -> int:
     return _TO_BE_MADE if found is None else found.id
 
 
-def _projects_of_message(tx: MailReads, command: Command) -> set[int]:
+def _projects_of_message(tx: MailReads, command: Command, message_id: int) -> set[int]:
     """Return the projects of the message that a command is about; an answer goes to its readers as well."""
-    message_id = getattr(command, "message_id", None)
-    message = tx.message(message_id) if isinstance(message_id, int) else None
+    message = tx.message(message_id)
     if message is None:
         return set()
     if not isinstance(command, ReplyMessage | RecallMessage):

@@ -18,7 +18,7 @@ from postroom.mail import (
 )
 from postroom.mail.commands import Command
 from postroom.mail.context import OperationContext
-from postroom.mail.granting import UNBOUND
+from postroom.mail.projects import UNBOUND
 from postroom.mail.waking import asking
 
 READ: Final[frozenset[Scope]] = frozenset({"mail:read"})

@@ -110,8 +110,7 @@ def send_message(context: WriteContext, asked: SendMessage) -> Sent:
         TooLarge: subject, body or the list of recipients is over its limit.
     """
     project, sender = acting_active(context, asked.project_key, asked.sender_name)
-    thread_id = _thread_of(asked)
-    _check_thread(context, thread_id)
+    thread_id = _thread_of(context, asked)
     addressees, bad = _addressees(context, project, sender, asked)
     skipped: list[str] = []
     if asked.broadcast:
@@ -132,11 +131,12 @@ def send_message(context: WriteContext, asked: SendMessage) -> Sent:
     return post(context, new, bad=bad, skipped=skipped)
 
 
-def _thread_of(asked: SendMessage) -> str | None:
+def _thread_of(context: WriteContext, asked: SendMessage) -> str | None:
     """Return the thread that a message goes on: the one it names, or the one it is addressed to.
 
     Raises:
         InvalidArgument: it names one and is addressed to another.
+        UnknownThread: the name is kept for a thread that a message to come will begin.
     """
     named = {one.strip().removeprefix(THREAD) for one in asked.to if one.strip().startswith(THREAD)}
     if asked.thread_id is not None:
@@ -147,18 +147,15 @@ def _thread_of(asked: SendMessage) -> str | None:
             value=sorted(named),
             remedy="send a message for each thread",
         )
-    return next(iter(named), None)
-
-
-def _check_thread(context: WriteContext, thread_id: str | None) -> None:
-    """Keep the names of threads that messages to come will begin; two conversations would meet there."""
-    chosen = _GENERATED_THREAD.fullmatch(thread_id or "")
-    if chosen and len(chosen[1]) <= _ID_DIGITS and context.tx.message(int(chosen[1])) is None:
+    thread_id = next(iter(named), None)
+    kept = _GENERATED_THREAD.fullmatch(thread_id or "")
+    if kept and len(kept[1]) <= _ID_DIGITS and context.tx.message(int(kept[1])) is None:
         raise UnknownThread(
-            f"thread {thread_id!r} begins with message {chosen[1]}, which is not written yet",
+            f"thread {thread_id!r} begins with message {kept[1]}, which is not written yet",
             value=thread_id,
             remedy="choose another name, or leave thread_id out to begin a thread",
         )
+    return thread_id
 
 
 def _everybody_else(

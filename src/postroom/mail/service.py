@@ -40,12 +40,11 @@ from postroom.mail.context import (
     token_hash,
 )
 from postroom.mail.git_identity import read_git_identity
-from postroom.mail.granting import projects_for
 from postroom.mail.identity import acting, find_agent, refuse_making, refuse_unknown_token
 from postroom.mail.locking import home_of, lock_projects_of
 from postroom.mail.notifying import ChangeNotifier
 from postroom.mail.operations import OPERATIONS, Operation
-from postroom.mail.projects import checked_path, find_project, spelling
+from postroom.mail.projects import checked_path, find_project, projects_for, spelling
 from postroom.mail.tracing import message_trace
 
 T = TypeVar("T")
@@ -55,7 +54,7 @@ PURGE_LIMIT = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
+class _AnswerKey:
     """Under what the answer to a change is kept, and by what its body is known again."""
 
     scope: str
@@ -312,7 +311,7 @@ class Mail:
         self._changes += place is not None
         return answer
 
-    def _answer_before(self, tx: MailReads, place: _Place, command: Command, caller: Caller) -> Any:
+    def _answer_before(self, tx: MailReads, place: _AnswerKey, command: Command, caller: Caller) -> Any:
         """Return the answer that was given under a key, or None; only to whom it was given."""
         stored = tx.answer(place.scope, place.key)
         if stored is None:
@@ -400,14 +399,14 @@ def _named(command: Command) -> tuple[str, str]:
     return project, fields.get("sender_name") or fields.get("agent_name") or fields.get("name") or ""
 
 
-def _place_of(operation: Operation, command: Command) -> _Place | None:
+def _place_of(operation: Operation, command: Command) -> _AnswerKey | None:
     """Return where the answer to a command is kept; keys of different projects and agents do not meet."""
     key = command.idempotency_key if isinstance(command, Change) else None
     if key is None:
         return None
     body = msgspec.structs.replace(command, idempotency_key=None)
     project, actor = _named(command)
-    return _Place(
+    return _AnswerKey(
         scope=f"{project}\n{actor.casefold()}",
         key=key,
         digest=hashlib.sha256(_ENCODER.encode([operation.name, body])).hexdigest(),

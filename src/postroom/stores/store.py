@@ -4,13 +4,13 @@ A row that does not read back stops no other: it is set aside, which is logged o
 again without it. Whoever asked for that very row learns it.
 """
 
-from collections.abc import Awaitable, Callable
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
 from secrets import token_bytes
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 from typing_extensions import override
@@ -122,9 +122,12 @@ class SqlStore(Store):
 
     @override
     async def read(self, look: Callable[[Transaction], T]) -> T:
-        return await self._without_corrupt_rows(
-            lambda: self.engine.read(lambda sql: look(OpenTransaction(sql, self.clock)))
-        )
+        aside: set[tuple[object, object]] = set()
+        while True:
+            try:
+                return await self.engine.read(lambda sql: look(OpenTransaction(sql, self.clock)))
+            except StoreCorrupt as error:
+                await self._set_aside(error, aside)
 
     @override
     async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
@@ -132,6 +135,7 @@ class SqlStore(Store):
         # Once for all its runs: ids that it makes are the same each time. Random bytes are asked for once a
         # process: that call lets another thread go first, which costs more than the whole change.
         seed = b"%s%d" % (self._seed, next(self._writes))
+        aside: set[tuple[object, object]] = set()
 
         def run(sql: SqlTransaction) -> T | StaleClaim:
             tx = OpenTransaction(sql, self.clock, seed)
@@ -140,12 +144,15 @@ class SqlStore(Store):
             topics.update(tx.topics)
             return done
 
-        done = await self._without_corrupt_rows(
-            lambda: self.engine.write(run, key=key, committed=lambda: self._tell(topics))
-        )
-        if isinstance(done, StaleClaim):
-            raise done
-        return done
+        while True:
+            try:
+                done = await self.engine.write(run, key=key, committed=partial(self._tell, topics))
+            except StoreCorrupt as error:
+                await self._set_aside(error, aside)
+                continue
+            if isinstance(done, StaleClaim):
+                raise done
+            return done
 
     @override
     async def settle(self) -> None:
@@ -159,18 +166,6 @@ class SqlStore(Store):
             raise StoreCorrupt("the probe row did not read back as it was written", value=now)
 
     @override
-    async def back_up(self, target: Path) -> None:
-        await self.engine.back_up(target)
-
-    @override
-    async def check(self) -> list[str]:
-        return await self.engine.check()
-
-    @override
-    async def outline(self) -> Outline:
-        return await self.engine.outline()
-
-    @override
     def close(self) -> None:
         self.engine.close()
 
@@ -179,23 +174,18 @@ class SqlStore(Store):
             self._changes.tell(topics)
             self.engine.share(topics)
 
-    async def _without_corrupt_rows(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Do a step; set a row aside that does not read back and do the step again."""
-        aside: set[tuple[object, object]] = set()
-        while True:
-            try:
-                return await step()
-            except StoreCorrupt as error:
-                row = error.details
-                name = (row.get("kind"), row.get("id"))
-                if "kind" not in row or name in aside:
-                    raise
-                aside.add(name)
-                await self._set_aside(row)
+    async def _set_aside(self, error: StoreCorrupt, before: set[tuple[object, object]]) -> None:
+        """Set the row aside that does not read back, so that the step can be done again without it.
 
-    async def _set_aside(self, row: dict[str, Any]) -> None:
-        values = {"at": self.clock.now(), **row}
-        if await self.engine.write(lambda sql: sql.one("store.set_aside", values)):
+        Raises:
+            StoreCorrupt: it is no single row, or was set aside `before` in vain.
+        """
+        row = {"at": self.clock.now(), **error.details}
+        name = row.get("kind"), row.get("id")
+        if "kind" not in row or name in before:
+            raise error
+        before.add(name)
+        if await self.engine.write(lambda sql: sql.one("store.set_aside", row)):
             _LOG.error("store.row_quarantined", kind=row["kind"], id=row["id"], reason=row["reason"])
 
 
@@ -236,16 +226,21 @@ class Stores(StoredMail):
         return self.store.engine.grouping
 
     async def back_up(self, target: Path) -> None:
-        """Write a consistent copy while work goes on, and read it back whole; see `Store.back_up`."""
-        await self.store.back_up(target)
+        """Write a consistent copy while work goes on, and read it back whole.
+
+        Raises:
+            StoreError: the copy could not be written or does not read back; the target is as it was.
+            StateError: the engine makes no copies.
+        """
+        await self.store.engine.back_up(target)
 
     async def check(self) -> list[str]:
         """Read the whole database and return what is wrong with it; empty when nothing is."""
-        return await self.store.check()
+        return await self.store.engine.check()
 
     async def outline(self) -> Outline:
         """Return the shape of the database without what is in it."""
-        return await self.store.outline()
+        return await self.store.engine.outline()
 
     def close(self) -> None:
         """Finish what was handed in and close; harmless when done twice. Blocks."""

@@ -1,4 +1,4 @@
-"""A chat platform within a test: it sends lines until they are acknowledged, and keeps what is said."""
+"""A chat platform within a test: it sends messages until they are acknowledged, and keeps what is said."""
 
 import asyncio
 from collections import deque
@@ -8,7 +8,7 @@ from typing import Any
 
 from postroom.contracts.errors import InputError, PostroomError
 from postroom.gateway.capabilities import ChannelCapabilities
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     ButtonPress,
@@ -19,7 +19,7 @@ from postroom.gateway.events import (
     SendResult,
 )
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 
 _IDS = count(1)
 """A platform never gives an id twice, also when another adapter asks."""
@@ -68,7 +68,7 @@ class FakeChannel(BasePlatformAdapter):
         return self.token
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Take lines from now on."""
+        """Take messages from now on."""
         self.liveness.state = AdapterState.CONNECTED
 
     async def disconnect(self) -> None:
@@ -77,8 +77,8 @@ class FakeChannel(BasePlatformAdapter):
 
     # The people's side.
 
-    def line(self, text: str, *, chat: str = "12345", user: str = "u1", **details: Any) -> MessageEvent:
-        """Return a line as the platform would send it, each with an id of its own."""
+    def message(self, text: str, *, chat: str = "12345", user: str = "u1", **details: Any) -> MessageEvent:
+        """Return a message as the platform would send it, each with an id of its own."""
         kind = details.pop("chat_type", "dm")
         files = details.pop("files", ())
         media = tuple(Attachment(kind=MessageType.PHOTO, ref=name, name=name) for name in files)
@@ -103,7 +103,7 @@ class FakeChannel(BasePlatformAdapter):
 
     async def say(self, text: str, **details: Any) -> MessageEvent:
         """Say something as a person would, and send it to the gateway."""
-        event = self.line(text, **details)
+        event = self.message(text, **details)
         self.unacknowledged.append(event)
         await self.send_again()
         return event
@@ -120,20 +120,20 @@ class FakeChannel(BasePlatformAdapter):
             self.unacknowledged.pop(0)
 
     async def edit(self, event: MessageEvent, text: str) -> None:
-        """Give a line other words."""
-        after = self.line(text, id=event.message_id)
+        """Give a message other words."""
+        after = self.message(text, id=event.message_id)
         after.source = event.source
         if self._inbound is not None:
             await self._inbound.edited(after)
 
     async def take_back(self, event: MessageEvent) -> None:
-        """Delete a line."""
+        """Delete a message."""
         if self._inbound is not None and event.source is not None:
             await self._inbound.deleted(event.source, event.message_id or "")
 
     async def press(self, value: str, *, user: str = "u1", chat: str = "12345") -> str:
         """Press a button."""
-        source = self.line("", chat=chat, user=user).source
+        source = self.message("", chat=chat, user=user).source
         assert source is not None
         assert self._inbound is not None
         return await self._inbound.pressed(ButtonPress(source=source, value=value))

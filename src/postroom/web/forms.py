@@ -61,7 +61,7 @@ async def read_form(request: Request, visitors: Visitors, *, limit: int = SMALL_
     """Return a form that was sent by the session for which it was made.
 
     Raises:
-        NotPermitted: it was not; nothing of it was read into the house.
+        NotPermitted: it was not; nothing of it was read.
         TooLarge: it has more than `limit` bytes.
         InvalidArgument: it is no form.
     """

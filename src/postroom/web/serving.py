@@ -1,4 +1,4 @@
-"""What all pages share: HTML as an answer, failures of the house as pages, parameters of an address."""
+"""What all pages share: HTML as an answer, typed failures as pages, parameters of an address."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -66,7 +66,7 @@ def error_page(status: int, message: str, *, remedy: str = "") -> Response:
 
 
 def guarded(endpoint: Endpoint) -> Endpoint:
-    """Return the endpoint, with a page in the place of each failure of the house."""
+    """Return the endpoint, with a page in the place of each typed failure."""
 
     async def answer(request: Request) -> Response:
         try:

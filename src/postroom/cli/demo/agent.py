@@ -26,7 +26,7 @@ _FROM = re.compile(r"^From: (\S+) \((.*)\)$", re.MULTILINE)
 _THREAD = re.compile(r"mailed back to \S+ on thread (\S+)\.")
 
 
-class Desk:
+class Assignment:
     """What an agent of the demonstration works with."""
 
     def __init__(self, mail: str) -> None:
@@ -51,40 +51,42 @@ class Desk:
         return self._server.call_tool(tool, {"project_key": str(self.folder), named: self.name, **arguments})
 
 
-def build(desk: Desk) -> str:
+def build(assignment: Assignment) -> str:
     """Mend the bug, have it reviewed, ask, and commit it when that is allowed; may be done again."""
-    if desk.is_answer and "do not agree" in desk.word:
-        return f"{desk.sender} and I do not agree: {desk.word}"
-    if desk.is_answer:
-        return f"{desk.sender} has looked at it and agrees: one line, and the test passes. {MAY_I}"
-    if desk.word.startswith("yes"):
-        name = repository.commit(desk.folder, "Count the first price as well")
-        desk.call("release_file_reservations")
+    if assignment.is_answer and "do not agree" in assignment.word:
+        return f"{assignment.sender} and I do not agree: {assignment.word}"
+    if assignment.is_answer:
+        return f"{assignment.sender} has looked at it and agrees: one line, and the test passes. {MAY_I}"
+    if assignment.word.startswith("yes"):
+        name = repository.commit(assignment.folder, "Count the first price as well")
+        assignment.call("release_file_reservations")
         return f"{COMMITTED} {name}. {repository.PROGRAM} is free again."
-    if desk.word.startswith("no"):
-        repository.git(desk.folder, "checkout", "--quiet", "--", repository.PROGRAM)
-        desk.call("release_file_reservations")
+    if assignment.word.startswith("no"):
+        repository.git(assignment.folder, "checkout", "--quiet", "--", repository.PROGRAM)
+        assignment.call("release_file_reservations")
         return f"{TAKEN_BACK} {repository.PROGRAM} is as it was, and free."
-    desk.call("file_reservation_paths", paths=[repository.PROGRAM], reason="the first price is not counted")
-    repository.mend(desk.folder)
-    if not repository.test_passes(desk.folder):
+    assignment.call(
+        "file_reservation_paths", paths=[repository.PROGRAM], reason="the first price is not counted"
+    )
+    repository.mend(assignment.folder)
+    if not repository.test_passes(assignment.folder):
         raise SystemExit("the test still fails")
-    desk.call(
+    assignment.call(
         "send_message",
         to=[REVIEWER],
         subject="Please review",
-        body_md=f"I have mended `total`:\n\n```diff\n{repository.difference(desk.folder)}```",
-        thread_id=desk.thread,
-        idempotency_key=f"review/{desk.run}",
+        body_md=f"I have mended `total`:\n\n```diff\n{repository.difference(assignment.folder)}```",
+        thread_id=assignment.thread,
+        idempotency_key=f"review/{assignment.run}",
     )
     return f"The first price was not counted. It is mended and the test passes; {REVIEWER} reviews it now."
 
 
-def review(desk: Desk) -> str:
+def review(assignment: Assignment) -> str:
     """Look at a change: it is reserved by whoever made it, it is small, and the test passes."""
-    if BUILDER not in _holders(desk.call("check_file_reservations", paths=[repository.PROGRAM])):
+    if BUILDER not in _holders(assignment.call("check_file_reservations", paths=[repository.PROGRAM])):
         return f"I do not agree: {repository.PROGRAM} was changed and nobody had reserved it."
-    if not repository.test_passes(desk.folder):
+    if not repository.test_passes(assignment.folder):
         return "I do not agree: the test fails."
     return f"I agree. {BUILDER} holds {repository.PROGRAM}, one line is changed, and the test passes."
 
@@ -94,14 +96,14 @@ def _holders(answer: object) -> list[str]:
     return [holder["agent"] for one in conflicts for holder in show.items(one.get("holders"))]
 
 
-ROLES: Final[dict[str, Callable[[Desk], str]]] = {BUILDER: build, REVIEWER: review}
+ROLES: Final[dict[str, Callable[[Assignment], str]]] = {BUILDER: build, REVIEWER: review}
 
 
 def main() -> int:
     """Do what the mail asks for, once, and print the answer."""
-    desk = Desk(sys.stdin.read())
+    assignment = Assignment(sys.stdin.read())
     try:
-        print(ROLES[desk.name](desk))
+        print(ROLES[assignment.name](assignment))
     except PostroomError as error:
         print(error.describe(), file=sys.stderr)
         return exit_code(error)

@@ -36,7 +36,7 @@ from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
 from postroom.contracts.messages import Json
 from postroom.contracts.signing import same_secret
 from postroom.gateway.capabilities import CAPABILITIES
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind, SendResult
 from postroom.gateway.platforms.api_server_answers import (
     SIGN_OF_LIFE,
@@ -62,7 +62,7 @@ from postroom.gateway.platforms.api_server_wire import (
     session_name,
     wrong,
 )
-from postroom.gateway.platforms.base import AdapterState, Metadata
+from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.platforms.http_adapter import (
     HttpAdapter,
     Refused,
@@ -73,14 +73,13 @@ from postroom.gateway.platforms.http_adapter import (
     refuse_unknown,
     require_json,
 )
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 from postroom.sse import SseResponse
 
 LARGEST_BODY: Final = 10_000_000
 LEAST_KEY: Final = 16
 SESSION_HEADER: Final = "X-Postroom-Session"
 KEY_HEADER: Final = "Idempotency-Key"
-BEAT_MS: Final = 15_000
 _KNOWN: Final = frozenset({"timeout_s", "model", "max_image_bytes"})
 
 
@@ -92,6 +91,7 @@ class ApiServerAdapter(HttpAdapter):
     """
 
     platform: ClassVar = Platform.API_SERVER
+    beats = True
     capabilities: ClassVar = CAPABILITIES["api_server"]
 
     def __init__(
@@ -123,13 +123,6 @@ class ApiServerAdapter(HttpAdapter):
             Route("/v1/responses/{id}", self._serve(self._stored), methods=["GET", "DELETE"]),
             Route("/v1/models", self._serve(self._list_models), methods=["GET"]),
         )
-
-    async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Begin to take requests."""
-        begins = self.liveness.state is not AdapterState.CONNECTED
-        await super().connect(is_reconnect=is_reconnect)
-        if begins:
-            self._tasks.start(self._beat(), name="signs of life")
 
     async def disconnect(self) -> None:
         """Refuse requests, those that wait too: what they asked is kept and goes on."""
@@ -313,10 +306,8 @@ class ApiServerAdapter(HttpAdapter):
             deadline.cancel()
         self._exchanges.leave(wait)
 
-    async def _beat(self) -> None:
-        while True:
-            await self._timer.sleep(BEAT_MS)
-            self._exchanges.beat()
+    def _beat(self) -> None:
+        self._exchanges.beat()
 
     def _shape(self, refusal: Refused) -> Response:
         headers = dict(refusal.headers)

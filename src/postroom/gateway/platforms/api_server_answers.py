@@ -12,8 +12,8 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
 
+from postroom.gateway.drafts import grows_from, settled
 from postroom.gateway.platforms.api_server_wire import ResponseShape, error_body
-from postroom.gateway.platforms.growing_text import grows_from, settled
 from postroom.gateway.platforms.http_adapter import Refused
 
 MOST_RESPONSES: Final = 100

@@ -21,7 +21,7 @@ from postroom.contracts.clock import Clock, SystemClock, Timer
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import ChannelCapabilities
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
     Attachment,
     Button,
@@ -32,7 +32,7 @@ from postroom.gateway.events import (
     SendErrorKind,
     SendResult,
 )
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 
 __all__ = [
     "AdapterState",
@@ -59,6 +59,12 @@ Metadata = Mapping[str, Json]
 | answers | the platform's ids of the messages that are answered |
 | final | true for the last part of an answer; what was shown before was a draft, or an earlier part |
 """
+
+
+def send_metadata(source: SessionSource, **more: Json) -> dict[str, Json]:
+    """Return what an adapter needs to speak in this chat: see `Metadata`."""
+    metadata: dict[str, Json] = {} if source.thread_id is None else {"thread_id": source.thread_id}
+    return metadata | more
 
 
 class Inbound(Protocol):
@@ -277,6 +283,12 @@ class BasePlatformAdapter(ABC):
     def _heard(self) -> None:
         """Note that the receiving side lives."""
         self.liveness.inbound_at = self._clock.now()
+
+    def _connected(self) -> None:
+        """Note that it is connected, and receives."""
+        self._heard()
+        self.liveness.state = AdapterState.CONNECTED
+        self.liveness.error_code = self.liveness.error = None
 
     def _said(self) -> None:
         """Note that something was sent."""

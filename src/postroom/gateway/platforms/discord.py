@@ -17,11 +17,11 @@ What Discord cannot promise, and what we do about it:
 - It acknowledges no message. A session moves on with what was received, not with what was kept. So
   an update that cannot be kept is held here, in order, and tried again until it is. When `max_held` are held,
   the connection is closed; Discord keeps what follows, and a RESUME brings it, for some minutes.
-- After a longer absence there is a new session, and nobody is told what was missed. Lines are then asked for,
-  channel by channel, behind the last one that was kept (`backfill`), up to `backfill_limit` each, in the 200
-  channels that spoke last. What cannot be asked for is lost: messages in channels that this process has not
-  heard of, unless they are in `channels` or were told by `remember`; edits, deletions, buttons and commands
-  of that time; what was held in memory when the process was killed.
+- After a longer absence there is a new session, and nobody is told what was missed. Messages are then
+  asked for, channel by channel, behind the last one that was kept (`backfill`), up to `backfill_limit`
+  each, in the 200 channels that spoke last. What cannot be asked for is lost: messages in channels that
+  this process has not heard of, unless they are in `channels` or were told by `remember`; edits,
+  deletions, buttons and commands of that time; what was held in memory when the process was killed.
 - Messages are unique for some minutes only (`nonce`): a repetition after that is another message.
 - Where a button or command is answered later than three seconds after it, Discord shows a failure, though it
   was taken.
@@ -42,7 +42,7 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import CAPABILITIES
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms import discord_library
 from postroom.gateway.platforms import discord_wire as wire
@@ -50,7 +50,7 @@ from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, M
 from postroom.gateway.platforms.discord_intake import ABSENCE, Intake, Options, bot_token, pause_ms
 from postroom.gateway.platforms.discord_library import Bot, Cut, Refused
 from postroom.gateway.platforms.discord_wire import RestFailure
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 
 _LOG = structlog.get_logger(__name__)
 READY_SECONDS = 30

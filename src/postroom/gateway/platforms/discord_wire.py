@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from postroom.contracts.messages import Json
-from postroom.gateway.config import Platform
 from postroom.gateway.events import (
     Attachment,
     ButtonPress,
@@ -18,7 +17,7 @@ from postroom.gateway.events import (
     SendErrorKind,
     SendResult,
 )
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 
 LONGEST_NONCE = 25
 BUTTONS_A_ROW, ROWS = 5, 5

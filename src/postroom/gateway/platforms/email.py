@@ -40,7 +40,7 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, InputError, PostroomError, ServerUnavailable
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import CAPABILITIES
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, MessageEvent, SendErrorKind, SendResult
 from postroom.gateway.platforms import email_post as post
 from postroom.gateway.platforms import email_wire as wire
@@ -56,6 +56,7 @@ from postroom.gateway.platforms.email_post import (
 )
 from postroom.gateway.platforms.email_wire import ADDRESS
 from postroom.gateway.platforms.safe_text import to_html
+from postroom.gateway.session import Platform
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _KNOWN = {
@@ -241,12 +242,7 @@ class EmailAdapter(BasePlatformAdapter):
             if (told := _told(error)) is not None:
                 raise told from None
             raise
-        self._heard()
-        self.liveness.state, self.liveness.error_code, self.liveness.error = (
-            AdapterState.CONNECTED,
-            None,
-            None,
-        )
+        self._connected()
         self._tasks.start(self._receive(), name="receive")
 
     async def disconnect(self) -> None:
@@ -277,7 +273,7 @@ class EmailAdapter(BasePlatformAdapter):
                     is_open = True
                 more = await self._look()
             except PostroomError as error:
-                _LOG.warning("email.line_not_kept", code=error.code)
+                _LOG.warning("email.message_not_kept", code=error.code)
             except NETWORK as error:
                 is_open = False
                 _LOG.warning("email.mailbox_unreachable", reason=type(error).__name__)

@@ -11,11 +11,10 @@ from email.message import Message
 from email.parser import BytesParser
 from email.utils import parsedate_to_datetime
 
-from postroom.gateway.config import Platform
 from postroom.gateway.events import Attachment, MessageEvent, MessageType
 from postroom.gateway.platforms.email_text import LONGEST, own_words, text_of_html, unflowed
 from postroom.gateway.platforms.safe_text import clean, one_line
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 
 ADDRESS = re.compile(
     r"[\w.!#$%&'*+/=?^`{|}~-]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,200}[A-Za-z0-9])?", re.ASCII

@@ -10,7 +10,7 @@ import asyncio
 import json
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -24,6 +24,7 @@ from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, I
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 RETRY_SECONDS: Final = 2
+BEAT_MS: Final = 15_000
 _BODY_SECONDS: Final = 60
 _COUNTED: Final = frozenset({400, 401, 403, 404, 408, 413, 415})
 _SAFE: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -53,13 +54,25 @@ class Refused(Exception):
 class HttpAdapter(BasePlatformAdapter):
     """An adapter that only answers requests: it is connected as soon as it may answer them."""
 
+    beats: ClassVar[bool] = False
+    """Whether somebody reads along, and gets a sign of life now and then."""
+
     async def connect(self, *, is_reconnect: bool = False) -> None:
         """Begin to take requests."""
         if self._tasks.closed:
             self._tasks = Tasks(f"channel {self.platform.value}")
-        self.liveness.error_code = self.liveness.error = None
-        self.liveness.state = AdapterState.CONNECTED
-        self._heard()
+        begins = self.liveness.state is not AdapterState.CONNECTED
+        self._connected()
+        if begins and self.beats:
+            self._tasks.start(self._keep_beating(), name="signs of life")
+
+    async def _keep_beating(self) -> None:
+        while True:
+            await self._timer.sleep(BEAT_MS)
+            self._beat()
+
+    def _beat(self) -> None:
+        """Give a sign of life to whoever reads along."""
 
     async def disconnect(self) -> None:
         """Refuse requests from now on; those at work are not acknowledged any more."""
@@ -93,7 +106,7 @@ class HttpAdapter(BasePlatformAdapter):
         return self._shape(refusal)
 
     def _receiver(self) -> Inbound:
-        """Return what takes lines; without it nothing may be acknowledged.
+        """Return what takes messages; without it nothing may be acknowledged.
 
         Raises:
             Refused: the adapter does not receive.
@@ -103,7 +116,7 @@ class HttpAdapter(BasePlatformAdapter):
         return self._inbound
 
     async def _keep(self, event: MessageEvent) -> None:
-        """Hand a line over; when this returns it may be acknowledged.
+        """Hand a message over; when this returns it may be acknowledged.
 
         Raises:
             StoreError, InputError: as `handle_message` does.
@@ -136,19 +149,30 @@ async def read_body(request: Request, limit: int) -> bytes:
         Refused: it is longer, or takes too long to come.
         ClientDisconnect: the client went away.
     """
-    refusal = Refused(413, "too_large", f"the body is larger than {limit} bytes")
-    announced = request.headers.get("content-length", "")
-    if announced.isdigit() and (len(announced) > 18 or int(announced) > limit):
-        raise refusal
-    body = bytearray()
     try:
         async with asyncio.timeout(_BODY_SECONDS):
-            async for piece in request.stream():
-                body += piece
-                if len(body) > limit:
-                    raise refusal
+            body = await bounded_body(request, limit)
     except TimeoutError as error:
         raise Refused(408, "too_slow", f"the body did not come within {_BODY_SECONDS} seconds") from error
+    if body is None:
+        raise Refused(413, "too_large", f"the body is larger than {limit} bytes")
+    return body
+
+
+async def bounded_body(request: Request, limit: int) -> bytes | None:
+    """Return the raw body; None when it is larger than `limit` bytes, and then no more than that was read.
+
+    Raises:
+        ClientDisconnect: the client went away.
+    """
+    announced = request.headers.get("content-length", "")
+    if announced.isascii() and announced.isdigit() and (len(announced) > 18 or int(announced) > limit):
+        return None
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > limit:
+            return None
     return bytes(body)
 
 

@@ -11,7 +11,7 @@
 | `command_prefix` | `!` | what commands begin with besides `/`, which clients keep; empty: nothing |
 
 There is no encryption: an encrypted room is told once that we cannot read it, and nothing is said there.
-The place in the stream moves when every line of a batch is kept. Invitations are accepted from those in
+The place in the stream moves when every message of a batch is kept. Invitations are accepted from those in
 `allow` only. A gap that the homeserver leaves in a room after a long absence is filled by asking for it.
 """
 
@@ -29,13 +29,14 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavailable
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import CAPABILITIES
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, SendErrorKind, SendResult
 from postroom.gateway.platforms import matrix_wire as wire
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.matrix_http import Answer, Homeserver
 from postroom.gateway.platforms.matrix_intake import Intake, SyncPosition
 from postroom.gateway.platforms.safe_text import to_html
+from postroom.gateway.session import Platform
 
 _LOG = structlog.get_logger(__name__)
 _CHANCE = random.SystemRandom()
@@ -92,12 +93,7 @@ class MatrixAdapter(BasePlatformAdapter):
         except BaseException:
             await self.disconnect()
             raise
-        self._heard()
-        self.liveness.state, self.liveness.error_code, self.liveness.error = (
-            AdapterState.CONNECTED,
-            None,
-            None,
-        )
+        self._connected()
         self._tasks.start(self._receive(), name="receive")
 
     async def disconnect(self) -> None:
@@ -199,7 +195,7 @@ class MatrixAdapter(BasePlatformAdapter):
             _LOG.warning("matrix.batch_not_kept", code=error.code)
             return 0
         except Exception:
-            self._fail("failed", "a line could not be taken; see the log", retryable=True)
+            self._fail("failed", "a message could not be taken; see the log", retryable=True)
             raise
         await self._position.move(since, self._clock.now())
         return None

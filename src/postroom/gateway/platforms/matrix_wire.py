@@ -9,10 +9,9 @@ from typing import Any
 from urllib.parse import quote, unquote, urlencode
 
 from postroom.contracts.messages import Json
-from postroom.gateway.config import Platform
 from postroom.gateway.events import Attachment, MessageEvent, MessageType, SendErrorKind, SendResult
 from postroom.gateway.platforms.safe_text import clean, is_marked_up, one_line
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 
 LARGEST_EVENT = 60_000
 """Bytes of an event's content; a homeserver refuses events over 65,536 with all that it adds."""
@@ -219,7 +218,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """An event that means something; edits and withdrawals have the `message_id` of the old line."""
+    """An event that means something; edits and withdrawals have the `message_id` of the old message."""
 
     kind: Kind
     event: MessageEvent

@@ -30,7 +30,7 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import InputError, InvalidArgument, ServerUnavailable
 from postroom.contracts.messages import Json, storable
 from postroom.gateway.capabilities import CAPABILITIES
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, ButtonPress, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter, Metadata
 from postroom.gateway.platforms.slack_http import SlackReceiver
@@ -57,12 +57,13 @@ from postroom.gateway.platforms.slack_wire import (
     Bot,
     Deletion,
     Edit,
-    Line,
     Malformed,
+    NewMessage,
     Press,
     Update,
     read,
 )
+from postroom.gateway.session import Platform
 
 if TYPE_CHECKING:
     from postroom.gateway.platforms.slack_api import Network, SlackApi
@@ -342,7 +343,7 @@ class SlackAdapter(BasePlatformAdapter):
 
     async def _hand_over(self, update: Update) -> None:
         self._heard()
-        if isinstance(update, Line):
+        if isinstance(update, NewMessage):
             await self.handle_message(update.event)
         elif self._inbound is None:
             return

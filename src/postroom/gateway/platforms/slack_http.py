@@ -17,6 +17,7 @@ from starlette.responses import PlainTextResponse, Response
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StoreError
+from postroom.gateway.platforms.http_adapter import bounded_body
 from postroom.gateway.platforms.slack_wire import COMMANDS, EVENTS, INTERACTIVE, Malformed, is_signed
 
 LARGEST_BODY: Final = 1024 * 1024
@@ -48,7 +49,7 @@ class SlackReceiver:
     async def answer(self, request: Request) -> Response:
         """Answer one request: 200, 401 (not signed by Slack, or long ago), 413, or 503 (not kept)."""
         try:
-            body = await _read(request)
+            body = await bounded_body(request, LARGEST_BODY)
         except ClientDisconnect:
             return Response(status_code=400)
         if body is None:
@@ -89,19 +90,6 @@ class SlackReceiver:
 
 def _later() -> Response:
     return Response(status_code=503)
-
-
-async def _read(request: Request) -> bytes | None:
-    """Return the body, or None when it is too large; no more of it is read then."""
-    told = request.headers.get("content-length", "")
-    if told.isascii() and told.isdigit() and (len(told) > 9 or int(told) > LARGEST_BODY):
-        return None
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > LARGEST_BODY:
-            return None
-    return bytes(body)
 
 
 def _parsed(content_type: str, body: bytes) -> tuple[str, Mapping[str, Any]]:

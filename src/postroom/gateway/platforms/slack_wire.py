@@ -1,8 +1,8 @@
 """What Slack sends and what it answers, as our values: pure functions from wire to `MessageEvent` and back.
 
-    events_api       message, app_mention             ─▶ Line
+    events_api       message, app_mention             ─▶ NewMessage
                      message_changed, message_deleted ─▶ Edit, Deletion
-    slash_commands   /name args                       ─▶ Line
+    slash_commands   /name args                       ─▶ NewMessage
     interactive      a button of ours                 ─▶ Press
 
 What is none of our business (joins, topics, our own messages, unfurled links) is None. A message has the
@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from postroom.contracts.messages import storable
-from postroom.gateway.config import Platform
 from postroom.gateway.events import Attachment, ButtonPress, MessageEvent, MessageType
 from postroom.gateway.platforms.slack_text import from_slack, without_mention
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 
 EVENTS: Final = "events_api"
 COMMANDS: Final = "slash_commands"
@@ -64,7 +63,7 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class NewMessage:
     """Somebody said something."""
 
     event: MessageEvent
@@ -92,7 +91,7 @@ class Press:
     press: ButtonPress
 
 
-Update = Line | Edit | Deletion | Press
+Update = NewMessage | Edit | Deletion | Press
 
 
 def read(kind: str, payload: Mapping[str, Any], bot: Bot, rules: Rules) -> Update | None:
@@ -115,7 +114,7 @@ def read(kind: str, payload: Mapping[str, Any], bot: Bot, rules: Rules) -> Updat
         return _deleted(event, bot, rules)
     if subtype not in _SPOKEN or _is_ours(event, bot):
         return None
-    return Line(_spoken(event, event, bot, rules))
+    return NewMessage(_spoken(event, event, bot, rules))
 
 
 def is_ts(value: object) -> bool:
@@ -281,7 +280,7 @@ def _deleted(event: Mapping[str, Any], bot: Bot, rules: Rules) -> Deletion | Non
     return Deletion(_place(event, {**known, "ts": gone}, bot, rules), gone)
 
 
-def _command(form: Mapping[str, Any], bot: Bot, rules: Rules) -> Line:
+def _command(form: Mapping[str, Any], bot: Bot, rules: Rules) -> NewMessage:
     """A slash command is no message of the chat; its trigger's id, unique for ever, stands for one."""
     command, text = _word(form, "command"), from_slack(_words(form, "text")).strip()
     if not command.startswith("/"):
@@ -299,7 +298,7 @@ def _command(form: Mapping[str, Any], bot: Bot, rules: Rules) -> Line:
         account=bot.account,
     )
     said = (f"/{text.removeprefix('/')}" if text else "/help") if own else f"{command} {text}".strip()
-    return Line(
+    return NewMessage(
         MessageEvent(
             text=said,
             message_type=MessageType.COMMAND,

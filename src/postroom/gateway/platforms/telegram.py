@@ -25,12 +25,14 @@ from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import TooLarge
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import CAPABILITIES, ChannelCapabilities
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import Attachment, Card, SendErrorKind, SendResult
 from postroom.gateway.platforms import telegram_wire as wire
 from postroom.gateway.platforms.base import BasePlatformAdapter, Metadata
+from postroom.gateway.platforms.http_adapter import bounded_body
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
 from postroom.gateway.platforms.telegram_wire import Answer, chat_info, mended, unreachable
+from postroom.gateway.session import Platform
 
 if TYPE_CHECKING:
     from postroom.gateway.platforms.telegram_api import File, TelegramApi
@@ -434,7 +436,7 @@ class TelegramAdapter(BasePlatformAdapter):
             return Response(status_code=503)
         try:
             async with asyncio.timeout(_BODY_SECONDS):
-                body = await _read_body(request)
+                body = await bounded_body(request, LARGEST_UPDATE)
         except (ClientDisconnect, TimeoutError):
             return Response(status_code=408)
         if body is None:
@@ -616,19 +618,6 @@ def _update_of(body: bytes) -> Json:
         return json.loads(body)
     except (ValueError, RecursionError):
         return None
-
-
-async def _read_body(request: Request) -> bytes | None:
-    """Return a request's body; None when it is too large, and then no more was read."""
-    length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > LARGEST_UPDATE:
-        return None
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > LARGEST_UPDATE:
-            return None
-    return bytes(body)
 
 
 def _unusable(why: str) -> SendResult:

@@ -12,10 +12,9 @@ from typing import Final
 
 from postroom.contracts.errors import InvalidArgument, ServerUnavailable
 from postroom.contracts.messages import Json
-from postroom.gateway.config import Platform
 from postroom.gateway.events import Attachment, ButtonPress, Card, MessageEvent, MessageType, SendErrorKind
 from postroom.gateway.platforms.base import Metadata
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 
 _OK: Final = 200
 _BY_STATUS: Final = {
@@ -218,7 +217,7 @@ class Me:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Posted:
     """Somebody said something, or said it otherwise."""
 
     event: MessageEvent
@@ -248,7 +247,7 @@ def update_id_of(update: Json) -> int | None:
     return _number(update.get("update_id")) if isinstance(update, dict) else None
 
 
-def read_update(update: Json, me: Me) -> Line | Press | None:
+def read_update(update: Json, me: Me) -> Posted | Press | None:
     """Return what an update says; None when it is nothing for us, for instance our own message.
 
     Raises:
@@ -259,7 +258,7 @@ def read_update(update: Json, me: Me) -> Line | Press | None:
     for name in (*MESSAGES, *EDITS):
         if name in update:
             event = read_message(_object(update, name), me)
-            return None if event is None else Line(event=event, edited=name in EDITS)
+            return None if event is None else Posted(event=event, edited=name in EDITS)
     return _press(_object(update, "callback_query"), me) if "callback_query" in update else None
 
 

@@ -35,9 +35,9 @@ from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
 from postroom.gateway.capabilities import CAPABILITIES
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import ButtonPress, Card, MessageEvent, MessageType, SendErrorKind, SendResult
-from postroom.gateway.platforms.base import AdapterState, Metadata
+from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.platforms.http_adapter import (
     HttpAdapter,
     Refused,
@@ -51,15 +51,14 @@ from postroom.gateway.platforms.safe_text import clean
 from postroom.gateway.platforms.web_log import ChatLog, Entry
 from postroom.gateway.platforms.web_pages import chat_page, sign_in_page, static_file, token_in_form
 from postroom.gateway.platforms.web_people import SESSION_LIFE, Visitors, read_people, require_own_page
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 from postroom.sse import SseResponse
 
 LARGEST_BODY: Final = 1024 * 1024
 LARGEST_FORM: Final = 8 * 1024
 LONGEST_MESSAGE: Final = 100_000
-BEAT_MS: Final = 15_000
 _KNOWN: Final = frozenset({"name", "people", "title"})
-_LINE_ID: Final = re.compile(r"[A-Za-z0-9_-]{8,64}")
+_MESSAGE_ID: Final = re.compile(r"[A-Za-z0-9_-]{8,64}")
 _VALUE: Final = re.compile(r"[\x20-\x7e]{1,60}")
 
 
@@ -72,6 +71,7 @@ class WebAdapter(HttpAdapter):
 
     platform: ClassVar = Platform.WEB
     # Files are not taken or shown by this page yet.
+    beats = True
     capabilities: ClassVar = replace(CAPABILITIES["web"], media=frozenset())
 
     def __init__(
@@ -101,13 +101,6 @@ class WebAdapter(HttpAdapter):
             Route("/chat/buttons", self._serve(self._press), methods=["POST"]),
             Route("/chat/events", self._serve(self._events), methods=["GET"]),
         )
-
-    async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Begin to serve the page."""
-        begins = self.liveness.state is not AdapterState.CONNECTED
-        await super().connect(is_reconnect=is_reconnect)
-        if begins:
-            self._tasks.start(self._beat(), name="signs of life")
 
     async def disconnect(self) -> None:
         """Take nothing more and let the open pages go; they come back by themselves."""
@@ -169,7 +162,7 @@ class WebAdapter(HttpAdapter):
         await self._keep(event)
         log, message_id = self._logs[name], str(event.message_id)
         if log.find(message_id) is None:
-            log.put(Entry(entry_id=message_id, kind="line", text=event.text, at=self._clock.now()))
+            log.put(Entry(entry_id=message_id, kind="message", text=event.text, at=self._clock.now()))
         return json_response({"id": message_id, "state": "kept"}, 202)
 
     async def _edit(self, request: Request) -> Response:
@@ -239,11 +232,9 @@ class WebAdapter(HttpAdapter):
         error = {"code": refusal.code, "message": refusal.message}
         return json_response({"error": error}, refusal.status, refusal.headers)
 
-    async def _beat(self) -> None:
-        while True:
-            await self._timer.sleep(BEAT_MS)
-            for log in self._logs.values():
-                log.beat()
+    def _beat(self) -> None:
+        for log in self._logs.values():
+            log.beat()
 
     # What goes out.
 
@@ -325,7 +316,7 @@ def _entry_id(metadata: Metadata | None) -> str:
 
 
 def _message_id(told: Json) -> str:
-    if not isinstance(told, str) or not _LINE_ID.fullmatch(told):
+    if not isinstance(told, str) or not _MESSAGE_ID.fullmatch(told):
         raise Refused(400, "malformed", "an id is 8 to 64 letters, digits, _ and -")
     return told
 

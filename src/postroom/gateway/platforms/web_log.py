@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from postroom import sse
+from postroom.gateway.drafts import grows_from
 from postroom.gateway.events import Card
-from postroom.gateway.platforms.growing_text import grows_from
 from postroom.gateway.platforms.http_adapter import Refused
 
 MOST_ENTRIES: Final = 500
@@ -31,7 +31,7 @@ class Entry:
 
     entry_id: str
     kind: str
-    """`line`: said by the person; `answer` and `card`: said to the person."""
+    """`message`: said by the person; `answer` and `card`: said to the person."""
     text: str
     at: int
     order: int = 0
@@ -41,7 +41,7 @@ class Entry:
     gone: bool = False
     edited: bool = False
     answered: bool = False
-    """Of a line: an answer to it has begun."""
+    """Of a message: an answer to it has begun."""
     answers: tuple[str, ...] = ()
     said_as: str = ""
     """Of an answer: the id it was given when it was said, whatever place it took."""
@@ -120,10 +120,10 @@ class ChatLog:
     def answer(self, entry_id: str, text: str, answers: Iterable[str], *, final: bool, at: int) -> str:
         """Show a part of an answer, in the place of the draft that it grew from, and return its id."""
         answered = tuple(answers)
-        for line_id in answered:
-            line = self._entries.get(line_id)
-            if line is not None and not line.answered:
-                self.change(line_id, answered=True)
+        for message_id in answered:
+            message = self._entries.get(message_id)
+            if message is not None and not message.answered:
+                self.change(message_id, answered=True)
         drafts = [one for one in self._entries.values() if one.draft and set(one.answers) & set(answered)]
         grown = drafts[-1] if drafts and grows_from(drafts[-1].text, text) else None
         said = [one for one in self._entries.values() if one.said_as == entry_id]

@@ -52,7 +52,7 @@ from postroom.contracts.errors import ConfigError, MissingExtra
 from postroom.contracts.messages import Json
 from postroom.contracts.signing import SIGNATURE, TIMESTAMP, WINDOW_SECONDS, signed
 from postroom.gateway.capabilities import CAPABILITIES
-from postroom.gateway.config import Platform, PlatformConfig
+from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import MessageEvent, MessageType, SendErrorKind, SendResult
 from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.platforms.http_adapter import (
@@ -78,7 +78,7 @@ from postroom.gateway.platforms.webhook_wire import (
     outcome_of,
     prompt_of,
 )
-from postroom.gateway.session import SessionSource
+from postroom.gateway.session import Platform, SessionSource
 
 if TYPE_CHECKING:
     import httpx2

@@ -1,6 +1,6 @@
 """Keeps the inbound messages of all chats."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from typing_extensions import override
@@ -35,6 +35,16 @@ class StoredIntakeLog(IntakeLog):
 
     @override
     async def receive(self, draft: InboundDraft, *, now: int | None = None) -> Received:
+        receive, lock = self.receiving(draft, now=now), chat_lock(draft.key)
+
+        def change(tx: Transaction) -> Received:
+            tx.lock(lock)
+            return receive(tx)
+
+        return await self._store.write(change, key=lock)
+
+    @override
+    def receiving(self, draft: InboundDraft, *, now: int | None = None) -> Callable[[Transaction], Received]:
         key = draft.key
         refuse_unfit(
             draft.sender_id,
@@ -46,13 +56,12 @@ class StoredIntakeLog(IntakeLog):
         )
         asked = replace(draft, body=plain(draft.body))
 
-        def change(tx: Transaction) -> Received:
-            tx.lock(chat_lock(key))
+        def receive(tx: Transaction) -> Received:
             if known := tx.chats.inbound(key):
                 return Received(message=known, is_new=False)
             return Received(message=tx.chats.insert_inbound(asked, _at(tx, now)), is_new=True)
 
-        return await self._store.write(change, key=chat_lock(key))
+        return receive
 
     @override
     async def move(

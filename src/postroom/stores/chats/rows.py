@@ -46,6 +46,16 @@ def inbound(row: Row) -> InboundMessage:
         raise unreadable("line", str(row[0]), error) from error
 
 
+def of_key(key: InboundKey) -> dict[str, str]:
+    """Return how a message is named, as the parameters of a statement."""
+    return {
+        "platform": key.platform,
+        "account": key.account,
+        "chat_id": key.chat_id,
+        "message_id": key.message_id,
+    }
+
+
 def session(row: Row) -> ChatSession:
     """Map a row of `chat_sessions`.
 
@@ -112,26 +122,14 @@ def of_session(session: ChatSession) -> dict[str, object]:
     return {
         "session_key": session.session_key,
         "thread_id": session.thread_id,
-        "source": json_text(session.source),
+        "source": encode(session.source),
         "title": kept(session.title),
-        "settings": json_text(session.settings),
+        "settings": encode(session.settings),
         "created_at": session.created_at,
         "updated_at": session.updated_at,
         "active_at": session.active_at,
         "revision": session.revision,
     }
-
-
-def json_text(fields: dict[str, Json]) -> str:
-    """Return fields as the text that is stored.
-
-    Raises:
-        InvalidRecord: they hold half a character, which no text may.
-    """
-    try:
-        return encode(fields)
-    except UnicodeEncodeError as error:
-        raise InvalidRecord(f"no database can hold a text: {error}") from error
 
 
 def plain(fields: dict[str, Json]) -> dict[str, Json]:
@@ -140,7 +138,7 @@ def plain(fields: dict[str, Json]) -> dict[str, Json]:
     Raises:
         InvalidRecord: they hold half a character, which no text may.
     """
-    return _fields(json_text(fields), "body")
+    return _fields(encode(fields), "body")
 
 
 def refuse_unfit(*optional: str | None, **needed: str) -> None:

@@ -18,7 +18,7 @@ from postroom.contracts.chat import (
 from postroom.contracts.chat_people import PairingRequest, Person
 from postroom.contracts.tables import ChatTables
 from postroom.stores.chats import rows
-from postroom.stores.codec import kept
+from postroom.stores.codec import encode, kept
 from postroom.stores.sql_transaction import SqlTransaction
 
 _NEWEST: Final = 2**63 - 1
@@ -33,7 +33,7 @@ class SqlChatTables(ChatTables):
 
     @override
     def inbound(self, key: InboundKey) -> InboundMessage | None:
-        row = self._tx.one("chats.inbound", asdict(key))
+        row = self._tx.one("chats.inbound", rows.of_key(key))
         return rows.inbound(row) if row else None
 
     @override
@@ -66,10 +66,10 @@ class SqlChatTables(ChatTables):
     @override
     def insert_inbound(self, draft: InboundDraft, now: int) -> InboundMessage:
         values = {
-            **asdict(draft.key),
+            **rows.of_key(draft.key),
             "session_key": draft.session_key,
             "sender_id": draft.sender_id,
-            "body": rows.json_text(draft.body),
+            "body": encode(draft.body),
             "now": now,
         }
         [row] = self._tx.all("chats.receive", values)
@@ -91,7 +91,7 @@ class SqlChatTables(ChatTables):
     def put_body(self, message: InboundMessage) -> None:
         values = {
             "line_id": message.inbound_id,
-            "body": rows.json_text(message.body),
+            "body": encode(message.body),
             "revision": message.revision,
             "now": message.updated_at,
         }

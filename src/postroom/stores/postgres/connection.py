@@ -19,7 +19,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import conninfo, pq
 
-from postroom.contracts.errors import ConfigError, PostroomError, StoreReadOnly, StoreUnavailable
+from postroom.contracts.errors import ConfigError, PostroomError, StoreUnavailable
 from postroom.stores.postgres.errors import (
     ConnectionLost,
     Contended,
@@ -395,19 +395,4 @@ def _refuse_old(version: int) -> None:
             f"PostgreSQL {version // 10_000} is too old",
             value=version,
             remedy=f"use PostgreSQL {OLDEST_SERVER} or newer",
-        )
-
-
-def refuse_read_only(connection: Connection) -> None:
-    """Refuse a server that takes no writes.
-
-    Raises:
-        StoreReadOnly: it is a standby, or was made read-only.
-    """
-    answer = connection.send("SELECT current_setting('transaction_read_only')")
-    connection.wait()
-    if answer.rows[0][0] == "on":
-        raise StoreReadOnly(
-            "the PostgreSQL server takes no writes",
-            remedy="connect to the server that may be written: this one is a standby or read-only",
         )

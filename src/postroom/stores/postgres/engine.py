@@ -10,11 +10,11 @@ from zlib import crc32
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock, SystemClock
-from postroom.contracts.errors import ConfigError
+from postroom.contracts.errors import ConfigError, StoreReadOnly
 from postroom.contracts.transactions import Outline
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.engine import Engine
-from postroom.stores.postgres.connection import Address, Connection, refuse_read_only
+from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.postgres.errors import ConnectionLost, no_backup, unreachable
 from postroom.stores.postgres.inspection import SETTINGS, WITHIN, faults_of, outline_of
 from postroom.stores.postgres.notifications import Notifications
@@ -118,7 +118,7 @@ class PostgresEngine(Engine):
         writing = [ownership.connect(0)]
         try:
             first = writing[0]
-            refuse_read_only(first)
+            _refuse_read_only(first)
             migrate(first, address)
             own_clock = DatabaseClock()
             own_clock.measure(first)
@@ -203,6 +203,21 @@ class PostgresEngine(Engine):
         self.inspector.close()
         self.readers.close()
         self.notifications.close()
+
+
+def _refuse_read_only(connection: Connection) -> None:
+    """Refuse a server that takes no writes.
+
+    Raises:
+        StoreReadOnly: it is a standby, or was made read-only.
+    """
+    answer = connection.send("SELECT current_setting('transaction_read_only')")
+    connection.wait()
+    if answer.rows[0][0] == "on":
+        raise StoreReadOnly(
+            "the PostgreSQL server takes no writes",
+            remedy="connect to the server that may be written: this one is a standby or read-only",
+        )
 
 
 def _close_all(connections: list[Connection]) -> None:

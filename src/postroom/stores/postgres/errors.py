@@ -89,7 +89,8 @@ def error_for(refusal: Refusal) -> Exception:
 
 def unreachable(error: object) -> StoreUnavailable:
     """Return the error for a server that does not answer."""
-    return StoreUnavailable(f"PostgreSQL cannot be reached: {error}", remedy=_REMEDIES[StoreUnavailable])
+    first = str(error).strip().partition("\n")[0]  # the library asks questions on the lines behind it
+    return StoreUnavailable(f"PostgreSQL cannot be reached: {first}", remedy=_REMEDIES[StoreUnavailable])
 
 
 def no_backup() -> StateError:

@@ -84,7 +84,7 @@ class Dispatches(DispatchTables):
         return self.insert(stored)
 
     @override
-    def claim(self, thread_id: str, asks: ClaimRequest) -> RunDispatch | None:
+    def due(self, thread_id: str) -> RunDispatch | None:
         now = self._now()
         due, stale = self._sql.ask(
             ("dispatches.next_due", {"thread_id": thread_id, "now": now}),
@@ -92,7 +92,12 @@ class Dispatches(DispatchTables):
         )
         for row in stale:  # an interrupt leaves none; who writes to the table by other means may
             self.put(rows.dispatch(row).superseded(reason=STALE_EPOCH, now=now))
-        return self._taken(rows.dispatch(due[0]), asks, now) if due else None
+        return rows.dispatch(due[0]) if due else None
+
+    @override
+    def claim(self, thread_id: str, asks: ClaimRequest) -> RunDispatch | None:
+        due = self.due(thread_id)
+        return None if due is None else self._taken(due, asks, self._now())
 
     @override
     def claim_dispatch(self, dispatch_id: str, asks: ClaimRequest) -> RunDispatch | None:

@@ -15,6 +15,7 @@ from postroom.contracts.errors import ForeignThread, StaleClaim, UnknownDispatch
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage
 from postroom.contracts.run_stores import Committed, ThreadCommit
 from postroom.contracts.runs import RunRecord, Thread
+from postroom.stores.codec import encode
 from postroom.stores.events import EventTables, appending
 from postroom.stores.outbox import OutboxTables, storing
 from postroom.stores.runs.asking import Found, asked, dispatch_look, queue_look, run_look, thread_look
@@ -75,6 +76,15 @@ class RunTables(run_tables.RunTables):
         looks = thread_look(dispatch.thread_id) | dispatch_look(dispatch.dispatch_id)
         asked(self._sql, run_look(dispatch.run_id) | queue_look(dispatch.thread_id) | looks)
         return self._threads.load_run(dispatch.run_id)
+
+    @override
+    def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
+        if run is not None:
+            thread = self._threads.load(run.thread_id)
+            if thread is not None:
+                self._threads.move(thread.after(run))
+            self._threads.put_run(run, encode(run))
+        self._dispatches.put(dispatch)
 
     @override
     def commit(self, step: ThreadCommit) -> Committed | StaleClaim:

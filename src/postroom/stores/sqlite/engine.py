@@ -45,14 +45,14 @@ class SharedReader:
             StoreUnavailable: closed.
         """
 
-        def without_writing(connection: sqlite3.Connection) -> T:
-            connection.execute("PRAGMA query_only = ON")
+        def without_writing(tx: SqliteTransaction) -> T:
+            tx.connection.execute("PRAGMA query_only = ON")
             try:
-                return look(connection)
+                return look(tx.connection)
             finally:
-                connection.execute("PRAGMA query_only = OFF")
+                tx.connection.execute("PRAGMA query_only = OFF")
 
-        return await self._writer.submit(without_writing)
+        return await self._writer.pending.submit(without_writing)
 
     async def submit_free(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run a look-up; a view is consistent here in any case."""
@@ -147,12 +147,12 @@ class SqliteEngine(Engine):
         key: str = "",
         committed: Callable[[], None] | None = None,
     ) -> T:
-        return await self.writer.submit(lambda connection: change(SqliteTransaction(connection)), committed)
+        return await self.writer.pending.submit(change, committed=committed)
 
     @override
     async def settle(self) -> None:
-        if await self.readers.submit(is_behind):
-            while await self.writer.submit(update_indexes):
+        if await self.readers.submit(lambda connection: is_behind(SqliteTransaction(connection))):
+            while await self.writer.pending.submit(update_indexes):
                 pass
 
     @override

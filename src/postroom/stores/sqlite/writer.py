@@ -15,16 +15,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import structlog
 
 from postroom.contracts.errors import StoreError, StoreUnavailable
 from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail
-from postroom.stores.sqlite.connection import store_error, translated
+from postroom.stores.sqlite.connection import store_error
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
-
-T = TypeVar("T")
 
 _LOG = structlog.get_logger(__name__)
 
@@ -55,43 +52,32 @@ class _Chore:
         return changes - self.done_at >= (self.after if idle else self.after * LATEST)
 
 
-_Change = PendingChange[sqlite3.Connection]
+_Change = PendingChange[SqliteTransaction]
 
 
 class Writer:
     """Runs changes one after another in transactions that are durable before anybody is answered."""
 
     _connection: sqlite3.Connection
+    _transaction: SqliteTransaction
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         """Begin to write over the connection that `connect` gives; it is called on the thread."""
         self._connect = connect
-        self._pending = PendingChanges[sqlite3.Connection]()
+        self.pending = PendingChanges[SqliteTransaction]()
         self._chores: list[_Chore] = []
         self.groups = 0
         self.changes = 0
         # The thread knows the writer weakly, so that one that nobody uses any more ends without being closed.
-        weakref.finalize(self, self._pending.stop)
+        weakref.finalize(self, self.pending.stop)
         self._thread = threading.Thread(
-            target=_serve, args=(weakref.ref(self), self._pending), name="postroom-writer", daemon=True
+            target=_serve, args=(weakref.ref(self), self.pending), name="postroom-writer", daemon=True
         )
         self._thread.start()
 
-    async def submit(
-        self, run: Callable[[sqlite3.Connection], T], committed: Callable[[], None] | None = None
-    ) -> T:
-        """Run `run` in a transaction; return once the fsync that covers it is done.
-
-        `committed` is called on the caller's event loop then, also when the caller was cancelled.
-
-        Raises:
-            StoreError: the change was undone; nothing was written.
-        """
-        return await self._pending.submit(run, committed=committed)
-
     def stop(self) -> None:
         """Take no more work; the thread finishes what was handed in, closes the connection and ends."""
-        self._pending.stop()
+        self.pending.stop()
 
     def close(self) -> None:
         """Stop, and wait for the end of it; harmless when done twice."""
@@ -101,6 +87,7 @@ class Writer:
     def open_connection(self) -> sqlite3.Connection:
         """Open the connection and do what a former process left undone; on the thread."""
         self._connection = connection = self._connect()
+        self._transaction = SqliteTransaction(connection)
         self._chores = [
             _Chore("update_indexes", UPDATE_AFTER, _update_step, connection.total_changes - UPDATE_AFTER),
             _Chore("checkpoint", CHECKPOINT_AFTER, _fold, connection.total_changes),
@@ -110,7 +97,7 @@ class Writer:
 
     def perform(self, first: _Change) -> None:
         """Commit a change together with those that wait, answer them and do chores; on the thread."""
-        group = self._pending.group(first)
+        group = self.pending.group(first)
         self._commit(group)
         answer(group)
         self._do_chores()
@@ -122,7 +109,11 @@ class Writer:
                 self._run(group[0])
             else:
                 self._run_each(group)
-            if self._kept(group):
+            if not self._connection.in_transaction:
+                # A full disk makes SQLite undo the whole transaction: the changes before the one that met it
+                # are gone too, and their callers must not be told otherwise.
+                fail(group, _what_undid(group))
+            elif any(change.error is None for change in group):
                 self._connection.execute("COMMIT")
                 self.groups += 1
                 self.changes += len(group)
@@ -132,19 +123,15 @@ class Writer:
             fail(group, failure)
         self._undo_what_is_open()
 
-    def _kept(self, group: list[_Change]) -> bool:
-        """Return whether there is something to commit; tell the callers of a group that SQLite has undone."""
-        if not self._connection.in_transaction:
-            # A full disk makes SQLite undo the whole transaction: the changes before the one that met it are
-            # gone too, and their callers must not be told otherwise.
-            fail(group, _what_undid(group))
-            return False
-        return any(change.error is None for change in group)
-
     def _run(self, change: _Change) -> None:
         try:
-            with translated():
-                change.value = change.run(self._connection)
+            change.value = change.run(self._transaction)
+        except sqlite3.Error as error:
+            change.error = store_error(error)
+            change.error.__cause__ = error
+        except StopIteration:
+            # A future refuses to hold one, and whoever awaits it would wait for ever.
+            change.error = RuntimeError("a function given to the store raised StopIteration")
         except BaseException as error:  # handed to the caller: it is the caller's function that raised
             change.error = error
 
@@ -167,10 +154,10 @@ class Writer:
 
     def _do_chores(self) -> None:
         for chore in self._chores:
-            while chore.is_due(self._connection.total_changes, idle=self._pending.is_empty):
+            while chore.is_due(self._connection.total_changes, idle=self.pending.is_empty):
                 if not self._do(chore):
                     chore.done_at = self._connection.total_changes
-                elif not self._pending.is_empty:
+                elif not self.pending.is_empty:
                     break  # callers first; what is left stays due
 
     def _do(self, chore: _Chore) -> bool:
@@ -185,24 +172,23 @@ class Writer:
             return False
 
 
-def update_indexes(connection: sqlite3.Connection) -> bool:
+def update_indexes(tx: SqliteTransaction) -> bool:
     """Take the next messages in, within the open transaction; return whether some are left."""
-    tx = SqliteTransaction(connection)
     [[newest]] = tx.all("mail.index_step", {"limit": STEP})
     if newest is None:
         return False
     for statement in ("mail.index_search", "mail.index_threads", "mail.indexed"):
         tx.run(statement, {"newest": newest})
-    return is_behind(connection)
+    return is_behind(tx)
 
 
-def is_behind(connection: sqlite3.Connection) -> bool:
+def is_behind(tx: SqliteTransaction) -> bool:
     """Return whether some message is not taken in yet."""
-    [[behind]] = SqliteTransaction(connection).all("mail.index_is_behind")
+    [[behind]] = tx.all("mail.index_is_behind")
     return bool(behind)
 
 
-def _serve(known: "weakref.ref[Writer]", pending: PendingChanges[sqlite3.Connection]) -> None:
+def _serve(known: "weakref.ref[Writer]", pending: PendingChanges[SqliteTransaction]) -> None:
     writer = known()
     connection = writer.open_connection() if writer is not None else None
     del writer
@@ -218,7 +204,7 @@ def _serve(known: "weakref.ref[Writer]", pending: PendingChanges[sqlite3.Connect
 
 def _update_step(connection: sqlite3.Connection) -> bool:
     connection.execute("BEGIN IMMEDIATE")
-    left = update_indexes(connection)
+    left = update_indexes(SqliteTransaction(connection))
     connection.execute("COMMIT")
     return left
 

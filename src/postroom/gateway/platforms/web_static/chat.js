@@ -134,9 +134,9 @@ function show(data) {
   showChoices(shown);
   place(shown);
   part("empty").hidden = true;
-  if (data.kind !== "line") typing(false);
+  if (data.kind !== "message") typing(false);
   if (stays || data.state === "sending") scroll.scrollTop = scroll.scrollHeight;
-  else if (data.kind !== "line") part("newest").hidden = false;
+  else if (data.kind !== "message") part("newest").hidden = false;
 }
 
 function button(label, className, act) {
@@ -156,7 +156,7 @@ function showMeta(shown) {
     said.push(when);
   }
   if (data.edited && !data.gone) said.push(element("span", "", "changed"));
-  if (data.kind === "line" && !data.gone) {
+  if (data.kind === "message" && !data.gone) {
     const state = data.state || "kept";
     said.push(element("span", "state", data.answered && state === "kept" ? "read" : states[state]));
     if (state === "failed") {
@@ -226,7 +226,7 @@ function deliver(id) {
 
 function say(said) {
   const id = newId();
-  show({ id, kind: "line", text: said, at: Date.now(), order: Infinity, state: "sending" });
+  show({ id, kind: "message", text: said, at: Date.now(), order: Infinity, state: "sending" });
   deliver(id);
 }
 
@@ -326,7 +326,7 @@ function take(event) {
   if (event.name === "typing") typing(true);
   else if (event.name === "entry") {
     const data = JSON.parse(event.data);
-    show(data.kind === "line" ? { ...data, state: "kept" } : data);
+    show(data.kind === "message" ? { ...data, state: "kept" } : data);
     remember();
   } else if (event.name === "reset") {
     // What this page shows may be older than what there is; nothing grows here any more.
@@ -393,7 +393,7 @@ async function listen() {
 }
 
 for (const { id, text: said, at } of JSON.parse(sessionStorage.getItem(UNSENT) || "[]")) {
-  show({ id, kind: "line", text: said, at, order: Infinity, state: "failed", reason: "not sent" });
+  show({ id, kind: "message", text: said, at, order: Infinity, state: "failed", reason: "not sent" });
 }
 grow();
 listen();
