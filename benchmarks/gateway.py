@@ -39,10 +39,11 @@ from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.platforms.webhook import WebhookAdapter
 from postroom.gateway.platforms.webhook_wire import DELIVERY
-from postroom.gateway.replies import ChatEffects, DeliverySignal
+from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform, SessionSource, build_session_key
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
+from postroom.relay import Relay
 from postroom.stores.sqlite import SqliteStore
 
 RATE = size(200, 50)
@@ -104,20 +105,17 @@ class Room:
         self.executor = Noting()
         self.adapter = NotedWebhooks(webhooks)
         self.posted = 0
-        signal, sessions = DeliverySignal(), Sessions(store.chat, config, clock)
+        self.relay, sessions = Relay(store.store, {}), Sessions(store.chat, config, clock)
         presenter = StreamingPresenter(config.streaming, sessions, [self.adapter], clock, timer)
-        self.mailbox = Mailbox(
-            ChatExecutor(self.executor, presenter), store.runs, effects=ChatEffects(signal)
-        )
+        self.mailbox = Mailbox(ChatExecutor(self.executor, presenter), store.runs, effects=ChatEffects())
         self.gateway = Gateway(
             config,
-            store=store.runs.store,
             stores=store.chat,
             outbox=store.runs.outbox,
             threads=store.runs.threads,
             run_queue=self.mailbox,
             presenter=presenter,
-            signal=signal,
+            relay=self.relay,
             clock=clock,
             timer=timer,
         )
@@ -239,9 +237,11 @@ async def open_room() -> AsyncIterator[Room]:
         room = Room(store)
         await room.mailbox.start_lifecycle_ready()
         try:
-            async with room.gateway:
+            async with room.gateway, asyncio.TaskGroup() as group:
+                relaying = group.create_task(room.relay.serve(asyncio.Event()))
                 with collector_as_served():
                     yield room
+                relaying.cancel()
         finally:
             await room.mailbox.aclose()
 

@@ -16,6 +16,7 @@ from benchmarks.application import (
 )
 from benchmarks.figures import Table, median, ms, size, timed
 from postroom.app.wiring import Application
+from postroom.mail.outgoing import archive_draft
 from postroom.stores.sqlite.connection import connect
 
 ROUNDS = size(1_000, 20)
@@ -126,7 +127,7 @@ async def below_mcp(table: Table) -> None:
                 now=1,
             )
             tx.insert_recipient(message.id, receiver, "to")
-            tx.insert_outbox("archive", f"message:{message.id}", project.id, 1)
+            tx.outbox.enqueue([archive_draft(f"message:{message.id}", project.id)])
 
         for tasks in (1, 8, 64):
             bare = await _many(tasks, lambda: house.store.write(rows))

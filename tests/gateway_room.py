@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from dispatch_room import Deaf, done
+from postroom.concurrency import Tasks
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
@@ -16,12 +17,13 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunStores
 from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.config import BusyConfig, BusyMode, DeliveryConfig, GatewayConfig, PlatformConfig
+from postroom.gateway.config import BusyConfig, BusyPolicy, DeliveryConfig, GatewayConfig, PlatformConfig
 from postroom.gateway.gateway import Gateway
-from postroom.gateway.replies import ChatEffects, DeliverySignal
+from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
+from postroom.relay import Relay
 from postroom.testing import ManualClock
 from postroom.testing.channel import FakeChannel, settled
 
@@ -87,6 +89,7 @@ class Room:
     clock: ManualClock
     opened: list[tuple[Gateway, Mailbox]] = field(default_factory=list)
     hurried_at: float = 0.0
+    relaying: Tasks = field(default_factory=lambda: Tasks("relays"))
 
     async def open(
         self,
@@ -100,31 +103,31 @@ class Room:
     ) -> tuple[Gateway, FakeChannel]:
         """Start a gateway; it is stopped after the test."""
         channel = channel or FakeChannel(clock=self.clock, **details)
-        signal = DeliverySignal()
+        relay = Relay(self.runs.store, {})
         sessions = Sessions(self.stores, config, self.clock)
         presenter = StreamingPresenter(config.streaming, sessions, [channel], self.clock, self.clock)
         mailbox = Mailbox(
             ChatExecutor(agent, presenter),
             self.runs,
             consumer_id=consumer or f"gateway-{len(self.opened)}",
-            effects=ChatEffects(signal),
+            effects=ChatEffects(),
             timer=self.clock,
             config=MailboxConfig(drain_grace=timedelta(0)),
         )
         gateway = Gateway(
             config,
-            store=self.runs.store,
             stores=self.stores,
             outbox=self.runs.outbox,
             threads=self.runs.threads,
             run_queue=mailbox,
             presenter=presenter,
-            signal=signal,
+            relay=relay,
             clock=self.clock,
             timer=self.clock,
             mail=mail,
         )
         await gateway.start()
+        self.relaying.start(relay.serve(asyncio.Event()), name="serve")
         self.opened.append((gateway, mailbox))
         return gateway, channel
 
@@ -134,6 +137,8 @@ class Room:
             gateway, mailbox = self.opened.pop()
             await gateway.stop()
             await mailbox.aclose(timedelta(0))
+        await self.relaying.close()
+        self.relaying = Tasks("relays")
 
     async def statuses(self) -> dict[InboundStatus, int]:
         """Count the inbound messages."""
@@ -156,7 +161,7 @@ class Room:
         return hurried
 
 
-def busy(mode: BusyMode, **more):
+def busy(mode: BusyPolicy, **more):
     return replace(CONFIG, busy=BusyConfig(mode=mode, **more))
 
 

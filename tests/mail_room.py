@@ -160,8 +160,8 @@ async def everything(store: MailStore) -> dict[str, object]:
         projects = tx.projects(limit=1_000)
         return {
             "projects": [_project(tx, project) for project in projects],
-            "outbox": tx.outbox("archive", limit=100_000),
-            "backlog": tx.backlog("archive"),
+            "outbox": tx.outbox.open("archive", limit=100_000),
+            "backlog": tx.outbox.backlog("archive"),
         }
 
     found = await store.read(look)

@@ -10,7 +10,7 @@ from from_code.markdown import table
 from postroom.app.metrics import BUCKETS, Metrics
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.dispatch import RunDispatch
-from postroom.contracts.mail import Backlog
+from postroom.contracts.outbox import Backlog
 from postroom.dispatch.metrics import BUCKETS as LONG_BUCKETS
 from postroom.dispatch.metrics import MailboxMetrics
 from postroom.gateway.metrics import GatewayMetrics
@@ -25,7 +25,7 @@ def page() -> str:
     writer: Any = _NoWriter()
     metrics = Metrics(writer, SystemClock())
     metrics.observe_call("tool", "ok", 0.0)
-    metrics.show_state(Backlog(waiting=0, oldest_at=None), {"kind": 0}, 0.0)
+    metrics.show_state({"archive": Backlog(waiting=0, oldest_at=None)}, {"kind": 0}, 0.0)
     columns = ("name", "kind", "labels", "meaning")
     return f"""
 # Metrics

@@ -72,7 +72,7 @@ async def test_an_adapter_that_breaks_its_promise_does_not_hold_up_its_conversat
     channel.refusals += [KeyError("ok"), KeyError("ok")]
     await channel.say("hello")
     await all_answered(room, gateway, 1)
-    [dead] = await room.runs.outbox.dead_letters(lane="chat")
+    [dead] = await room.runs.outbox.dead_letters(kind="chat")
     assert "KeyError" in dead.last_error
     await channel.say("and now?")
     await all_answered(room, gateway, 2)
@@ -85,7 +85,7 @@ async def test_what_will_not_pass_is_a_dead_letter_and_its_message_says_why(room
     await channel.say("hello")
     await all_answered(room, gateway, 1)
     assert await room.statuses() == {InboundStatus.FAILED: 1}
-    [dead] = await room.runs.outbox.dead_letters(lane="chat")
+    [dead] = await room.runs.outbox.dead_letters(kind="chat")
     assert "forbidden" in dead.last_error
     assert dead.payload["text"] == "re: hello"
 
@@ -95,7 +95,7 @@ async def test_what_lies_in_the_dead_letter_queue_can_be_sent_after_all(room):
     channel.refusals.append(failed(SendErrorKind.FORBIDDEN))
     await channel.say("hello")
     await all_answered(room, gateway, 1)
-    [dead] = await room.runs.outbox.dead_letters(lane="chat")
+    [dead] = await room.runs.outbox.dead_letters(kind="chat")
     room.clock.advance(timedelta(days=2))
     assert await room.runs.outbox.revive(dead.outbox_id) is not None
     await settled(lambda: channel.texts() == ["re: hello"], room.hurry(gateway))
@@ -266,9 +266,9 @@ async def test_typing_is_shown_while_an_agent_is_at_work(room):
 async def test_rows_that_cannot_be_read_go_to_the_dead_letter_queue_and_keep_nobody_waiting(room):
     from postroom.contracts.outbox import OutboxDraft
 
-    await room.runs.outbox.enqueue(OutboxDraft(lane="chat", target=TARGET, payload={"kind": "nonsense"}))
+    await room.runs.outbox.enqueue(OutboxDraft(kind="chat", target=TARGET, payload={"kind": "nonsense"}))
     gateway, channel = await room.open(Agent())
     await channel.say("hello")
     await all_answered(room, gateway, 1)
     assert channel.texts() == ["re: hello"]
-    assert len(await room.runs.outbox.dead_letters(lane="chat")) == 1
+    assert len(await room.runs.outbox.dead_letters(kind="chat")) == 1

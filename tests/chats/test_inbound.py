@@ -10,7 +10,7 @@ from gateway_room import Agent, all_answered, busy, settled
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import StoreUnavailable
 from postroom.contracts.records import replace
-from postroom.gateway.config import BusyMode
+from postroom.gateway.config import BusyPolicy
 
 
 async def test_a_message_is_answered_where_it_was_said(room):
@@ -42,7 +42,7 @@ async def test_the_platform_may_send_a_message_as_often_as_it_likes(room):
     assert channel.texts() == ["re: once"]
 
 
-@pytest.mark.parametrize("mode", [BusyMode.QUEUE, BusyMode.INTERRUPT])
+@pytest.mark.parametrize("mode", [BusyPolicy.QUEUE, BusyPolicy.INTERRUPT])
 async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode):
     agent = Agent()
     gateway, channel = await room.open(agent, config=busy(mode))
@@ -57,7 +57,7 @@ async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode):
     assert len(answers) == 20
     assert set(answers) <= {*(f"re: {word}" for word in words), "Stopped."}
     assert answers[-1] == "re: w19"
-    if mode is BusyMode.QUEUE:
+    if mode is BusyPolicy.QUEUE:
         assert answers == [f"re: {word}" for word in words]
         assert sum(len(one) for one in agent.files) == 2
 
@@ -65,7 +65,7 @@ async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode):
 async def test_collected_messages_are_read_together_by_sender(room):
     agent = Agent()
     agent.free.clear()
-    config = replace(busy(BusyMode.COLLECT), group_sessions_per_user=False)
+    config = replace(busy(BusyPolicy.COLLECT), group_sessions_per_user=False)
     gateway, channel = await room.open(agent, config=config)
     await channel.say("first", user="u1", chat="g", chat_type="group")
     await settled(agent.began(1))
@@ -86,7 +86,7 @@ async def test_collected_messages_are_read_together_by_sender(room):
 async def test_a_message_for_a_busy_session_is_refused_where_that_is_the_rule(room):
     agent = Agent()
     agent.free.clear()
-    gateway, channel = await room.open(agent, config=busy(BusyMode.REJECT))
+    gateway, channel = await room.open(agent, config=busy(BusyPolicy.REJECT))
     await channel.say("first")
     await settled(agent.began(1))
     await channel.say("second")
@@ -94,6 +94,7 @@ async def test_a_message_for_a_busy_session_is_refused_where_that_is_the_rule(ro
     agent.free.set()
     await all_answered(room, gateway, 2)
     assert agent.read == [["first"]]
+    await settled(lambda: len(channel.texts()) == 2, room.hurry(gateway))
     assert sorted(channel.texts()) == ["Not taken: the agent is at work. Send it again later.", "re: first"]
     assert await room.statuses() == {InboundStatus.DONE: 1, InboundStatus.REJECTED: 1}
 
@@ -101,7 +102,7 @@ async def test_a_message_for_a_busy_session_is_refused_where_that_is_the_rule(ro
 async def test_a_full_queue_refuses_and_says_so(room):
     agent = Agent()
     agent.free.clear()
-    gateway, channel = await room.open(agent, config=busy(BusyMode.QUEUE, max_waiting=2))
+    gateway, channel = await room.open(agent, config=busy(BusyPolicy.QUEUE, max_waiting=2))
     await channel.say("w0")
     await settled(agent.began(1))
     for number in range(1, 5):

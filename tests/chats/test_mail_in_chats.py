@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway_room import Agent, delivery, settled
-from postroom.contracts.chat import CHAT_LANE
+from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.errors import ContactBlocked, StoreUnavailable, UnknownMessage
 from postroom.contracts.people import ChatAddress
 from postroom.gateway.events import SendErrorKind, SendResult
@@ -40,13 +40,12 @@ class FakeMail:
 
 async def opened(room, mail, **details):
     gateway, channel = await room.open(Agent(), mail=mail, **details)
-    return gateway, channel, MailOutbox([channel], gateway._signal)
+    return gateway, channel, MailOutbox([channel])
 
 
 async def takes(room, outbox, key, text):
     """Have a message taken in a change, as the mail room has."""
     await room.runs.store.write(lambda tx: outbox.enqueue(tx.outbox, key, PIER, text))
-    outbox.stored()
 
 
 async def test_a_message_is_said_once_and_the_mail_room_is_told(room):
@@ -86,8 +85,8 @@ async def test_a_message_that_the_chat_refuses_for_good_is_told_to_be_lost(room)
     [(word, key, why)] = mail.told
     assert (word, key) == ("lost", "12/7")
     assert "the bot was blocked" in why
-    await gateway.delivery.idle()
-    dead = await room.runs.outbox.dead_letters(lane=CHAT_LANE, limit=5)
+    await gateway._relay.idle(CHAT_KIND)
+    dead = await room.runs.outbox.dead_letters(kind=CHAT_KIND, limit=5)
     assert [row.payload["mail_key"] for row in dead] == ["12/7"]
 
 

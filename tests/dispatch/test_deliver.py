@@ -253,7 +253,7 @@ class Telling:
     def of(self, run: RunRecord) -> list[OutboxDraft]:
         self.asked.append(run)
         payload = {"run": run.run_id, "status": run.status, "said": run.final_output}
-        return [OutboxDraft(lane="chat", target="t", payload=payload, dedupe_key=f"end/{run.dispatch_id}")]
+        return [OutboxDraft(kind="chat", target="t", payload=payload, dedupe_key=f"end/{run.dispatch_id}")]
 
     def stored(self, run: RunRecord) -> None:
         self.known.append(run)

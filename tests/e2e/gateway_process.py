@@ -28,10 +28,11 @@ from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway.config import DeliveryConfig, GatewayConfig, PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.telegram import TelegramAdapter
-from postroom.gateway.replies import ChatEffects, DeliverySignal
+from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
+from postroom.relay import Relay
 
 TOKEN = "4711:AAE-very_secret_token"
 SECRET = "webhook-secret"
@@ -100,21 +101,20 @@ def configured(api: str, port: int | None) -> GatewayConfig:
 
 async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port: int | None) -> None:
     config = configured(api, port)
-    timer, delivery = SystemTimer(), DeliverySignal()
+    timer, relay, stopping = SystemTimer(), Relay(runs.store, {}), asyncio.Event()
     adapter = TelegramAdapter(config.platforms[Platform.TELEGRAM])
     sessions = Sessions(chat, config, runs.clock)
     presenter = StreamingPresenter(config.streaming, sessions, [adapter], runs.clock, timer)
     agent = ChatExecutor(Agent(journal, turn_ms), presenter)
-    mailbox = Mailbox(agent, runs, effects=ChatEffects(delivery), config=MAILBOX)
+    mailbox = Mailbox(agent, runs, effects=ChatEffects(), config=MAILBOX)
     made = Gateway(
         config,
-        store=runs.store,
         stores=chat,
         outbox=runs.outbox,
         threads=runs.threads,
         run_queue=mailbox,
         presenter=presenter,
-        signal=delivery,
+        relay=relay,
         clock=runs.clock,
         timer=timer,
     )
@@ -132,7 +132,10 @@ async def serve(runs: Any, chat: Any, journal: str, api: str, turn_ms: int, port
             with contextlib.suppress(AttributeError):
                 server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
             group.create_task(server.serve())
+        group.create_task(relay.serve(stopping))
         await told.wait()
+        stopping.set()
+        relay.hint()
         if server is not None:
             server.should_exit = True
 

@@ -21,13 +21,14 @@ from postroom.contracts.chat import InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.messages import Boundary
 from postroom.dispatch.mailbox import Mailbox
-from postroom.gateway.config import BusyConfig, BusyMode, GatewayConfig, PlatformConfig
+from postroom.gateway.config import BusyConfig, BusyPolicy, GatewayConfig, PlatformConfig
 from postroom.gateway.gateway import Gateway
 from postroom.gateway.platforms.telegram import TelegramAdapter
-from postroom.gateway.replies import ChatEffects, DeliverySignal
+from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
+from postroom.relay import Relay
 from postroom.stores.sqlite import SqliteStore
 
 TURN_MS = int(os.environ.get("POSTROOM_TURN_MS", "10"))
@@ -104,8 +105,8 @@ def said(number: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("lines", [20, MANY])
-@pytest.mark.parametrize("mode", list(BusyMode))
-async def test_all_at_once(store: SqliteStore, mode: BusyMode, lines: int) -> None:
+@pytest.mark.parametrize("mode", list(BusyPolicy))
+async def test_all_at_once(store: SqliteStore, mode: BusyPolicy, lines: int) -> None:
     fake, agent, timer = FakeTelegram(), Agent(), SystemTimer()
     async with fake.serving():
         telegram = PlatformConfig(
@@ -117,26 +118,27 @@ async def test_all_at_once(store: SqliteStore, mode: BusyMode, lines: int) -> No
             group_sessions_per_user=False,
             drain=timedelta(0),
         )
-        signal, adapter = DeliverySignal(), TelegramAdapter(telegram)
+        relay, adapter = Relay(store.store, {}), TelegramAdapter(telegram)
         sessions = Sessions(store.chat, config, store.runs.clock)
         presenter = StreamingPresenter(config.streaming, sessions, [adapter], store.runs.clock, timer)
-        mailbox = Mailbox(ChatExecutor(agent, presenter), store.runs, effects=ChatEffects(signal))
+        mailbox = Mailbox(ChatExecutor(agent, presenter), store.runs, effects=ChatEffects())
         made = Gateway(
             config,
-            store=store.runs.store,
             stores=store.chat,
             outbox=store.runs.outbox,
             threads=store.runs.threads,
             run_queue=mailbox,
             presenter=presenter,
-            signal=signal,
+            relay=relay,
             clock=store.runs.clock,
             timer=timer,
         )
-        async with mailbox, made as gateway:
+        async with mailbox, made as gateway, asyncio.TaskGroup() as group:
+            relaying = group.create_task(relay.serve(asyncio.Event()))
             fake.feed(*(said(number) for number in range(1, lines + 1)))
             counts = await _all_closed(store, lines)
             assert (await gateway.counts()).adds_up
+            relaying.cancel()
     _refuse_wrong(fake, agent, mode, lines, counts)
 
 
@@ -154,7 +156,7 @@ async def _all_closed(store: SqliteStore, lines: int) -> dict[InboundStatus, int
 
 
 def _refuse_wrong(
-    fake: FakeTelegram, agent: Agent, mode: BusyMode, lines: int, counts: dict[InboundStatus, int]
+    fake: FakeTelegram, agent: Agent, mode: BusyPolicy, lines: int, counts: dict[InboundStatus, int]
 ) -> None:
     wanted = [f"w{number}" for number in range(1, lines + 1)]
     assert agent.peak == 1
@@ -170,9 +172,9 @@ def _refuse_wrong(
     assert len(answered) == len(set(answered))
     assert refused == counts.get(InboundStatus.REJECTED, 0)
     assert len(answered) + refused + stopped == lines, counts
-    if mode in (BusyMode.QUEUE, BusyMode.COLLECT, BusyMode.STEER):
+    if mode in (BusyPolicy.QUEUE, BusyPolicy.COLLECT, BusyPolicy.STEER):
         assert stopped == 0
         assert answered == agent.read
         assert refused == 0 or lines == MANY
-    if mode is BusyMode.REJECT:
+    if mode is BusyPolicy.REJECT:
         assert agent.read[0] == "w1"

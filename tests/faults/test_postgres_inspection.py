@@ -74,7 +74,7 @@ def test_both_engines_outline_the_same_tables(postgres_dsn: str, a_schema: str) 
         kept.close()
     with a_store(postgres_dsn, a_schema) as store:
         on_postgres = asyncio.run(store.outline())
-    for table in ("run_dispatches", "messages", "chat_lines", "run_outbox"):
+    for table in ("run_dispatches", "messages", "chat_lines", "outbox"):
         assert on_sqlite.rows[table] == on_postgres.rows[table] == 0
         assert f"CREATE TABLE {table} " in on_sqlite.schema
         assert f"CREATE TABLE {table} " in on_postgres.schema

@@ -36,7 +36,7 @@ from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from postroom.testing.conformance.run_given import (
-    LANE,
+    KIND,
     LEASE,
     TARGET,
     a_thread,
@@ -189,7 +189,7 @@ async def test_who_asks_for_that_very_row_is_told(stores: RunStores, sqlite_stor
     made = await stores.events.append(event())
     await stores.coordinator.commit(ThreadCommit(thread_id="t", thread_state={"k": 1}))
     await spoiled_dispatch(sqlite_store, "d1")
-    for table, column in (("runs", "body"), ("run_messages", "body"), ("run_events", "payload")):
+    for table, column in (("runs", "body"), ("run_messages", "body"), ("events", "payload")):
         await spoiled(sqlite_store, f"UPDATE {table} SET {column} = '{{'")
     await spoiled(sqlite_store, "UPDATE thread_states SET body = '{'")
     looks: tuple[tuple[str, Callable[[], Awaitable[object]]], ...] = (
@@ -218,15 +218,15 @@ async def test_runs_threads_messages_and_events_that_do_not_read_back_stop_no_ot
         await a_thread(stores, f"t{number}")
         await stores.threads.create_run(run(stores, f"r{number}", thread="t"))
         await stores.events.append(event(f"E{number}"))
-        await stores.outbox.enqueue(OutboxDraft(lane=LANE, target=TARGET, payload={"n": number}))
+        await stores.outbox.enqueue(OutboxDraft(kind=KIND, target=TARGET, payload={"n": number}))
     await said(stores, "m1", "m2", "m3")
     await waiting(stores, "p1", "p2", "p3")
     await spoiled(sqlite_store, "UPDATE run_threads SET custom = '{' WHERE thread_id = 't1'")
     await spoiled(sqlite_store, "UPDATE runs SET body = '[]' WHERE run_id = 'r2'")
     await spoiled(sqlite_store, "UPDATE run_messages SET body = '{' WHERE message_id = 'm2'")
     await spoiled(sqlite_store, "UPDATE pending_messages SET mode = '1' WHERE pending_id = 'p2'")
-    await spoiled(sqlite_store, "UPDATE run_events SET visibility = 'x' WHERE event_kind = 'E2'")
-    await spoiled(sqlite_store, "UPDATE run_outbox SET payload = '{' WHERE place = 1")
+    await spoiled(sqlite_store, "UPDATE events SET visibility = 'x' WHERE event_kind = 'E2'")
+    await spoiled(sqlite_store, "UPDATE outbox SET payload = '{' WHERE place = 1")
     assert [one.id for one in await stores.threads.list_threads(ThreadQuery(id_prefix="t"))] == [
         "t",
         "t0",
@@ -243,7 +243,7 @@ async def test_runs_threads_messages_and_events_that_do_not_read_back_stop_no_ot
     assert [one.seq for one in records] == [1, 3]
     page = await stores.events.list(THREAD)
     assert ([one.event_kind for one in page.events], page.cursor) == (["E0", "E1"], 3)
-    found = await stores.outbox.claim(LANE, TARGET, lease_ms=1, limit=2)
+    found = await stores.outbox.claim(KIND, TARGET, lease_ms=1, limit=2)
     assert [one.payload for one in found] == [{"n": 1}, {"n": 2}]
 
 
@@ -405,7 +405,7 @@ async def test_a_commit_whose_caller_gives_up_is_written_whole_or_not_at_all(
         messages=(Message.user("x", id="m1"),),
         run=run(stores),
         events=(event(),),
-        outbox=(OutboxDraft(lane=LANE, target=TARGET),),
+        outbox=(OutboxDraft(kind=KIND, target=TARGET),),
         delivery=Delivery(dispatch=asked(stores)),
     )
     task = asyncio.get_running_loop().create_task(stores.coordinator.commit(step))
@@ -419,7 +419,7 @@ async def test_a_commit_whose_caller_gives_up_is_written_whole_or_not_at_all(
         await stores.threads.load_run("r1") is not None,
         await stores.dispatches.load_dispatch("d1") is not None,
         await stores.events.count(THREAD) == 1,
-        len(await stores.outbox.claim(LANE, TARGET, lease_ms=1)) == 1,
+        len(await stores.outbox.claim(KIND, TARGET, lease_ms=1)) == 1,
     }
     assert len(there) == 1
     if there == {True}:

@@ -26,6 +26,8 @@ CREATE INDEX client_sessions_bound ON client_sessions (bound_at);
 
 CREATE INDEX contacts_to ON contacts (to_id);
 
+CREATE UNIQUE INDEX events_key ON events (writer_id, key) WHERE writer_id IS NOT NULL;
+
 CREATE INDEX file_reservations_ending ON file_reservations (project_id, expires_at) WHERE released_at IS NULL;
 
 CREATE INDEX file_reservations_held ON file_reservations (agent_id) WHERE released_at IS NULL;
@@ -37,6 +39,18 @@ CREATE INDEX file_reservations_project ON file_reservations (project_id, id);
 CREATE INDEX idempotency_age ON idempotency (created_at);
 
 CREATE INDEX messages_thread ON messages (project_id, thread_id, id);
+
+CREATE INDEX outbox_dead ON outbox (outbox_id, kind) WHERE status = 'dead_letter';
+
+CREATE INDEX outbox_delivered ON outbox (created_at, place) WHERE status = 'delivered';
+
+CREATE INDEX outbox_in_line ON outbox (kind, target, order_key, place)
+  WHERE status IN ('pending', 'claimed') AND order_key IS NOT NULL;
+
+CREATE UNIQUE INDEX outbox_key ON outbox (kind, target, dedupe_key) WHERE dedupe_key IS NOT NULL;
+
+CREATE INDEX outbox_open ON outbox (kind, target, place, available_at, lease_until)
+  WHERE status IN ('pending', 'claimed');
 
 CREATE UNIQUE INDEX pending_messages_id ON pending_messages (thread_id, pending_id);
 
@@ -68,25 +82,11 @@ CREATE INDEX run_dispatches_unreconciled ON run_dispatches (updated_at, dispatch
 CREATE INDEX run_dispatches_urgent
   ON run_dispatches (priority, created_at, dispatch_id, available_at, thread_id) WHERE status = 'Queued';
 
-CREATE UNIQUE INDEX run_events_key ON run_events (writer_id, key) WHERE writer_id IS NOT NULL;
-
 CREATE UNIQUE INDEX run_messages_id ON run_messages (thread_id, message_id);
 
 CREATE UNIQUE INDEX run_messages_place ON run_messages (thread_id, seq);
 
 CREATE INDEX run_messages_run ON run_messages (thread_id, run_id, seq) WHERE run_id IS NOT NULL;
-
-CREATE INDEX run_outbox_dead ON run_outbox (outbox_id, lane) WHERE status = 'dead_letter';
-
-CREATE INDEX run_outbox_delivered ON run_outbox (created_at, place) WHERE status = 'delivered';
-
-CREATE INDEX run_outbox_in_line ON run_outbox (lane, target, order_key, place)
-  WHERE status IN ('pending', 'claimed') AND order_key IS NOT NULL;
-
-CREATE UNIQUE INDEX run_outbox_key ON run_outbox (lane, target, dedupe_key) WHERE dedupe_key IS NOT NULL;
-
-CREATE INDEX run_outbox_open ON run_outbox (lane, target, place, available_at, lease_until)
-  WHERE status IN ('pending', 'claimed');
 
 CREATE INDEX run_threads_children ON run_threads (parent_thread_id, thread_id);
 
@@ -248,6 +248,30 @@ CREATE TABLE dispatch_epochs (
   epoch     INTEGER NOT NULL CHECK (epoch > 0)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE "event_scopes" (
+  scope    TEXT NOT NULL,
+  seq      INTEGER NOT NULL CHECK (seq > 0),
+  event_id TEXT NOT NULL,
+  PRIMARY KEY (scope, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE "events" (
+  event_id       TEXT NOT NULL PRIMARY KEY,
+  event_kind     TEXT NOT NULL,
+  payload        TEXT NOT NULL,
+  sequences      TEXT NOT NULL,
+  created_at     INTEGER NOT NULL,
+  causation_id   TEXT,
+  correlation_id TEXT,
+  origin         TEXT NOT NULL,
+  visibility     TEXT NOT NULL,
+  schema_version INTEGER NOT NULL,
+  writer_id      TEXT,
+  key            TEXT,
+  digest         TEXT,
+  CHECK ((writer_id IS NULL) = (key IS NULL) AND (key IS NULL) = (digest IS NULL))
+) STRICT;
+
 CREATE TABLE file_reservations (
   id             INTEGER PRIMARY KEY,
   project_id     INTEGER NOT NULL REFERENCES projects (id),
@@ -306,15 +330,27 @@ CREATE VIRTUAL TABLE messages_fts USING fts5 (
   content = 'messages', content_rowid = 'id', tokenize = 'unicode61 remove_diacritics 2'
 );
 
-CREATE TABLE "outbox" (
-  id         INTEGER PRIMARY KEY AUTOINCREMENT,
-  topic      TEXT NOT NULL,
-  key        TEXT NOT NULL,
-  project_id INTEGER NOT NULL,
-  created_at INTEGER NOT NULL,
-  attempts   INTEGER NOT NULL DEFAULT 0,
-  last_error TEXT NOT NULL DEFAULT ''
-);
+CREATE TABLE outbox (
+  place            INTEGER PRIMARY KEY,
+  outbox_id        TEXT NOT NULL UNIQUE,
+  kind             TEXT NOT NULL,
+  target           TEXT NOT NULL,
+  order_key        TEXT,
+  payload          TEXT NOT NULL,
+  status           TEXT NOT NULL CHECK (status IN ('pending', 'claimed')
+                                         OR status IN ('delivered', 'dead_letter')),
+  available_at     INTEGER NOT NULL,
+  created_at       INTEGER NOT NULL,
+  dedupe_key       TEXT,
+  attempt_count    INTEGER NOT NULL CHECK (attempt_count >= 0),
+  max_attempts     INTEGER NOT NULL,
+  claim_token      TEXT,
+  lease_until      INTEGER,
+  last_error       TEXT,
+  may_have_arrived INTEGER NOT NULL DEFAULT 0 CHECK (may_have_arrived IN (0, 1)),
+  CHECK ((status = 'claimed') = (claim_token IS NOT NULL)
+         AND (status = 'claimed') = (lease_until IS NOT NULL))
+) STRICT;
 
 CREATE TABLE pending_messages (
   thread_id  TEXT NOT NULL,
@@ -333,19 +369,6 @@ CREATE TABLE project_aliases (
   human_key  TEXT PRIMARY KEY,
   project_id INTEGER NOT NULL REFERENCES projects (id)
 ) WITHOUT ROWID;
-
-CREATE TABLE project_events (
-  project_id     INTEGER NOT NULL REFERENCES projects (id),
-  seq            INTEGER NOT NULL CHECK (seq > 0),
-  at             INTEGER NOT NULL,
-  kind           TEXT NOT NULL,
-  agent_id       INTEGER,
-  message_id     INTEGER,
-  reservation_id INTEGER,
-  run_id         TEXT,
-  detail         TEXT NOT NULL DEFAULT '{}',
-  PRIMARY KEY (project_id, seq)
-) STRICT, WITHOUT ROWID;
 
 CREATE TABLE projects (
   id           INTEGER PRIMARY KEY,
@@ -435,30 +458,6 @@ CREATE TABLE run_dispatches (
          END)
 ) STRICT;
 
-CREATE TABLE "run_event_scopes" (
-  scope    TEXT NOT NULL,
-  seq      INTEGER NOT NULL CHECK (seq > 0),
-  event_id TEXT NOT NULL,
-  PRIMARY KEY (scope, seq)
-) STRICT, WITHOUT ROWID;
-
-CREATE TABLE "run_events" (
-  event_id       TEXT NOT NULL PRIMARY KEY,
-  event_kind     TEXT NOT NULL,
-  payload        TEXT NOT NULL,
-  sequences      TEXT NOT NULL,
-  created_at     INTEGER NOT NULL,
-  causation_id   TEXT,
-  correlation_id TEXT,
-  origin         TEXT NOT NULL,
-  visibility     TEXT NOT NULL,
-  schema_version INTEGER NOT NULL,
-  writer_id      TEXT,
-  key            TEXT,
-  digest         TEXT,
-  CHECK ((writer_id IS NULL) = (key IS NULL) AND (key IS NULL) = (digest IS NULL))
-) STRICT;
-
 CREATE TABLE run_messages (
   thread_id  TEXT NOT NULL REFERENCES run_threads (thread_id),
   seq        INTEGER NOT NULL CHECK (seq > 0),
@@ -467,26 +466,6 @@ CREATE TABLE run_messages (
   visibility TEXT NOT NULL,
   created_at INTEGER NOT NULL,
   body       TEXT NOT NULL
-) STRICT;
-
-CREATE TABLE run_outbox (
-  place         INTEGER PRIMARY KEY,
-  outbox_id     TEXT NOT NULL UNIQUE,
-  lane          TEXT NOT NULL,
-  target        TEXT NOT NULL,
-  payload       TEXT NOT NULL,
-  status        TEXT NOT NULL CHECK (status IN ('pending', 'claimed')
-                                      OR status IN ('delivered', 'dead_letter')),
-  available_at  INTEGER NOT NULL,
-  created_at    INTEGER NOT NULL,
-  dedupe_key    TEXT,
-  attempt_count INTEGER NOT NULL CHECK (attempt_count >= 0),
-  max_attempts  INTEGER NOT NULL,
-  claim_token   TEXT,
-  lease_until   INTEGER,
-  last_error    TEXT, order_key TEXT, may_have_arrived INTEGER NOT NULL DEFAULT 0 CHECK (may_have_arrived IN (0, 1)),
-  CHECK ((status = 'claimed') = (claim_token IS NOT NULL)
-         AND (status = 'claimed') = (lease_until IS NOT NULL))
 ) STRICT;
 
 CREATE TABLE run_quarantine (

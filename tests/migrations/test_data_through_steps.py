@@ -5,9 +5,11 @@ compared; then the store of today reads them.
 """
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ from psycopg import sql
 from migrations.copying import copy_to_postgres, rows_on_postgres
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.dispatch import RunDispatchStatus
+from postroom.contracts.errors import CursorExpired
 from postroom.contracts.messages import Message
+from postroom.contracts.project_log import LogBounds
 from postroom.contracts.runs import RunRecord, TerminationReason
 from postroom.contracts.transactions import Transaction
 from postroom.stores.codec import encode
@@ -75,7 +79,7 @@ def effect(number: int, status: str, **more: Any) -> Row:
     return {
         "place": number,
         "outbox_id": f"o{number}",
-        "lane": "chat",
+        "kind": "chat",
         "target": "x",
         "payload": '{"n":1}',
         "status": status,
@@ -189,14 +193,14 @@ AFTERWARDS: dict[str, list[Row]] = {
     "run_dispatches": [
         dispatch(number, status.value) for number, status in enumerate(RunDispatchStatus, start=1)
     ],
-    "run_events": [event(1), event(2)],
-    "run_event_scopes": [
+    "events": [event(1), event(2)],
+    "event_scopes": [
         {"scope": "run:r1", "seq": 1, "event_id": "e2"},
         {"scope": "thread:t1", "seq": 1, "event_id": "e1"},
         {"scope": "thread:t1", "seq": 2, "event_id": "e2"},
     ],
-    "run_outbox": [
-        effect(1, "pending", lane="mail"),
+    "outbox": [
+        effect(1, "pending", kind="mail"),
         effect(2, "claimed", may_have_arrived=1),
         effect(3, "delivered"),
         effect(4, "dead_letter"),
@@ -223,9 +227,8 @@ AFTERWARDS: dict[str, list[Row]] = {
 def former(table: str, row: Row) -> Row:
     """Return a row as it stood before, on either engine."""
     row = dict(row)
-    if table == "run_outbox":
-        if row["lane"] == "mail":
-            row["lane"] = "letters"
+    if table == "outbox":
+        row["lane"] = row.pop("kind").replace("mail", "letters")
         if row.pop("may_have_arrived"):
             row["last_error"] = "#1 tried 2?: gone"
     return row
@@ -233,9 +236,9 @@ def former(table: str, row: Row) -> Row:
 
 def former_on_sqlite(table: str, row: Row) -> Row:
     row = former(table, row)
-    if table == "run_events":
+    if table == "events":
         row["event"] = int(row["event_id"][1:])
-    if table == "run_event_scopes":
+    if table == "event_scopes":
         row["event"] = int(row.pop("event_id")[1:])
     return row
 
@@ -246,6 +249,10 @@ def former_on_postgres(table: str, row: Row) -> Row:
     if table == "run_dispatches":
         row |= {"reconciled": bool(row["reconciled"]), "thread_epoch": row["dispatch_epoch"]}
     return row
+
+
+def former_name(table: str) -> str:
+    return f"run_{table}" if table in ("outbox", "events", "event_scopes") else table
 
 
 Filled = Callable[[], tuple[Stores, dict[str, list[Row]]]]
@@ -261,7 +268,9 @@ def filled_sqlite(tmp_path: Path) -> Filled:
                 for row in rows:
                     old = former_on_sqlite(table, row)
                     places = ", ".join(f":{name}" for name in old)
-                    connection.execute(f"INSERT INTO {table} ({', '.join(old)}) VALUES ({places})", old)
+                    connection.execute(
+                        f"INSERT INTO {former_name(table)} ({', '.join(old)}) VALUES ({places})", old
+                    )
         store = SqliteStore.open(path, purpose="test")
         with closing(sqlite3.connect(path)) as connection:
             return store, {
@@ -290,7 +299,7 @@ def filled_postgres(request: pytest.FixtureRequest) -> Filled:
                     old = former_on_postgres(table, row)
                     session.execute(
                         sql.SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE VALUES ({})").format(
-                            sql.Identifier(table),
+                            sql.Identifier(former_name(table)),
                             sql.SQL(", ").join(map(sql.Identifier, old)),
                             sql.SQL(", ").join(map(sql.Placeholder, old)),
                         ),
@@ -333,7 +342,7 @@ async def _is_read(stores: Stores) -> None:
         assert [one.message for one in tx.runs.messages.waiting("t1")] == [SAID]
         assert [one.message for one in tx.runs.messages.named("t1", ("m1",))] == [SAID]
         assert [one.event_id for one in tx.events.behind("thread:t1", 0, 10).events] == ["e1", "e2"]
-        assert [one.outbox_id for one in tx.outbox.dead_letters(lane=None, after="", limit=9)] == ["o4"]
+        assert [one.outbox_id for one in tx.outbox.dead_letters(kind=None, after="", limit=9)] == ["o4"]
         assert set(tx.chats.count_inbound().values()) == {1}
 
     await stores.store.read(look)
@@ -358,13 +367,104 @@ def test_a_copy_on_postgresql_holds_every_row(
         store.close()
 
 
-def test_an_id_of_the_outbox_is_never_given_twice(tmp_path: Path) -> None:
+RELAYED = [("archive", "message:3", 7, 5, 2, "no git"), ("wake", "3/4", 7, 5, 0, "")]
+
+
+async def _mail_effects(stores: Stores) -> None:
+    """Look at the effects of mail that an earlier version stored."""
+
+    def look(tx: Transaction) -> list[Any]:
+        rows = [*tx.outbox.open("archive", limit=9), *tx.outbox.open("wake", limit=9)]  # those are not kept
+        return [(row.target, row.payload, row.created_at, row.attempt_count, row.last_error) for row in rows]
+
+    assert await stores.store.read(look) == [
+        ("7", {"record": "message:3"}, 5, 2, "no git"),
+    ]
+    assert await stores.store.read(lambda tx: tx.outbox.due(("archive",))) == [("archive", "7")]
+    [row] = await stores.store.write(lambda tx: tx.outbox.claim("archive", "7", lease_ms=9, limit=9))
+    assert await stores.store.write(lambda tx: tx.outbox.ack([row.outbox_id], [row.claim_token or ""])) == 1
+
+
+_ADD = "INSERT INTO outbox (topic, key, project_id, created_at, attempts, last_error) VALUES "
+
+
+LOGGED = [
+    (7, 5, 50, "message.sent", 3, 4, None, None, '{"thread_id":"t","importance":"high"}'),
+    (7, 6, 60, "reservation.made", 3, None, 9, None, '{"path":"a","exclusive":true}'),
+    (8, 1, 60, "run.began", None, None, None, "r1", "{}"),
+]
+_PROJECT = "INSERT INTO projects (id, slug, human_key, created_at, spelling) VALUES "
+_ENTRY = (
+    "INSERT INTO project_events"
+    " (project_id, seq, at, kind, agent_id, message_id, reservation_id, run_id, detail) VALUES "
+)
+
+
+async def _project_logs(stores: Stores) -> None:
+    """Look at what an earlier version told of projects, whose oldest entries were trimmed, and go on."""
+
+    def look(tx: Transaction) -> list[Any]:
+        found = [*tx.mail.project_events(7, after=4, limit=9), *tx.mail.project_events(8, after=0, limit=9)]
+        return [(one.project_id, one.seq, *astuple(one.happening)) for one in found]
+
+    expected = [
+        (project_id, seq, kind, at, *ids, json.loads(detail))
+        for project_id, seq, at, kind, *ids, detail in LOGGED
+    ]
+    assert await stores.store.read(look) == expected
+    assert await stores.store.read(lambda tx: tx.mail.log_bounds(7)) == LogBounds(oldest=4, newest=6)
+    page = await stores.store.read(lambda tx: tx.events.behind("project:7", 5, 9))
+    assert [(one.event_kind, one.sequences) for one in page.events] == [
+        ("reservation.made", {"project:7": 6})
+    ]
+    with pytest.raises(CursorExpired):
+        await stores.store.read(lambda tx: tx.events.behind("project:7", 3, 9))
+    await stores.store.write(_next_entry)
+    assert await stores.store.read(lambda tx: tx.mail.log_bounds(7)) == LogBounds(oldest=4, newest=7)
+    assert await stores.store.write(lambda tx: tx.mail.trim_log(7, keep=1, limit=9)) == 2
+    assert await stores.store.read(lambda tx: tx.mail.log_bounds(7)) == LogBounds(oldest=6, newest=7)
+    assert await stores.store.read(lambda tx: tx.events.load("evt_project_7_5")) is None
+
+
+def _next_entry(tx: Transaction) -> None:
+    tx.mail.insert_agent(7, name="Ada", program="p", model="m", task_description="", now=70)
+
+
+def test_effects_and_logs_of_mail_are_in_the_one_outbox_and_log_afterwards(tmp_path: Path) -> None:
     path, steps = tmp_path / "postroom.db", shipped_migrations("sqlite")
-    add = "INSERT INTO outbox (topic, key, project_id, created_at) VALUES ('archive', 'k', 1, 1) RETURNING id"
     with closing(connect(path)) as connection:
-        on_sqlite.migrate(connection, path, now=1, steps=[step for step in steps if step.version < 12])
-        assert connection.execute(add).fetchall() == [(1,)]
-        on_sqlite.migrate(connection, path, now=1)
-        assert connection.execute("SELECT id, topic, key FROM outbox").fetchall() == [(1, "archive", "k")]
-        connection.execute("DELETE FROM outbox")
-        assert connection.execute(add).fetchall() == [(2,)]
+        on_sqlite.migrate(connection, path, now=1, steps=[step for step in steps if step.version < 14])
+        connection.executemany(f"{_ADD} (?, ?, ?, ?, ?, ?)", RELAYED)
+        for project_id in (7, 8):
+            connection.execute(f"{_PROJECT} (?, ?, ?, 1, ?)", [project_id, *[f"/p{project_id}"] * 3])
+        connection.executemany(f"{_ENTRY} ({', '.join('?' * 9)})", LOGGED)
+        assert not connection.in_transaction
+    store = SqliteStore.open(path, purpose="test")
+    try:
+        asyncio.run(_mail_effects(store))
+        asyncio.run(_project_logs(store))
+    finally:
+        store.close()
+
+
+def test_effects_and_logs_of_mail_are_in_the_one_outbox_and_log_afterwards_on_postgresql(
+    postgres_dsn: str, a_schema: str
+) -> None:
+    address = Address(dsn=postgres_dsn, schema=a_schema)
+    steps = [step for step in shipped_migrations("postgres") if step.version < 8]
+    with closing(Connection(address)) as connection:
+        on_postgres.migrate(connection, address, steps=steps)
+    with psycopg.connect(postgres_dsn, autocommit=True) as session:
+        session.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(a_schema)))
+        for row in RELAYED:
+            session.execute(f"{_ADD} (%s, %s, %s, %s, %s, %s)", row)
+        for project_id in (7, 8):
+            session.execute(f"{_PROJECT} (%s, %s, %s, 1, %s)", [project_id, *[f"/p{project_id}"] * 3])
+        for entry in LOGGED:
+            session.execute(f"{_ENTRY} ({', '.join(['%s'] * 9)})", entry)
+    store = PostgresStore.open(postgres_dsn, schema=a_schema)
+    try:
+        asyncio.run(_mail_effects(store))
+        asyncio.run(_project_logs(store))
+    finally:
+        store.close()

@@ -251,14 +251,16 @@ def test_what_was_called_a_letter_is_a_message_afterwards(path: Path) -> None:
         connection.execute("INSERT INTO traces VALUES ('letter/7', ?), ('run/1', ?)", ("0" * 55, "1" * 55))
     run(path, *shipped_migrations("sqlite"))
     with closing(sqlite3.connect(path)) as connection:
-        kinds = connection.execute("SELECT kind FROM project_events ORDER BY seq").fetchall()
+        kinds = connection.execute(
+            "SELECT e.event_kind FROM events e JOIN event_scopes s USING (event_id) ORDER BY s.seq"
+        ).fetchall()
         assert kinds == [("project.made",), ("message.sent",), ("message.recalled",)]
         assert connection.execute("SELECT name FROM traces ORDER BY name").fetchall() == [
             ("message/7",),
             ("run/1",),
         ]
-        lanes = connection.execute("SELECT lane FROM run_outbox ORDER BY outbox_id").fetchall()
-        assert lanes == [("mail",), ("chat",)]
+        kinds = connection.execute("SELECT kind FROM outbox ORDER BY outbox_id").fetchall()
+        assert kinds == [("mail",), ("chat",)]
 
 
 def test_the_statements_of_a_step_are_read_one_by_one() -> None:

@@ -307,7 +307,8 @@ async def _archived(room: Room) -> list[Seen]:
     def look(tx: MailReads) -> dict[str, bytes]:
         project = tx.project(HARBOR)
         assert project is not None
-        batch = gather(tx, project, tx.outbox("archive", limit=1_000))
+        rows = tx.outbox.open("archive", limit=1_000)
+        batch = gather(tx, project, [row.payload["record"] for row in rows])
         return {**batch.files, **{f"messages/{one.id}-": content for one, content in batch.recalled}}
 
     files = await room.store.read(look)

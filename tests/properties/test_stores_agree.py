@@ -32,7 +32,7 @@ from postroom.contracts.mail import (
     RecipientKind,
     Term,
 )
-from postroom.contracts.records import replace
+from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.stores.postgres import PostgresStore
 from postroom.stores.sqlite import SqliteStore
@@ -159,15 +159,21 @@ class Message:
 class EffectStep:
     """A change of effects that wait; rows are named by their place, for each store has its own ids."""
 
-    method: str
-    topic: str
+    kind: str
     places: Sequence[int]
-    arguments: tuple[str, ...] = ()
+    verb: str
+    error: str
 
     def __call__(self, tx: MailWrites) -> object:
-        waiting = [row.id for row in tx.outbox(self.topic, limit=MANY)]
-        chosen = [waiting[place] for place in self.places if place < len(waiting)]
-        return getattr(tx, self.method)(chosen, *self.arguments)
+        if self.verb == "enqueue":
+            draft = OutboxDraft(kind=self.kind, target="t", payload={"error": self.error})
+            return len(tx.outbox.enqueue([draft]))
+        claimed = tx.outbox.claim(self.kind, "t", lease_ms=0, limit=MANY)
+        chosen = [claimed[place] for place in self.places if place < len(claimed)]
+        ids, tokens = [one.outbox_id for one in chosen], [one.claim_token or "" for one in chosen]
+        if self.verb == "ack":
+            return tx.outbox.ack(ids, tokens)
+        return tx.outbox.nack(ids, tokens, error=self.error)
 
 
 def step(
@@ -284,16 +290,13 @@ effects = (
         "insert_answer", scope=slugs, key=hashes, digest=hashes, answer=st.binary(max_size=4), now=instants
     )
     | step("purge_answers", before=instants, limit=limits)
-    | step("insert_outbox", topic=slugs, key=hashes, project_id=ids, now=instants)
-    | step("insert_outbox", topic=slugs, key=hashes, project_id=ids, now=instants)
     | step("trim_log", project_id=ids, keep=places, limit=limits)
-    | st.builds(EffectStep, st.just("finish_outbox"), slugs, st.lists(ids.map(lambda n: n - 1), max_size=3))
     | st.builds(
         EffectStep,
-        st.just("fail_outbox"),
         slugs,
         st.lists(ids.map(lambda n: n - 1), max_size=3),
-        st.tuples(odd_text),
+        st.sampled_from(["enqueue", "enqueue", "ack", "nack"]),
+        odd_text,
     )
 )
 steps = people | messages | messages | effects
@@ -372,9 +375,10 @@ def everything(tx: MailReads) -> dict[str, object]:
         "reservations": {one.id: tx.reservations(one.id, limit=MANY) for one in projects},
         "answers": [tx.answer(scope, key) for scope in ("one", "two", "three") for key in "abc"],
         "outbox": [
-            [replace(row, id=0) for row in tx.outbox(topic, limit=MANY)] for topic in ("one", "two", "three")
+            [(row.payload, row.attempt_count, row.last_error, row.may_have_arrived) for row in rows]
+            for rows in (tx.outbox.open(kind, limit=MANY) for kind in ("one", "two", "three"))
         ],
-        "backlog": [tx.backlog(topic) for topic in ("one", "two", "three")],
+        "backlog": [tx.outbox.backlog(kind).waiting for kind in ("one", "two", "three")],
         "counts": tx.counts(),
         "log": {one.id: tx.project_events(one.id, after=0, limit=MANY) for one in projects},
         "bounds": {one.id: tx.log_bounds(one.id) for one in projects},

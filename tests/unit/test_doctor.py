@@ -38,6 +38,7 @@ async def test_a_fresh_house_is_well_and_says_what_it_cannot_know(here: Place) -
         "git": "ok",
         "backups": "unknown",
         "runs": "ok",
+        "outbox": "ok",
         "runner": "ok",
         "orphans": "ok",
         "disk": "ok",

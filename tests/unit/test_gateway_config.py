@@ -25,7 +25,7 @@ from postroom.app.gateway_platforms import PLATFORMS
 from postroom.app.gateway_wiring import examine, outline
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.errors import ConfigError, MissingExtra
-from postroom.gateway.config import BusyMode, ResetMode
+from postroom.gateway.config import BusyPolicy, ResetMode
 from postroom.gateway.platforms import discord_intake, email, matrix, slack, telegram
 from postroom.gateway.session import Platform
 
@@ -82,7 +82,7 @@ def test_the_least_that_a_file_needs(home: Path) -> None:
     assert told.agent.api_key is None
     assert told.gateway.get_connected_platforms() == (Platform.WEB,)
     assert told.gateway.platforms[Platform.WEB].token == SECRET
-    assert told.gateway.busy.mode is BusyMode.QUEUE
+    assert told.gateway.busy.mode is BusyPolicy.QUEUE
     assert told.gateway.state_dir == home / "gateway"
     assert SECRET not in repr(told)
     assert SECRET not in str(outline(told))
@@ -102,9 +102,9 @@ def test_everything_that_holds_for_all_channels_can_be_set(home: Path) -> None:
         '[gateway.delivery]\nmax_attempts = 3\nfirst_retry = "2s"\nlongest_retry = "1m"\nmax_age = "1h"\nlease = "20s"\n'
         '[gateway.pairing]\ncode = "10m"\nask_again = "1m"\nmost_open = 2\nmost_wrong = 4\nlocked = "2h"\n',
     ).gateway
-    assert (config.busy.mode, config.busy.max_waiting) == (BusyMode.COLLECT, 7)
-    assert config.get_busy_mode(Platform.WEB, "ben") is BusyMode.STEER
-    assert config.get_busy_mode(Platform.WEB, "ada") is BusyMode.REJECT
+    assert (config.busy.mode, config.busy.max_waiting) == (BusyPolicy.COLLECT, 7)
+    assert config.get_busy_mode(Platform.WEB, "ben") is BusyPolicy.STEER
+    assert config.get_busy_mode(Platform.WEB, "ada") is BusyPolicy.REJECT
     assert config.default_reset_policy.at_hour == 3
     assert not config.default_reset_policy.notify
     assert config.get_reset_policy(Platform.SLACK, "group").idle_minutes == 120

@@ -32,6 +32,7 @@ from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.session import Platform
 from postroom.http_api.chat_routes import Notice
 from postroom.http_api.guard import OpenPath
+from postroom.relay import Relay
 from postroom.services.runs import RunService
 from postroom.stores.memory import MemoryRunStores
 from postroom.testing import ManualClock
@@ -64,7 +65,8 @@ def house(tmp_path: Path, channels: str, clock: ManualClock) -> ChatService:
     registry = CollectorRegistry()
     runs = RunService(MemoryRunStores(clock), registry=registry, is_alone=True, timer=clock)
     chat = MemoryRunStores(clock).chat
-    return ChatService(told, runs=runs, chat=chat, clock=clock, registry=registry, timer=clock)
+    relay = Relay(runs.stores.store, {})
+    return ChatService(told, runs=runs, chat=chat, relay=relay, clock=clock, registry=registry, timer=clock)
 
 
 def test_each_channel_answers_below_its_own_address_and_no_other(tmp_path: Path, clock: ManualClock) -> None:

@@ -238,7 +238,7 @@ async def test_the_end_of_a_session_releases_what_its_agent_holds(room: Room) ->
     held = (await room.call("list_file_reservations"))["reservations"]
     assert [one["agent"] for one in held] == ["Ada"]
     assert await room.store.read(lambda tx: tx.client_session("claude", "s")) is None
-    assert any(row.key.startswith("reservation:") for row in await archive_rows(room))
+    assert any(row.payload["record"].startswith("reservation:") for row in await archive_rows(room))
     before = await everything(room.store)
     assert await ask(room, "SessionEnd", session_id="s") == ("silent", "")
     assert await everything(room.store) == before
@@ -473,4 +473,4 @@ async def bind(room: Room, name: str) -> None:
 
 
 async def archive_rows(room: Room) -> Any:
-    return await room.store.read(lambda tx: tx.outbox("archive", limit=1_000))
+    return await room.store.read(lambda tx: tx.outbox.open("archive", limit=1_000))

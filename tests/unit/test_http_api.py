@@ -17,7 +17,7 @@ from starlette.routing import Route
 
 from postroom.app.tokens import token_check
 from postroom.contracts import errors
-from postroom.contracts.mail import Backlog
+from postroom.contracts.outbox import Backlog
 from postroom.http_api.errors import STATUSES, problem_of, status_of
 from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.lag import LagMeter, measure_lag

@@ -151,7 +151,9 @@ async def test_every_change_that_the_archive_shows_leaves_a_row_for_it(room: Roo
     await room.call("unretire_agent", agent_name="Ben")
     await room.call("register_agent", name="Ada", program="shell", model="none")
     await room.call("register_agent", name="Ada", program="other", model="none")
-    rows = await room.store.read(lambda tx: [row.key for row in tx.outbox("archive", limit=100)])
+    rows = await room.store.read(
+        lambda tx: [row.payload["record"] for row in tx.outbox.open("archive", limit=100)]
+    )
     ada, ben = [one["id"] for one in (await room.call("list_agents"))["agents"]]
     reserved = f"reservation:{number}"
     assert rows == [

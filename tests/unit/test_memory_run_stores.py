@@ -181,7 +181,7 @@ async def busy_thread(stores: MemoryRunStores) -> Claim:
             run=RunRecord(run_id="r", thread_id="t"),
             thread_state={"kept": [1]},
             events=(event("Started", key="once"),),
-            outbox=(OutboxDraft(lane="l", target="x", payload={"n": 1}, dedupe_key="k"),),
+            outbox=(OutboxDraft(kind="l", target="x", payload={"n": 1}, dedupe_key="k"),),
         )
     )
     await stores.threads.append_pending("t", [Message.user("wait", id="p1")], DeliveryMode())
@@ -202,7 +202,7 @@ A_LOT = ThreadCommit(
     thread_state={"kept": []},
     joins="waiting",
     events=(event("Ending"), event("Ended", prior={"thread:t": 2})),
-    outbox=(OutboxDraft(lane="l", target="x", payload={"n": 2}),),
+    outbox=(OutboxDraft(kind="l", target="x", payload={"n": 2}),),
     delivery=Delivery(dispatch=asked("next")),
 )
 REFUSED = {
@@ -249,7 +249,7 @@ REFUSED = {
         IdempotencyConflict,
     ),
     "another effect under a used key": (
-        {"outbox": (OutboxDraft(lane="l", target="x", payload={"n": 2}, dedupe_key="k"),)},
+        {"outbox": (OutboxDraft(kind="l", target="x", payload={"n": 2}, dedupe_key="k"),)},
         IdempotencyConflict,
     ),
 }
@@ -393,7 +393,7 @@ async def test_what_is_stored_does_not_change_with_what_the_caller_holds(stores:
     state, payload, extensions = {"list": [1]}, {"list": [1]}, {"list": [1]}
     run = RunRecord(run_id="r", thread_id="t", state=PersistedState(extensions=extensions))
     draft = replace(event("E"), payload=payload)
-    effect = OutboxDraft(lane="l", target="x", payload=payload)
+    effect = OutboxDraft(kind="l", target="x", payload=payload)
     await stores.coordinator.commit(
         ThreadCommit(thread_id="t", run=run, thread_state=state, events=(draft,), outbox=(effect,))
     )
@@ -475,7 +475,7 @@ async def test_a_reader_that_gives_up_leaves_nothing_behind(stores: MemoryRunSto
 
 
 async def test_an_effect_that_was_performed_does_not_come_back(stores: MemoryRunStores) -> None:
-    await stores.outbox.enqueue(OutboxDraft(lane="l", target="x"))
+    await stores.outbox.enqueue(OutboxDraft(kind="l", target="x"))
     (taken,) = await stores.outbox.claim("l", "x", lease_ms=10, now=0)
     assert taken.claim_token is not None
     assert await stores.outbox.ack(taken.outbox_id, taken.claim_token, now=1)
@@ -486,7 +486,7 @@ async def test_an_effect_is_claimed_once_even_for_no_time(
     stores: MemoryRunStores, clock: ManualClock
 ) -> None:
     for number in range(3):
-        await stores.outbox.enqueue(OutboxDraft(lane="l", target="x", payload={"n": number}, max_attempts=2))
+        await stores.outbox.enqueue(OutboxDraft(kind="l", target="x", payload={"n": number}, max_attempts=2))
     first = await stores.outbox.claim("l", "x", lease_ms=0, limit=2)
     assert [one.payload["n"] for one in first] == [0, 1]
     second = await stores.outbox.claim("l", "x", lease_ms=0, limit=2)

@@ -296,11 +296,11 @@ async def test_other_rows_that_do_not_read_back_are_set_aside_too(
         await stores.threads.create_run(given.run(stores, name, thread=f"t-{name}"))
         await stores.outbox.enqueue(an_effect(name))
     await session.rows("UPDATE runs SET body = '{}' WHERE run_id = 'r1'")
-    await session.rows("UPDATE run_outbox SET payload = '{' WHERE dedupe_key = 'r1'")
+    await session.rows("UPDATE outbox SET payload = '{' WHERE dedupe_key = 'r1'")
     await session.rows("UPDATE run_threads SET custom = '[' WHERE thread_id = 't-r1'")
     found = await stores.threads.list_runs(RunQuery(statuses=(RunStatus.RUNNING,)))
     assert [one.run_id for one in found] == ["r2"]
-    effects = await stores.outbox.claim("lane", "target", lease_ms=1, limit=5)
+    effects = await stores.outbox.claim("kind", "target", lease_ms=1, limit=5)
     assert [one.dedupe_key for one in effects] == ["r2"]
     with pytest.raises(StoreCorrupt, match="'r1'"):
         await stores.threads.load_run("r1")
@@ -310,7 +310,7 @@ async def test_other_rows_that_do_not_read_back_are_set_aside_too(
 
 
 def an_effect(name: str) -> OutboxDraft:
-    return OutboxDraft(lane="lane", target="target", payload={"of": name}, dedupe_key=name)
+    return OutboxDraft(kind="kind", target="target", payload={"of": name}, dedupe_key=name)
 
 
 # Several processes

@@ -32,10 +32,10 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ClaimRequest, Committed, Delivery, RunQuery, RunStores, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason, Thread
 from postroom.contracts.transactions import Transaction
+from postroom.stores.events import EventTables
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.runs import dispatches, ports, rows
 from postroom.stores.runs.dispatches import Dispatches
-from postroom.stores.runs.events import EventTables
 from postroom.stores.runs.threads import beyond as end_of_prefix
 from postroom.stores.sql_transaction import SqlTransaction
 from postroom.stores.sqlite import SqliteStore
@@ -45,7 +45,7 @@ from postroom.stores.statements import statements
 from postroom.testing import ManualClock
 from postroom.testing.conformance.given import an_office, put_message
 from postroom.testing.conformance.run_given import (
-    LANE,
+    KIND,
     LEASE,
     SECOND,
     TARGET,
@@ -74,7 +74,7 @@ PUT_TOGETHER = {
     *(f"drop_{part}" for part in ("messages", "pending", "runs", "state", "threads")),
 }
 """Headings that the code puts together."""
-MAY_BE_SCANNED = {"json_each", "found", "(subquery", "CONSTANT", "run_quarantine", "above", "below"}
+MAY_BE_SCANNED = {"json_each", "found", "(subquery", "CONSTANT", "run_quarantine", "above", "below", "t"}
 SMALL = {
     "run_dispatches_claimed",
     "run_dispatches_queue",
@@ -82,6 +82,7 @@ SMALL = {
     "run_dispatches_due",
     "run_dispatches_unreconciled",
     "run_dispatches_run",
+    "outbox_dead",
 }
 """Indexes of what is open, which may be walked from end to end."""
 IN_ORDER = (
@@ -157,8 +158,9 @@ def test_a_limit_ends_the_search(empty: sqlite3.Connection, key: tuple[str, str]
 
 @pytest.mark.parametrize("key", STATEMENTS, ids=".".join)
 def test_a_statement_is_used(key: tuple[str, str]) -> None:
-    folder = resources.files("postroom.stores").joinpath("runs")
-    source = "".join(entry.read_text("utf-8") for entry in folder.iterdir() if entry.name.endswith(".py"))
+    stores = resources.files("postroom.stores")
+    files = [*stores.joinpath("runs").iterdir(), stores.joinpath("outbox.py"), stores.joinpath("events.py")]
+    source = "".join(entry.read_text("utf-8") for entry in files if entry.name.endswith(".py"))
     assert key[1] in PUT_TOGETHER or f'"{".".join(key)}"' in source or f'"{key[1]}"' in source
 
 
@@ -517,7 +519,7 @@ def submission(stores: RunStores, dispatch_id: str = "d1", **details: Any) -> Th
         messages=(Message.user("x", id=f"m-{dispatch_id}"),),
         run=run(stores, f"r-{dispatch_id}", status=RunStatus.CREATED),
         events=(event("Submitted"),),
-        outbox=(OutboxDraft(lane=LANE, target=TARGET),),
+        outbox=(OutboxDraft(kind=KIND, target=TARGET),),
         delivery=Delivery(dispatch=asked(stores, dispatch_id), **details),
     )
 
@@ -546,7 +548,7 @@ async def test_a_message_and_the_run_it_causes_are_written_together(
     messages = await sqlite_store.read(lambda tx: tx.project_messages(here.project.id, limit=9))
     assert [one.subject for one in messages] == ["plums"]
     assert (await loaded(stores)).status is RunDispatchStatus.CLAIMED
-    assert len(await stores.outbox.claim(LANE, TARGET, lease_ms=1)) == 1
+    assert len(await stores.outbox.claim(KIND, TARGET, lease_ms=1)) == 1
 
 
 @pytest.mark.parametrize("fault", ["mail", "runs", "caller"])
@@ -596,7 +598,7 @@ async def test_a_change_may_use_each_part_by_itself(stores: RunStores, sqlite_st
     def change(tx: Transaction) -> None:
         tx.runs.append_waiting("t", [Message.user("x", id="p1")], DeliveryMode())
         tx.events.append((event("Noted"),))
-        tx.outbox.enqueue((OutboxDraft(lane=LANE, target=TARGET),))
+        tx.outbox.enqueue((OutboxDraft(kind=KIND, target=TARGET),))
         tx.runs.dispatches.enqueue(asked(stores))
         assert tx.runs.dispatches.interrupt("t").superseded_count == 1
 

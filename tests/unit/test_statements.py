@@ -72,19 +72,13 @@ HOT = (
     "with_runner",
     "handlings",
     "answering_run",
-    "finish_outbox",
-    "fail_outbox",
     "recipient_kind",
     "read_mark",
     "acked_mark",
-    "record",
     "projects_concerned",
     "projects_reached",
-    "project_events",
-    "log_bounds",
     "messages_written",
     "messages_received",
-    "trim_log",
 )
 MAY_BE_SCANNED = {"json_each", "CONSTANT"}
 """Lists that the caller gave, and rows that stand in the statement."""

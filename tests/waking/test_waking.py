@@ -14,9 +14,10 @@ from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.mail.context import Rules
-from postroom.mail.waking.answers import perform_left_over
+from postroom.mail.waking.answers import LEFT_OVER, LeftOverAnswers
 from postroom.mail.waking.completion import MOST_ANSWERS
 from postroom.mail.waking.prompts import agent_thread
+from postroom.relay import Relay
 from waking_room import PROJECT, number
 
 
@@ -213,11 +214,11 @@ async def test_an_answer_that_an_earlier_version_left_in_the_outbox_is_written_o
         "failed": "it was cut off",
         "asked": [],
     }
-    draft = OutboxDraft(lane="mail", target="mail", payload=payload, dedupe_key="answer/run-of-old")
+    draft = OutboxDraft(kind="mail", target="mail", payload=payload, dedupe_key="answer/run-of-old")
     await room.runs.outbox.enqueue(draft)
+    relay = Relay(room.runs.store, {LEFT_OVER: LeftOverAnswers(room.mail.own_context)})
     for expected in (1, 0):
-        done = await perform_left_over(room.runs.outbox, room.store, room.mail.own_context)
-        assert done == expected
+        assert await relay.drain() == expected
     [(who, told)] = await room.texts("Ada")
     assert (who, "it was cut off" in told) == ("Bo", True)
 

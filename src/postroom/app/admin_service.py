@@ -57,7 +57,9 @@ class AdminService:
     async def status(self) -> Mapping[str, object]:
         """Return what runs, where its data is and how much there is."""
         application = self._application
-        counts, backlog = await application.store.read(lambda tx: (tx.counts(), tx.backlog(ARCHIVE)))
+        counts = await application.store.read(lambda tx: tx.counts())
+        backlogs = await application.backlogs()
+        backlog = backlogs[ARCHIVE]
         return {
             "version": __version__,
             "pid": os.getpid(),
@@ -75,6 +77,9 @@ class AdminService:
                 "waiting": backlog.waiting,
                 "oldest_at": None if backlog.oldest_at is None else iso(backlog.oldest_at),
             },
+            "outbox": {
+                kind: {"waiting": found.waiting, "dead": found.dead} for kind, found in backlogs.items()
+            },
         }
 
     async def ready(self) -> Readiness:
@@ -84,7 +89,9 @@ class AdminService:
         return Readiness(
             checks=(
                 await store_check(application.store.probe),
-                await archive_check(lambda: application.store.read(lambda tx: tx.backlog(ARCHIVE)), now),
+                await archive_check(
+                    lambda: application.store.read(lambda tx: tx.outbox.backlog(ARCHIVE)), now
+                ),
                 loop_check(self._meter, now),
                 await self._backups(),
                 *([] if self.chats is None else [self.chats.check()]),
@@ -164,10 +171,11 @@ class AdminService:
 
     async def refresh_metrics(self) -> None:
         """Read what the gauges show."""
-        counts, backlog = await self._application.store.read(lambda tx: (tx.counts(), tx.backlog(ARCHIVE)))
+        counts = await self._application.store.read(lambda tx: tx.counts())
         application, now = self._application, self._application.clock.now()
         unread, with_runner = counts.pop("unread"), counts.pop("runners")
-        application.metrics.show_state(backlog, counts, (self._meter.worst(now) or 0) / 1000)
+        backlogs = await application.backlogs()
+        application.metrics.show_state(backlogs, counts, (self._meter.worst(now) or 0) / 1000)
         dispatches, waiting = await application.runs.counts(), await application.runs.longest_waiting(now)
         application.runs.mailbox.metrics.show_depths(dispatches)
         application.metrics.show_server(

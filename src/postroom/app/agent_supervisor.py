@@ -17,7 +17,7 @@ from postroom.contracts.runners import AnyRunner, Runner
 from postroom.dispatch.routing import JoinedEffects
 from postroom.mail.context import Caller
 from postroom.mail.service import Mail
-from postroom.mail.waking.answers import MessageEffects, perform_left_over
+from postroom.mail.waking.answers import MessageEffects
 from postroom.mail.waking.mail_runs import MailRunExecutor
 from postroom.mail.waking.prompts import AGENT_THREAD, agent_of
 from postroom.mail.waking.run_input import AgentName
@@ -66,7 +66,6 @@ class AgentSupervisor:
         await self._declare()
         if ended := await self._executors.end_orphans():
             _LOG.warning("agents.orphans_ended", processes=ended)
-        await perform_left_over(self._runs.stores.outbox, self._mail.store, self._mail.own_context)
         await self._runs.start()
         self.is_waking = True
         self._tasks.start(self._waker.serve(), name="waker")

@@ -51,6 +51,7 @@ class Doctor:
             **({"archive": self._archives} if self._application.settings.archive_enabled else {}),
             "backups": self._backups,
             "runs": self._runs,
+            "outbox": self._outbox,
             "runner": self._runners,
             "orphans": self._orphans,
             "disk": self._disk,
@@ -94,7 +95,7 @@ class Doctor:
 
         try:
             stored, waiting = await application.store.read(
-                lambda tx: (_message_ids(tx, project), {row.key for row in tx.outbox(ARCHIVE, limit=100_000)})
+                lambda tx: (_message_ids(tx, project), tx.outbox.open(ARCHIVE, limit=100_000))
             )
             faults, written = await asyncio.to_thread(self._archived, project.slug)
         except ArchiveUnavailable as error:
@@ -107,7 +108,8 @@ class Doctor:
                 f"{len(unknown)} messages are not in the database: it is older than the archive",
                 "after restoring a backup, move the repository away and run `postroom rebuild archive`",
             )
-        missing = [number for number in stored - written if f"message:{number}" not in waiting]
+        on_their_way = {row.payload["record"] for row in waiting}
+        missing = [number for number in stored - written if f"message:{number}" not in on_their_way]
         if missing:
             remedy = f"run `postroom rebuild archive {project.slug}`"
             return found("failed", f"{len(missing)} messages are missing", remedy)
@@ -141,6 +143,18 @@ class Doctor:
             state, remedy = "failed", f"`postroom runs dead` shows the {dead} that were given up, and why"
         facts = {one.label: counts.get(one, 0) for one in RunDispatchStatus}
         return [CheckResult(part="runs", state=state, detail=told + waits, remedy=remedy, facts=facts)]
+
+    async def _outbox(self) -> list[CheckResult]:
+        """Look at the effects outside the database: what was given up needs somebody."""
+        backlogs = await self._application.backlogs()
+        told = "; ".join(
+            f"{kind}: {one.waiting} waiting, {one.dead} given up" for kind, one in sorted(backlogs.items())
+        )
+        is_dead = any(one.dead for one in backlogs.values())
+        remedy = "`postroom gateway dead` shows what no chat took, and why" if is_dead else ""
+        facts = {kind: one.dead for kind, one in backlogs.items()}
+        state: CheckState = "failed" if is_dead else "ok"
+        return [CheckResult(part="outbox", state=state, detail=told, remedy=remedy, facts=facts)]
 
     async def _longest_waiting(self) -> tuple[str, str]:
         """Return what is to be said of the run that waits longest, and a remedy where it should not wait."""

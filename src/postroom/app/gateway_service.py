@@ -5,7 +5,7 @@ from secrets import token_hex
 from typing import Final
 
 from postroom.app.gateway_wiring import ChatService
-from postroom.contracts.chat import CHAT_LANE
+from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.chat_people import MAX_PEOPLE, Person, PersonRole
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import InvalidArgument, ServerUnavailable
@@ -46,7 +46,7 @@ class GatewayService:
             "adds_up": counts.adds_up,
         }
         dispatches = await self._chats.runs.stores.dispatches.count_by_status()
-        dead = await self._gateway.outbox.dead_letters(lane=CHAT_LANE, limit=_MOST_DEAD)
+        dead = await self._gateway.outbox.dead_letters(kind=CHAT_KIND, limit=_MOST_DEAD)
         return {
             "state": self._chats.state,
             "channels": {
@@ -135,7 +135,7 @@ class GatewayService:
 
     async def dead(self) -> Mapping[str, object]:
         """Return what could not be delivered, up to 500 rows."""
-        rows = await self._gateway.outbox.dead_letters(lane=CHAT_LANE, limit=_MOST_DEAD)
+        rows = await self._gateway.outbox.dead_letters(kind=CHAT_KIND, limit=_MOST_DEAD)
         return {"undelivered": [_undelivered(row) for row in rows]}
 
     async def revive(self, outbox_id: str) -> Mapping[str, object]:

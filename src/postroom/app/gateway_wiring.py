@@ -31,12 +31,13 @@ from postroom.gateway.gateway import Gateway
 from postroom.gateway.mail_outbox import MailOutbox
 from postroom.gateway.metrics import GatewayMetrics
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.replies import ChatEffects, DeliverySignal
+from postroom.gateway.replies import ChatEffects
 from postroom.gateway.session import Platform
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.status import ScopedLocks
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.http_api.guard import OpenPath
+from postroom.relay import Relay
 from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, OpenAICompatibleModel, ResolvedAgent
 from postroom.services.runs import RunService
 
@@ -54,6 +55,7 @@ class ChatService:
         *,
         runs: RunService,
         chat: ChatStores,
+        relay: Relay,
         clock: Clock,
         registry: CollectorRegistry,
         agent: RunDispatchExecutor | None = None,
@@ -80,27 +82,25 @@ class ChatService:
         self.mailbox = runs.mailbox
         self.state = "stopped"
         """stopped, starting, running or stopping."""
-        signal = DeliverySignal()
         sessions = Sessions(chat, config, clock)
         presenter = StreamingPresenter(config.streaming, sessions, self.adapters, clock, timer)
         self._model: OpenAICompatibleModel | None = None
         answering = self._answering(told.agent, agent, clock, timer)
-        runs.serve(CHAT_THREAD, ChatExecutor(answering, presenter), ChatEffects(signal))
+        runs.serve(CHAT_THREAD, ChatExecutor(answering, presenter), ChatEffects())
         self.gateway = Gateway(
             config,
-            store=runs.stores.store,
             stores=chat,
             outbox=runs.stores.outbox,
             threads=runs.stores.threads,
             run_queue=self.mailbox,
             presenter=presenter,
-            signal=signal,
+            relay=relay,
             clock=clock,
             timer=timer,
             metrics=GatewayMetrics(registry),
             mail=mail,
         )
-        self.mail_outbox = MailOutbox(self.adapters, signal)
+        self.mail_outbox = MailOutbox(self.adapters)
         """Has mail messages delivered to its chats."""
         self._locks_dir = locks_dir
         self._locks = ScopedLocks(locks_dir)
@@ -178,6 +178,7 @@ def open_gateway(  # noqa: PLR0913 - every port by name
     *,
     runs: RunService,
     chat: ChatStores,
+    relay: Relay,
     clock: Clock,
     registry: CollectorRegistry,
     agent: RunDispatchExecutor | None,
@@ -193,6 +194,7 @@ def open_gateway(  # noqa: PLR0913 - every port by name
         told,
         runs=runs,
         chat=chat,
+        relay=relay,
         clock=clock,
         registry=registry,
         agent=agent,

@@ -1,6 +1,7 @@
 """Prometheus metrics: names, and where each number comes from. Labels are few; no names of agents."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,7 +10,8 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.mail import Backlog
+from postroom.contracts.outbox import Backlog
+from postroom.mail.outgoing import ARCHIVE
 from postroom.stores.store import Stores
 from postroom.version import __version__
 
@@ -26,6 +28,11 @@ SERVER: Final = {
     "most_descriptors": "How many it may have open; +Inf without a limit.",
 }
 """Gauges without a label, by name."""
+OUTBOX: Final = {
+    "waiting": "Effects that wait, by kind.",
+    "dead_letters": "Effects that were given up and wait for somebody, by kind.",
+}
+"""Gauges of the outbox, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +80,10 @@ class Metrics:
         self._house = {
             name: Gauge(f"postroom_{name}", said, registry=self.registry) for name, said in SERVER.items()
         }
+        self._outbox = {
+            name: Gauge(f"postroom_outbox_{name}", said, ["kind"], registry=self.registry)
+            for name, said in OUTBOX.items()
+        }
         self._rows = Gauge("postroom_records", "Records by kind.", ["kind"], registry=self.registry)
         self._lag = Gauge(
             "postroom_loop_lag_seconds", "Longest stall of the event loop lately.", registry=self.registry
@@ -85,10 +96,13 @@ class Metrics:
         self._calls.labels(tool, outcome).inc()
         self._seconds.labels(tool).observe(seconds)
 
-    def show_state(self, backlog: Backlog, counts: dict[str, int], lag_seconds: float) -> None:
-        """Set the gauges to what was just read."""
-        self._waiting.set(backlog.waiting)
-        oldest = backlog.oldest_at
+    def show_state(self, backlogs: Mapping[str, Backlog], counts: dict[str, int], lag_seconds: float) -> None:
+        """Set the gauges to what was just read: the outbox by kind, and how many records there are."""
+        for kind, backlog in backlogs.items():
+            self._outbox["waiting"].labels(kind).set(backlog.waiting)
+            self._outbox["dead_letters"].labels(kind).set(backlog.dead)
+        self._waiting.set(backlogs[ARCHIVE].waiting)
+        oldest = backlogs[ARCHIVE].oldest_at
         self._age.set(0 if oldest is None else max(0, self._clock.now() - oldest) / 1000)
         for kind, count in counts.items():
             self._rows.labels(kind).set(count)

@@ -17,16 +17,19 @@ from postroom.app.telemetry import open_tracing
 from postroom.app.tokens import new_agent_token
 from postroom.contracts.budgets import Budget
 from postroom.contracts.clock import Clock
+from postroom.contracts.outbox import Backlog
 from postroom.contracts.people import ChatAddress
 from postroom.contracts.tracing import OFF, Tracing
 from postroom.mail.archive.archive import Archive, Author
-from postroom.mail.archive.relay import ArchiveRelay
 from postroom.mail.context import Rules
 from postroom.mail.named_tokens import NamedTokens
 from postroom.mail.operations import ALL_OPERATIONS
+from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.service import Mail
+from postroom.mail.waking.answers import LEFT_OVER, LeftOverAnswers
 from postroom.mail.waking.chat_delivery import StoredChatDelivery
 from postroom.mail.waking.waker import Waker
+from postroom.relay import Handler, Relay
 from postroom.services.calls import Calls
 from postroom.services.runs import RunService
 from postroom.services.subscriptions import Subscriptions
@@ -75,19 +78,16 @@ class Application:
             clock,
             rules_of(settings),
             keep_token=self._keep_token,
-            on_change=self._changed,
             tracing=tracing,
             waker=lambda: self.waker if self.agents.is_waking else None,
         )
         self.tokens = NamedTokens(store, clock)
         self.news = Subscriptions(holds=self.tokens.holds)
         self.calls = Calls(self.mail, ALL_OPERATIONS, news=self.news, observe=self.metrics.observe_call)
-        self.archive = Archive(
-            settings.storage_root,
-            store,
-            clock,
-            Author(name=settings.git_author_name, email=settings.git_author_email),
-        )
+        author = Author(name=settings.git_author_name, email=settings.git_author_email)
+        batch = settings.archive_batch
+        self.archive = Archive(settings.storage_root, store, clock, author, batch=batch)
+        self.relay = self._relay()
         self.runs = RunService(
             store.runs,
             registry=self.metrics.registry,
@@ -105,7 +105,6 @@ class Application:
         self.backups = Backups(settings, store, clock)
         self.trimming = LogTrimming(settings, store)
         self._turn = asyncio.Lock()
-        self._relay: ArchiveRelay | None = None
 
     @classmethod
     def open(
@@ -144,6 +143,12 @@ class Application:
         """Say whether there is a channel to a chat."""
         return self.gateway is not None and self.gateway.mail_outbox.reaches(place)
 
+    def _relay(self) -> Relay:
+        handlers: dict[str, Handler] = {LEFT_OVER: LeftOverAnswers(self.mail.own_context)}
+        if self.settings.archive_enabled:
+            handlers[ARCHIVE] = self.archive
+        return Relay(self.store.store, handlers, is_alone=self.store.is_alone)
+
     def _executors(self, chats: "GatewayFile | None") -> ExecutorRegistry:
         return ExecutorRegistry(
             self.settings,
@@ -175,11 +180,17 @@ class Application:
             self.settings,
             runs=self.runs,
             chat=self.store.chat,
+            relay=self.relay,
             clock=self.clock,
             registry=self.metrics.registry,
             agent=None if run is None else mail_runs(self.mail, self.executors, self.clock, lambda _: run),
             mail=delivery,
         )
+
+    async def backlogs(self) -> dict[str, Backlog]:
+        """Return how much of the outbox waits and was given up, by kind."""
+        kinds = {ARCHIVE, *self.relay.handlers}
+        return await self.store.store.read(lambda tx: {kind: tx.outbox.backlog(kind) for kind in kinds})
 
     def mcp_server(self) -> "PostroomMcpServer":
         """Make an MCP server over this application; several may stand side by side."""
@@ -200,35 +211,26 @@ class Application:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Have the background work done while anybody is inside.
+        """Have effects performed while anybody is inside.
 
         Of all who are inside one does it; when that one leaves, the next takes over.
         """
-        if not self.settings.archive_enabled:
-            yield
-            return
-        relay = ArchiveRelay(self.archive, self.store, self.clock, batch=self.settings.archive_batch)
+        leaving, has_turn = asyncio.Event(), asyncio.Event()
+
+        async def in_turn() -> None:
+            async with self._turn:
+                has_turn.set()
+                await self.relay.serve(leaving)
+
         async with asyncio.TaskGroup() as group:
-            turn = group.create_task(self._relay_in_turn(relay), name="archive relay")
+            turn = group.create_task(in_turn(), name="relay")
             try:
                 yield
             finally:
-                relay.stop()
-                if self._relay is not relay:
+                leaving.set()
+                self.relay.hint()
+                if not has_turn.is_set():
                     turn.cancel()
-
-    async def _relay_in_turn(self, relay: ArchiveRelay) -> None:
-        async with self._turn:
-            self._relay = relay
-            try:
-                await relay.serve()
-            finally:
-                self._relay = None
-
-    def _changed(self) -> None:
-        """Hint to whoever performs effects of mail that there may be some."""
-        if self._relay is not None:
-            self._relay.wake()
 
     def _keep_token(self, slug: str, name: str) -> tuple[str, str]:
         """Make a token and keep it in a file of this user alone."""

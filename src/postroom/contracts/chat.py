@@ -29,8 +29,8 @@ INBOUND_ID = "line-"
 """On its thread an inbound message is named by this and its id; the word is that of rows already stored."""
 CHAT_THREAD = "chat/"
 """Threads of chats are named `chat/<platform>/<account>/<unique>`; who answers there is read off the name."""
-CHAT_LANE = "chat"
-"""The outbox lane of what is to be said in chats; its targets are `<platform>/<account>`."""
+CHAT_KIND = "chat"
+"""The outbox kind of what is to be said in chats; its targets are `<platform>/<account>`."""
 
 
 class InboundStatus(StrEnum):

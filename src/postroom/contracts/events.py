@@ -1,14 +1,15 @@
 """Canonical events: what happened, once, in an order without gaps, to be read again at any time.
 
-Each scope (a thread, a run) counts its own events from 1; a cursor is the number of the last one read. A
-writer that names an idempotency key gets the event of its first call back when it repeats it.
+Each scope (a project, a thread, a run) counts its own events from 1; a cursor is the number of the last one
+read. A writer that names an idempotency key gets the event of its first call back when it repeats it.
 """
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, Self
 
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.messages import Json
@@ -30,6 +31,11 @@ class EventScope:
     def run(cls, run_id: str) -> "EventScope":
         """The log of a run."""
         return cls(family="run", id=run_id)
+
+    @classmethod
+    def project(cls, project_id: int) -> "EventScope":
+        """The log of a project of mail."""
+        return cls(family="project", id=str(project_id))
 
     @property
     def key(self) -> str:
@@ -155,6 +161,55 @@ class EventPage:
 
     events: tuple[CanonicalEvent, ...]
     cursor: int
+
+
+class EventTables(Protocol):
+    """The event log, with scopes and sequences without gaps."""
+
+    def at(self, now: int) -> Self:
+        """Return the same rows at another instant."""
+        ...
+
+    def append(self, drafts: Sequence[CanonicalEventDraft]) -> tuple[CanonicalEvent, ...]:
+        """Add events to the end of their scopes; a key that was used gives its first event back.
+
+        Raises:
+            IdempotencyConflict, VersionConflict: as `EventStore.append` says.
+        """
+        ...
+
+    def newest(self, scope: str) -> int:
+        """Return the number of the newest event of a scope, 0 when there is none."""
+        ...
+
+    def bounds(self, scope: str) -> tuple[int, int]:
+        """Return the numbers of the oldest and the newest event of a scope; (1, 0) while it is empty."""
+        ...
+
+    def of_scope(
+        self, scope: str, *, after: int, limit: int, kinds: Sequence[str] = ()
+    ) -> list[tuple[int, CanonicalEvent]]:
+        """Return the events of a scope behind a number, with theirs; those of some kinds, or of all."""
+        ...
+
+    def trim(self, scope: str, *, keep: int, limit: int) -> int:
+        """Forget the oldest events of a scope beyond the newest `keep`, at most `limit`; return how many.
+
+        They stand in no other scope. Numbers go on where they were.
+        """
+        ...
+
+    def behind(self, scope: str, after: int, limit: int) -> EventPage:
+        """Return the events of a scope behind a cursor.
+
+        Raises:
+            CursorAhead, CursorExpired: as `EventStore.list` says.
+        """
+        ...
+
+    def load(self, event_id: str) -> CanonicalEvent | None:
+        """Return one event."""
+        ...
 
 
 class EventStore(Protocol):

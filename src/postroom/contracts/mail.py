@@ -170,27 +170,6 @@ class SearchHit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxRow:
-    """An effect stored with the change that causes it; performed at least once, keyed."""
-
-    id: int
-    topic: str
-    key: str
-    project_id: int
-    created_at: int
-    attempts: int = 0
-    last_error: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backlog:
-    """How much of an outbox topic waits, and since when."""
-
-    waiting: int
-    oldest_at: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredAnswer:
     """The first answer given under an idempotency key."""
 

@@ -1,10 +1,16 @@
 """Effects to perform: stored with the change that causes them, performed at least once, keyed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol, Self
 
 from postroom.contracts.messages import Json
+
+OUTBOX: Final = "outbox"
+"""The topic on which hints come that there may be effects to perform."""
+NO_END: Final = 1_000_000
+"""How often an effect is tried whose handler decides when it is given up."""
 
 
 class OutboxStatus(StrEnum):
@@ -26,26 +32,26 @@ class NackOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxDraft:
-    """An effect to store: performed by whoever serves `target` on `lane`, once a `dedupe_key`."""
+    """An effect to store: performed by the handler of its kind for its target, once a `dedupe_key`."""
 
-    lane: str
+    kind: str
     target: str
     payload: dict[str, Json] = field(default_factory=dict)
     dedupe_key: str | None = None
     available_at: int = 0
     max_attempts: int = 5
     order_key: str | None = None
-    """Of those with the same key, on one lane and target, none is claimed before an older one is done."""
+    """Of those with the same key, of one kind and target, none is claimed before an older one is done."""
 
     @property
     def locks(self) -> set[str]:
         """What is locked before it is stored: the key that counts once."""
-        return set() if self.dedupe_key is None else {f"effect:{self.lane}:{self.target}:{self.dedupe_key}"}
+        return set() if self.dedupe_key is None else {f"effect:{self.kind}:{self.target}:{self.dedupe_key}"}
 
 
-def line_lock(lane: str, target: str) -> str:
-    """Return the name by which the effects for one target of a lane are locked while they move."""
-    return f"line:{lane}:{target}"
+def line_lock(kind: str, target: str) -> str:
+    """Return the name by which the effects of a kind for one target are locked while they are claimed."""
+    return f"line:{kind}:{target}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +59,7 @@ class OutboxMessage:
     """A stored effect; `attempt_count` is raised by each claim."""
 
     outbox_id: str
-    lane: str
+    kind: str
     target: str
     payload: dict[str, Json]
     status: OutboxStatus
@@ -70,6 +76,95 @@ class OutboxMessage:
     """Whether an earlier claim may have performed it: that claim's lease ended, or nobody knows."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """How many effects of a kind wait, since when, and how many were given up."""
+
+    waiting: int
+    oldest_at: int | None
+    dead: int = 0
+
+
+class OutboxTables(Protocol):
+    """The rows of the outbox, over an open transaction: stored with the change that causes the effect."""
+
+    def at(self, now: int) -> Self:
+        """Return the same rows at another instant."""
+        ...
+
+    def enqueue(self, drafts: Sequence[OutboxDraft]) -> tuple[OutboxMessage, ...]:
+        """Store effects; the same key of the same kind and target gives its first effect back.
+
+        Raises:
+            IdempotencyConflict: the key was used with another payload.
+        """
+        ...
+
+    def open(self, kind: str, *, limit: int) -> tuple[OutboxMessage, ...]:
+        """Return the effects of a kind that wait or are claimed, oldest first."""
+        ...
+
+    def backlog(self, kind: str) -> Backlog:
+        """Return how much of a kind waits, since when, and how much was given up."""
+        ...
+
+    def due(self, kinds: Sequence[str]) -> list[tuple[str, str]]:
+        """Return kind and target of whatever of these kinds may be claimed now."""
+        ...
+
+    def claim(self, kind: str, target: str, *, lease_ms: int, limit: int) -> tuple[OutboxMessage, ...]:
+        """Take what is due, oldest first, also what another took and whose lease ended (`<= now`).
+
+        An effect whose attempts are used up by claims alone becomes a dead letter instead. Of those with
+        the same order key only the oldest that is neither delivered nor a dead letter is taken. Who claims
+        holds `line_lock`.
+        """
+        ...
+
+    def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str]) -> int:
+        """Record that effects were performed by who has these tokens; return how many still were theirs."""
+        ...
+
+    def nack(
+        self,
+        outbox_ids: Sequence[str],
+        tokens: Sequence[str],
+        *,
+        error: str,
+        delay_ms: int = 0,
+        final: bool = False,
+        may_have_arrived: bool = False,
+    ) -> list[OutboxStatus]:
+        """Give effects back for later, or to the dead letters when attempts are used up or it is `final`.
+
+        Return what became of each that still was theirs. With `may_have_arrived` later claims are told that
+        it may have been performed; without, what was known of that stays.
+        """
+        ...
+
+    def release(self, kinds: Sequence[str]) -> None:
+        """Make what is claimed of these kinds due again, as perhaps performed: nobody is at it."""
+        ...
+
+    def dead_letters(self, *, kind: str | None, after: str, limit: int) -> tuple[OutboxMessage, ...]:
+        """Return dead letters by id behind the one seen last, of one kind where that is asked."""
+        ...
+
+    def revive(self, outbox_id: str) -> OutboxMessage | None:
+        """Make a dead letter pending, due now, its attempts counted anew and its last error kept.
+
+        None when it is none; of several who ask at once, one gets it.
+        """
+        ...
+
+    def purge(self, older_than: int, limit: int) -> int:
+        """Remove up to `limit` keyed effects that were performed, the oldest first; return how many.
+
+        The key of one that was removed counts as unused.
+        """
+        ...
+
+
 class OutboxStore(Protocol):
     """The effects that wait."""
 
@@ -82,7 +177,7 @@ class OutboxStore(Protocol):
         ...
 
     async def claim(
-        self, lane: str, target: str, *, lease_ms: int, limit: int = 1, now: int | None = None
+        self, kind: str, target: str, *, lease_ms: int, limit: int = 1, now: int | None = None
     ) -> tuple[OutboxMessage, ...]:
         """Take what is due, oldest first, also what another took and whose lease ended (`<= now`).
 
@@ -114,7 +209,7 @@ class OutboxStore(Protocol):
         ...
 
     async def dead_letters(
-        self, *, lane: str | None = None, after: str = "", limit: int = 100
+        self, *, kind: str | None = None, after: str = "", limit: int = 100
     ) -> tuple[OutboxMessage, ...]:
         """Return dead letters by id, of one lane where that is asked, behind the id that was seen last.
 

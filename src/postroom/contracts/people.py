@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from postroom.contracts.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from postroom.contracts.run_tables import OutboxTables
+    from postroom.contracts.outbox import OutboxTables
 
 _LONGEST: Final = 200
 
@@ -56,10 +56,6 @@ class ChatOutbox(Protocol):
         Raises:
             IdempotencyConflict: another text was taken under its key.
         """
-        ...
-
-    def stored(self) -> None:
-        """Take note that messages were taken: the change is committed. A hint, which may be lost."""
         ...
 
 

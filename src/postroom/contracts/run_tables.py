@@ -10,7 +10,6 @@ from typing import Literal, Protocol, Self
 from postroom.contracts.budgets import Spending
 from postroom.contracts.dispatch import Claim, Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import StaleClaim
-from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventPage
 from postroom.contracts.messages import (
     DeliveryMode,
     Json,
@@ -19,7 +18,6 @@ from postroom.contracts.messages import (
     PendingMessage,
     PendingVersion,
 )
-from postroom.contracts.outbox import NackOutcome, OutboxDraft, OutboxMessage
 from postroom.contracts.run_stores import (
     ClaimRequest,
     Committed,
@@ -331,92 +329,4 @@ class RunTables(Protocol):
         Raises:
             InvalidRecord, DuplicateRecord: as `ThreadStore.append_pending` says.
         """
-        ...
-
-
-class EventTables(Protocol):
-    """The event log, with scopes and sequences without gaps."""
-
-    def at(self, now: int) -> Self:
-        """Return the same rows at another instant."""
-        ...
-
-    def append(self, drafts: Sequence[CanonicalEventDraft]) -> tuple[CanonicalEvent, ...]:
-        """Add events to the end of their scopes; a key that was used gives its first event back.
-
-        Raises:
-            IdempotencyConflict, VersionConflict: as `EventStore.append` says.
-        """
-        ...
-
-    def newest(self, scope: str) -> int:
-        """Return the number of the newest event of a scope, 0 when there is none."""
-        ...
-
-    def behind(self, scope: str, after: int, limit: int) -> EventPage:
-        """Return the events of a scope behind a cursor.
-
-        Raises:
-            CursorAhead, CursorExpired: as `EventStore.list` says.
-        """
-        ...
-
-    def load(self, event_id: str) -> CanonicalEvent | None:
-        """Return one event."""
-        ...
-
-
-class OutboxTables(Protocol):
-    """Effects outside the database, stored with the change that asks for them.
-
-    Who claims, answers or revives holds the lock of the effect's line.
-    """
-
-    def at(self, now: int) -> Self:
-        """Return the same rows at another instant."""
-        ...
-
-    def enqueue(self, drafts: Sequence[OutboxDraft]) -> tuple[OutboxMessage, ...]:
-        """Store effects; a key that was used gives its first effect back.
-
-        Raises:
-            IdempotencyConflict: the key was used with another payload.
-        """
-        ...
-
-    def line_of(self, outbox_id: str) -> str | None:
-        """Return the lock of an effect's lane and target, which never change."""
-        ...
-
-    def claim(self, lane: str, target: str, *, lease_ms: int, limit: int) -> tuple[OutboxMessage, ...]:
-        """Take what is due, oldest first; what is due again after its last attempt becomes a dead letter."""
-        ...
-
-    def ack(self, outbox_id: str, token: str) -> bool:
-        """Record that the effect was performed; False when the claim was lost."""
-        ...
-
-    def nack(
-        self,
-        outbox_id: str,
-        token: str,
-        *,
-        error: str,
-        delay_ms: int,
-        final: bool,
-        may_have_arrived: bool = False,
-    ) -> NackOutcome:
-        """Give it back for later, or to the dead letters when its attempts are used up or it is `final`."""
-        ...
-
-    def dead_letters(self, *, lane: str | None, after: str, limit: int) -> tuple[OutboxMessage, ...]:
-        """Return dead letters by id, of one lane where that is asked."""
-        ...
-
-    def revive(self, outbox_id: str) -> OutboxMessage | None:
-        """Make a dead letter pending again, due now, its attempts counted anew; None when it is none."""
-        ...
-
-    def purge(self, older_than: int, limit: int) -> int:
-        """Remove the oldest of what was delivered, and return how many."""
         ...

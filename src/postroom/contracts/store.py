@@ -13,7 +13,6 @@ from postroom.contracts.announcing import AnnouncingReads, AnnouncingWrites
 from postroom.contracts.mail import (
     Agent,
     Attachment,
-    Backlog,
     ContactLink,
     ContactPolicy,
     ContactStatus,
@@ -21,7 +20,6 @@ from postroom.contracts.mail import (
     InboxEntry,
     LivePattern,
     Message,
-    OutboxRow,
     Project,
     Query,
     Recipient,
@@ -32,6 +30,7 @@ from postroom.contracts.mail import (
     StoredAnswer,
     ThreadHead,
 )
+from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.project_log import ProjectLogReads, ProjectLogWrites
 from postroom.contracts.projects import ProjectReads, ProjectWrites
 from postroom.contracts.tokens import TokenReads, TokenWrites
@@ -192,12 +191,9 @@ class RecordReads(AnnouncingReads, ProjectLogReads, TokenReads, TraceReads, Waki
         """Return the first answer given under an idempotency key."""
         ...
 
-    def outbox(self, topic: str, *, limit: int) -> list[OutboxRow]:
-        """Return the rows of a topic that wait, oldest first."""
-        ...
-
-    def backlog(self, topic: str) -> Backlog:
-        """Return how many rows of a topic wait, and since when."""
+    @property
+    def outbox(self) -> OutboxTables:
+        """Effects outside the database."""
         ...
 
 
@@ -324,18 +320,6 @@ class RecordWrites(
 
     def purge_answers(self, before: int, *, limit: int) -> int:
         """Forget answers older than an instant; return how many."""
-        ...
-
-    def insert_outbox(self, topic: str, key: str, project_id: int, now: int) -> None:
-        """Store an effect to be performed after this transaction."""
-        ...
-
-    def finish_outbox(self, row_ids: Sequence[int]) -> None:
-        """Remove rows whose effects were performed; harmless when they are gone."""
-        ...
-
-    def fail_outbox(self, row_ids: Sequence[int], error: str) -> None:
-        """Count one failed attempt on each row and keep the reason."""
         ...
 
     def restore_rows(self, rows: Mapping[str, Sequence[Mapping[str, object]]]) -> None:

@@ -14,7 +14,9 @@ from typing import Final, Protocol, Self, TypeVar
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StaleClaim
-from postroom.contracts.run_tables import EventTables, OutboxTables, RunTables
+from postroom.contracts.events import EventTables
+from postroom.contracts.outbox import OutboxTables
+from postroom.contracts.run_tables import RunTables
 from postroom.contracts.store import MailWrites
 from postroom.contracts.tables import ChatTables
 

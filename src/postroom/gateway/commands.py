@@ -14,7 +14,7 @@ from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.run_stores import RunQuery, ThreadStore
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
-from postroom.gateway.config import CHAT_POLICIES, BusyMode, GatewayConfig
+from postroom.gateway.config import CHAT_POLICIES, BusyPolicy, GatewayConfig
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import Handover
 from postroom.gateway.notices import Notices
@@ -199,12 +199,12 @@ class Commands:
         return "\n".join(said)
 
     async def _queue(self, call: CommandCall) -> str | None:
-        return await self._handed_over(call, BusyMode.QUEUE)
+        return await self._handed_over(call, BusyPolicy.QUEUE)
 
     async def _steer(self, call: CommandCall) -> str | None:
-        return await self._handed_over(call, BusyMode.STEER)
+        return await self._handed_over(call, BusyPolicy.STEER)
 
-    async def _handed_over(self, call: CommandCall, mode: BusyMode) -> str | None:
+    async def _handed_over(self, call: CommandCall, mode: BusyPolicy) -> str | None:
         if not call.words and not call.event.media:
             return f"Say what: /{mode.value} <text>"
         session, _ = await self._sessions.of(call.key, call.source)
@@ -235,7 +235,7 @@ class Commands:
         beside = thread_name(source.platform.value, source.account, f"beside-{call.event.inbound_id}")
         session = ChatSession(session_key=call.key, thread_id=beside, source=source.to_dict())
         call.event.text = call.words
-        await self._handover.hand_over(call.event, session, mode=BusyMode.QUEUE)
+        await self._handover.hand_over(call.event, session, mode=BusyPolicy.QUEUE)
         return "Begun beside the conversation; its answer comes here."
 
     # Threads, which people know as conversations.
@@ -323,7 +323,7 @@ class Commands:
         asked = await self._asked_by(last)
         await self._hide(call.key, session.thread_id, [last.run_id])
         call.event.text = "\n".join(message.text() for message in asked)
-        await self._handover.hand_over(call.event, session, mode=BusyMode.QUEUE)
+        await self._handover.hand_over(call.event, session, mode=BusyPolicy.QUEUE)
         return None
 
     async def _sethome(self, call: CommandCall) -> str:

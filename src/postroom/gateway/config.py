@@ -12,7 +12,6 @@ from postroom.contracts.errors import ConfigError
 from postroom.contracts.messages import Json
 from postroom.gateway.session import Platform
 
-BusyMode = BusyPolicy
 CHAT_POLICIES = tuple(policy for policy in BusyPolicy if policy is not BusyPolicy.ROLLBACK)
 """What a chat may do with a message for a busy session: nobody reads there that an answer is hidden again."""
 
@@ -84,9 +83,9 @@ class StreamingConfig:
 class BusyConfig:
     """What a busy session does with another message: the session's own choice, else the chat's, and so on."""
 
-    mode: BusyMode = BusyMode.QUEUE
-    by_platform: Mapping[Platform, BusyMode] = field(default_factory=dict)
-    by_chat: Mapping[tuple[Platform, str], BusyMode] = field(default_factory=dict)
+    mode: BusyPolicy = BusyPolicy.QUEUE
+    by_platform: Mapping[Platform, BusyPolicy] = field(default_factory=dict)
+    by_chat: Mapping[tuple[Platform, str], BusyPolicy] = field(default_factory=dict)
     max_waiting: int = 100
     """Messages that may wait in one session; those beyond are refused."""
 
@@ -154,7 +153,7 @@ class GatewayConfig:
         fallback = self.reset_by_type.get(session_type, self.default_reset_policy)
         return self.reset_by_platform.get(platform, fallback)
 
-    def get_busy_mode(self, platform: Platform, chat_id: str) -> BusyMode:
+    def get_busy_mode(self, platform: Platform, chat_id: str) -> BusyPolicy:
         """Return what a busy session of this chat does: its chat's rule, else its platform's, else all."""
         by_platform = self.busy.by_platform.get(platform, self.busy.mode)
         return self.busy.by_chat.get((platform, chat_id), by_platform)

@@ -1,22 +1,20 @@
-"""Delivers what is to be said: outbox rows are claimed, sent in order within a thread, and acknowledged.
+"""Delivers what is to be said: the handler of the relay for chats.
 
-    claimed ─▶ where to? ─▶ sent, part by part ─▶ its inbound messages are done ─▶ acknowledged
-                                │ may pass: again later, with growing pauses
-                                │ will not pass, or has had its time: dead letter, its messages have failed
-                                └ the answer was lost: again, and marked as a possible duplicate
+    where to? ─▶ sent, part by part ─▶ its inbound messages are done, in the change that ends the row
+                     │ may pass: again later, with growing pauses
+                     │ will not pass, or has had its time: dead letter, its messages have failed
+                     └ the answer was lost: again, and marked as a possible duplicate
 
-A row is delivered at least once. It is acknowledged in the change that marks its inbound messages done; after
-a crash before that, what is sent again says that it may be a duplicate.
+A row is delivered at least once. After a crash before its end, what is sent again says that it may be a
+duplicate.
 """
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import structlog
 
 from postroom.contracts.chat import (
-    CHAT_LANE,
     MAX_INBOUND,
     ChatStores,
     InboundMessage,
@@ -25,11 +23,11 @@ from postroom.contracts.chat import (
     chat_lock,
 )
 from postroom.contracts.clock import Clock, milliseconds
-from postroom.contracts.errors import IllegalTransition, PostroomError
+from postroom.contracts.errors import PostroomError
 from postroom.contracts.messages import Json
-from postroom.contracts.outbox import OutboxMessage, OutboxStore, line_lock
+from postroom.contracts.outbox import OutboxMessage
 from postroom.contracts.people import ChatDelivery
-from postroom.contracts.transactions import Store, Transaction
+from postroom.contracts.transactions import Joined, Transaction
 from postroom.gateway import wording
 from postroom.gateway.config import DeliveryConfig
 from postroom.gateway.drafts import Final
@@ -40,9 +38,9 @@ from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import Reply, ReplyKind, target_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.streaming import StreamingPresenter
+from postroom.relay import NotPerformed, Outcome, Performed
 
 _LOG = structlog.get_logger(__name__)
-_CLAIMED_AT_ONCE = 32
 _MOST_CARDS = 50
 NO_SUCH_CARD = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT)
 
@@ -50,10 +48,11 @@ NO_SUCH_CARD = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT)
 class Delivery:
     """Delivers for the bots that this process speaks for."""
 
-    def __init__(  # noqa: PLR0913 - its collaborators by name
+    at_once = 32
+    together = False
+
+    def __init__(
         self,
-        store: Store,
-        outbox: OutboxStore,
         stores: ChatStores,
         presenter: StreamingPresenter,
         config: DeliveryConfig,
@@ -62,9 +61,10 @@ class Delivery:
         metrics: GatewayMetrics,
         mail: ChatDelivery | None = None,
     ) -> None:
+        self.lease = config.lease
+        self.retries = config.first_retry, config.longest_retry
+        self._adapters: dict[str, BasePlatformAdapter] = {}
         self._mail = mail
-        self._store = store
-        self._outbox = outbox
         self._stores = stores
         self._sessions = presenter.sessions
         self._presenter = presenter
@@ -72,72 +72,48 @@ class Delivery:
         self._clock = clock
         self._metrics = metrics
         self._outgoing: dict[str, OutgoingMessage] = {}
-        self._under_way = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
 
-    async def round(self, adapter: BasePlatformAdapter) -> int:
-        """Deliver what is due for one bot; return how many rows were claimed.
+    def speak_for(self, adapters: Sequence[BasePlatformAdapter]) -> None:
+        """Deliver for these bots from now on, and for no others."""
+        self._adapters = {target_name(one.platform.value, one.account): one for one in adapters}
+
+    def serves(self, target: str) -> bool:
+        """Say whether this is a bot that is connected here."""
+        return target in self._adapters
+
+    async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
+        """Deliver a row, or say when to try again, or that it is to be given up.
 
         Raises:
-            StoreError: the outbox could not be looked at.
+            StoreError, ChannelError: what became of it could not be noted; it is delivered again.
         """
-        target = target_name(adapter.platform.value, adapter.account)
-        lease = milliseconds(self._config.lease)
-        rows = await self._outbox.claim(CHAT_LANE, target, lease_ms=lease, limit=_CLAIMED_AT_ONCE)
-        self._under_way += 1
-        self._idle.clear()
-        try:
-            async with asyncio.TaskGroup() as group:
-                for ordered in _by_order(rows):
-                    group.create_task(self._deliver_in_order(adapter, ordered))
-        finally:
-            self._under_way -= 1
-            if not self._under_way:
-                self._idle.set()
-        return len(rows)
-
-    async def idle(self) -> None:
-        """Return when nothing is being delivered: what is on its way counts as active work."""
-        await self._idle.wait()
-
-    async def _deliver_in_order(self, adapter: BasePlatformAdapter, rows: Sequence[OutboxMessage]) -> None:
-        for row in rows:
-            await self._deliver(adapter, row)
-
-    async def _deliver(self, adapter: BasePlatformAdapter, row: OutboxMessage) -> None:
-        """Deliver a row, or have it tried later, or put it into the dead-letter queue."""
+        [row] = rows
         try:
             reply = Reply.of(row)
         except (KeyError, TypeError, ValueError) as error:
-            await self._give_up(row, None, f"it cannot be read: {type(error).__name__}")
-            return
-        try:
-            await self._attempt(adapter, row, reply)
-        except PostroomError as error:
-            _LOG.warning("reply.left_to_lease", outbox_id=row.outbox_id, reason=error.describe())
-        except Exception as error:  # an adapter broke its promise: the others' answers must not wait for it
-            _LOG.exception("reply.adapter_broke", outbox_id=row.outbox_id)
-            await self._failed(row, reply, SendResult.failed(SendErrorKind.UNKNOWN, type(error).__name__))
-
-    async def _attempt(self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply) -> None:
+            return await self._given_up(row, None, (), f"it cannot be read: {type(error).__name__}")
         inbound = await self._stores.intake_log.messages(reply.inbound_ids[:MAX_INBOUND])
         is_closed = bool(inbound) and not any(message.status.is_open for message in inbound)
         if is_closed and row.may_have_arrived:
-            await self._acknowledge(row)  # a crash came between its messages and its acknowledgement
-            return
+            return Performed()  # an earlier version died between its messages and its acknowledgement
         if self._clock.now() - _owed_since(row) > milliseconds(self._config.max_age):
-            await self._give_up(row, reply, "it is too old to be sent")
-            return
+            return await self._given_up(row, reply, inbound, "it is too old to be sent")
         address = await self._address(reply, inbound)
         if address is None:
-            await self._give_up(row, reply, "nobody knows where it goes")
-            return
-        result = await self._send(adapter, row, reply, address)
-        if result.success:
-            await self._settle(row, reply, inbound)
-        else:
-            await self._failed(row, reply, result)
+            return await self._given_up(row, reply, inbound, "nobody knows where it goes")
+        result = await self._sent(row, reply, address)
+        if not result.success:
+            return await self._failed(row, reply, inbound, result)
+        return await self._delivered(row, reply, inbound)
+
+    async def _sent(self, row: OutboxMessage, reply: Reply, address: ReplyAddress) -> SendResult:
+        try:
+            return await self._send(self._adapters[row.target], row, reply, address)
+        except PostroomError:
+            raise
+        except Exception as error:  # an adapter broke its promise: its tries are counted like any other's
+            _LOG.exception("reply.adapter_broke", outbox_id=row.outbox_id)
+            return SendResult.failed(SendErrorKind.UNKNOWN, type(error).__name__)
 
     async def _address(self, reply: Reply, inbound: Sequence[InboundMessage]) -> ReplyAddress | None:
         answers = reply.answers or tuple(message.key.message_id for message in inbound)
@@ -224,83 +200,56 @@ class Delivery:
                 lambda one: replace(one, settings=_with_card(one.settings, number, card_id)),
             )
 
-    async def _settle(self, row: OutboxMessage, reply: Reply, inbound: Sequence[InboundMessage]) -> None:
-        """Close the inbound messages that have their answer and acknowledge it, in one change."""
+    async def _delivered(
+        self, row: OutboxMessage, reply: Reply, inbound: Sequence[InboundMessage]
+    ) -> Performed:
+        """Have the inbound messages closed that have their answer, with the end of the row."""
         if reply.mail_key is not None and self._mail is not None:
             await self._mail.arrived(reply.mail_key)
-        lane = line_lock(row.lane, row.target)
-        locks = {lane, *(chat_lock(message.key) for message in inbound)}
-        move, asked = _move(reply.failed), [message.inbound_id for message in inbound]
-
-        def change(tx: Transaction) -> bool:
-            tx.lock(*sorted(locks))
-            now = tx.now()
-            found = tx.chats.inbound_by_id(asked) if asked else []
-            open_ids = [message.inbound_id for message in found if message.may_become(move.status)]
-            if open_ids:
-                tx.chats.move_inbound(open_ids, move, now)
-            return tx.outbox.ack(row.outbox_id, row.claim_token or "")
-
         self._outgoing.pop(row.outbox_id, None)
-        if not await self._store.write(change, key=lane):
-            _LOG.warning("reply.lease_ended_before_ack", outbox_id=row.outbox_id)
         self._metrics.delivered(self._clock.now() - row.created_at)
         if reply.run_id:
             self._presenter.forget(reply.run_id)
+        return Performed(also=_closing(inbound, reply.failed))
 
-    async def _fail_inbound(self, reply: Reply, why: str) -> None:
-        """Mark the inbound messages that get no answer; one that was closed otherwise stays so."""
-        for inbound_id in reply.inbound_ids:
-            try:
-                await self._stores.intake_log.move([inbound_id], _move(why))
-            except IllegalTransition as error:
-                _LOG.info("message.closed_before", inbound_id=inbound_id, reason=error.message)
-
-    async def _acknowledge(self, row: OutboxMessage) -> None:
-        if not await self._outbox.ack(row.outbox_id, row.claim_token or ""):
-            _LOG.warning("reply.lease_ended_before_ack", outbox_id=row.outbox_id)
-
-    async def _failed(self, row: OutboxMessage, reply: Reply, result: SendResult) -> None:
+    async def _failed(
+        self, row: OutboxMessage, reply: Reply, inbound: Sequence[InboundMessage], result: SendResult
+    ) -> NotPerformed:
         """Have it tried later, or not at all. What is behind it on its thread waits for it."""
-        kind, tried = result.error_kind or SendErrorKind.UNKNOWN, row.attempt_count - 1
+        kind = result.error_kind or SendErrorKind.UNKNOWN
+        why = f"{kind}: {result.error}"
         self._metrics.delivery_failed(kind.value)
-        if not kind.may_pass or tried + 1 >= self._config.max_attempts:
-            await self._give_up(row, reply, f"{kind}: {result.error}")
-            return
-        await self._outbox.nack(
-            row.outbox_id,
-            row.claim_token or "",
-            error=f"{kind}: {result.error}",
-            delay_ms=max(result.retry_after_ms or 0, self._pause(tried)),
-            may_have_arrived=kind.may_have_arrived,
+        if not kind.may_pass or row.attempt_count >= self._config.max_attempts:
+            return await self._given_up(row, reply, inbound, why)
+        return NotPerformed(
+            error=why, not_before_ms=result.retry_after_ms or 0, may_have_arrived=kind.may_have_arrived
         )
 
-    async def _give_up(self, row: OutboxMessage, reply: Reply | None, why: str) -> None:
-        """Put a row into the dead-letter queue, and say at its inbound messages why they have no answer."""
-        _LOG.warning("reply.given_up", outbox_id=row.outbox_id, reason=why)
+    async def _given_up(
+        self, row: OutboxMessage, reply: Reply | None, inbound: Sequence[InboundMessage], why: str
+    ) -> NotPerformed:
+        """Have a row put into the dead-letter queue, and its inbound messages say why they have no answer."""
         self._outgoing.pop(row.outbox_id, None)
         if reply is not None and reply.mail_key is not None and self._mail is not None:
             await self._mail.lost(reply.mail_key, f"the chat did not take it: {why}")
-        await self._outbox.nack(row.outbox_id, row.claim_token or "", error=why, final=True)
         self._metrics.gave_up()
-        if reply is not None:
-            await self._fail_inbound(reply, f"it could not be delivered: {why}")
-
-    def _pause(self, tried: int) -> int:
-        first, longest = milliseconds(self._config.first_retry), milliseconds(self._config.longest_retry)
-        return int(min(first * 2 ** min(tried, 20), longest))
+        return NotPerformed(
+            error=why, final=True, also=_closing(inbound, f"it could not be delivered: {why}")
+        )
 
 
-def _move(failed: str | None) -> InboundMove:
-    return InboundMove(status=InboundStatus.FAILED if failed else InboundStatus.DONE, reason=failed)
+def _closing(inbound: Sequence[InboundMessage], failed: str | None) -> Joined:
+    """Return the change that closes inbound messages; one that was closed otherwise stays so."""
+    asked = [message.inbound_id for message in inbound]
+    move = InboundMove(status=InboundStatus.FAILED if failed else InboundStatus.DONE, reason=failed)
 
+    def change(tx: Transaction) -> None:
+        found = tx.chats.inbound_by_id(asked) if asked else []
+        open_ids = [message.inbound_id for message in found if message.may_become(move.status)]
+        if open_ids:
+            tx.chats.move_inbound(open_ids, move, tx.now())
 
-def _by_order(rows: Sequence[OutboxMessage]) -> list[list[OutboxMessage]]:
-    """Return rows that do not wait for one another apart; notices stay in order among themselves."""
-    ordered: dict[str, list[OutboxMessage]] = {}
-    for row in rows:
-        ordered.setdefault(row.order_key or "", []).append(row)
-    return list(ordered.values())
+    return Joined(locks=tuple(sorted({chat_lock(message.key) for message in inbound})), change=change)
 
 
 def _owed_since(row: OutboxMessage) -> int:

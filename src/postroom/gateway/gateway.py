@@ -1,7 +1,7 @@
 """A gateway that lives: connects its channels, delivers, looks after what was left, and ends in good order.
 
 start: what a crash left is handed over, then channels are connected, then messages come in
-meanwhile: delivery for each channel; lost messages, old messages and channels that went down are looked after
+meanwhile: the relay delivers; lost messages, old messages and channels that went down are looked after
 stop: nothing new is taken, runs and answers get their time, channels are disconnected
 """
 
@@ -14,7 +14,7 @@ from typing import Self
 import structlog
 
 from postroom.concurrency import Tasks
-from postroom.contracts.chat import ChatStores, InboundStatus
+from postroom.contracts.chat import CHAT_KIND, ChatStores, InboundStatus
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.messages import Json
@@ -22,7 +22,6 @@ from postroom.contracts.outbox import OutboxStore
 from postroom.contracts.people import ChatDelivery
 from postroom.contracts.run_queue import RunQueue
 from postroom.contracts.run_stores import ThreadStore
-from postroom.contracts.transactions import Store
 from postroom.gateway import status
 from postroom.gateway.commands import Commands
 from postroom.gateway.config import GatewayConfig
@@ -33,20 +32,18 @@ from postroom.gateway.metrics import GatewayMetrics, InboundCounts
 from postroom.gateway.notices import Notices
 from postroom.gateway.people import People
 from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
-from postroom.gateway.replies import DeliverySignal
 from postroom.gateway.run import Acknowledgements, GatewayRunner, Services
 from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.status import ScopedLocks
 from postroom.gateway.streaming import StreamingPresenter
+from postroom.relay import Relay
 
 _LOG = structlog.get_logger(__name__)
-_DELIVERY_POLL_MS = 1_000
 _SWEEP_EVERY_MS = 15_000
 _PURGE_EVERY_MS = 3_600_000
 _WATCH_EVERY_MS = 1_000
 _FIRST_RECONNECT_MS = 1_000
 _LONGEST_RECONNECT_MS = 60_000
-_OUTBOX_KEPT_MS = 7 * 86_400_000
 _LEAST_FLUSH = timedelta(seconds=1)
 
 
@@ -57,31 +54,29 @@ class Gateway:
         self,
         config: GatewayConfig,
         *,
-        store: Store,
         stores: ChatStores,
         outbox: OutboxStore,
         threads: ThreadStore,
         run_queue: RunQueue,
         presenter: StreamingPresenter,
-        signal: DeliverySignal,
+        relay: Relay,
         clock: Clock,
         timer: Timer,
         metrics: GatewayMetrics | None = None,
         mail: ChatDelivery | None = None,
     ) -> None:
         self.config, self.stores, self.outbox = config, stores, outbox
-        self._run_queue, self._presenter, self._signal = run_queue, presenter, signal
+        self._run_queue, self._presenter, self._relay = run_queue, presenter, relay
         self._clock, self._timer = clock, timer
         self._metrics = metrics = metrics or GatewayMetrics()
         self._adapters = presenter.adapters
-        self._due = {platform: signal.listener() for platform in self._adapters}
         self._tasks = Tasks("gateway")
         self._locks = ScopedLocks(config.state_dir)
         self.people = People(stores.people, config, clock)
-        self.delivery = Delivery(
-            store, outbox, stores, presenter, config.delivery, clock=clock, metrics=metrics, mail=mail
+        self.delivery = relay.handlers[CHAT_KIND] = Delivery(
+            stores, presenter, config.delivery, clock=clock, metrics=metrics, mail=mail
         )
-        handover, notices = Handover(run_queue, stores, config), Notices(outbox, signal)
+        handover, notices = Handover(run_queue, stores, config), Notices(outbox)
         commands = Commands(
             config, presenter.sessions, handover, self.people, notices, run_queue, threads, clock, mail
         )
@@ -134,9 +129,10 @@ class Gateway:
         except BaseException:
             await self.stop()
             raise
+        self.delivery.speak_for(tuple(self._adapters.values()))
+        self._relay.hint()
         self.runner._running = True  # noqa: SLF001 - the name is a part of the contract
         for adapter in self._adapters.values():
-            self._tasks.start(self._deliver(adapter), name=f"delivery {adapter.platform.value}")
             self._tasks.start(self._watch(adapter), name=f"watch {adapter.platform.value}")
         self._tasks.start(self._sweep(), name="sweep")
         await asyncio.to_thread(status.write_pid_file, self.config.state_dir)
@@ -192,28 +188,9 @@ class Gateway:
 
     def wake(self) -> None:
         """Hint that there may be something to deliver."""
-        self._signal.give()
+        self._relay.hint()
 
     # Its rounds.
-
-    async def _deliver(self, adapter: BasePlatformAdapter) -> None:
-        """Deliver for one channel while there is something; then when a hint comes, or a little later."""
-        due = self._due[adapter.platform]
-        while True:
-            due.clear()
-            claimed = 0
-            try:
-                claimed = await self.delivery.round(adapter)
-            except PostroomError as error:
-                _LOG.warning("delivery.failed", platform=adapter.platform.value, reason=error.describe())
-            if not claimed:
-                alarm = self._tasks.start(self._alarm(due), name="alarm")
-                await due.wait()
-                alarm.cancel()
-
-    async def _alarm(self, due: asyncio.Event) -> None:
-        await self._timer.sleep(_DELIVERY_POLL_MS)
-        due.set()
 
     async def _watch(self, adapter: BasePlatformAdapter) -> None:
         """Connect a channel again that went down and may come back."""
@@ -247,7 +224,6 @@ class Gateway:
                     await self.stores.intake_log.purge(
                         older_than=now - milliseconds(self.config.keep_messages)
                     )
-                    await self.outbox.purge(older_than=now - _OUTBOX_KEPT_MS)
             except PostroomError as error:
                 _LOG.warning("gateway.sweep_failed", reason=error.describe())
 
@@ -258,14 +234,13 @@ class Gateway:
         await self._run_queue.drain(self.config.drain)
         try:
             async with asyncio.timeout(max(self.config.drain, _LEAST_FLUSH).total_seconds()):
-                for adapter in self.adapters.values():
-                    while await self.delivery.round(adapter):
-                        continue
-                await self.delivery.idle()
+                await self._relay.idle(CHAT_KIND)
         except TimeoutError:
             _LOG.warning("gateway.not_all_delivered", reason="the time for it ended; the rest is kept")
         except PostroomError as error:
             _LOG.warning("gateway.not_all_delivered", reason=error.describe())
+        finally:
+            self.delivery.speak_for(())
 
     async def _connect(self, adapter: BasePlatformAdapter, *, is_reconnect: bool = False) -> None:
         liveness = adapter.liveness

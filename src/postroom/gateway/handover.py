@@ -39,7 +39,7 @@ from postroom.contracts.messages import (
 from postroom.contracts.run_queue import Accept, RunQueue, ThreadState
 from postroom.contracts.transactions import Transaction
 from postroom.gateway import wording
-from postroom.gateway.config import BusyMode, GatewayConfig
+from postroom.gateway.config import BusyPolicy, GatewayConfig
 from postroom.gateway.events import MessageEvent, MessageType
 from postroom.gateway.session import SessionSource
 
@@ -81,7 +81,7 @@ class Handover:
         self._config = config
 
     async def hand_over(
-        self, event: MessageEvent, session: ChatSession, *, mode: BusyMode | None = None
+        self, event: MessageEvent, session: ChatSession, *, mode: BusyPolicy | None = None
     ) -> Admission:
         """Hand a message over that was kept, and say what became of it.
 
@@ -102,7 +102,12 @@ class Handover:
         return Admission(AdmissionKind.STARTED)
 
     async def begin(
-        self, event: MessageEvent, draft: InboundDraft, session: ChatSession, *, mode: BusyMode | None = None
+        self,
+        event: MessageEvent,
+        draft: InboundDraft,
+        session: ChatSession,
+        *,
+        mode: BusyPolicy | None = None,
     ) -> Admission | None:
         """Keep a message and hand it over, in one change.
 
@@ -129,7 +134,7 @@ class Handover:
         self,
         event: MessageEvent,
         session: ChatSession,
-        mode: BusyMode | None,
+        mode: BusyPolicy | None,
         take: Callable[[Transaction], InboundMessage | None],
     ) -> tuple[InboundMessage, Admission] | None:
         """Hand over what `take` gives, in the change in which it is given; None when it does not wait.
@@ -159,35 +164,35 @@ class Handover:
         done = await self._run_queue.accepting([thread_id], change, key=thread_id)
         if done is not None:
             event.handed_over = done[1].kind is not AdmissionKind.REJECTED
-            if mode is BusyMode.INTERRUPT and done[1].kind is AdmissionKind.QUEUED:
+            if mode is BusyPolicy.INTERRUPT and done[1].kind is AdmissionKind.QUEUED:
                 await self.stop(thread_id, begun=True)
         return done
 
     def _position(
-        self, tx: Transaction, inbound: InboundMessage, thread_id: str, mode: BusyMode
+        self, tx: Transaction, inbound: InboundMessage, thread_id: str, mode: BusyPolicy
     ) -> Admission:
         """Say where a message stands that did not begin at once; one too many is taken back."""
         ids = [entry.pending_id for entry in tx.runs.messages.waiting(thread_id)]
         if inbound.thread_message_id not in ids:
             return Admission(AdmissionKind.STARTED)  # it was read before a crash
         most = self._config.busy.max_waiting
-        if mode is BusyMode.REJECT or len(ids) > most:
+        if mode is BusyPolicy.REJECT or len(ids) > most:
             tx.runs.messages.retract_waiting(thread_id, inbound.thread_message_id, None)
-            refusal = wording.BUSY if mode is BusyMode.REJECT else wording.queue_full(most)
+            refusal = wording.BUSY if mode is BusyPolicy.REJECT else wording.queue_full(most)
             return Admission(AdmissionKind.REJECTED, refusal)
         match mode:
-            case BusyMode.COLLECT:
+            case BusyPolicy.COLLECT:
                 return Admission(AdmissionKind.COLLECTED, wording.READ_TOGETHER)
-            case BusyMode.STEER:
+            case BusyPolicy.STEER:
                 return Admission(AdmissionKind.STEERED, wording.READ_AT_NEXT_STEP)
             case _:
                 ahead = ids.index(inbound.thread_message_id)
                 return Admission(AdmissionKind.QUEUED, wording.queued(ahead))
 
-    def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyMode:
+    def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyPolicy:
         """Return what the session does when it is busy: its own choice, else its chat's, and so on."""
         chosen = session.settings.get("busy")
-        return BusyMode(chosen) if chosen else self._config.get_busy_mode(source.platform, source.chat_id)
+        return BusyPolicy(chosen) if chosen else self._config.get_busy_mode(source.platform, source.chat_id)
 
     async def state(self, thread_id: str) -> ThreadState:
         """Return how busy a thread is."""
@@ -270,13 +275,13 @@ def inbound_key(source: SessionSource, message_id: str | None) -> InboundKey:
     )
 
 
-def delivery_of(mode: BusyMode, source: SessionSource) -> DeliveryMode:
+def delivery_of(mode: BusyPolicy, source: SessionSource) -> DeliveryMode:
     """Return when a message is read; those of different senders are never read as one."""
     sender = source.user_id or ""
     match mode:
-        case BusyMode.COLLECT:
+        case BusyPolicy.COLLECT:
             return DeliveryMode(group=sender, starts_run=True)
-        case BusyMode.STEER:
+        case BusyPolicy.STEER:
             return DeliveryMode(boundary=Boundary.NEXT_STEP, group=sender, starts_run=True)
         case _:
             return DeliveryMode(granularity=Granularity.ONE, starts_run=True)

@@ -2,19 +2,18 @@
 
 from collections.abc import Sequence
 
+from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.people import ChatAddress
-from postroom.contracts.run_tables import OutboxTables
 from postroom.gateway.platforms.base import BasePlatformAdapter
-from postroom.gateway.replies import DeliverySignal, Reply, ReplyKind, thread_name
+from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
 
 
 class MailOutbox:
     """Has mail messages said by the bots of this gateway."""
 
-    def __init__(self, adapters: Sequence[BasePlatformAdapter], signal: DeliverySignal) -> None:
+    def __init__(self, adapters: Sequence[BasePlatformAdapter]) -> None:
         self._adapters = {adapter.platform.value: adapter for adapter in adapters}
-        self._signal = signal
 
     def reaches(self, address: ChatAddress) -> bool:
         """Say whether there is a channel to this chat."""
@@ -39,7 +38,3 @@ class MailOutbox:
         )
         # The key of an earlier version: what it took and did not note is not delivered again.
         outbox.enqueue((reply.draft(f"letter/{key}"),))
-
-    def stored(self) -> None:
-        """Hint that messages were taken."""
-        self._signal.give()

@@ -5,7 +5,7 @@ import structlog
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import OutboxStore
 from postroom.gateway.events import MessageEvent
-from postroom.gateway.replies import DeliverySignal, Reply, ReplyKind, thread_name
+from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
 
 _LOG = structlog.get_logger(__name__)
@@ -14,9 +14,8 @@ _LOG = structlog.get_logger(__name__)
 class Notices:
     """Tells people things that no run has said."""
 
-    def __init__(self, outbox: OutboxStore, signal: DeliverySignal) -> None:
+    def __init__(self, outbox: OutboxStore) -> None:
         self._outbox = outbox
-        self._signal = signal
 
     async def tell(self, source: SessionSource, text: str, *, key: str, answers: str | None = None) -> None:
         """Have something said in a chat, once a `key`; the first words count.
@@ -58,7 +57,6 @@ class Notices:
             await self._outbox.enqueue(reply.draft(key))
         except IdempotencyConflict:
             _LOG.info("notice.told_before", key=key)
-        self._signal.give()
 
 
 def notice_key(what: str, inbound_id: int | None) -> str:

@@ -4,7 +4,6 @@ The rows are stored in the commit that ends the run. Nothing is looked up here: 
 the thread's name, where it goes is looked up by whoever delivers it.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,17 +11,15 @@ from hashlib import sha256
 from json import dumps
 from urllib.parse import quote, unquote
 
-from postroom.contracts.chat import CHAT_LANE, CHAT_THREAD, inbound_id_of
+from postroom.contracts.chat import CHAT_KIND, CHAT_THREAD, inbound_id_of
 from postroom.contracts.messages import Json, Message
-from postroom.contracts.outbox import OutboxDraft, OutboxMessage
+from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, RunWaitingTicket, TerminationKind, WaitingReason
 from postroom.contracts.transactions import Transaction
 from postroom.gateway import wording
 
 _EARLIER_NAMES = {"lines": "inbound_ids", "place": "source", "message": "mail_key", "letter": "mail_key"}
 """What earlier versions called parts of a stored reply."""
-MOST_CLAIMS = 1_000_000
-"""How often a reply is tried, and for how long, is decided by its delivery."""
 
 
 class ReplyKind(StrEnum):
@@ -86,11 +83,11 @@ class Reply:
             "mail_key": self.mail_key,
         }
         return OutboxDraft(
-            lane=CHAT_LANE,
+            kind=CHAT_KIND,
             target=target_of(self.thread_id),
             payload=payload,
             dedupe_key=dedupe_key,
-            max_attempts=MOST_CLAIMS,
+            max_attempts=NO_END,
             order_key=None if self.kind is ReplyKind.NOTICE else self.thread_id,
         )
 
@@ -164,34 +161,11 @@ def _arguments(arguments: Json, most: int = 600) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-class DeliverySignal:
-    """Hints that there is something to be said; whoever delivers for a bot listens."""
-
-    def __init__(self) -> None:
-        self._listeners: list[asyncio.Event] = []
-
-    def listener(self) -> asyncio.Event:
-        """Return an event that is set with each hint from now on."""
-        event = asyncio.Event()
-        self._listeners.append(event)
-        return event
-
-    def give(self) -> None:
-        """Hint that there is something to be said."""
-        for event in self._listeners:
-            event.set()
-
-
 class ChatEffects:
     """Has the ends of chats' runs told in their chats; those of other threads cause nothing here."""
 
-    def __init__(self, signal: DeliverySignal) -> None:
-        self._signal = signal
-
     def stored(self, run: RunRecord) -> None:
-        """Hint that there is something to be said."""
-        if is_chat(run.thread_id):
-            self._signal.give()
+        """Take no note: the relay hears of what is stored."""
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
         """Write nothing: only an end is told."""

@@ -21,7 +21,7 @@ from postroom.contracts.errors import IllegalTransition, PostroomError, StoreErr
 from postroom.gateway import status, wording
 from postroom.gateway.admission import AGENT_PENDING, SessionGuard
 from postroom.gateway.commands import Command, Commands, help_text, resolve_command
-from postroom.gateway.config import BusyMode, GatewayConfig
+from postroom.gateway.config import BusyPolicy, GatewayConfig
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.handover import Admission, AdmissionKind, Handover
 from postroom.gateway.metrics import GatewayMetrics
@@ -235,7 +235,7 @@ class GatewayRunner:
         session, began_anew = await services.sessions.of(key, source)
         if began_anew and self.config.get_reset_policy(source.platform, source.chat_type).notify:
             await services.notices.tell(source, wording.BEGAN_ANEW, key=f"anew/{session.thread_id}")
-        mode = BusyMode(event.metadata["busy"]) if "busy" in event.metadata else None
+        mode = BusyPolicy(event.metadata["busy"]) if "busy" in event.metadata else None
         if draft is not None:
             admission = await services.handover.begin(event, draft, session, mode=mode)
             if admission is None:

@@ -10,7 +10,7 @@ import structlog
 
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import PostroomError
-from postroom.contracts.mail import Backlog
+from postroom.contracts.outbox import Backlog
 from postroom.http_api.lag import LagMeter
 from postroom.http_api.operations import Check, CheckState, Readiness
 

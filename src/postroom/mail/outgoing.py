@@ -1,18 +1,24 @@
-"""Effects that follow a change: rows of the outbox, stored with it and performed by relays."""
+"""Effects that follow a change: rows of the outbox, stored with it and performed by the relay."""
 
 from typing import Literal
 
+from postroom.contracts.outbox import NO_END, OutboxDraft
 from postroom.mail.context import WriteContext
 
 ARCHIVE = "archive"
-"""The topic of what the archive must write; a key is `<kind>:<id>`."""
+"""The kind of what the archive must write, by project; the payload names the record as `<kind>:<id>`."""
 
 ArchiveKind = Literal["agent", "message", "reservation"]
 
 
 def to_archive(context: WriteContext, kind: ArchiveKind, record_id: int, project_id: int) -> None:
     """Let the archive write a record as it stands when its turn comes."""
-    context.tx.insert_outbox(ARCHIVE, f"{kind}:{record_id}", project_id, context.now)
+    context.tx.outbox.enqueue([archive_draft(f"{kind}:{record_id}", project_id)])
+
+
+def archive_draft(record: str, project_id: int) -> OutboxDraft:
+    """Return what has the archive of a project write a record."""
+    return OutboxDraft(kind=ARCHIVE, target=str(project_id), payload={"record": record}, max_attempts=NO_END)
 
 
 def wake_key(message_id: int, agent_id: int) -> str:

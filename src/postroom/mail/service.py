@@ -90,16 +90,14 @@ class Mail:
         *,
         dice: random.Random | None = None,
         keep_token: Callable[[str, str], tuple[str, str]] | None = None,
-        on_change: Callable[[], None] | None = None,
         tracing: Tracing = OFF,
         waker: Callable[[], WakingStore | None] = _nobody,
     ) -> None:
         """Keep what it works with.
 
         `keep_token` makes a token for the agent of a project, keeps it in a private file, and returns token
-        and path. `on_change` is called after each change, as a hint to whoever performs its effects.
-        `tracing` watches calls and runs, for who wants to see them from outside. `waker` gives what wakes
-        readers in the change that stores their messages; without it they are found later.
+        and path. `tracing` watches calls and runs, for who wants to see them from outside. `waker` gives what
+        wakes readers in the change that stores their messages; without it they are found later.
         """
         self.store = store
         self.clock = clock
@@ -108,7 +106,6 @@ class Mail:
         self.tracing = tracing
         self.changes = ChangeNotifier()
         """Rings after each change, for those who wait for messages."""
-        self._on_change = on_change
         self._keep_token = keep_token
         self._waker = waker
         self._changes = 0
@@ -144,11 +141,9 @@ class Mail:
         return answer
 
     def tell_of_change(self, *, may_wake: bool = True) -> None:
-        """Let those look again who perform effects, wait for messages or, if it `may_wake` somebody, wake."""
-        if may_wake and self.waker is not None:
-            self.waker.wake()
-        if self._on_change is not None:
-            self._on_change()
+        """Let those look again who wait for messages or, if it `may_wake` somebody, wake readers."""
+        if may_wake and (waker := self._waker()) is not None:
+            waker.wake()
         self.changes.ring()
 
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:

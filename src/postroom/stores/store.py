@@ -22,10 +22,10 @@ from postroom.stores.changes import ChangeNotifier
 from postroom.stores.chats.stores import StoredChats
 from postroom.stores.chats.tables import SqlChatTables
 from postroom.stores.engine import Engine
+from postroom.stores.events import EventTables
 from postroom.stores.mail.store import StoredMail
 from postroom.stores.mail.tables import MailTables
-from postroom.stores.runs.events import EventTables
-from postroom.stores.runs.outbox import OutboxTables
+from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs.ports import SqlRunStores
 from postroom.stores.runs.tables import RunTables
 from postroom.stores.sql_transaction import SqlTransaction
@@ -52,7 +52,7 @@ class OpenTransaction(Transaction):
     @cached_property
     def mail(self) -> MailTables:
         """Projects, agents, messages, reservations and what belongs to them."""
-        return MailTables(self.sql)
+        return MailTables(self.sql, self.outbox, self.events)
 
     @cached_property
     def runs(self) -> RunTables:
@@ -72,7 +72,7 @@ class OpenTransaction(Transaction):
     @cached_property
     def outbox(self) -> OutboxTables:
         """Effects outside the database."""
-        return OutboxTables(self.sql, self.now, self.new_id)
+        return OutboxTables(self.sql, self.now, self.tell, self.new_id)
 
     @override
     def now(self) -> int:

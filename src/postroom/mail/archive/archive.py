@@ -1,7 +1,7 @@
 """The archive of an installation: one Git repository a project, written in batches by the relay.
 
 The database is the truth and the archive an export: replayable, idempotent by id, never in the way of
-mail. What waits for it stays in the outbox.
+mail. What waits for it stays in the outbox, whose relay hands it over in batches.
 """
 
 import asyncio
@@ -11,12 +11,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.mail import Message, OutboxRow, Project
+from postroom.contracts.mail import Message, Project
+from postroom.contracts.outbox import OutboxMessage
 from postroom.contracts.store import MailReads, MailStore
 from postroom.mail.archive import layout
 from postroom.mail.archive.batch import Batch, gather
 from postroom.mail.archive.repository import ArchiveRepository
-from postroom.mail.outgoing import ARCHIVE
+from postroom.relay import Performed
 
 TIDY_EVERY = 50
 """Commits to one repository between two looks at whether it wants repacking."""
@@ -31,7 +32,11 @@ class Author:
 
 
 class Archive:
-    """Writes projects' records into their repositories under `root`."""
+    """Writes projects' records into their repositories under `root`; the handler of their effects."""
+
+    lease = timedelta(minutes=5)
+    together = True
+    retries = (timedelta(seconds=1), timedelta(seconds=60))
 
     def __init__(
         self,
@@ -41,8 +46,11 @@ class Archive:
         author: Author,
         *,
         timeout: timedelta = timedelta(seconds=60),
+        batch: int = 200,
     ) -> None:
+        """`batch` is how many records one commit holds at most."""
         self.root = root
+        self.at_once = batch
         self._store = store
         self._clock = clock
         self._author = author
@@ -62,17 +70,26 @@ class Archive:
             timeout=self._timeout,
         )
 
-    async def write_rows(self, project: Project, rows: Sequence[OutboxRow]) -> None:
-        """Write the records of some outbox rows as one commit, then take the rows from the outbox.
+    def serves(self, target: str) -> bool:
+        """Every project has its repository here."""
+        return True
 
-        A crash between the two writes the same files again, which changes nothing.
+    async def perform(self, rows: Sequence[OutboxMessage]) -> Performed:
+        """Write the records of a project as one commit. Written again they are the same files: no change.
 
         Raises:
             ArchiveUnavailable: nothing was written; the rows wait on.
         """
-        await asyncio.to_thread(self._commit, await self._gathered(project, rows))
-        ids = [row.id for row in rows]
-        await self._store.write(lambda tx: tx.finish_outbox(ids))
+        project_id = int(rows[0].target)
+        project = await self._store.read(lambda tx: tx.project_by_id(project_id))
+        if project is not None:
+            await self._write(project, [row.payload["record"] for row in rows])
+        return Performed()
+
+    async def _write(self, project: Project, records: Sequence[str]) -> None:
+        """Write records, named `<kind>:<id>`, as they stand now, in one consistent view."""
+        batch = await self._store.read(lambda tx: gather(tx, project, records))
+        await asyncio.to_thread(self._commit, batch)
 
     def _commit(self, batch: Batch) -> None:
         repository = self.repository(batch.project.slug)
@@ -95,19 +112,10 @@ class Archive:
         for kind in ("agent", "message", "reservation"):
             after = 0
             while ids := await self._ids(project, kind, after, page):
-                rows = [
-                    OutboxRow(
-                        id=0, topic=ARCHIVE, key=f"{kind}:{number}", project_id=project.id, created_at=0
-                    )
-                    for number in ids
-                ]
-                await asyncio.to_thread(self._commit, await self._gathered(project, rows))
+                await self._write(project, [f"{kind}:{number}" for number in ids])
                 written += len(ids)
                 after = ids[-1]
         return written
-
-    async def _gathered(self, project: Project, rows: Sequence[OutboxRow]) -> Batch:
-        return await self._store.read(lambda tx: gather(tx, project, rows))
 
     async def _ids(self, project: Project, kind: str, after: int, limit: int) -> list[int]:
         return await self._store.read(lambda tx: _ids(tx, project, kind, after, limit))

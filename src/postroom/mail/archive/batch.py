@@ -1,9 +1,9 @@
-"""Gathers the files of waiting outbox rows, in one consistent view, as they stand now."""
+"""Gathers the files of records, in one consistent view, as they stand now."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from postroom.contracts.mail import Message, OutboxRow, Project
+from postroom.contracts.mail import Message, Project
 from postroom.contracts.store import MailReads
 from postroom.mail.archive import layout
 
@@ -32,13 +32,13 @@ class Batch:
         return [("Message-Id", str(message.id)) for message in self.messages]
 
 
-def gather(tx: MailReads, project: Project, rows: Sequence[OutboxRow]) -> Batch:
-    """Return the files of the rows' records; a record that is gone has none."""
+def gather(tx: MailReads, project: Project, records: Sequence[str]) -> Batch:
+    """Return the files of records, named `<kind>:<id>`; one that is gone has none."""
     batch = Batch(project=project)
     batch.files[layout.PROJECT_FILE] = layout.project_file(project)
     wanted: dict[str, list[int]] = {"agent": [], "message": [], "reservation": []}
-    for row in rows:
-        kind, _, number = row.key.partition(":")
+    for record in records:
+        kind, _, number = record.partition(":")
         wanted[kind].append(int(number))
     for agent in tx.agents_by_id(wanted["agent"]).values():
         batch.files[layout.agent_path(agent.name)] = layout.agent_file(agent)

@@ -6,22 +6,18 @@ Both are written in the change that ends the run.
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from postroom.contracts.clock import milliseconds
-from postroom.contracts.errors import PostroomError, StoreError
 from postroom.contracts.messages import Message
-from postroom.contracts.outbox import OutboxDraft, OutboxMessage, OutboxStore
+from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
-from postroom.contracts.store import MailStore
-from postroom.contracts.transactions import Transaction
+from postroom.contracts.transactions import Joined, Transaction
 from postroom.mail.waking.completion import DeskOf, RunCompletion
 from postroom.mail.waking.mail_runs import waits_for_budget
 from postroom.mail.waking.prompts import STOPS, agent_of, messages_named
 from postroom.mail.waking.run_input import MailClaims
+from postroom.relay import NotPerformed, Outcome, Performed
 
-LANE = "mail"
-"""The lane, and the target, under which earlier versions stored the ends of runs."""
-_BATCH = 32
-_LEASE = timedelta(seconds=30)
+LEFT_OVER = "mail"
+"""The kind, and the target, under which earlier versions stored the ends of runs."""
 
 
 class MessageEffects:
@@ -55,34 +51,28 @@ class MessageEffects:
             self._on_change()
 
 
-async def perform_left_over(outbox: OutboxStore, store: MailStore, desk_of: DeskOf) -> int:
-    """Write the answers that an earlier version left in the outbox; return how many rows there were.
+class LeftOverAnswers:
+    """Writes the answers that an earlier version stored as effects, each with the end of its row."""
 
-    Raises:
-        StoreError: what is not written yet is written at the next start.
-    """
-    performed = 0
-    while rows := await outbox.claim(LANE, LANE, lease_ms=milliseconds(_LEASE), limit=_BATCH):
-        for row in rows:
-            await _performed(row, outbox, store, desk_of)
-        performed += len(rows)
-    return performed
+    lease = timedelta(seconds=30)
+    at_once = 32
+    together = False
+    retries = (timedelta(seconds=1), timedelta(seconds=60))
 
+    def __init__(self, desk_of: DeskOf) -> None:
+        self._desk_of = desk_of
 
-async def _performed(row: OutboxMessage, outbox: OutboxStore, store: MailStore, desk_of: DeskOf) -> None:
-    token = row.claim_token or ""
-    try:
-        ended = RunCompletion.of(row)
-        await store.write(lambda tx: ended.told(desk_of(tx)))
-    except (KeyError, TypeError, ValueError) as error:
-        why = f"it cannot be read: {type(error).__name__}"
-        await outbox.nack(row.outbox_id, token, error=why, final=True)
-    except StoreError:
-        raise
-    except PostroomError as error:
-        await outbox.nack(row.outbox_id, token, error=error.describe(), final=True)
-    else:
-        await outbox.ack(row.outbox_id, token)
+    def serves(self, target: str) -> bool:
+        """Mail is written here."""
+        return True
+
+    async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
+        """Have an answer written; what cannot be read never will be."""
+        try:
+            ended = RunCompletion.of(rows[0])
+        except (KeyError, TypeError, ValueError) as error:
+            return NotPerformed(error=f"it cannot be read: {type(error).__name__}", final=True)
+        return Performed(also=Joined(locks=(), change=lambda tx: ended.told(self._desk_of(tx.mail))))
 
 
 def _completion(run: RunRecord) -> RunCompletion | None:

@@ -189,7 +189,6 @@ class Waker:
             self.wake()
         if made.said and self._chats is not None:
             self._in_chats |= made.said
-            self._chats.stored()
         return done
 
     async def _taken_up(self, message_id: int, agent_id: int) -> bool:

@@ -3,18 +3,19 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from postroom.contracts.events import CanonicalEventDraft, EventScope, EventTables, EventVisibility
 from postroom.contracts.mail import Agent, ContactLink, ContactPolicy, Message, RecipientKind, Reservation
 from postroom.contracts.project_log import HIDDEN, OF_CONTACT, OTHER, Detail, EventKind, Happening
 from postroom.contracts.waking import Handling
-from postroom.stores.codec import encode
 from postroom.stores.sql_transaction import SqlTransaction
 
 
 class EventRecorder:
     """Writes the entries of one change, each with the next number of its log. One object a change."""
 
-    def __init__(self, tx: SqlTransaction) -> None:
+    def __init__(self, tx: SqlTransaction, log: EventTables) -> None:
         self._tx = tx
+        self._log = log
         self._locked: set[int] = set()
         self._sent: dict[int, tuple[Happening, set[int]]] = {}
         """The messages of this change, and the projects whose logs tell of each."""
@@ -24,7 +25,7 @@ class EventRecorder:
         """Keep other changes of these projects out, so that their logs are numbered by this one alone."""
         missing = sorted(set(project_ids) - self._locked)
         if missing:
-            self._tx.lock(*(f"project:{project_id}" for project_id in missing))
+            self._tx.lock(*(EventScope.project(project_id).key for project_id in missing))
             self._locked.update(missing)
 
     def lock_concerned(self, message_id: int, agent_id: int) -> None:
@@ -190,17 +191,25 @@ class EventRecorder:
 
     def _record(self, project_ids: Sequence[int], happening: Happening) -> None:
         self.lock(project_ids)
-        values = {
-            "at": happening.at,
-            "kind": happening.kind,
+        payload = {
             "agent_id": happening.agent_id,
             "message_id": happening.message_id,
             "reservation_id": happening.reservation_id,
             "run_id": happening.run_id,
-            "detail": encode(happening.detail) if happening.detail else "{}",
+            "detail": dict(happening.detail),
         }
-        for project_id in project_ids:
-            self._tx.run("project_log.record", {**values, "project_id": project_id})
+        self._log.at(happening.at).append(
+            [
+                CanonicalEventDraft(
+                    scopes=(EventScope.project(project_id),),
+                    event_kind=happening.kind,
+                    payload=payload,
+                    origin="mail",
+                    visibility=EventVisibility.INTERNAL,  # who sees it is decided by `mail.event_log`
+                )
+                for project_id in project_ids
+            ]
+        )
 
 
 def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from postroom.contracts.errors import UnknownAgent, UnknownMessage
+from postroom.contracts.events import EventTables
 from postroom.contracts.mail import (
     Agent,
     Attachment,
@@ -18,6 +19,7 @@ from postroom.contracts.mail import (
     SearchOrder,
     ThreadHead,
 )
+from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.store import MailWrites
 from postroom.stores.mail import rows
 from postroom.stores.mail.part import Part, unknown
@@ -36,8 +38,8 @@ _INBOX = {
 class Messages(Part, MailWrites):
     """Messages, inboxes, threads and attachments."""
 
-    def __init__(self, tx: SqlTransaction) -> None:
-        super().__init__(tx)
+    def __init__(self, tx: SqlTransaction, outbox: OutboxTables, log: EventTables) -> None:
+        super().__init__(tx, outbox, log)
         self._index = search_index(tx)
         self._positions: dict[int, int] = {}
         """The place of the next recipient of each message that this change addresses."""

@@ -1,14 +1,13 @@
 """The logs of projects; what is told in them is decided by the event recorder."""
 
-import json
 from collections.abc import Sequence
+from typing import cast
 
 from typing_extensions import override
 
+from postroom.contracts.events import CanonicalEvent, EventScope
 from postroom.contracts.project_log import EventKind, Happening, LogBounds, ProjectEvent, ProjectLogWrites
-from postroom.stores.mail import rows
 from postroom.stores.mail.part import Part
-from postroom.stores.sql_transaction import Row
 
 
 class ProjectLog(Part, ProjectLogWrites):
@@ -18,19 +17,14 @@ class ProjectLog(Part, ProjectLogWrites):
     def project_events(
         self, project_id: int, *, after: int, limit: int, kinds: Sequence[EventKind] = ()
     ) -> list[ProjectEvent]:
-        values = {
-            "project_id": project_id,
-            "after": after,
-            "kinds": kinds,
-            "any_kind": not kinds,
-            "limit": limit,
-        }
-        return [_event(project_id, row) for row in self._tx.all("project_log.project_events", values)]
+        scope = EventScope.project(project_id).key
+        found = self._log.of_scope(scope, after=after, limit=limit, kinds=kinds)
+        return [_entry(project_id, seq, event) for seq, event in found]
 
     @override
     def log_bounds(self, project_id: int) -> LogBounds:
-        row = rows.written(self._tx.one("project_log.log_bounds", {"project_id": project_id}))
-        return LogBounds(oldest=row[0], newest=row[1])
+        oldest, newest = self._log.bounds(EventScope.project(project_id).key)
+        return LogBounds(oldest=oldest - 1, newest=newest)
 
     @override
     def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
@@ -43,19 +37,18 @@ class ProjectLog(Part, ProjectLogWrites):
     @override
     def trim_log(self, project_id: int, *, keep: int, limit: int) -> int:
         self._events.lock([project_id])
-        values = {"project_id": project_id, "keep": max(keep, 1), "limit": limit}
-        return self._tx.changed("project_log.trim_log", values)
+        return self._log.trim(EventScope.project(project_id).key, keep=keep, limit=limit)
 
 
-def _event(project_id: int, row: Row) -> ProjectEvent:
-    seq, at, kind, agent_id, message_id, reservation_id, run_id, detail = row
+def _entry(project_id: int, seq: int, event: CanonicalEvent) -> ProjectEvent:
+    told = event.payload
     happening = Happening(
-        kind=kind,
-        at=at,
-        agent_id=agent_id,
-        message_id=message_id,
-        reservation_id=reservation_id,
-        run_id=run_id,
-        detail=json.loads(detail),
+        kind=cast("EventKind", event.event_kind),
+        at=event.created_at,
+        agent_id=told["agent_id"],
+        message_id=told["message_id"],
+        reservation_id=told["reservation_id"],
+        run_id=told["run_id"],
+        detail=told["detail"],
     )
     return ProjectEvent(project_id=project_id, seq=seq, happening=happening)

@@ -10,7 +10,6 @@ from postroom.contracts.mail import (
     ContactLink,
     InboxEntry,
     Message,
-    OutboxRow,
     Project,
     Recipient,
     Reservation,
@@ -174,19 +173,6 @@ def thread_head(row: Row) -> ThreadHead:
         last_id=row[4],
         last_at=row[5],
         last_sender=row[6],
-    )
-
-
-def outbox_row(row: Row) -> OutboxRow:
-    """Map a row of `outbox`."""
-    return OutboxRow(
-        id=row[0],
-        topic=row[1],
-        key=row[2],
-        project_id=row[3],
-        created_at=row[4],
-        attempts=row[5],
-        last_error=row[6],
     )
 
 

@@ -16,12 +16,12 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import ThreadCommit
 from postroom.contracts.runs import Thread
 from postroom.stores.codec import encode
+from postroom.stores.events import WrittenEvent, event_looks
+from postroom.stores.outbox import WrittenEffect, effect_looks
 from postroom.stores.runs import rows
 from postroom.stores.runs.asking import Found, Looks, dispatch_look, queue_look, run_look, thread_look
 from postroom.stores.runs.deliveries import delivery_looks
-from postroom.stores.runs.events import WrittenEvent, event_looks
 from postroom.stores.runs.messages import committed_look, refuse_changed, versions_look
-from postroom.stores.runs.outbox import WrittenEffect, effect_looks
 from postroom.stores.runs.threads import new_thread, no_parent, own_ancestor
 
 

@@ -18,7 +18,14 @@ from postroom.contracts.messages import (
     PendingMessage,
     PendingVersion,
 )
-from postroom.contracts.outbox import NackOutcome, OutboxDraft, OutboxMessage, OutboxStore, line_lock
+from postroom.contracts.outbox import (
+    NackOutcome,
+    OutboxDraft,
+    OutboxMessage,
+    OutboxStatus,
+    OutboxStore,
+    line_lock,
+)
 from postroom.contracts.run_stores import (
     FAMILIES,
     MAX_PAGE,
@@ -35,7 +42,7 @@ from postroom.contracts.run_stores import (
     Wakeups,
     thread_lock,
 )
-from postroom.contracts.run_tables import OutboxTables, RunTables
+from postroom.contracts.run_tables import RunTables
 from postroom.contracts.runs import RunRecord, Thread
 from postroom.contracts.transactions import WORK, Store, Transaction
 from postroom.stores.codec import encode
@@ -451,23 +458,23 @@ class SqlOutboxStore(_Port, OutboxStore):
             [effect] = _at(tx.outbox, now).enqueue((draft,))
             return effect
 
-        return await self._store.write(stored, key=line_lock(draft.lane, draft.target))
+        return await self._store.write(stored, key=line_lock(draft.kind, draft.target))
 
     @override
     async def claim(
-        self, lane: str, target: str, *, lease_ms: int, limit: int = 1, now: int | None = None
+        self, kind: str, target: str, *, lease_ms: int, limit: int = 1, now: int | None = None
     ) -> tuple[OutboxMessage, ...]:
-        line = line_lock(lane, target)
+        line = line_lock(kind, target)
 
         def claimed(tx: Transaction) -> tuple[OutboxMessage, ...]:
             tx.lock(line)
-            return _at(tx.outbox, now).claim(lane, target, lease_ms=lease_ms, limit=limit)
+            return _at(tx.outbox, now).claim(kind, target, lease_ms=lease_ms, limit=limit)
 
         return await self._store.write(claimed, key=line)
 
     @override
     async def ack(self, outbox_id: str, token: str, *, now: int | None = None) -> bool:
-        return await self._in_line(outbox_id, lambda outbox: outbox.ack(outbox_id, token), now)
+        return bool(await self._store.write(lambda tx: tx.outbox.ack([outbox_id], [token])))
 
     @override
     async def nack(
@@ -481,45 +488,36 @@ class SqlOutboxStore(_Port, OutboxStore):
         final: bool = False,
         may_have_arrived: bool = False,
     ) -> NackOutcome:
-        return await self._in_line(
-            outbox_id,
-            lambda outbox: outbox.nack(
-                outbox_id,
-                token,
+        became = await self._store.write(
+            lambda tx: _at(tx.outbox, now).nack(
+                [outbox_id],
+                [token],
                 error=error,
                 delay_ms=delay_ms,
                 final=final,
                 may_have_arrived=may_have_arrived,
-            ),
-            now,
+            )
         )
+        if not became:
+            return NackOutcome.LOST_CLAIM
+        gone = became == [OutboxStatus.DEAD_LETTER]
+        return NackOutcome.DEAD_LETTERED if gone else NackOutcome.REQUEUED
 
     @override
     async def dead_letters(
-        self, *, lane: str | None = None, after: str = "", limit: int = 100
+        self, *, kind: str | None = None, after: str = "", limit: int = 100
     ) -> tuple[OutboxMessage, ...]:
         return await self._store.read(
-            lambda tx: tx.outbox.dead_letters(lane=lane, after=after, limit=page(limit))
+            lambda tx: tx.outbox.dead_letters(kind=kind, after=after, limit=page(limit))
         )
 
     @override
     async def revive(self, outbox_id: str, *, now: int | None = None) -> OutboxMessage | None:
-        return await self._in_line(outbox_id, lambda outbox: outbox.revive(outbox_id), now)
+        return await self._store.write(lambda tx: _at(tx.outbox, now).revive(outbox_id))
 
     @override
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
         return await self._store.write(lambda tx: tx.outbox.purge(older_than, limit))
-
-    async def _in_line(self, outbox_id: str, change: Callable[[OutboxTables], T], now: int | None) -> T:
-        """Run a change of an effect under the lock of its lane and target, which it never leaves."""
-        line = await self._store.read(lambda tx: tx.outbox.line_of(outbox_id)) or ""
-
-        def locked(tx: Transaction) -> T:
-            if line:
-                tx.lock(line)
-            return change(_at(tx.outbox, now))
-
-        return await self._store.write(locked, key=line)
 
 
 class SqlCommitCoordinator(_Port, CommitCoordinator):

@@ -4,9 +4,7 @@ from functools import lru_cache
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import InvalidRecord, StoreCorrupt
-from postroom.contracts.events import CanonicalEvent, EventVisibility
 from postroom.contracts.messages import DeliveryMode, Message, MessageRecord, PendingMessage
-from postroom.contracts.outbox import OutboxMessage, OutboxStatus
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationReason, Thread
 from postroom.stores.codec import decode, decode_json, encode, kept, told, unreadable
 from postroom.stores.sql_transaction import Row, Values
@@ -171,54 +169,3 @@ def pending(row: Row, position: int) -> PendingMessage:
         )
     except StoreCorrupt as error:
         raise unreadable("pending", f"{thread_id}/{pending_id}", error) from error
-
-
-def event(row: Row) -> CanonicalEvent:
-    """Map the columns of `run_events` from `event_id` to `schema_version`.
-
-    Raises:
-        StoreCorrupt: the row is no such record.
-    """
-    try:
-        return CanonicalEvent(
-            event_id=row[0],
-            event_kind=row[1],
-            payload=decode_json(row[2], where="payload"),
-            sequences=decode_json(row[3], where="sequences"),
-            created_at=row[4],
-            causation_id=row[5],
-            correlation_id=row[6],
-            origin=row[7],
-            visibility=EventVisibility(row[8]),
-            schema_version=row[9],
-        )
-    except (ValueError, StoreCorrupt) as error:
-        raise unreadable("event", row[0], error) from error
-
-
-def effect(row: Row) -> OutboxMessage:
-    """Map a row of `run_outbox`.
-
-    Raises:
-        StoreCorrupt: the row is no such record.
-    """
-    try:
-        return OutboxMessage(
-            outbox_id=row[0],
-            lane=row[1],
-            target=row[2],
-            payload=decode_json(row[3], where="payload"),
-            status=OutboxStatus(row[4]),
-            available_at=row[5],
-            created_at=row[6],
-            dedupe_key=row[7],
-            attempt_count=row[8],
-            max_attempts=row[9],
-            claim_token=row[10],
-            lease_until=row[11],
-            last_error=told(row[12]),
-            order_key=row[13],
-            may_have_arrived=bool(row[14]),
-        )
-    except (ValueError, StoreCorrupt) as error:
-        raise unreadable("effect", row[0], error) from error

@@ -16,6 +16,8 @@ from postroom.contracts.messages import DeliveryMode, Message, PendingMessage
 from postroom.contracts.run_stores import Committed, ThreadCommit
 from postroom.contracts.runs import RunRecord, Thread
 from postroom.stores.codec import encode
+from postroom.stores.events import EventTables, appending
+from postroom.stores.outbox import OutboxTables, storing
 from postroom.stores.runs.asking import Found, asked, dispatch_look, queue_look, run_look, thread_look
 from postroom.stores.runs.commits import (
     WrittenCommit,
@@ -27,9 +29,7 @@ from postroom.stores.runs.commits import (
 )
 from postroom.stores.runs.deliveries import delivered
 from postroom.stores.runs.dispatches import Dispatches
-from postroom.stores.runs.events import EventTables, appending
 from postroom.stores.runs.messages import Messages, message_values
-from postroom.stores.runs.outbox import OutboxTables, storing
 from postroom.stores.runs.threads import Threads
 from postroom.stores.sql_transaction import SqlTransaction
 
@@ -110,7 +110,7 @@ class RunTables(run_tables.RunTables):
         if appended is not None:
             EventTables(self._sql, self._now, self._tell, self._new_id).write(appended)
         if stored is not None:
-            OutboxTables(self._sql, self._now, self._new_id).write(stored)
+            OutboxTables(self._sql, self._now, self._tell, self._new_id).write(stored)
         return Committed(
             message_count=after.message_count,
             dispatch=brought.dispatch if brought else moved,

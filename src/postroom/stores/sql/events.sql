@@ -1,35 +1,44 @@
--- Events stand once in run_events and at a place of their own in each of their scopes.
+-- Events stand once in `events` and at a place of their own in each of their scopes. Who appends to a scope has
+-- locked it, so that its numbers have no gaps.
 
 -- newest
-SELECT coalesce(max(seq), 0) FROM run_event_scopes WHERE scope = :scope;
+SELECT coalesce(max(seq), 0) FROM event_scopes WHERE scope = :scope;
 
 -- oldest
-SELECT coalesce(min(seq), 1) FROM run_event_scopes WHERE scope = :scope;
+SELECT coalesce(min(seq), 1) FROM event_scopes WHERE scope = :scope;
 
 -- first_of_key
 SELECT event_id, event_kind, payload, sequences, created_at, causation_id, correlation_id, origin, visibility,
        schema_version, digest
-  FROM run_events WHERE writer_id = :writer_id AND key = :key AND writer_id IS NOT NULL;
+  FROM events WHERE writer_id = :writer_id AND key = :key AND writer_id IS NOT NULL;
 
 -- append
-INSERT INTO run_events
+INSERT INTO events
       (event_id, event_kind, payload, sequences, created_at, causation_id, correlation_id, origin, visibility,
        schema_version, writer_id, key, digest)
 VALUES (:event_id, :event_kind, :payload, :sequences, :created_at, :causation_id, :correlation_id, :origin, :visibility,
         :schema_version, :writer_id, :key, :digest);
 
 -- place
-INSERT INTO run_event_scopes (scope, seq, event_id) VALUES (:scope, :seq, :event_id);
+INSERT INTO event_scopes (scope, seq, event_id) VALUES (:scope, :seq, :event_id);
 
 -- event
 SELECT event_id, event_kind, payload, sequences, created_at, causation_id, correlation_id, origin, visibility,
        schema_version
-  FROM run_events WHERE event_id = :event_id;
+  FROM events WHERE event_id = :event_id;
 
 -- events
 SELECT e.event_id, e.event_kind, e.payload, e.sequences, e.created_at, e.causation_id, e.correlation_id, e.origin,
        e.visibility, e.schema_version, s.seq
-  FROM run_event_scopes s {cross} run_events e ON e.event_id = s.event_id
+  FROM event_scopes s {cross} events e ON e.event_id = s.event_id
  WHERE s.scope = :scope AND s.seq > :after
+   AND (CAST(:any_kind AS bigint) = 1 OR e.event_kind IN {texts :kinds})
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'event' AND id = e.event_id)
  ORDER BY s.seq LIMIT :limit;
+
+-- trim_events
+DELETE FROM events
+ WHERE event_id IN (SELECT event_id FROM event_scopes WHERE scope = :scope AND seq <= CAST(:last AS bigint));
+
+-- trim
+DELETE FROM event_scopes WHERE scope = :scope AND seq <= CAST(:last AS bigint);

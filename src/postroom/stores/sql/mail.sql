@@ -486,23 +486,6 @@ INSERT INTO idempotency (scope, key, digest, answer, created_at) VALUES (:scope,
 DELETE FROM idempotency WHERE (scope, key) IN
   (SELECT scope, key FROM idempotency WHERE created_at < :before ORDER BY created_at LIMIT :limit);
 
--- insert_outbox
-INSERT INTO outbox (topic, key, project_id, created_at) VALUES (:topic, :key, :project_id, :now);
-
--- outbox
-SELECT id, topic, key, project_id, created_at, attempts, last_error FROM outbox
- WHERE topic = :topic ORDER BY id LIMIT :limit;
-
--- backlog
-SELECT count(*), (SELECT created_at FROM outbox WHERE topic = :topic ORDER BY id LIMIT 1)
-  FROM outbox WHERE topic = :topic;
-
--- finish_outbox
-DELETE FROM outbox WHERE id IN {ints :ids};
-
--- fail_outbox
-UPDATE outbox SET attempts = attempts + 1, last_error = :error WHERE id IN {ints :ids};
-
 -- runner
 SELECT agent_id, runner, declared_by, updated_at FROM runners WHERE agent_id = :agent_id;
 
@@ -594,7 +577,8 @@ SELECT (SELECT count(*) FROM projects), (SELECT count(*) FROM agents),
        (SELECT coalesce(max(id), 0) FROM messages),
        (SELECT count(*) FROM file_reservations {index file_reservations_ending}
          WHERE released_at IS NULL),
-       (SELECT count(*) FROM outbox), (SELECT count(*) FROM runners),
+       (SELECT count(*) FROM outbox WHERE kind = 'archive' AND status IN ('pending', 'claimed')),
+       (SELECT count(*) FROM runners),
        (SELECT count(*) FROM recipients r {index recipients_unread} JOIN messages m ON m.id = r.message_id
          WHERE r.read_at IS NULL AND m.recalled_at IS NULL);
 

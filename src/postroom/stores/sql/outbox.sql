@@ -1,60 +1,110 @@
--- Effects by lane and target in the order in which they were stored. One that is claimed may be taken again
--- when its lease ends.
+-- Effects by kind and target in the order in which they were stored. One that is claimed may be taken again
+-- when its lease ends. One without a key is removed when it was performed; one with a key stays for a while, so
+-- that the key counts once.
 
 -- enqueue
-INSERT INTO run_outbox (outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count,
-                        max_attempts, order_key)
-VALUES (:outbox_id, :lane, :target, :payload, 'pending', :available_at, :created_at, :dedupe_key, 0, :max_attempts,
+INSERT INTO outbox (outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count,
+                    max_attempts, order_key)
+VALUES (:outbox_id, :kind, :target, :payload, 'pending', :available_at, :created_at, :dedupe_key, 0, :max_attempts,
         :order_key);
 
 -- first_of_key
-SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
+SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
        claim_token, lease_until, last_error, order_key, may_have_arrived
-  FROM run_outbox
- WHERE lane = :lane AND target = :target AND dedupe_key = :dedupe_key AND dedupe_key IS NOT NULL;
+  FROM outbox
+ WHERE kind = :kind AND target = :target AND dedupe_key = :dedupe_key AND dedupe_key IS NOT NULL;
 
--- effect
-SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
+-- open
+SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
        claim_token, lease_until, last_error, order_key, may_have_arrived
-  FROM run_outbox WHERE outbox_id = :outbox_id;
+  FROM outbox
+ WHERE kind = :kind AND status IN ('pending', 'claimed')
+   AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
+ ORDER BY place LIMIT :limit;
 
--- line_of
-SELECT lane, target FROM run_outbox WHERE outbox_id = :outbox_id;
+-- backlog
+SELECT count(*), min(created_at),
+       (SELECT count(*) FROM outbox d WHERE d.status = 'dead_letter' AND d.kind = :kind)
+  FROM outbox WHERE kind = :kind AND status IN ('pending', 'claimed');
+
+-- targets
+WITH RECURSIVE targets (target) AS (
+  SELECT min(target) FROM outbox WHERE kind = :kind AND status IN ('pending', 'claimed')
+   UNION ALL
+  SELECT (SELECT min(o.target) FROM outbox o
+           WHERE o.kind = :kind AND o.target > t.target AND o.status IN ('pending', 'claimed'))
+    FROM targets t WHERE t.target IS NOT NULL)
+SELECT target FROM targets t
+ WHERE t.target IS NOT NULL
+   AND EXISTS (SELECT 1 FROM outbox o
+                WHERE o.kind = :kind AND o.target = t.target AND o.status IN ('pending', 'claimed')
+                  AND coalesce(o.lease_until, o.available_at) <= :now);
 
 -- due
-SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
+SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
        claim_token, lease_until, last_error, order_key, may_have_arrived
-  FROM run_outbox
- WHERE lane = :lane AND target = :target AND status IN ('pending', 'claimed')
+  FROM outbox
+ WHERE kind = :kind AND target = :target AND status IN ('pending', 'claimed')
    AND coalesce(lease_until, available_at) <= :now
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
    AND (order_key IS NULL OR NOT EXISTS (
-       SELECT 1 FROM run_outbox e
-        WHERE e.lane = :lane AND e.target = :target AND e.order_key = run_outbox.order_key
-          AND e.place < run_outbox.place AND e.status IN ('pending', 'claimed')
+       SELECT 1 FROM outbox e
+        WHERE e.kind = :kind AND e.target = :target AND e.order_key = outbox.order_key
+          AND e.place < outbox.place AND e.status IN ('pending', 'claimed')
           AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = e.outbox_id)))
  ORDER BY place LIMIT :limit;
 
--- move
-UPDATE run_outbox
-   SET status = :status, available_at = :available_at, attempt_count = :attempt_count, claim_token = :claim_token,
-       lease_until = :lease_until, last_error = :last_error, may_have_arrived = :may_have_arrived
- WHERE outbox_id = :outbox_id;
+-- take
+UPDATE outbox
+   SET may_have_arrived = CASE WHEN status = 'claimed' THEN 1 ELSE may_have_arrived END,
+       status = 'claimed', attempt_count = attempt_count + 1, claim_token = :token, lease_until = :lease_until
+ WHERE outbox_id IN {texts :ids};
+
+-- bury
+UPDATE outbox SET status = 'dead_letter', claim_token = NULL, lease_until = NULL WHERE outbox_id IN {texts :ids};
+
+-- remove_performed
+DELETE FROM outbox WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :tokens} AND dedupe_key IS NULL;
+
+-- keep_performed
+UPDATE outbox SET status = 'delivered', claim_token = NULL, lease_until = NULL
+ WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :tokens};
+
+-- fail
+UPDATE outbox
+   SET status = CASE WHEN CAST(:final AS bigint) = 1 OR attempt_count >= max_attempts THEN 'dead_letter'
+                     ELSE 'pending' END,
+       available_at = CASE WHEN CAST(:final AS bigint) = 1 OR attempt_count >= max_attempts THEN available_at
+                           ELSE CAST(:available_at AS bigint) END,
+       claim_token = NULL, lease_until = NULL, last_error = :last_error,
+       may_have_arrived = CASE WHEN CAST(:may_have_arrived AS bigint) = 1 THEN 1 ELSE may_have_arrived END
+ WHERE outbox_id IN {texts :ids} AND claim_token IN {texts :tokens}
+RETURNING status;
+
+-- release
+UPDATE outbox SET status = 'pending', claim_token = NULL, lease_until = NULL, may_have_arrived = 1
+ WHERE kind IN {texts :kinds} AND status IN ('pending', 'claimed') AND lease_until IS NOT NULL;
+
+-- revive
+UPDATE outbox SET status = 'pending', available_at = :now, attempt_count = 0, may_have_arrived = 0
+ WHERE outbox_id = :outbox_id AND status = 'dead_letter'
+RETURNING outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count,
+          max_attempts, claim_token, lease_until, last_error, order_key, may_have_arrived;
 
 -- dead_letters
-SELECT outbox_id, lane, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
+SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
        claim_token, lease_until, last_error, order_key, may_have_arrived
-  FROM run_outbox
- WHERE status = 'dead_letter' AND outbox_id > :after AND (CAST(:lane AS text) IS NULL OR lane = :lane)
+  FROM outbox
+ WHERE status = 'dead_letter' AND outbox_id > :after AND (CAST(:kind AS text) IS NULL OR kind = :kind)
    AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = outbox_id)
  ORDER BY outbox_id LIMIT :limit;
 
 -- purge
-DELETE FROM run_outbox
- WHERE place IN (SELECT place FROM run_outbox
+DELETE FROM outbox
+ WHERE place IN (SELECT place FROM outbox
                   WHERE status = 'delivered' AND created_at < :older_than
                   ORDER BY created_at, place LIMIT :limit);
 
 -- forget_purged
 DELETE FROM run_quarantine
- WHERE kind = 'effect' AND NOT EXISTS (SELECT 1 FROM run_outbox WHERE outbox_id = run_quarantine.id);
+ WHERE kind = 'effect' AND NOT EXISTS (SELECT 1 FROM outbox WHERE outbox_id = run_quarantine.id);

@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable
+from functools import partial
 
 from postroom.contracts.errors import StoreError
-from postroom.contracts.mail import Backlog, StoredAnswer, Term
+from postroom.contracts.mail import StoredAnswer, Term
+from postroom.contracts.outbox import Backlog, OutboxDraft
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance import given
@@ -102,7 +104,7 @@ def _snapshot(tx: MailReads, here: Office, now: int) -> list[object]:
         tx.contacts(here.ada.id),
         tx.answer("scope", "new"),
         tx.answer("scope", "kept"),
-        tx.outbox("archive", limit=99),
+        tx.outbox.open("archive", limit=99),
         tx.unread_count(here.ben.id),
         [hit.message.id for hit in tx.search(home, Term("plum"), order="newest", limit=99)],
         [hit.message.id for hit in tx.search(home, Term("pear"), order="newest", limit=99)],
@@ -137,10 +139,10 @@ def _everything(tx: MailWrites, here: Office, now: int) -> None:
     tx.put_contact(here.ada.id, here.cyd.id, status="pending", reason="x", now=now)
     tx.insert_answer("scope", "new", "digest", b"answer", now)
     tx.purge_answers(now + 1, limit=1)
-    tx.insert_outbox("archive", "new", here.project.id, now)
-    first, second, _ = tx.outbox("archive", limit=9)
-    tx.fail_outbox([first.id], "x")
-    tx.finish_outbox([second.id])
+    _enqueue(tx, "new")
+    first, second, _ = tx.outbox.claim("archive", "7", lease_ms=9, limit=9)
+    tx.outbox.nack([first.outbox_id], [first.claim_token or ""], error="x")
+    tx.outbox.ack([second.outbox_id], [second.claim_token or ""])
 
 
 async def a_change_that_raises_is_undone_whole(store: MailStore, clock: ManualClock) -> None:
@@ -156,7 +158,7 @@ async def a_change_that_raises_is_undone_whole(store: MailStore, clock: ManualCl
         tx.put_contact(here.ada.id, here.ben.id, status="pending", reason="", now=now)
         tx.insert_answer("scope", "kept", "digest", b"answer", now)
         for key in ("1", "2"):
-            tx.insert_outbox("archive", key, here.project.id, now)
+            _enqueue(tx, key)
 
     await store.write(prepare)
     await store.settle()
@@ -234,14 +236,14 @@ async def a_look_up_sees_one_consistent_view(store: MailStore, clock: ManualCloc
     here = await an_office(store)
 
     def change(tx: MailWrites) -> None:
-        tx.insert_outbox("one", "", here.project.id, 1)
+        _enqueue(tx, "", "one")
         put_message(tx, here.ada, [here.ben])
-        tx.insert_outbox("two", "", here.project.id, 1)
+        _enqueue(tx, "", "two")
 
     def look(tx: MailReads) -> tuple[int, int, int]:
-        one = tx.backlog("one").waiting
+        one = tx.outbox.backlog("one").waiting
         messages = len(tx.inbox(here.ben.id, limit=99))
-        return one, messages, tx.backlog("two").waiting
+        return one, messages, tx.outbox.backlog("two").waiting
 
     async with asyncio.TaskGroup() as group:
         looks = []
@@ -287,46 +289,76 @@ async def old_answers_are_forgotten_oldest_first(store: MailStore, clock: Manual
 
 
 async def effects_wait_in_the_order_of_their_storing(store: MailStore, clock: ManualClock) -> None:
-    """Each topic has its own rows, which read back; the backlog says how many wait and since when."""
+    """Those of a kind read back; the backlog says how many wait, since when, and how many were given up."""
     now = clock.now()
-
-    def put(tx: MailWrites) -> None:
-        for number, topic in enumerate(["archive", "notice", "archive", "archive"]):
-            tx.insert_outbox(topic, f"m:{number}", 7, now + number)
-
-    await store.write(put)
-    rows = await store.read(lambda tx: tx.outbox("archive", limit=9))
-    assert [(row.topic, row.key, row.project_id, row.created_at) for row in rows] == [
-        ("archive", "m:0", 7, now),
-        ("archive", "m:2", 7, now + 2),
-        ("archive", "m:3", 7, now + 3),
+    for number, kind in enumerate(["archive", "notice", "archive", "archive"]):
+        clock.set(now + number)
+        await store.write(partial(_enqueue, record=f"m:{number}", kind=kind))
+    rows = await store.read(lambda tx: tx.outbox.open("archive", limit=9))
+    assert [(row.kind, row.payload, row.target, row.created_at) for row in rows] == [
+        ("archive", {"record": f"m:{number}"}, "7", now + number) for number in (0, 2, 3)
     ]
-    assert {(row.attempts, row.last_error) for row in rows} == {(0, "")}
-    assert await store.read(lambda tx: tx.outbox("archive", limit=2)) == rows[:2]
-    assert await store.read(lambda tx: tx.backlog("archive")) == Backlog(waiting=3, oldest_at=now)
-    assert await store.read(lambda tx: tx.backlog("none")) == Backlog(waiting=0, oldest_at=None)
+    assert {(row.attempt_count, row.last_error) for row in rows} == {(0, None)}
+    assert await store.read(lambda tx: tx.outbox.open("archive", limit=2)) == rows[:2]
+    assert await store.read(lambda tx: tx.outbox.backlog("archive")) == Backlog(waiting=3, oldest_at=now)
+    assert await store.read(lambda tx: tx.outbox.backlog("none")) == Backlog(waiting=0, oldest_at=None)
+    claimed = await store.write(lambda tx: tx.outbox.claim("archive", "7", lease_ms=9, limit=2))
+    ids, tokens = [row.outbox_id for row in claimed], [row.claim_token or "" for row in claimed]
+    await store.write(lambda tx: tx.outbox.nack(ids[:1], tokens[:1], error="no", final=True))
+    found = await store.read(lambda tx: tx.outbox.backlog("archive"))
+    assert found == Backlog(waiting=2, oldest_at=now + 2, dead=1)
 
 
-async def finished_effects_are_gone_and_failed_ones_wait(store: MailStore, clock: ManualClock) -> None:
-    """Finishing twice is harmless; a failure counts one attempt and keeps the newest reason and the place."""
-    now = clock.now()
+async def effects_that_are_claimed_together_end_together(store: MailStore, clock: ManualClock) -> None:
+    """Who has the newest claims ends them, once; what is performed without a key is gone; others stay."""
+    for record in "abc":
+        await store.write(partial(_enqueue, record=record))
+    claimed = await store.write(lambda tx: tx.outbox.claim("archive", "7", lease_ms=9, limit=9))
+    ids, tokens = [row.outbox_id for row in claimed], [row.claim_token or "" for row in claimed]
+    assert await store.write(lambda tx: tx.outbox.ack(ids, ["another"])) == 0
+    became = await store.write(lambda tx: tx.outbox.nack(ids[:2], tokens, error="no git", delay_ms=5))
+    assert [one.value for one in became] == ["pending", "pending"]
+    assert await store.write(lambda tx: tx.outbox.ack(ids, tokens)) == 1
+    rows = await store.read(lambda tx: tx.outbox.open("archive", limit=9))
+    assert [(row.payload["record"], row.attempt_count, row.last_error) for row in rows] == [
+        ("a", 1, "no git"),
+        ("b", 1, "no git"),
+    ]
+    assert await store.write(lambda tx: tx.outbox.claim("archive", "7", lease_ms=9, limit=9)) == ()
+    clock.set(clock.now() + 5)
+    again = await store.write(lambda tx: tx.outbox.claim("archive", "7", lease_ms=9, limit=9))
+    assert [row.outbox_id for row in again] == ids[:2]
+    assert await store.write(lambda tx: tx.outbox.ack(ids, tokens)) == 0  # claimed by another since then
+    await store.write(lambda tx: tx.outbox.ack(ids, [row.claim_token or "" for row in again]))
+    assert await store.read(lambda tx: tx.outbox.backlog("archive")) == Backlog(waiting=0, oldest_at=None)
 
-    def put(tx: MailWrites) -> None:
-        for key in "abc":
-            tx.insert_outbox("archive", key, 1, now)
 
-    await store.write(put)
-    first, second, third = await store.read(lambda tx: tx.outbox("archive", limit=9))
-    await store.write(lambda tx: tx.fail_outbox([first.id, third.id, first.id, 99], "no git"))
-    await store.write(lambda tx: tx.fail_outbox([first.id], "still no git"))
-    await store.write(lambda tx: tx.finish_outbox([second.id, second.id, 99]))
-    await store.write(lambda tx: tx.finish_outbox([second.id]))
-    rows = await store.read(lambda tx: tx.outbox("archive", limit=9))
-    found = [(row.id, row.key, row.attempts, row.last_error) for row in rows]
-    assert found == [(first.id, "a", 2, "still no git"), (third.id, "c", 1, "no git")]
-    await store.write(lambda tx: tx.finish_outbox([first.id, third.id]))
-    await store.write(lambda tx: tx.insert_outbox("archive", "d", 1, now))
-    assert (await store.read(lambda tx: tx.outbox("archive", limit=9)))[0].id > third.id
+async def what_is_due_is_told_by_kind_and_target(store: MailStore, clock: ManualClock) -> None:
+    """A claim hides a target until it ends or is released; what was released may have been performed."""
+    for target in ("7", "8", "70"):
+        await store.write(partial(_enqueue, record="a", target=target))
+    await store.write(partial(_enqueue, record="a", kind="notice"))
+    await store.write(
+        lambda tx: tx.outbox.enqueue([OutboxDraft(kind="late", target="7", available_at=2**50)])
+    )
+
+    async def due(*kinds: str) -> list[tuple[str, str]]:
+        return sorted(await store.read(lambda tx: tx.outbox.due(kinds)))
+
+    assert await due("archive") == [("archive", "7"), ("archive", "70"), ("archive", "8")]
+    assert await due("late", "notice", "none") == [("notice", "7")]
+    await store.write(lambda tx: tx.outbox.claim("archive", "70", lease_ms=9, limit=1))
+    assert await due("archive") == [("archive", "7"), ("archive", "8")]
+    await store.write(lambda tx: tx.outbox.release(["archive"]))
+    assert ("archive", "70") in await due("archive")
+    found = await store.write(lambda tx: tx.outbox.claim("archive", "70", lease_ms=9, limit=1))
+    assert [row.may_have_arrived for row in found] == [True]
+    clock.set(clock.now() + 9)
+    assert ("archive", "70") in await due("archive")
+
+
+def _enqueue(tx: MailWrites, record: str, kind: str = "archive", target: str = "7") -> None:
+    tx.outbox.enqueue([OutboxDraft(kind=kind, target=target, payload={"record": record})])
 
 
 async def records_are_counted(store: MailStore, clock: ManualClock) -> None:
@@ -338,7 +370,7 @@ async def records_are_counted(store: MailStore, clock: ManualClock) -> None:
         reservation(tx, here.ada, "src", now=clock.now())
         ended = reservation(tx, here.ada, "docs", now=clock.now())
         tx.release_reservation(ended.id, now=clock.now(), by="Ada", reason="done")
-        tx.insert_outbox("archive", "m:1", here.project.id, clock.now())
+        _enqueue(tx, "message:1")
 
     await store.write(change)
     counts = await store.read(lambda tx: tx.counts())
@@ -358,6 +390,7 @@ PROMISES = (
     the_first_answer_is_kept,
     old_answers_are_forgotten_oldest_first,
     effects_wait_in_the_order_of_their_storing,
-    finished_effects_are_gone_and_failed_ones_wait,
+    effects_that_are_claimed_together_end_together,
+    what_is_due_is_told_by_kind_and_target,
     records_are_counted,
 )

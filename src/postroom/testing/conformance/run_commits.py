@@ -27,7 +27,7 @@ from postroom.contracts.runs import RunStatus, TerminationReason, Thread
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused
 from postroom.testing.conformance.run_given import (
-    LANE,
+    KIND,
     LEASE,
     TARGET,
     Promise,
@@ -63,7 +63,7 @@ async def a_commit_writes_all_it_names(stores: RunStores, clock: ManualClock) ->
     assert [one.event_kind for one in listed.events] == ["First", "Second"]
     assert listed.events == done.events
     assert done.events[0].sequences == {"thread:t": 2, "run:r1": 2}
-    (effect,) = await stores.outbox.claim(LANE, TARGET, lease_ms=LEASE)
+    (effect,) = await stores.outbox.claim(KIND, TARGET, lease_ms=LEASE)
     assert [one.outbox_id for one in done.outbox] == [effect.outbox_id]
     assert (effect.payload, effect.dedupe_key) == ({"n": 1}, "key")
     assert done.claimed is not None
@@ -215,7 +215,7 @@ async def events_and_effects_are_refused_with_the_rest(stores: RunStores, clock:
     keyed = AppendOptions(writer_id="w", idempotency_key="k")
     await stores.events.append(event("Original", thread="u", options=keyed))
     (used,) = (await stores.coordinator.commit(_effect({"n": 1}))).outbox
-    (taken_effect,) = await stores.outbox.claim(LANE, TARGET, lease_ms=LEASE)
+    (taken_effect,) = await stores.outbox.claim(KIND, TARGET, lease_ms=LEASE)
     await stores.outbox.ack(used.outbox_id, taken_effect.claim_token or "")
     commit = everything(stores)
     for draft, kind in (
@@ -223,13 +223,13 @@ async def events_and_effects_are_refused_with_the_rest(stores: RunStores, clock:
         (event(options=AppendOptions(expected_prior={"thread:t": 9})), VersionConflict),
     ):
         await refused_whole(stores, replace(commit, events=(event("Good"), draft)), kind)
-    other = OutboxDraft(lane=LANE, target=TARGET, payload={"n": 2}, dedupe_key="used")
+    other = OutboxDraft(kind=KIND, target=TARGET, payload={"n": 2}, dedupe_key="used")
     await refused_whole(stores, replace(commit, outbox=(*commit.outbox, other)), IdempotencyConflict)
     assert await stores.events.count(EventScope.thread("u")) == 1
 
 
 def _effect(payload: dict[str, object]) -> ThreadCommit:
-    draft = OutboxDraft(lane=LANE, target=TARGET, payload=payload, dedupe_key="used")
+    draft = OutboxDraft(kind=KIND, target=TARGET, payload=payload, dedupe_key="used")
     return ThreadCommit(thread_id="other", outbox=(draft,))
 
 
@@ -257,14 +257,14 @@ async def a_commit_keeps_any_text(stores: RunStores, clock: ManualClock) -> None
         run=run(stores, final_output=text, error=text),
         thread_state={"key": text},
         events=(event(payload={"key": text}),),
-        outbox=(OutboxDraft(lane=LANE, target=TARGET, payload={"key": text}),),
+        outbox=(OutboxDraft(kind=KIND, target=TARGET, payload={"key": text}),),
     )
     await stores.coordinator.commit(commit)
     assert await stores.threads.load_messages("t") == commit.messages
     assert await stores.threads.load_run("r1") == commit.run
     assert await stores.threads.load_thread_state("t") == {"key": text}
     (listed,) = (await stores.events.list(EventScope.thread("t"))).events
-    (effect,) = await stores.outbox.claim(LANE, TARGET, lease_ms=LEASE)
+    (effect,) = await stores.outbox.claim(KIND, TARGET, lease_ms=LEASE)
     assert listed.payload == effect.payload == {"key": text}
 
 

@@ -28,7 +28,7 @@ LEASE = 30 * SECOND
 """For how long a promise owns what it claims, in milliseconds."""
 TOGETHER = 32
 """How many callers a promise about concurrency uses."""
-LANE = "lane"
+KIND = "kind"
 TARGET = "target"
 
 
@@ -171,7 +171,7 @@ def everything(stores: RunStores) -> ThreadCommit:
         run=run(stores, "r1", steps=5, output_message_ids=("m3",)),
         thread_state={"key": "value"},
         events=(event("First", run_id="r1"), event("Second")),
-        outbox=(OutboxDraft(lane=LANE, target=TARGET, payload={"n": 1}, dedupe_key="key"),),
+        outbox=(OutboxDraft(kind=KIND, target=TARGET, payload={"n": 1}, dedupe_key="key"),),
         delivery=Delivery(
             dispatch=asked(stores, "d9", dedupe_key="key"),
             claim=ClaimRequest(consumer="worker", lease_ms=LEASE),
@@ -203,13 +203,13 @@ async def snapshot(stores: RunStores, *thread_ids: str) -> dict[str, object]:
 async def refused_whole(stores: RunStores, commit: ThreadCommit, *kinds: type[PostroomError]) -> None:
     """Expect a commit to be refused with one of these errors, and everything to be as it was before.
 
-    Nothing may wait on `LANE` for `TARGET` beforehand.
+    Nothing may wait on `KIND` for `TARGET` beforehand.
     """
     before = await snapshot(stores, commit.thread_id)
     with refused(*kinds):
         await stores.coordinator.commit(commit)
     assert await snapshot(stores, commit.thread_id) == before
-    assert await stores.outbox.claim(LANE, TARGET, lease_ms=1) == ()
+    assert await stores.outbox.claim(KIND, TARGET, lease_ms=1) == ()
 
 
 def without_token(dispatch: RunDispatch) -> RunDispatch:

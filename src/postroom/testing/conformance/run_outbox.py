@@ -9,7 +9,7 @@ from postroom.contracts.run_stores import RunStores, ThreadCommit
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance import run_outbox_ended, run_outbox_order
 from postroom.testing.conformance.given import refused
-from postroom.testing.conformance.run_given import LANE, LEASE, SECOND, TARGET, TOGETHER, Promise
+from postroom.testing.conformance.run_given import KIND, LEASE, SECOND, TARGET, TOGETHER, Promise
 from postroom.testing.conformance.run_outbox_given import claim_effects, claim_one, effect, numbers
 
 
@@ -19,7 +19,7 @@ async def an_effect_is_stored_claimed_and_delivered(stores: RunStores, clock: Ma
     stored = await stores.outbox.enqueue(draft)
     assert stored == OutboxMessage(
         outbox_id=stored.outbox_id,
-        lane=LANE,
+        kind=KIND,
         target=TARGET,
         payload=draft.payload,
         status=OutboxStatus.PENDING,
@@ -44,10 +44,10 @@ async def an_effect_is_stored_claimed_and_delivered(stores: RunStores, clock: Ma
 
 async def effects_are_claimed_by_lane_and_target(stores: RunStores, clock: ManualClock) -> None:
     """Each server of a target sees its own, no more than asked for."""
-    for number, where in enumerate(({}, {"lane": "other"}, {"target": "other"}, {})):
+    for number, where in enumerate(({}, {"kind": "other"}, {"target": "other"}, {})):
         await stores.outbox.enqueue(effect(number, **where))
     assert numbers(await claim_effects(stores, limit=1)) == [0]
-    assert numbers(await claim_effects(stores, lane="other")) == [1]
+    assert numbers(await claim_effects(stores, kind="other")) == [1]
     assert numbers(await claim_effects(stores, target="other")) == [2]
     assert numbers(await claim_effects(stores)) == [3]
     assert await claim_effects(stores, limit=0) == ()
@@ -91,7 +91,7 @@ async def a_key_gives_the_first_effect_back(stores: RunStores, clock: ManualCloc
     assert (delivered.outbox_id, delivered.status) == (first.outbox_id, OutboxStatus.DELIVERED)
     assert await claim_effects(stores) == ()
     others = [
-        await stores.outbox.enqueue(effect(1, dedupe_key="k", lane="other")),
+        await stores.outbox.enqueue(effect(1, dedupe_key="k", kind="other")),
         await stores.outbox.enqueue(effect(2, dedupe_key="k", target="other")),
         await stores.outbox.enqueue(effect(3)),
         await stores.outbox.enqueue(effect(3)),
@@ -195,15 +195,15 @@ async def an_instant_may_be_given(stores: RunStores, clock: ManualClock) -> None
     later = clock.now() + 9 * SECOND
     stored = await stores.outbox.enqueue(effect(available_at=later), now=later - 5)
     assert stored.created_at == later - 5
-    assert await stores.outbox.claim(LANE, TARGET, lease_ms=7, now=later - 1) == ()
-    (found,) = await stores.outbox.claim(LANE, TARGET, lease_ms=7, now=later)
+    assert await stores.outbox.claim(KIND, TARGET, lease_ms=7, now=later - 1) == ()
+    (found,) = await stores.outbox.claim(KIND, TARGET, lease_ms=7, now=later)
     assert found.lease_until == later + 7
     outcome = await stores.outbox.nack(
         found.outbox_id, found.claim_token or "", error="x", delay_ms=3, now=later + 1
     )
     assert outcome is NackOutcome.REQUEUED
-    assert await stores.outbox.claim(LANE, TARGET, lease_ms=7, now=later + 3) == ()
-    assert len(await stores.outbox.claim(LANE, TARGET, lease_ms=7, now=later + 4)) == 1
+    assert await stores.outbox.claim(KIND, TARGET, lease_ms=7, now=later + 3) == ()
+    assert len(await stores.outbox.claim(KIND, TARGET, lease_ms=7, now=later + 4)) == 1
 
 
 async def the_payload_of_an_effect_is_the_stores_own(stores: RunStores, clock: ManualClock) -> None:

@@ -10,7 +10,7 @@ from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunStores, ThreadCommit
 from postroom.testing.clock import ManualClock
 from postroom.testing.conformance.given import refused
-from postroom.testing.conformance.run_given import LANE, LEASE, SECOND, TARGET, TOGETHER, Promise
+from postroom.testing.conformance.run_given import KIND, LEASE, SECOND, TARGET, TOGETHER, Promise
 from postroom.testing.conformance.run_outbox_given import (
     claim_effects,
     claim_one,
@@ -23,7 +23,7 @@ from postroom.testing.conformance.run_outbox_given import (
 async def _dead(stores: RunStores, number: int = 0, **details: Any) -> OutboxMessage:
     """Store an effect and give it up; nothing else may be due where it is."""
     stored = await stores.outbox.enqueue(effect(number, **details))
-    (found,) = await claim_effects(stores, lane=stored.lane, target=stored.target)
+    (found,) = await claim_effects(stores, kind=stored.kind, target=stored.target)
     outcome = await stores.outbox.nack(found.outbox_id, found.claim_token or "", error="gone", final=True)
     assert (found.outbox_id, outcome) == (stored.outbox_id, NackOutcome.DEAD_LETTERED)
     return stored
@@ -58,12 +58,12 @@ async def an_effect_may_be_given_up_at_once(stores: RunStores, clock: ManualCloc
 
 async def dead_letters_are_listed_by_id(stores: RunStores, clock: ManualClock) -> None:
     """Page by page behind the last one seen, of one lane where that is asked, and nothing else."""
-    dead = [await _dead(stores, number, lane="other" if number % 2 else LANE) for number in range(5)]
+    dead = [await _dead(stores, number, kind="other" if number % 2 else KIND) for number in range(5)]
     await stores.outbox.enqueue(effect(5, max_attempts=1))
     await claim_one(stores)
     clock.set(clock.now() + LEASE)
     assert await claim_effects(stores) == ()
-    used_up = await stores.outbox.dead_letters(lane=LANE)
+    used_up = await stores.outbox.dead_letters(kind=KIND)
     assert sorted(numbers(used_up)) == [0, 2, 4, 5]
     await _delivered(stores, 6)
     await stores.outbox.enqueue(effect(7))
@@ -77,9 +77,9 @@ async def dead_letters_are_listed_by_id(stores: RunStores, clock: ManualClock) -
     pages = [await stores.outbox.dead_letters(after=after, limit=2) for after in ("", ids[1], ids[3], ids[5])]
     assert [outbox_ids(one) for one in pages] == [ids[:2], ids[2:4], ids[4:], []]
     other = sorted((dead[1].outbox_id, dead[3].outbox_id))
-    assert outbox_ids(await stores.outbox.dead_letters(lane="other", limit=1)) == other[:1]
-    assert outbox_ids(await stores.outbox.dead_letters(lane="other", after=other[0])) == other[1:]
-    assert await stores.outbox.dead_letters(lane="unknown") == ()
+    assert outbox_ids(await stores.outbox.dead_letters(kind="other", limit=1)) == other[:1]
+    assert outbox_ids(await stores.outbox.dead_letters(kind="other", after=other[0])) == other[1:]
+    assert await stores.outbox.dead_letters(kind="unknown") == ()
     assert await stores.outbox.dead_letters(limit=0) == ()
 
 
@@ -112,8 +112,8 @@ async def an_effect_is_revived_at_the_instant_given(stores: RunStores, clock: Ma
     revived = await stores.outbox.revive(dead.outbox_id, now=later)
     assert revived is not None
     assert revived.available_at == later
-    assert await stores.outbox.claim(LANE, TARGET, lease_ms=7, limit=9, now=later - 1) == ()
-    assert numbers(await stores.outbox.claim(LANE, TARGET, lease_ms=7, limit=9, now=later)) == [1, 2]
+    assert await stores.outbox.claim(KIND, TARGET, lease_ms=7, limit=9, now=later - 1) == ()
+    assert numbers(await stores.outbox.claim(KIND, TARGET, lease_ms=7, limit=9, now=later)) == [1, 2]
 
 
 async def what_is_no_dead_letter_is_not_revived(stores: RunStores, clock: ManualClock) -> None:
@@ -173,7 +173,7 @@ async def nothing_but_what_was_delivered_is_purged(stores: RunStores, clock: Man
     await stores.outbox.enqueue(effect(3, target="other", dedupe_key="claimed"))
     (claimed,) = await claim_effects(stores, target="other")
     pending = await stores.outbox.enqueue(effect(4, available_at=clock.now() + 1))
-    revived = await _dead(stores, 5, lane="other")
+    revived = await _dead(stores, 5, kind="other")
     assert await stores.outbox.revive(revived.outbox_id)
     assert await stores.outbox.purge(older_than=clock.now() + 9) == 0
     assert outbox_ids(await stores.outbox.dead_letters()) == [dead.outbox_id]
@@ -184,7 +184,7 @@ async def nothing_but_what_was_delivered_is_purged(stores: RunStores, clock: Man
     assert await stores.outbox.ack(claimed.outbox_id, claimed.claim_token or "")
     clock.advance(timedelta(seconds=1))
     assert outbox_ids(await claim_effects(stores)) == [pending.outbox_id]
-    assert outbox_ids(await claim_effects(stores, lane="other")) == [revived.outbox_id]
+    assert outbox_ids(await claim_effects(stores, kind="other")) == [revived.outbox_id]
     assert await stores.outbox.purge(older_than=clock.now()) == 2
 
 

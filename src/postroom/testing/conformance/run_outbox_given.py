@@ -5,21 +5,21 @@ from typing import Any
 
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.run_stores import RunStores
-from postroom.testing.conformance.run_given import LANE, LEASE, TARGET
+from postroom.testing.conformance.run_given import KIND, LEASE, TARGET
 
 
 def effect(number: int = 0, **details: Any) -> OutboxDraft:
     """Return an effect to store, whose payload is its number where none is given."""
-    details.setdefault("lane", LANE)
+    details.setdefault("kind", KIND)
     details.setdefault("target", TARGET)
     details.setdefault("payload", {"n": number})
     return OutboxDraft(**details)
 
 
 async def claim_effects(stores: RunStores, *, limit: int = 99, **where: str) -> tuple[OutboxMessage, ...]:
-    """Claim what is due, on `LANE` for `TARGET` where nothing else is named."""
-    lane, target = where.get("lane", LANE), where.get("target", TARGET)
-    return await stores.outbox.claim(lane, target, lease_ms=LEASE, limit=limit)
+    """Claim what is due, on `KIND` for `TARGET` where nothing else is named."""
+    kind, target = where.get("kind", KIND), where.get("target", TARGET)
+    return await stores.outbox.claim(kind, target, lease_ms=LEASE, limit=limit)
 
 
 async def claim_one(stores: RunStores) -> tuple[OutboxMessage, str]:

@@ -4,7 +4,7 @@ import asyncio
 
 from postroom.contracts.run_stores import RunStores
 from postroom.testing.clock import ManualClock
-from postroom.testing.conformance.run_given import LANE, LEASE, SECOND, TARGET, Promise
+from postroom.testing.conformance.run_given import KIND, LEASE, SECOND, TARGET, Promise
 from postroom.testing.conformance.run_outbox_given import claim_effects, claim_one, effect, numbers
 
 
@@ -49,7 +49,7 @@ async def one_that_was_given_up_keeps_nobody_waiting(stores: RunStores, clock: M
         [2],
     )  # the claim that finds it used up may take no more
     assert numbers(await claim_effects(stores)) in ([], [2])
-    dead = await stores.outbox.dead_letters(lane=LANE)
+    dead = await stores.outbox.dead_letters(kind=KIND)
     assert sorted(numbers(dead)) == [0, 1]
 
 
@@ -59,7 +59,7 @@ async def claims_at_the_same_time_keep_the_line(stores: RunStores, clock: Manual
         await stores.outbox.enqueue(effect(number, order_key="a"))
     async with asyncio.TaskGroup() as group:
         claims = [
-            group.create_task(stores.outbox.claim(LANE, TARGET, lease_ms=LEASE, limit=9)) for _ in range(16)
+            group.create_task(stores.outbox.claim(KIND, TARGET, lease_ms=LEASE, limit=9)) for _ in range(16)
         ]
     assert [number for claim in claims for number in numbers(claim.result())] == [0]
 

@@ -6,13 +6,18 @@ from typing import Any, Self
 
 from typing_extensions import override
 
-from postroom.contracts import run_tables
-from postroom.contracts.errors import CursorAhead, CursorExpired, IdempotencyConflict, VersionConflict
-from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventPage
-from postroom.stores.codec import decode_json, encode
-from postroom.stores.runs import rows
+from postroom.contracts import events
+from postroom.contracts.errors import (
+    CursorAhead,
+    CursorExpired,
+    IdempotencyConflict,
+    StoreCorrupt,
+    VersionConflict,
+)
+from postroom.contracts.events import CanonicalEvent, CanonicalEventDraft, EventPage, EventVisibility
+from postroom.stores.codec import decode_json, encode, unreadable
 from postroom.stores.runs.asking import Found, Looks, asked
-from postroom.stores.sql_transaction import SqlTransaction, Values
+from postroom.stores.sql_transaction import Row, SqlTransaction, Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ def event_looks(written: Sequence[WrittenEvent]) -> Looks:
     return looks
 
 
-class EventTables(run_tables.EventTables):
+class EventTables(events.EventTables):
     """The rows of the log."""
 
     def __init__(
@@ -94,24 +99,51 @@ class EventTables(run_tables.EventTables):
         return row[0] if row else 0
 
     @override
+    def bounds(self, scope: str) -> tuple[int, int]:
+        [[oldest]], [[newest]] = self._sql.ask(
+            ("events.oldest", {"scope": scope}), ("events.newest", {"scope": scope})
+        )
+        return oldest, newest
+
+    @override
+    def of_scope(
+        self, scope: str, *, after: int, limit: int, kinds: Sequence[str] = ()
+    ) -> list[tuple[int, CanonicalEvent]]:
+        found = self._sql.all("events.events", _wanted(scope, after, limit, kinds))
+        return [(row[-1], _event(row)) for row in found]
+
+    @override
+    def trim(self, scope: str, *, keep: int, limit: int) -> int:
+        oldest, newest = self.bounds(scope)
+        last = min(newest - max(keep, 1), oldest - 1 + limit)
+        if last < oldest:
+            return 0
+        self._sql.run("events.trim_events", {"scope": scope, "last": last})
+        return self._sql.changed("events.trim", {"scope": scope, "last": last})
+
+    @override
     def behind(self, scope: str, after: int, limit: int) -> EventPage:
         begin = max(after, 0)
         [[newest]], [[oldest]], found = self._sql.ask(
             ("events.newest", {"scope": scope}),
             ("events.oldest", {"scope": scope}),
-            ("events.events", {"scope": scope, "after": begin, "limit": max(limit, 0)}),
+            ("events.events", _wanted(scope, begin, max(limit, 0))),
         )
         if begin > newest:
             raise CursorAhead(f"the newest event of {scope!r} is {newest}, before {after}", value=after)
         if begin + 1 < oldest:
             raise CursorExpired(f"the oldest event of {scope!r} is {oldest}, behind {after}", value=after)
         cursor = newest if len(found) < limit else (found[-1][-1] if found else begin)
-        return EventPage(events=tuple(map(rows.event, found)), cursor=cursor)
+        return EventPage(events=tuple(map(_event, found)), cursor=cursor)
 
     @override
     def load(self, event_id: str) -> CanonicalEvent | None:
         row = self._sql.one("events.event", {"event_id": event_id})
-        return rows.event(row) if row else None
+        return _event(row) if row else None
+
+
+def _wanted(scope: str, after: int, limit: int, kinds: Sequence[str] = ()) -> Values:
+    return {"scope": scope, "after": after, "limit": limit, "kinds": kinds, "any_kind": not kinds}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +162,7 @@ def appending(written: Sequence[WrittenEvent], found: Found, now: int) -> Append
     """
     newest = {what[1]: seen[0][0] for what, seen in found.items() if what[0] == "newest"}
     firsts = {
-        what[1]: (seen[0][-1], rows.event(seen[0]))
-        for what, seen in found.items()
-        if what[0] == "event" and seen
+        what[1]: (seen[0][-1], _event(seen[0])) for what, seen in found.items() if what[0] == "event" and seen
     }
     events, new = list[CanonicalEvent](), list[tuple[WrittenEvent, CanonicalEvent]]()
     for one in written:
@@ -193,3 +223,26 @@ def _columns(event: CanonicalEvent, written: WrittenEvent) -> Values:
         "key": key,
         "digest": written.digest,
     }
+
+
+def _event(row: Row) -> CanonicalEvent:
+    """Map the columns of `events` from `event_id` to `schema_version`.
+
+    Raises:
+        StoreCorrupt: the row is no such record.
+    """
+    try:
+        return CanonicalEvent(
+            event_id=row[0],
+            event_kind=row[1],
+            payload=decode_json(row[2], where="payload"),
+            sequences=decode_json(row[3], where="sequences"),
+            created_at=row[4],
+            causation_id=row[5],
+            correlation_id=row[6],
+            origin=row[7],
+            visibility=EventVisibility(row[8]),
+            schema_version=row[9],
+        )
+    except (ValueError, StoreCorrupt) as error:
+        raise unreadable("event", row[0], error) from error

@@ -1,0 +1,312 @@
+"""The relay: performs the effects of the outbox, at least once, each kind by its handler.
+
+    hint or poll ─▶ what is due, by kind and target ─▶ claimed in one change ─▶ performed
+                       └ at rest after a failure,         ├─▶ done: its end, and what its handler writes
+                         or gathering company             └─▶ again later, or a dead letter
+
+A handler that takes longer than its lease is cancelled, and what it did may have arrived; one that raises is
+tried again. Neither keeps other targets waiting. A process that dies leaves its claims to their lease, or to
+the next start where it is alone; what is performed again is marked so.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Protocol
+
+import structlog
+
+from postroom.concurrency import Tasks
+from postroom.contracts.clock import milliseconds
+from postroom.contracts.errors import PostroomError, StoreError
+from postroom.contracts.outbox import OUTBOX, OutboxMessage, line_lock
+from postroom.contracts.transactions import Joined, Store, Transaction
+
+_LOG = structlog.get_logger(__name__)
+
+POLL: Final = timedelta(seconds=1)
+"""How long a lost hint, a lease that ended or a pause that is over goes unnoticed."""
+GATHERING: Final = timedelta(milliseconds=100)
+"""How long what is performed together waits for company, so that a burst becomes one batch."""
+QUIET: Final = timedelta(milliseconds=10)
+"""How long hints are gathered after a look that found nothing to do."""
+KEPT: Final = timedelta(days=7)
+"""How long the key of a performed effect counts."""
+PURGED_EVERY: Final = timedelta(hours=1)
+GRACE: Final = timedelta(seconds=30)
+"""How long a stop waits for what is being performed."""
+
+Place = tuple[str, str]
+"""Kind and target of an effect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Performed:
+    """The effect has happened."""
+
+    also: Joined | None = None
+    """What is written with the row's end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotPerformed:
+    """It has not happened, or nobody knows: it is tried again later, or never where it is `final`."""
+
+    error: str
+    final: bool = False
+    may_have_arrived: bool = False
+    not_before_ms: int = 0
+    """How long to wait at least."""
+    also: Joined | None = None
+
+
+Outcome = Performed | NotPerformed
+
+
+class Handler(Protocol):
+    """Performs the effects of one kind; one that comes twice it makes harmless, or visible."""
+
+    lease: timedelta
+    """How long one call of `perform` may take."""
+    at_once: int
+    """How many effects for one target are performed at the same time."""
+    together: bool
+    """Whether those are one batch; otherwise each comes alone, and those of one order key one by one."""
+    retries: tuple[timedelta, timedelta]
+    """How long the first failure rests, doubled with each that follows, and how long one rests at most."""
+
+    def serves(self, target: str) -> bool:
+        """Say whether this process can perform something for a target now."""
+        ...
+
+    async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
+        """Perform effects of one target; they have one outcome. What it raises is tried again later."""
+        ...
+
+
+class Relay:
+    """Performs what is due. One of them serves a process; several processes share an outbox."""
+
+    def __init__(
+        self, store: Store, handlers: MutableMapping[str, Handler], *, is_alone: bool = False
+    ) -> None:
+        """`is_alone` says that no other process performs effects of this outbox."""
+        self.handlers = handlers
+        """By kind; what is of another kind waits."""
+        self._store = store
+        self._is_alone = is_alone
+        self._tasks = Tasks("relay")
+        self._tokens: dict[str, str] = {}
+        """The newest claim of each effect under way, by its id."""
+        self._under_way: dict[Place, int] = {}
+        self._rests_until: dict[Place, int] = {}
+        self._gathered_at: dict[Place, float] = {}
+        self._purge_at = 0
+        self._performed = 0
+
+    def hint(self) -> None:
+        """Say that there may be something to do; losing a hint costs one poll."""
+        self._store.changes.tell((OUTBOX,))
+
+    async def serve(self, stopping: asyncio.Event) -> None:
+        """Perform effects until stopped, then end what is under way; failures are logged and tried again."""
+        if self._is_alone and not self._tokens:
+            await self._surviving(self._release)
+        with self._store.changes.listen(OUTBOX) as news:
+            try:
+                while not stopping.is_set():
+                    if not await self._surviving(self._round):
+                        await _quiet(stopping)
+                        await news.wait(POLL)
+                async with asyncio.timeout(GRACE.total_seconds()):
+                    await self._tasks.settled()
+            except TimeoutError:
+                _LOG.warning("relay.not_all_performed", under_way=len(self._tokens))
+            finally:
+                await self._tasks.close()
+                self._tasks = Tasks("relay")
+
+    async def drain(self) -> int:
+        """Perform everything that is due and not at rest; return how many effects have happened.
+
+        Raises:
+            StoreError: the outbox could not be looked at.
+        """
+        before = self._performed
+        while await self._round(gathers=False) or self._tokens:
+            await self._tasks.settled()
+        return self._performed - before
+
+    async def idle(self, kind: str) -> None:
+        """Return when nothing of a kind is due or being performed.
+
+        Raises:
+            StoreError: the outbox could not be looked at.
+        """
+        while await self._round() or any(place[0] == kind for place in self._under_way):
+            await self._tasks.settled()
+
+    async def _surviving(self, work: Callable[[], Awaitable[int]]) -> int:
+        try:
+            return await work()
+        except StoreError as error:
+            _LOG.warning("relay.store_failed", code=error.code, reason=error.message)
+            return 0
+
+    async def _release(self) -> int:
+        """Make due what a process before this one had claimed."""
+        kinds = tuple(self.handlers)
+        await self._store.write(lambda tx: tx.outbox.release(kinds))
+        return 0
+
+    async def _round(self, *, gathers: bool = True) -> int:
+        """Claim what is due and begin to perform it; return how many effects that is."""
+        kinds = tuple(self.handlers)
+        due, now = await self._store.read(lambda tx: (tx.outbox.due(kinds), tx.now()))
+        wanted = {place: free for place in due if (free := self._free(place, now, gathers=gathers)) > 0}
+        if not wanted:
+            return 0
+
+        def claim(tx: Transaction) -> list[OutboxMessage]:
+            tx.lock(*sorted(line_lock(*place) for place in wanted))
+            if now >= self._purge_at:
+                tx.outbox.purge(tx.now() - milliseconds(KEPT), 1_000)
+            return [
+                row
+                for (kind, target), free in wanted.items()
+                for row in tx.outbox.claim(
+                    kind, target, lease_ms=milliseconds(self.handlers[kind].lease), limit=free
+                )
+            ]
+
+        rows = await self._store.write(claim, key="outbox")
+        if now >= self._purge_at:
+            self._purge_at = now + milliseconds(PURGED_EVERY)
+        self._begin(rows)
+        return len(rows)
+
+    def _free(self, place: Place, now: int, *, gathers: bool) -> int:
+        """Return how many effects may be begun for a target."""
+        handler = self.handlers[place[0]]
+        rests = self._rests_until.get(place, 0) - now
+        if not handler.serves(place[1]) or 0 < rests <= milliseconds(handler.retries[1]):
+            return 0  # a longer rest is one of before the clock was set back
+        if not handler.together:
+            return handler.at_once - self._under_way.get(place, 0)
+        if place in self._under_way or (gathers and not self._has_gathered(place)):
+            return 0
+        return handler.at_once
+
+    def _has_gathered(self, place: Place) -> bool:
+        """Say whether what is due for a target has waited for company."""
+        loop = asyncio.get_running_loop()
+        until = self._gathered_at.get(place)
+        if until is None:
+            self._gathered_at[place] = loop.time() + GATHERING.total_seconds()
+            loop.call_later(GATHERING.total_seconds(), self.hint)
+            return False
+        if until > loop.time():
+            return False
+        del self._gathered_at[place]
+        return True
+
+    def _begin(self, rows: Sequence[OutboxMessage]) -> None:
+        groups: dict[tuple[str, str, str | None], list[OutboxMessage]] = {}
+        for row in rows:
+            if (
+                row.outbox_id not in self._tokens
+            ):  # else its lease ended while we are at it: the claim is renewed
+                groups.setdefault((row.kind, row.target, row.order_key), []).append(row)
+            self._tokens[row.outbox_id] = row.claim_token or ""
+        for (kind, target, _), group in groups.items():
+            place = kind, target
+            self._under_way[place] = self._under_way.get(place, 0) + len(group)
+            self._tasks.start(self._serve(place, group), name=f"{kind} {target}")
+
+    async def _serve(self, place: Place, rows: Sequence[OutboxMessage]) -> None:
+        handler = self.handlers[place[0]]
+        try:
+            for batch in [rows] if handler.together else [[row] for row in rows]:
+                await self._perform(place, handler, batch)
+        finally:
+            for row in rows:
+                self._tokens.pop(row.outbox_id, None)
+            self._under_way[place] -= len(rows)
+            if not self._under_way[place]:
+                del self._under_way[place]
+            self.hint()
+
+    async def _perform(self, place: Place, handler: Handler, rows: Sequence[OutboxMessage]) -> None:
+        try:
+            async with asyncio.timeout(handler.lease.total_seconds()):
+                outcome = await handler.perform(rows)
+        except TimeoutError:
+            seconds = handler.lease.total_seconds()
+            outcome = NotPerformed(error=f"it took longer than {seconds:g} s", may_have_arrived=True)
+        except PostroomError as error:
+            outcome = NotPerformed(error=error.describe(), may_have_arrived=True)
+        except Exception as error:  # the edge around one effect: the others go on whatever a handler meets
+            _LOG.exception("effect.handler_crashed", kind=place[0], target=place[1], rows=len(rows))
+            reason = f"{type(error).__name__} inside postroom; its log has the cause"
+            outcome = NotPerformed(error=reason, may_have_arrived=True)
+        try:
+            await self._end(place, handler, rows, outcome)
+        except StoreError as error:
+            _LOG.warning("effect.left_to_lease", kind=place[0], target=place[1], reason=error.describe())
+        except PostroomError as error:  # what is to be written with it is refused
+            refused = NotPerformed(error=error.describe())
+            await self._surviving(lambda: self._end(place, handler, rows, refused))
+
+    async def _end(
+        self, place: Place, handler: Handler, rows: Sequence[OutboxMessage], outcome: Outcome
+    ) -> int:
+        """Write what became of effects, with what their handler wants written."""
+        ids = [row.outbox_id for row in rows]
+        tokens = [self._tokens[one] for one in ids]
+        lock, also = line_lock(*place), outcome.also
+        rest = 0 if isinstance(outcome, Performed) else self._rest(place, handler, rows, outcome)
+
+        def change(tx: Transaction) -> int:
+            tx.lock(*sorted({lock, *(also.locks if also else ())}))
+            if also is not None:
+                also.change(tx)
+            if isinstance(outcome, Performed):
+                return tx.outbox.ack(ids, tokens)
+            tx.outbox.nack(
+                ids,
+                tokens,
+                error=outcome.error[:500],
+                delay_ms=rest,
+                final=outcome.final,
+                may_have_arrived=outcome.may_have_arrived,
+            )
+            return 0
+
+        done = await self._store.write(change, key=lock)
+        if isinstance(outcome, Performed):
+            self._performed += done
+            if done < len(ids):
+                _LOG.warning("effect.lease_ended_before_its_end", kind=place[0], target=place[1])
+        return done
+
+    def _rest(
+        self, place: Place, handler: Handler, rows: Sequence[OutboxMessage], outcome: NotPerformed
+    ) -> int:
+        """Return how long effects that failed wait; a target whose batch failed waits as a whole."""
+        first, longest = (milliseconds(one) for one in handler.retries)
+        tried = min(max(row.attempt_count for row in rows) - 1, 20)
+        rest: int = max(outcome.not_before_ms, min(first * 2**tried, longest))
+        level = _LOG.warning if not outcome.final else _LOG.error
+        level("effect.not_performed", kind=place[0], target=place[1], rows=len(rows), reason=outcome.error)
+        if handler.together and not outcome.final:
+            self._rests_until[place] = self._store.clock.now() + rest
+        return rest
+
+
+async def _quiet(stopping: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(QUIET.total_seconds()):
+            await stopping.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,392 @@
+"""The relay: an effect is performed at least once, in its order, whatever handlers, clocks and processes do."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from conformance.run_backends import Prepared, prepared_stores, run_place
+from postroom.contracts.errors import StoreFull, StoreUnavailable
+from postroom.contracts.outbox import Backlog, OutboxDraft, OutboxMessage, line_lock
+from postroom.contracts.transactions import Joined, Store, Transaction
+from postroom.relay import NotPerformed, Outcome, Performed, Relay
+from postroom.stores.postgres.store import PostgresStore
+from postroom.testing import ManualClock
+
+__all__ = ["prepared_stores", "run_place"]
+
+KIND, TARGET = "fake", "x"
+LEASE = timedelta(seconds=30)
+
+
+@dataclass
+class FakeHandler:
+    """A fake for tests: notes what it is given, and does what the test says."""
+
+    act: Callable[[OutboxMessage], Any] = lambda row: Performed()
+    lease: timedelta = LEASE
+    at_once: int = 32
+    together: bool = False
+    retries: tuple[timedelta, timedelta] = (timedelta(seconds=1), timedelta(seconds=60))
+    targets: tuple[str, ...] | None = None
+    given: list[int] = field(default_factory=list)
+    marked: list[int] = field(default_factory=list)
+    batches: list[int] = field(default_factory=list)
+
+    def serves(self, target: str) -> bool:
+        return self.targets is None or target in self.targets
+
+    async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
+        self.batches.append(len(rows))
+        self.given += [row.payload["n"] for row in rows]
+        self.marked += [row.payload["n"] for row in rows if row.may_have_arrived]
+        done = self.act(rows[0])
+        return await done if asyncio.iscoroutine(done) else done
+
+
+@pytest.fixture
+def store(prepared_stores: Prepared) -> Store:
+    return prepared_stores.held.runs.store
+
+
+async def put(store: Store, *numbers: int, **more: Any) -> None:
+    drafts = [OutboxDraft(**{"kind": KIND, "target": TARGET, "payload": {"n": n}, **more}) for n in numbers]
+    await store.write(lambda tx: tx.outbox.enqueue(drafts))
+
+
+async def backlog(store: Store, kind: str = KIND) -> Backlog:
+    return await store.read(lambda tx: tx.outbox.backlog(kind))
+
+
+async def rows(store: Store) -> list[OutboxMessage]:
+    return list(await store.read(lambda tx: tx.outbox.open(KIND, limit=99)))
+
+
+@asynccontextmanager
+async def serving(*relays: Relay) -> AsyncIterator[None]:
+    """Let relays serve, for half a minute at most."""
+    stopping = asyncio.Event()
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        for relay in relays:
+            group.create_task(relay.serve(stopping))
+        try:
+            yield
+        finally:
+            stopping.set()
+            for relay in relays:
+                relay.hint()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0)
+
+
+class Cut(Exception):
+    """The process dies."""
+
+
+class Dying:
+    """A store whose process dies when the end of an effect is to be written."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.clock, self.changes, self.read = store.clock, store.changes, store.read
+
+    async def write(self, change: Any, *, key: str = "") -> Any:
+        if key == line_lock(KIND, TARGET):
+            raise asyncio.CancelledError
+        return await self._store.write(change, key=key)
+
+
+async def test_an_effect_whose_relay_died_before_its_end_is_performed_again_and_marked(
+    store: Store, clock: ManualClock
+) -> None:
+    await put(store, 1)
+    first, second = FakeHandler(), FakeHandler()
+    await Relay(Dying(store), {KIND: first}).drain()  # type: ignore[arg-type]
+    assert first.given == [1]
+    assert await Relay(store, {KIND: second}).drain() == 0  # its lease runs
+    clock.advance(LEASE)
+    assert await Relay(store, {KIND: second}).drain() == 1
+    assert (second.given, second.marked) == ([1], [1])
+    assert await backlog(store) == Backlog(waiting=0, oldest_at=None)
+
+
+async def test_a_relay_that_is_alone_waits_for_no_lease_of_the_one_before(store: Store) -> None:
+    await put(store, 1)
+    await Relay(Dying(store), {KIND: FakeHandler()}).drain()  # type: ignore[arg-type]
+    again = FakeHandler()
+    async with serving(Relay(store, {KIND: again}, is_alone=True)):
+        await until(lambda: bool(again.given))
+    assert (again.given, again.marked) == ([1], [1])
+
+
+async def test_a_handler_that_hangs_is_cut_off_and_keeps_nobody_else_waiting(
+    store: Store, clock: ManualClock
+) -> None:
+    ended = asyncio.Event()
+
+    async def hangs(row: OutboxMessage) -> Outcome:
+        if row.payload["n"] == 1 and not row.may_have_arrived:
+            ended.set()
+            await asyncio.Event().wait()
+        return Performed()
+
+    handler = FakeHandler(act=hangs, lease=timedelta(milliseconds=300))
+    await put(store, 1, order_key="a")
+    await put(store, 2, order_key="b")
+    await put(store, 3, target="y")
+    relay = Relay(store, {KIND: handler})
+    async with serving(relay):
+        await until(lambda: {2, 3} <= set(handler.given))
+        await put(store, 4, order_key="c")
+        await until(lambda: 4 in handler.given)
+        while (await backlog(store)).waiting != 1 or not (await rows(store))[0].last_error:
+            await asyncio.sleep(0)
+        [row] = await rows(store)
+        assert (row.last_error, row.may_have_arrived) == ("it took longer than 0.3 s", True)
+        clock.advance(timedelta(seconds=1))
+        relay.hint()
+        await until(lambda: handler.marked == [1])
+    assert (await backlog(store)).waiting == 0
+
+
+async def test_a_handler_that_raises_for_ever_is_given_up_and_the_others_go_on(
+    store: Store, clock: ManualClock
+) -> None:
+    def raises(row: OutboxMessage) -> Outcome:
+        if row.payload["n"] == 1:
+            raise KeyError("a fault of ours")
+        return Performed()
+
+    handler = FakeHandler(act=raises)
+    relay = Relay(store, {KIND: handler})
+    await put(store, 1, order_key="a", max_attempts=3)
+    await put(store, 2, order_key="a")
+    await put(store, 3, order_key="b")
+    assert await relay.drain() == 1
+    for pause in (1, 2):
+        clock.advance(timedelta(seconds=pause) - timedelta(milliseconds=1))
+        assert await relay.drain() == 0
+        clock.advance(timedelta(milliseconds=1))
+        await relay.drain()
+    assert handler.given == [1, 3, 1, 1, 2]
+    [dead] = await store.read(lambda tx: tx.outbox.dead_letters(kind=KIND, after="", limit=9))
+    assert (dead.payload, dead.last_error) == ({"n": 1}, "KeyError inside postroom; its log has the cause")
+    assert await backlog(store) == Backlog(waiting=0, oldest_at=None, dead=1)
+    await store.write(lambda tx: tx.outbox.revive(dead.outbox_id))
+    handler.act = lambda row: Performed()
+    assert await relay.drain() == 1
+
+
+async def test_of_one_order_key_a_later_effect_waits_for_one_that_is_tried_again(
+    store: Store, clock: ManualClock
+) -> None:
+    outcomes = [NotPerformed(error="later", not_before_ms=5_000), Performed(), Performed()]
+    handler = FakeHandler(act=lambda row: outcomes.pop(0))
+    relay = Relay(store, {KIND: handler})
+    await put(store, 1, 2, order_key="a")
+    assert await relay.drain() == 0
+    clock.advance(timedelta(seconds=4))
+    assert await relay.drain() == 0
+    clock.advance(timedelta(seconds=1))
+    assert await relay.drain() == 2
+    assert (handler.given, handler.marked) == ([1, 1, 2], [])
+
+
+async def test_effects_without_an_order_key_are_performed_in_their_order(store: Store) -> None:
+    handler = FakeHandler()
+    await put(store, *range(20))
+    assert await Relay(store, {KIND: handler}).drain() == 20
+    assert handler.given == list(range(20))
+
+
+async def test_what_a_handler_writes_is_there_with_the_end_of_the_row_or_not_at_all(
+    store: Store, clock: ManualClock
+) -> None:
+    def also(tx: Transaction) -> None:
+        tx.outbox.enqueue([OutboxDraft(kind="next", target="y", payload={"n": 2})])
+        if refusals:
+            raise refusals[-1]
+
+    refusals = [StoreFull("not now"), StoreUnavailable("not now")]
+    handler = FakeHandler(act=lambda row: Performed(also=Joined(locks=("b", "a"), change=also)))
+    relay = Relay(store, {KIND: handler})
+    await put(store, 1)
+    for _ in range(2):
+        assert await relay.drain() == 0
+        assert (await backlog(store, "next")).waiting == 0
+        refusals.pop()
+        clock.advance(LEASE)
+    assert await relay.drain() == 1
+    assert (await backlog(store, "next")).waiting == 1
+    assert handler.marked == [1, 1]
+
+
+async def test_a_store_that_fails_for_a_while_ends_nothing(store: Store, clock: ManualClock) -> None:
+    class Away:
+        def __init__(self) -> None:
+            self.clock, self.changes, self.left = store.clock, store.changes, 6
+
+        def _fails(self) -> None:
+            self.left -= 1
+            if self.left >= 0:
+                clock.advance(LEASE)
+                raise StoreUnavailable("away")
+
+        async def read(self, look: Any) -> Any:
+            self._fails()
+            return await store.read(look)
+
+        async def write(self, change: Any, *, key: str = "") -> Any:
+            self._fails()
+            return await store.write(change, key=key)
+
+    handler = FakeHandler()
+    await put(store, 1)
+    relay = Relay(Away(), {KIND: handler})  # type: ignore[arg-type]
+    async with serving(relay):
+        while (await backlog(store)).waiting:
+            relay.hint()
+            await asyncio.sleep(0)
+    assert handler.given
+
+
+async def test_a_full_queue_is_performed_whole_and_no_target_hides_another(store: Store) -> None:
+    def acts(row: OutboxMessage) -> Outcome:
+        return NotPerformed(error="broken") if row.target == TARGET else Performed()
+
+    handler = FakeHandler(act=acts, together=True, at_once=200)
+    await put(store, *range(5_000))
+    await put(store, *range(5_000, 5_300), target="y")
+    assert await Relay(store, {KIND: handler}).drain() == 300
+    assert sorted(handler.batches) == [100, 200, 200]
+    assert (await backlog(store)).waiting == 5_000
+    handler.act = lambda row: Performed()
+    again = Relay(store, {KIND: handler})
+    assert await again.drain() == 4_800  # those that were tried rest for a second
+
+
+async def test_a_burst_is_performed_together(store: Store) -> None:
+    handler = FakeHandler(together=True)
+    async with serving(Relay(store, {KIND: handler})):
+        for number in range(5):
+            await put(store, number)
+        await until(lambda: len(handler.given) == 5)
+    assert len(handler.batches) < 5
+
+
+async def test_a_clock_that_jumps_on_has_nothing_performed_twice_by_one_relay(
+    store: Store, clock: ManualClock
+) -> None:
+    begun, free = asyncio.Event(), asyncio.Event()
+
+    async def waits(row: OutboxMessage) -> Outcome:
+        begun.set()
+        await free.wait()
+        return Performed()
+
+    handler = FakeHandler(act=waits)
+    relay = Relay(store, {KIND: handler})
+    await put(store, 1)
+    async with serving(relay):
+        await begun.wait()
+        clock.advance(timedelta(days=1))
+        relay.hint()
+        while (await rows(store))[0].attempt_count < 2:  # it claims what it is at, for its lease has ended
+            await asyncio.sleep(0)
+        free.set()
+        while (await backlog(store)).waiting:
+            await asyncio.sleep(0)
+    assert handler.given == [1]
+
+
+async def test_a_clock_that_is_set_back_keeps_nothing_waiting_that_was_not_delayed(
+    store: Store, clock: ManualClock
+) -> None:
+    outcomes = [NotPerformed(error="no"), Performed()]
+    handler = FakeHandler(act=lambda row: outcomes.pop(0), together=True)
+    relay = Relay(store, {KIND: handler})
+    await put(store, 1)
+    await relay.drain()
+    clock.advance(-timedelta(days=1))
+    await put(store, 2)
+    assert await relay.drain() == 1
+    assert handler.given == [1, 2]
+
+
+async def test_a_target_that_nobody_serves_here_waits(store: Store) -> None:
+    handler = FakeHandler(targets=("y",))
+    relay = Relay(store, {KIND: handler})
+    await put(store, 1)
+    await put(store, 2, kind="of another process")
+    assert await relay.drain() == 0
+    assert [row.attempt_count for row in await rows(store)] == [0]
+    handler.targets = None
+    assert await relay.drain() == 1
+
+
+async def test_what_was_performed_is_forgotten_after_a_week_and_its_key_is_free(
+    store: Store, clock: ManualClock
+) -> None:
+    handler = FakeHandler()
+    relay = Relay(store, {KIND: handler})
+    await put(store, 1, dedupe_key="k")
+    assert await relay.drain() == 1
+    await put(store, 1, dedupe_key="k")
+    clock.advance(timedelta(days=8))
+    await put(store, 2)
+    assert await relay.drain() == 1  # it looks after old ones too
+    await put(store, 3, dedupe_key="k")
+    assert await relay.drain() == 1
+    assert handler.given == [1, 2, 3]
+
+
+async def test_a_stop_lets_what_is_under_way_come_to_its_end(store: Store) -> None:
+    begun, free = asyncio.Event(), asyncio.Event()
+
+    async def waits(row: OutboxMessage) -> Outcome:
+        begun.set()
+        await free.wait()
+        return Performed()
+
+    relay, stopping = Relay(store, {KIND: FakeHandler(act=waits)}), asyncio.Event()
+    await put(store, 1)
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        served = group.create_task(relay.serve(stopping))
+        await begun.wait()
+        stopping.set()
+        relay.hint()
+        await asyncio.sleep(0)
+        assert not served.done()
+        free.set()
+    assert (await backlog(store)).waiting == 0
+
+
+async def test_two_processes_on_one_postgresql_share_the_work(postgres_dsn: str, a_schema: str) -> None:
+    def opened() -> PostgresStore:
+        return PostgresStore.open(postgres_dsn, schema=a_schema)
+
+    one, two = await asyncio.to_thread(opened), await asyncio.to_thread(opened)
+    handlers = [FakeHandler(at_once=4), FakeHandler(at_once=4)]
+    try:
+        for number in range(60):
+            await put(one.store, number, order_key=str(number % 7))
+        relays = [
+            Relay(kept.store, {KIND: handler}) for kept, handler in zip((one, two), handlers, strict=True)
+        ]
+        async with serving(*relays):
+            while (await backlog(one.store)).waiting:
+                await asyncio.sleep(0)
+    finally:
+        await asyncio.to_thread(one.close)
+        await asyncio.to_thread(two.close)
+    first, second = (handler.given for handler in handlers)
+    assert sorted([*first, *second]) == list(range(60))
+    assert not handlers[0].marked
+    assert not handlers[1].marked
