@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
+from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import ChatSession
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock
@@ -14,7 +15,7 @@ from postroom.contracts.run_queue import RunQueue, ThreadState
 from postroom.contracts.run_stores import RunQuery, ThreadStore
 from postroom.contracts.runs import RunRecord, Usage
 from postroom.gateway import wording
-from postroom.gateway.config import CHAT_POLICIES, BusyPolicy, GatewayConfig
+from postroom.gateway.config import CHAT_POLICIES, GatewayConfig
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.handover import Handover
 from postroom.gateway.notices import Notices

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import structlog
 
+from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import (
     ChatSession,
     ChatStores,
@@ -39,7 +40,7 @@ from postroom.contracts.messages import (
 from postroom.contracts.run_queue import Accept, RunQueue, ThreadState
 from postroom.contracts.transactions import Transaction
 from postroom.gateway import wording
-from postroom.gateway.config import BusyPolicy, GatewayConfig
+from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import MessageEvent, MessageType
 from postroom.gateway.session import SessionSource
 

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 import structlog
 
 from postroom.concurrency import Tasks
+from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import ChatStores, InboundDraft, InboundMove, InboundStatus
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import IllegalTransition, PostroomError, StoreError
 from postroom.gateway import status, wording
 from postroom.gateway.admission import AGENT_PENDING, SessionGuard
 from postroom.gateway.commands import Command, Commands, help_text, resolve_command
-from postroom.gateway.config import BusyPolicy, GatewayConfig
+from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.handover import Admission, AdmissionKind, Handover
 from postroom.gateway.metrics import GatewayMetrics
