@@ -25,7 +25,8 @@ with Path("journal").open("a") as journal:
 if "You asked a person" in said:
     print("Deleted." if "The answer is yes" in said else "Left alone.")
 else:
-    asked = {"project_key": os.getcwd(), "agent_name": "Ada", "run_id": os.environ["POSTROOM_RUN"]}
+    names = {"project_key": "PROJECT", "agent_name": "AGENT", "run_id": "RUN"}
+    asked = {name: os.environ["POSTROOM_" + variable] for name, variable in names.items()}
     Server.find().call_tool("ask_person", {**asked, "question": "May I delete the branch?"})
     print("It is merged.")
 """

@@ -150,6 +150,7 @@ async def test_the_environment_holds_nothing_but_what_was_said(tmp_path: Path) -
         "POSTROOM_THREAD": "t",
         "POSTROOM_RUN": "r",
         "POSTROOM_DISPATCH": "dispatch-of-r",
+        "POSTROOM_SERVER": "h",
         "POSTROOM_HOUSE": "h",
         "POSTROOM_INSTANCE": asked.trace.session_id,
     }

@@ -209,9 +209,10 @@ class ExecutorRegistry:
         return await asyncio.to_thread(signing_secret, runner, self._environment)
 
     def _place_of(self, activation: RunActivation) -> Mapping[str, str]:
-        """Return what an agent's program is told of where it stands, in the mail room and in a trace."""
-        whose, trace = agent_of(activation.thread_id), self._mail.tracing.traceparent()
-        place = {} if whose is None else {"POSTROOM_PROJECT": whose[0], "POSTROOM_AGENT": whose[1]}
+        """Return who an agent's program acts as, alike for mail and chats, and where it is in a trace."""
+        name, at, slug = (activation.agent_id or "").partition("@")
+        trace = self._mail.tracing.traceparent()
+        place = {"POSTROOM_PROJECT": slug, "POSTROOM_AGENT": name} if at else {}
         return {**place, **({} if trace is None else {"TRACEPARENT": trace})}
 
     async def close(self) -> None:

@@ -12,7 +12,9 @@ PASSED: Final = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "SH
 """Copied from the server's environment, with every `LC_...`; nothing else is."""
 MASK: Final = "[masked]"
 AGENT: Final = "POSTROOM_AGENT"
+SERVER: Final = "POSTROOM_SERVER"
 HOUSE: Final = "POSTROOM_HOUSE"
+"""The former name of `SERVER`: programs read it, and those that an earlier version started have it alone."""
 INSTANCE: Final = "POSTROOM_INSTANCE"
 RUN: Final = "POSTROOM_RUN"
 DISPATCH: Final = "POSTROOM_DISPATCH"
@@ -43,6 +45,7 @@ def marks(activation: RunActivation, *, house: str, instance: str) -> dict[str, 
         "POSTROOM_THREAD": activation.thread_id,
         RUN: activation.run_id or "",
         DISPATCH: activation.trace.dispatch_id or "",
+        SERVER: house,
         HOUSE: house,
         INSTANCE: instance,
     }
