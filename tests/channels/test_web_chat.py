@@ -457,6 +457,23 @@ async def test_a_card_has_buttons_until_it_has_its_answer(adapter, clock) -> Non
     assert adapter.liveness.outbound_at == clock.now()
 
 
+async def test_a_message_is_read_when_its_run_asks_a_question(ada, adapter) -> None:
+    await ada.post("/chat/messages", json={"id": LINE, "text": "Delete it"}, headers=SENT)
+    await adapter.send_card("Ada", Card(text="May I?"), {"read": [LINE]})
+    assert adapter._logs["Ada"].find(LINE).answered
+
+
+async def test_a_message_is_read_when_its_answer_takes_the_place_of_a_draft_that_named_none(
+    ada, adapter
+) -> None:
+    """What a run says after its question is shown as a draft before anybody looks up what it answers."""
+    await ada.post("/chat/messages", json={"id": LINE, "text": "Delete it"}, headers=SENT)
+    draft = await adapter.send("Ada", "It is", None, {"answers": []})
+    assert not adapter._logs["Ada"].find(LINE).answered
+    await adapter.edit_message("Ada", draft.message_id, "It is gone.", {"answers": [LINE], "final": True})
+    assert adapter._logs["Ada"].find(LINE).answered
+
+
 async def test_what_is_for_nobody_or_nothing_is_not_said_to_be_shown(adapter) -> None:
     card = Card(text="x")
     results = [

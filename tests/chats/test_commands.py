@@ -214,10 +214,12 @@ async def test_a_question_is_answered_by_a_button_once_and_its_card_shows_that(r
     agent = Agent()
     asking(agent)
     gateway, channel = await room.open(agent)
-    await channel.say("delete a")
+    event = await channel.say("delete a")
     await settled(lambda: any(one.card for one in channel.said), room.hurry(gateway))
     [card] = [one for one in channel.said if one.card]
     yes, no = card.card.buttons
+    assert card.metadata["read"] == [event.message_id]
+    assert (await room.statuses())[InboundStatus.HANDED_OVER] == 1
     assert "delete" in card.text
     assert await channel.press(yes.value, user="u2") == "You may not do that here."
     assert await channel.press(yes.value) == "Approved by U1."

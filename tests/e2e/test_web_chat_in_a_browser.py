@@ -268,9 +268,10 @@ def test_a_card_is_answered_by_a_button(page: Browser, harbour: Harbour) -> None
     page.see("document.querySelector('.card .choices button').click()")
     soon(page, "document.querySelector('.card .note').textContent === 'Thank you, it goes on.'")
     assert harbour.agent.presses == ["approve 1"]
-    harbour.run(harbour.adapter.update_card("Ada", sent.message_id, card.answered("Ada allowed it.")))
+    harbour.run(harbour.adapter.update_card("Ada", sent.message_id, card.answered("Thank you, it goes on.")))
     soon(page, "document.querySelectorAll('.card .choices button').length === 0")
-    assert "Ada allowed it." in said(page, "card")[0]
+    assert "Thank you, it goes on." in said(page, "card")[0]
+    assert page.see("document.querySelector('.card .note').textContent") == ""  # the card says it once
     assert not page.complaints()
 
 

@@ -92,13 +92,14 @@ class Delivery:
             reply = Reply.of(row)
         except (KeyError, TypeError, ValueError) as error:
             return await self._given_up(row, None, (), f"it cannot be read: {type(error).__name__}")
-        inbound = await self._stores.intake_log.messages(reply.inbound_ids[:MAX_INBOUND])
+        read = await self._stores.intake_log.messages(reply.inbound_ids[:MAX_INBOUND])
+        inbound = () if reply.kind is ReplyKind.QUESTION else read  # a question closes none
         is_closed = bool(inbound) and not any(message.status.is_open for message in inbound)
         if is_closed and row.may_have_arrived:
             return Performed()  # an earlier version died between its messages and its acknowledgement
         if self._clock.now() - _owed_since(row) > milliseconds(self._config.max_age):
             return await self._given_up(row, reply, inbound, "it is too old to be sent")
-        address = await self._address(reply, inbound)
+        address = await self._address(reply, read)
         if address is None:
             return await self._given_up(row, reply, inbound, "nobody knows where it goes")
         result = await self._sent(row, reply, address)
@@ -116,12 +117,13 @@ class Delivery:
             return SendResult.failed(SendErrorKind.UNKNOWN, type(error).__name__)
 
     async def _address(self, reply: Reply, inbound: Sequence[InboundMessage]) -> ReplyAddress | None:
-        answers = reply.answers or tuple(message.key.message_id for message in inbound)
+        read = tuple(message.key.message_id for message in inbound)
+        answers = reply.answers or (() if reply.kind is ReplyKind.QUESTION else read)
         source = reply.source or (inbound[-1].body.get("source") if inbound else None)
         if source:
-            return ReplyAddress(SessionSource.from_dict(source), answers)
+            return ReplyAddress(SessionSource.from_dict(source), answers, read)
         found = await self._sessions.address(reply.thread_id)
-        return None if found is None else ReplyAddress(found[1], answers)
+        return None if found is None else ReplyAddress(found[1], answers, read)
 
     async def _send(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
@@ -168,7 +170,9 @@ class Delivery:
                 Button(label="Approve", value=f"approve {question.number}"),
                 Button(label="Deny", value=f"deny {question.number}"),
             )
-            metadata = send_metadata(address.source, dedupe_key=f"{row.outbox_id}/{number}", final=True)
+            metadata = send_metadata(
+                address.source, dedupe_key=f"{row.outbox_id}/{number}", read=list(address.read), final=True
+            )
             card = Card(text=text, buttons=buttons)
             result = await adapter.send_card(address.source.chat_id, card, metadata)
             if not result.success:

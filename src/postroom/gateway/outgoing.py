@@ -16,10 +16,11 @@ _TRIES_TO_FIT = 4
 
 @dataclass(frozen=True, slots=True)
 class ReplyAddress:
-    """Where something is said, and which of the platform's messages it answers."""
+    """Where something is said, and which of the platform's messages it answers, or was said after reading."""
 
     source: SessionSource
     answers: tuple[str, ...] = ()
+    read: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -51,7 +51,7 @@ class Reply:
     text: str = ""
     run_id: str | None = None
     inbound_ids: tuple[int, ...] = ()
-    """The inbound messages that have their answer by it."""
+    """The inbound messages that have their answer by it; of a question, those that its run has read."""
     failed: str | None = None
     """Why those messages were not done, when they were not."""
     questions: tuple[Question, ...] = ()
@@ -205,6 +205,7 @@ class ChatEffects:
             thread_id=run.thread_id,
             run_id=run.run_id,
             text=text,
+            inbound_ids=_inbound_ids_of(run),
             questions=questions,
         )
 

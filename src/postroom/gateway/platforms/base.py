@@ -57,6 +57,7 @@ Metadata = Mapping[str, Json]
 | thread_id | the platform's thread within the chat |
 | dedupe_key | the same for each repetition of the same thing |
 | answers | the platform's ids of the messages that are answered |
+| read | of a question: the platform's ids of the messages that the asking run has read |
 | final | true for the last part of an answer; what was shown before was a draft, or an earlier part |
 """
 

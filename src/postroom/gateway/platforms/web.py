@@ -259,10 +259,14 @@ class WebAdapter(HttpAdapter):
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
         """Show other words in a message's place."""
+        told = metadata or {}
         fields: dict[str, Json] = {"text": content}
-        if (metadata or {}).get("final"):
+        if told.get("final"):
             fields["draft"] = False
-        return self._changed(chat_id, message_id, fields)
+        result = self._changed(chat_id, message_id, fields)
+        if result.success:
+            self._logs[chat_id].read(map(str, told.get("answers", ())))
+        return result
 
     async def delete_message(
         self, chat_id: str, message_id: str, metadata: Metadata | None = None
@@ -282,6 +286,7 @@ class WebAdapter(HttpAdapter):
         if log is None:
             return _nobody()
         entry_id = _entry_id(metadata)
+        log.read(map(str, (metadata or {}).get("read", ())))
         log.card(entry_id, card, at=self._clock.now())
         return self._shown(entry_id)
 

@@ -41,7 +41,7 @@ class Entry:
     gone: bool = False
     edited: bool = False
     answered: bool = False
-    """Of a message: an answer to it has begun."""
+    """Of a message: an answer to it has begun, or a question about it is asked."""
     answers: tuple[str, ...] = ()
     said_as: str = ""
     """Of an answer: the id it was given when it was said, whatever place it took."""
@@ -120,10 +120,7 @@ class ChatLog:
     def answer(self, entry_id: str, text: str, answers: Iterable[str], *, final: bool, at: int) -> str:
         """Show a part of an answer, in the place of the draft that it grew from, and return its id."""
         answered = tuple(answers)
-        for message_id in answered:
-            message = self._entries.get(message_id)
-            if message is not None and not message.answered:
-                self.change(message_id, answered=True)
+        self.read(answered)
         drafts = [one for one in self._entries.values() if one.draft and set(one.answers) & set(answered)]
         grown = drafts[-1] if drafts and grows_from(drafts[-1].text, text) else None
         said = [one for one in self._entries.values() if one.said_as == entry_id]
@@ -144,6 +141,13 @@ class ChatLog:
             )
         )
         return shown_as
+
+    def read(self, message_ids: Iterable[str]) -> None:
+        """Show that messages were read, so that they cannot be changed any more."""
+        for message_id in message_ids:
+            message = self._entries.get(message_id)
+            if message is not None and not message.answered:
+                self.change(message_id, answered=True)
 
     def card(self, entry_id: str, card: Card, *, at: int) -> None:
         """Show a card, or a known one as it stands now."""

@@ -132,6 +132,7 @@ function show(data) {
   shown.element.setAttribute("aria-busy", data.draft ? "true" : "false");
   showMeta(shown);
   showChoices(shown);
+  showNote(shown, shown.note.textContent);
   place(shown);
   part("empty").hidden = true;
   if (data.kind !== "message") typing(false);
@@ -179,6 +180,11 @@ function showChoices(shown) {
   shown.choicesKey = key;
   const made = (shown.data.buttons || []).map(({ label, value }) => button(label, "", () => press(shown, value)));
   shown.choices.replaceChildren(...made);
+}
+
+function showNote(shown, note) {
+  // A card that has its answer says so itself.
+  shown.note.textContent = shown.data.text.endsWith(note) ? "" : note;
 }
 
 /* What the person does */
@@ -270,7 +276,7 @@ async function press(shown, value) {
   const all = [...shown.choices.children];
   for (const one of all) one.disabled = true;
   const { ok, told, reason } = await call("POST", "/buttons", { message_id: shown.data.id, value, press_id: newId() });
-  shown.note.textContent = ok ? told.note : reason;
+  showNote(shown, ok ? told.note : reason);
   if (!ok) for (const one of all) one.disabled = false;
 }
 
