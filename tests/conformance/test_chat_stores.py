@@ -106,7 +106,7 @@ async def on_the_writer(store: SqliteStore, change: str, *values: object) -> lis
         finally:
             db.execute("PRAGMA ignore_check_constraints = OFF")
 
-    return await store.store.engine.engine.writer.submit(spoil)  # beneath the checks
+    return await store.store.engine.engine.write(lambda sql: spoil(sql.connection))  # beneath the checks
 
 
 def on_the_server(dsn: str, schema: str, change: str, *values: object) -> list[Any]:
@@ -409,7 +409,7 @@ async def written(place: Opened, table: str, changes: dict[str, Any]) -> None:
         return
     assert place.store is not None
     text, values = re.sub(r"\$\d+", "?", statement), tuple(row.values())
-    await place.store.engine.engine.writer.submit(lambda db: db.execute(text, values))  # type: ignore[attr-defined]
+    await place.store.engine.engine.write(lambda sql: sql.connection.execute(text, values))  # type: ignore[attr-defined]
 
 
 async def test_the_schema_refuses_what_no_record_can_be(place: Opened) -> None:
