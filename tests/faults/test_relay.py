@@ -199,6 +199,39 @@ async def test_of_one_order_key_a_later_effect_waits_for_one_that_is_tried_again
     assert (handler.given, handler.marked) == ([1, 1, 2], [])
 
 
+async def test_an_effect_behind_another_of_its_order_key_costs_no_change_until_it_is_its_turn(
+    store: Store,
+) -> None:
+    """While an answer is on its way, the next of its session is not asked for by a change that finds nothing."""
+    begun, free = asyncio.Event(), asyncio.Event()
+    claims: list[int] = []
+
+    class Counting:
+        def __init__(self) -> None:
+            self.clock, self.changes, self.read = store.clock, store.changes, store.read
+
+        async def write(self, change: Any, *, key: str = "") -> Any:
+            done = await store.write(change, key=key)
+            if key == "outbox":
+                claims.append(len(done))
+            return done
+
+    async def waits(row: OutboxMessage) -> Outcome:
+        begun.set()
+        await free.wait()
+        return Performed()
+
+    relays = [Relay(Counting(), {KIND: FakeHandler(act=waits)}) for _ in range(2)]  # type: ignore[arg-type]
+    await put(store, 1, order_key="a")
+    drained = asyncio.ensure_future(relays[0].drain())
+    await begun.wait()
+    await put(store, 2, order_key="a")
+    assert await relays[1].drain() == 0
+    free.set()
+    assert await drained == 2
+    assert claims == [1, 1]
+
+
 async def test_effects_without_an_order_key_are_performed_in_their_order(store: Store) -> None:
     handler = FakeHandler()
     await put(store, *range(20))

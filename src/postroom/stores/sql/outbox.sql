@@ -38,7 +38,14 @@ SELECT target FROM targets t
  WHERE t.target IS NOT NULL
    AND EXISTS (SELECT 1 FROM outbox o
                 WHERE o.kind = :kind AND o.target = t.target AND o.status IN ('pending', 'claimed')
-                  AND coalesce(o.lease_until, o.available_at) <= :now);
+                  AND coalesce(o.lease_until, o.available_at) <= :now
+                  AND NOT EXISTS (SELECT 1 FROM run_quarantine WHERE kind = 'effect' AND id = o.outbox_id)
+                  AND (o.order_key IS NULL OR NOT EXISTS (
+                      SELECT 1 FROM outbox e
+                       WHERE e.kind = :kind AND e.target = t.target AND e.order_key = o.order_key
+                         AND e.place < o.place AND e.status IN ('pending', 'claimed')
+                         AND NOT EXISTS (SELECT 1 FROM run_quarantine
+                                          WHERE kind = 'effect' AND id = e.outbox_id))));
 
 -- due
 SELECT outbox_id, kind, target, payload, status, available_at, created_at, dedupe_key, attempt_count, max_attempts,
