@@ -536,6 +536,24 @@ async def test_an_instant_is_read_after_the_locks_are_held(
 # Servers
 
 
+END_OTHERS = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+
+
+async def test_a_database_that_was_read_only_is_written_again_without_a_restart(
+    own_server: PostgresServer, clock: ManualClock
+) -> None:
+    read_only = "ALTER DATABASE postgres SET default_transaction_read_only = on"
+    async with opened(own_server.dsn, "postroom", clock) as store, asyncio.timeout(PATIENCE):
+        keys = {writer_of(engine_of(store), key): key for key in "abcdefgh"}
+        with connected(own_server.dsn, "postroom") as operator:
+            await asyncio.to_thread(asked, operator, read_only)
+            await asyncio.to_thread(asked, operator, END_OTHERS)
+            refused = [await outcome(store, looked(key), key) for key in keys.values()]
+            assert [type(one) for one in refused] == [StoreReadOnly, StoreReadOnly]
+            await asyncio.to_thread(asked, operator, read_only.replace("= on", "= off"))
+            assert [await outcome(store, looked(key), key) for key in keys.values()] == list(keys.values())
+
+
 @pytest.fixture
 def own_server() -> Iterator[PostgresServer]:
     if is_given():
