@@ -3,11 +3,14 @@
 import asyncio
 import json
 import os
+import pwd
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -191,6 +194,58 @@ def test_a_server_is_not_ready_while_postgresql_is_away_and_goes_on_by_itself(tm
             asyncio.run(write_by_a_real_client(server, "2026", "candle"))
             seen = asyncio.run(read_by_a_real_client(server, "2026"))
             assert [one["subject"] for one in seen["inbox"]] == ["candle", "lamp"]
+
+
+def test_a_server_is_not_ready_while_the_database_has_no_room_for_rows(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    filler = small_disk / "filler"
+    with PostgresServer() as postgres:
+        postgres.start()
+        with psycopg.connect(postgres.dsn, autocommit=True) as session:
+            session.execute(f"CREATE TABLESPACE small LOCATION '{small_disk}'")
+            session.execute("CREATE DATABASE mail TABLESPACE small")
+        url = postgres.dsn.rpartition("/")[0] + "/mail"
+        with RunningServer(tmp_path / "data", "--database-url", url) as server:
+            asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
+            assert readiness(server) == ("ok", None)
+            with filler.open("wb", buffering=0) as file, suppress(OSError):
+                while file.write(bytes(4_096)):
+                    pass
+            message = {"sender_name": "Ada", "to": ["Ben"], "subject": "wick", "body_md": "burn " * 1_000}
+            document = {"project_key": FOLDER, **message}
+
+            def sent() -> Any:
+                return ask(server, "POST", "/v1/send_message", document)
+
+            await_that(lambda: sent().get("code") == "store_full", "no message fits any more")
+            await_that(lambda: readiness(server) == ("failed", "store_full"), "it was told")
+            found = ask(server, "GET", "/admin/doctor")["checks"]
+            assert {one["name"]: one["state"] for one in found}["store writes"] == "failed"
+            filler.unlink()
+            await_that(lambda: readiness(server) == ("ok", None), "it was ready again")
+            asyncio.run(write_by_a_real_client(server, "2026", "candle"))
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A file system of 24 MB that belongs to the user of PostgreSQL."""
+    refuse_missing("postgres")
+    place = Path(tempfile.mkdtemp(prefix="postroom-small-"))
+    place.chmod(0o755)
+    nobody = pwd.getpwnam("nobody").pw_uid
+    mounting = ["mount", "-t", "tmpfs", "-o", f"size=24m,mode=700,uid={nobody}", "tmpfs", str(place)]
+    try:
+        if (
+            is_given()
+            or os.geteuid()
+            or subprocess.run(mounting, capture_output=True, check=False).returncode
+        ):
+            pytest.skip("a file system of its own is mounted by root, for a server of the tests' own")
+        yield place
+        subprocess.run(["umount", str(place)], check=True)
+    finally:
+        place.rmdir()
 
 
 def readiness(server: RunningServer) -> tuple[str, str | None]:

@@ -165,6 +165,10 @@ class SqliteEngine(Engine):
         )
 
     @override
+    def take_room(self, sql: SqlTransaction) -> None:
+        """Each commit takes room in the log."""
+
+    @override
     async def check(self) -> list[str]:
         def look(connection: sqlite3.Connection) -> list[str]:
             rows = [row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
