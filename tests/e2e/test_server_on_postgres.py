@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import pwd
+import socketserver
 import subprocess
 import sys
 import tempfile
@@ -189,6 +190,8 @@ def test_a_server_is_not_ready_while_postgresql_is_away_and_goes_on_by_itself(tm
             asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
             postgres.kill()
             await_that(lambda: readiness(server) == ("failed", "store_unavailable"), "it was told")
+            found = json.dumps(ask(server, "GET", "/admin/doctor"))
+            assert (found.count("Connection refused"), found.count("as told above") > 2) == (1, True)
             postgres.start()
             await_that(lambda: readiness(server) == ("ok", None), "it was ready again")
             asyncio.run(write_by_a_real_client(server, "2026", "candle"))
@@ -271,11 +274,64 @@ def await_that(look: Callable[[], bool], what: str) -> None:
         ("mysql://u:hunter2@db/mail", CONFIGURATION, "postgresql://user:password@host:port/database"),
         ("postgresql://u:hunter2@2@db/mail", CONFIGURATION, "%40"),
         ("postgresql://u:p/hunter2@db/mail", CONFIGURATION, "%2F"),
+        ("postgresql://u:hunter2@127.0.0.1:99999/mail", CONFIGURATION, "99999"),
+        ("postgresql://u:hunter2@127.0.0.1:1/mail?foo=bar", CONFIGURATION, 'parameter "foo"'),
+        ("postgresql://u:hunter2@127.0.0.1:1/mail?sslmode=maybe", CONFIGURATION, '"maybe"'),
     ],
 )
 def test_what_is_wrong_with_the_address_is_one_sentence(
     url: str, code: int, told: str, tmp_path: Path
 ) -> None:
+    refused(url, code, told, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("no_such_mail", "createdb no_such_mail"),
+        ("postgres?sslmode=require", "sslmode=disable"),
+        ("read_only", "may be written"),
+        ("guarded", "GRANT CREATE ON DATABASE guarded TO"),
+    ],
+)
+def test_what_the_server_does_not_offer_is_told_with_what_to_do(
+    path: str, told: str, dsn: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(dsn, autocommit=True) as session:
+        if "sslmode" not in path and path != "no_such_mail":
+            session.execute(f"CREATE DATABASE {path}")
+        if path == "read_only":
+            session.execute("ALTER DATABASE read_only SET default_transaction_read_only = on")
+        if path == "guarded":
+            session.execute("CREATE ROLE guest LOGIN")
+    user = "guest" if path == "guarded" else "postgres"
+    url = f"{dsn.replace('postgres@', f'{user}:hunter2@').rpartition('/')[0]}/{path}"
+    refused(url, CONFIGURATION, told, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", CONFIGURATION), (b"", TEMPORARY)]
+)
+def test_what_listens_there_and_is_no_postgresql_is_told_as_that(
+    answer: bytes, code: int, tmp_path: Path
+) -> None:
+    class Other(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(100)
+            self.request.sendall(answer)
+            self.request.recv(100)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        url = f"postgresql://u:hunter2@127.0.0.1:{other.server_address[1]}/mail"
+        refused(
+            url, code, f"what listens at 127.0.0.1:{other.server_address[1]} answers no PostgreSQL", tmp_path
+        )
+        other.shutdown()
+
+
+def refused(url: str, code: int, told: str, tmp_path: Path) -> None:
+    """See that a server does not start on an address, and says in one sentence why and in one what to do."""
     found = postroom(
         tmp_path, "up", "--port", "0", "--data-dir", str(tmp_path / "data"), "--database-url", url
     )

@@ -621,6 +621,20 @@ async def test_a_server_that_takes_no_writes_is_refused_when_the_store_is_opened
     assert exit_code(refused.value) == CONFIGURATION
 
 
+async def test_the_owner_of_a_schema_needs_no_right_to_create_one(
+    own_server: PostgresServer, clock: ManualClock
+) -> None:
+    with connected(own_server.dsn, "public") as operator:
+        await asyncio.to_thread(asked, operator, "CREATE ROLE guest LOGIN")
+        await asyncio.to_thread(asked, operator, "CREATE SCHEMA given AUTHORIZATION guest")
+    dsn = own_server.dsn.replace("postgres@", "guest@")
+    with pytest.raises(StoreReadOnly) as refused:
+        await asyncio.to_thread(PostgresStore.open, dsn, schema="other")
+    assert "GRANT CREATE ON DATABASE postgres TO" in (refused.value.remedy or "")
+    async with opened(dsn, "given", clock) as store:
+        assert await outcome(store, looked("a")) == "a"
+
+
 async def test_a_database_or_an_address_that_is_none_is_a_mistake_in_the_settings(postgres_dsn: str) -> None:
     no_such = postgres_dsn.rpartition("/")[0] + "/no_such_database"
     for dsn in (no_such, "postgresql://[", "host=127.0.0.1 colour=blue"):
