@@ -3,11 +3,15 @@
 import asyncio
 import json
 import os
+import pwd
+import socketserver
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -186,11 +190,65 @@ def test_a_server_is_not_ready_while_postgresql_is_away_and_goes_on_by_itself(tm
             asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
             postgres.kill()
             await_that(lambda: readiness(server) == ("failed", "store_unavailable"), "it was told")
+            found = json.dumps(ask(server, "GET", "/admin/doctor"))
+            assert (found.count("Connection refused"), found.count("as told above") > 2) == (1, True)
             postgres.start()
             await_that(lambda: readiness(server) == ("ok", None), "it was ready again")
             asyncio.run(write_by_a_real_client(server, "2026", "candle"))
             seen = asyncio.run(read_by_a_real_client(server, "2026"))
             assert [one["subject"] for one in seen["inbox"]] == ["candle", "lamp"]
+
+
+def test_a_server_is_not_ready_while_the_database_has_no_room_for_rows(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    filler = small_disk / "filler"
+    with PostgresServer() as postgres:
+        postgres.start()
+        with psycopg.connect(postgres.dsn, autocommit=True) as session:
+            session.execute(f"CREATE TABLESPACE small LOCATION '{small_disk}'")
+            session.execute("CREATE DATABASE mail TABLESPACE small")
+        url = postgres.dsn.rpartition("/")[0] + "/mail"
+        with RunningServer(tmp_path / "data", "--database-url", url) as server:
+            asyncio.run(write_by_a_real_client(server, "2026", "lamp"))
+            assert readiness(server) == ("ok", None)
+            with filler.open("wb", buffering=0) as file, suppress(OSError):
+                while file.write(bytes(4_096)):
+                    pass
+            message = {"sender_name": "Ada", "to": ["Ben"], "subject": "wick", "body_md": "burn " * 1_000}
+            document = {"project_key": FOLDER, **message}
+
+            def sent() -> Any:
+                return ask(server, "POST", "/v1/send_message", document)
+
+            await_that(lambda: sent().get("code") == "store_full", "no message fits any more")
+            await_that(lambda: readiness(server) == ("failed", "store_full"), "it was told")
+            found = ask(server, "GET", "/admin/doctor")["checks"]
+            assert {one["name"]: one["state"] for one in found}["store writes"] == "failed"
+            filler.unlink()
+            await_that(lambda: readiness(server) == ("ok", None), "it was ready again")
+            asyncio.run(write_by_a_real_client(server, "2026", "candle"))
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    """A file system of 24 MB that belongs to the user of PostgreSQL."""
+    refuse_missing("postgres")
+    place = Path(tempfile.mkdtemp(prefix="postroom-small-"))
+    place.chmod(0o755)
+    nobody = pwd.getpwnam("nobody").pw_uid
+    mounting = ["mount", "-t", "tmpfs", "-o", f"size=24m,mode=700,uid={nobody}", "tmpfs", str(place)]
+    try:
+        if (
+            is_given()
+            or os.geteuid()
+            or subprocess.run(mounting, capture_output=True, check=False).returncode
+        ):
+            pytest.skip("a file system of its own is mounted by root, for a server of the tests' own")
+        yield place
+        subprocess.run(["umount", str(place)], check=True)
+    finally:
+        place.rmdir()
 
 
 def readiness(server: RunningServer) -> tuple[str, str | None]:
@@ -216,11 +274,64 @@ def await_that(look: Callable[[], bool], what: str) -> None:
         ("mysql://u:hunter2@db/mail", CONFIGURATION, "postgresql://user:password@host:port/database"),
         ("postgresql://u:hunter2@2@db/mail", CONFIGURATION, "%40"),
         ("postgresql://u:p/hunter2@db/mail", CONFIGURATION, "%2F"),
+        ("postgresql://u:hunter2@127.0.0.1:99999/mail", CONFIGURATION, "99999"),
+        ("postgresql://u:hunter2@127.0.0.1:1/mail?foo=bar", CONFIGURATION, 'parameter "foo"'),
+        ("postgresql://u:hunter2@127.0.0.1:1/mail?sslmode=maybe", CONFIGURATION, '"maybe"'),
     ],
 )
 def test_what_is_wrong_with_the_address_is_one_sentence(
     url: str, code: int, told: str, tmp_path: Path
 ) -> None:
+    refused(url, code, told, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("no_such_mail", "createdb no_such_mail"),
+        ("postgres?sslmode=require", "sslmode=disable"),
+        ("read_only", "may be written"),
+        ("guarded", "GRANT CREATE ON DATABASE guarded TO"),
+    ],
+)
+def test_what_the_server_does_not_offer_is_told_with_what_to_do(
+    path: str, told: str, dsn: str, tmp_path: Path
+) -> None:
+    with psycopg.connect(dsn, autocommit=True) as session:
+        if "sslmode" not in path and path != "no_such_mail":
+            session.execute(f"CREATE DATABASE {path}")
+        if path == "read_only":
+            session.execute("ALTER DATABASE read_only SET default_transaction_read_only = on")
+        if path == "guarded":
+            session.execute("CREATE ROLE guest LOGIN")
+    user = "guest" if path == "guarded" else "postgres"
+    url = f"{dsn.replace('postgres@', f'{user}:hunter2@').rpartition('/')[0]}/{path}"
+    refused(url, CONFIGURATION, told, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"), [(b"HTTP/1.1 400 Bad Request\r\n\r\n", CONFIGURATION), (b"", TEMPORARY)]
+)
+def test_what_listens_there_and_is_no_postgresql_is_told_as_that(
+    answer: bytes, code: int, tmp_path: Path
+) -> None:
+    class Other(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(100)
+            self.request.sendall(answer)
+            self.request.recv(100)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        url = f"postgresql://u:hunter2@127.0.0.1:{other.server_address[1]}/mail"
+        refused(
+            url, code, f"what listens at 127.0.0.1:{other.server_address[1]} answers no PostgreSQL", tmp_path
+        )
+        other.shutdown()
+
+
+def refused(url: str, code: int, told: str, tmp_path: Path) -> None:
+    """See that a server does not start on an address, and says in one sentence why and in one what to do."""
     found = postroom(
         tmp_path, "up", "--port", "0", "--data-dir", str(tmp_path / "data"), "--database-url", url
     )

@@ -536,6 +536,24 @@ async def test_an_instant_is_read_after_the_locks_are_held(
 # Servers
 
 
+END_OTHERS = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()"
+
+
+async def test_a_database_that_was_read_only_is_written_again_without_a_restart(
+    own_server: PostgresServer, clock: ManualClock
+) -> None:
+    read_only = "ALTER DATABASE postgres SET default_transaction_read_only = on"
+    async with opened(own_server.dsn, "postroom", clock) as store, asyncio.timeout(PATIENCE):
+        keys = {writer_of(engine_of(store), key): key for key in "abcdefgh"}
+        with connected(own_server.dsn, "postroom") as operator:
+            await asyncio.to_thread(asked, operator, read_only)
+            await asyncio.to_thread(asked, operator, END_OTHERS)
+            refused = [await outcome(store, looked(key), key) for key in keys.values()]
+            assert [type(one) for one in refused] == [StoreReadOnly, StoreReadOnly]
+            await asyncio.to_thread(asked, operator, read_only.replace("= on", "= off"))
+            assert [await outcome(store, looked(key), key) for key in keys.values()] == list(keys.values())
+
+
 @pytest.fixture
 def own_server() -> Iterator[PostgresServer]:
     if is_given():
@@ -601,6 +619,20 @@ async def test_a_server_that_takes_no_writes_is_refused_when_the_store_is_opened
         await asyncio.to_thread(PostgresStore.open, dsn, schema=a_schema)
     assert refused.value.remedy
     assert exit_code(refused.value) == CONFIGURATION
+
+
+async def test_the_owner_of_a_schema_needs_no_right_to_create_one(
+    own_server: PostgresServer, clock: ManualClock
+) -> None:
+    with connected(own_server.dsn, "public") as operator:
+        await asyncio.to_thread(asked, operator, "CREATE ROLE guest LOGIN")
+        await asyncio.to_thread(asked, operator, "CREATE SCHEMA given AUTHORIZATION guest")
+    dsn = own_server.dsn.replace("postgres@", "guest@")
+    with pytest.raises(StoreReadOnly) as refused:
+        await asyncio.to_thread(PostgresStore.open, dsn, schema="other")
+    assert "GRANT CREATE ON DATABASE postgres TO" in (refused.value.remedy or "")
+    async with opened(dsn, "given", clock) as store:
+        assert await outcome(store, looked("a")) == "a"
 
 
 async def test_a_database_or_an_address_that_is_none_is_a_mistake_in_the_settings(postgres_dsn: str) -> None:

@@ -42,7 +42,30 @@ def test_what_cannot_be_written_is_refused_at_once(
     folder.chmod(0o555 if forbidden != "file" else 0o777)
     found = run("unprivileged_process.py", str(path))
     folder.chmod(0o755)
-    assert (found.stdout, found.stderr) == ("store_read_only", "")
+    assert (found.stdout.partition(":")[0], found.stderr) == ("store_read_only", "")
+
+
+def test_each_file_that_cannot_be_written_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("named")
+    for above in (folder, *folder.parents[:2]):
+        above.chmod(0o755)
+    folder.chmod(0o777)
+    path = folder / "postroom.db"
+    SqliteStore.open(path).close()
+    for entry in folder.iterdir():
+        entry.chmod(0o666)
+    path.chmod(0o444)
+    first = run("unprivileged_process.py", str(path)).stdout
+    beside = sorted(folder.glob("postroom.db-*"), reverse=True)
+    assert beside, "SQLite made them with the rights of the database"
+    path.chmod(0o666)
+    second = run("unprivileged_process.py", str(path)).stdout
+    for entry in folder.glob("postroom.db-*"):
+        entry.chmod(0o666)
+    third = run("unprivileged_process.py", str(path)).stdout
+    assert first.endswith(f"write access to {', '.join(map(str, [path, *beside]))}")
+    assert second.endswith(f"write access to {path}-shm")  # the log is gone by then
+    assert third == "opened"
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Run as a process of its own, which gives up the rights of root: opens a database, prints the outcome."""
+"""Run as a process of its own, which gives up the rights of root: opens a database, prints the outcome and what to do."""
 
 import importlib.readers  # noqa: F401 - what Python loads on use may be readable for root alone
 import os
@@ -18,6 +18,6 @@ if __name__ == "__main__":
     try:
         SqliteStore.open(Path(sys.argv[1]), purpose="trying").close()
     except PostroomError as error:
-        sys.stdout.write(error.code)
+        sys.stdout.write(f"{error.code}: {error.remedy}")
     else:
         sys.stdout.write("opened")

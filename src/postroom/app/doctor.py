@@ -58,7 +58,8 @@ class Doctor:
             "descriptors": self._descriptors,
             **({} if self._chats is None else {"channel": self._channels}),
         }
-        return [found for part, look in looks.items() for found in await _seen(part, look)]
+        told: set[str] = set()
+        return [found for part, look in looks.items() for found in await _seen(part, look, told)]
 
     async def _store_writes(self) -> list[CheckResult]:
         await self._application.store.probe()
@@ -211,16 +212,29 @@ class Doctor:
         return [told_of_descriptors(used, most)]
 
 
-async def _seen(part: str, look: Look) -> list[CheckResult]:
-    """Look at a part. A store that fails is found at the store's own parts; the others are unknown then."""
+async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
+    """Look at a part. A store that fails is found at the store's own parts; the others are unknown then.
+
+    Why the store failed is told once, and then in `told`.
+    """
     try:
         return await look()
     except StoreError as error:
-        if part.startswith("store"):
+        is_known = error.message in told
+        told.add(error.message)
+        is_store = part.startswith("store")
+        why = "the store fails, as told above" if is_known else error.message
+        if is_store and not is_known:
             return [broken(part, error)]
-        detail = f"it could not be seen: {error.message}"
-        facts = {"code": error.code}
-        return [CheckResult(part=part, state="unknown", detail=detail, remedy=error.remedy, facts=facts)]
+        return [
+            CheckResult(
+                part=part,
+                state="failed" if is_store else "unknown",
+                detail=f"it could not be seen: {why}",
+                remedy="" if is_known else error.remedy,
+                facts={"code": error.code},
+            )
+        ]
     except PostroomError as error:
         return [broken(part, error)]
 

@@ -76,6 +76,14 @@ class Engine(Protocol):
         """Return the shape of the database without what is in it."""
         ...
 
+    def take_room(self, sql: SqlTransaction) -> None:
+        """Take as much room on the disk as some new rows do, until the transaction ends.
+
+        Raises:
+            StoreFull: there is none.
+        """
+        ...
+
     def share(self, topics: Iterable[str]) -> None:
         """Tell other processes of these topics, some time soon."""
         ...

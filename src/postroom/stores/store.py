@@ -28,7 +28,7 @@ from postroom.stores.mail.tables import MailTables
 from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs.ports import SqlRunStores
 from postroom.stores.runs.tables import RunTables
-from postroom.stores.sql_transaction import SqlTransaction
+from postroom.stores.sql_transaction import Row, SqlTransaction
 
 T = TypeVar("T")
 
@@ -161,7 +161,12 @@ class SqlStore(Store):
     @override
     async def probe(self) -> None:
         now = self.clock.now()
-        row = await self.engine.write(lambda sql: sql.one("store.probe", {"now": now}))
+
+        def change(sql: SqlTransaction) -> Row | None:
+            self.engine.take_room(sql)
+            return sql.one("store.probe", {"now": now})
+
+        row = await self.engine.write(change)
         if row is None or row[0] != now:
             raise StoreCorrupt("the probe row did not read back as it was written", value=now)
 

@@ -116,6 +116,10 @@ class CheckingEngine(Engine):
         return await self.engine.outline()
 
     @override
+    def take_room(self, sql: SqlTransaction) -> None:
+        self.engine.take_room(sql.sql if isinstance(sql, _WatchedTransaction) else sql)
+
+    @override
     def share(self, topics: Iterable[str]) -> None:
         self.engine.share(topics)
 
@@ -196,7 +200,7 @@ class _WatchedTransaction(SqlTransaction):
     """Passes statements on, and notes what is called besides."""
 
     def __init__(self, sql: SqlTransaction) -> None:
-        self._sql = sql
+        self.sql = sql
         self.known = sql.known
         self._is_within = False
         self.has_ended = False
@@ -224,14 +228,14 @@ class _WatchedTransaction(SqlTransaction):
             raise ChangeBreaksRules("a statement was run in a transaction that has ended")
         self._is_within = True
         try:
-            yield self._sql
+            yield self.sql
         finally:
             self._is_within = False
 
     @property
     @override
     def dialect(self) -> Dialect:
-        return self._sql.dialect
+        return self.sql.dialect
 
     @override
     def one(self, statement: str, values: Values = _NONE) -> Row | None:

@@ -26,7 +26,9 @@ from postroom.stores.postgres.errors import (
     Refusal,
     error_for,
     login_error,
+    silent,
     unreachable,
+    unreadable,
 )
 from postroom.stores.postgres.values import decoder, encoded
 from postroom.stores.sql_transaction import Row
@@ -347,11 +349,8 @@ def _connected(address: Address) -> pq.abc.PGconn:
     try:
         known = conninfo.conninfo_to_dict(address.dsn, fallback_application_name="postroom")
         attempts = conninfo.conninfo_attempts(known)
-    except psycopg.ProgrammingError:  # its text may repeat a password
-        raise ConfigError(
-            "the address of PostgreSQL cannot be read",
-            remedy="write it as postgresql://user:password@host:port/database",
-        ) from None
+    except psycopg.ProgrammingError as error:
+        raise unreadable(str(error)) from None
     except psycopg.OperationalError as error:  # the name of the host is not known
         raise unreachable(error) from error
     failure: PostroomError = unreachable("no host is named")
@@ -377,8 +376,11 @@ def _attempted(host: str, within: timedelta) -> pq.abc.PGconn:
         with selectors.DefaultSelector() as selector:  # the socket may be another one each time
             selector.register(pg.socket, waits[pq.PollingStatus(state)])
             if not selector.select(max(until - time.monotonic(), 0)):
+                place = f"{pg.host.decode()}:{pg.port.decode()}"
                 pg.finish()
-                raise unreachable("no answer in time")
+                if state == pq.PollingStatus.READING:
+                    raise silent(place)
+                raise unreachable(f"no answer from {place} in time")
     text = pg.get_error_message().strip()
     pg.finish()
     raise login_error(text)

@@ -21,8 +21,10 @@ from postroom.stores.postgres.notifications import Notifications
 from postroom.stores.postgres.ownership import Ownership
 from postroom.stores.postgres.readers import Readers
 from postroom.stores.postgres.schema import migrate
+from postroom.stores.postgres.sql_transaction import PostgresTransaction
 from postroom.stores.postgres.writer import Writer
 from postroom.stores.sql_transaction import SqlTransaction
+from postroom.stores.statements import Statement
 
 T = TypeVar("T")
 
@@ -35,6 +37,19 @@ _PLACE: Final = """
 SELECT format('postgresql:%s:%s/%s', coalesce(host(inet_server_addr()), 'local'),
               coalesce(inet_server_port(), 0), current_database())
 """
+# A set of rows that outgrows work_mem spills to a temporary file, here of some 300 kB beside the database.
+# The probe's one row, and any that is changed, fits on its page even when the disk is full.
+_ROOM: Final = Statement(
+    name="store.room",
+    text="""
+WITH small AS MATERIALIZED (
+  SELECT set_config('work_mem', '64kB', true) || set_config('temp_tablespaces', '', true) AS size
+)
+SELECT count(*) FROM small, generate_series(1, 5000 * length(small.size)) AS one
+""",
+    parameters=(),
+    lists=frozenset(),
+)
 
 
 class DatabaseClock:
@@ -191,6 +206,11 @@ class PostgresEngine(Engine):
     @override
     async def outline(self) -> Outline:
         return await self.inspector.submit(outline_of)
+
+    @override
+    def take_room(self, sql: SqlTransaction) -> None:
+        assert isinstance(sql, PostgresTransaction)  # noqa: S101 - this engine makes no other
+        sql.rows(_ROOM, ())
 
     @override
     def share(self, topics: Iterable[str]) -> None:

@@ -1,5 +1,6 @@
 """What PostgreSQL refuses, as the errors of the house: one table from its states to our types."""
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,27 +22,36 @@ HELD_UP: Final = {"held_up": True}
 _LOST = ("08", "57P01", "57P02", "57P03", "57P05", "25P03")
 _CONTENDED = ("40001", "40P01")
 _HELD_UP = "55P03"
+_NO_RIGHT = "42501"
 _MISTAKEN = ("28", "3D000")
 _UNFIT = ("22",)
 _KINDS: tuple[tuple[tuple[str, ...], type[StoreError], str], ...] = (
     (("53100",), StoreFull, "the disk is full"),
-    (("25006", "42501"), StoreReadOnly, "the database cannot be written"),
+    (("25006",), StoreReadOnly, "the database cannot be written"),
     (("XX001", "XX002"), StoreCorrupt, "the database does not read back"),
     (("53", "57014"), StoreUnavailable, "PostgreSQL did not answer"),
 )
 _REMEDIES: Final = {
     StoreFull: "free space on the disk of the PostgreSQL server; no restart is needed",
-    StoreReadOnly: "connect to the server that may be written, as a user that owns the schema",
+    StoreReadOnly: "connect to the server that may be written: this one is a standby or read-only",
     StoreCorrupt: "have the administrator of the PostgreSQL server restore a backup",
     StoreUnavailable: "see that the PostgreSQL server runs and can be reached",
 }
-_REFUSED_AT_LOGIN = (
-    "authentication failed",
-    "no password supplied",
-    "does not exist",
-    "no pg_hba.conf entry",
-    "is not permitted to log in",
+_CORRECT: Final = "correct database_url: postgresql://user:password@host:port/database"
+_REFUSED_AT_LOGIN: Final = (
+    ('database "(.+)" does not exist', r"make it with `createdb \1`, or name another one in database_url"),
+    ('role "(.+)" does not exist', r"make it with `createuser \1`, or name another user in database_url"),
+    ("authentication failed|no password supplied", "correct user and password in database_url"),
+    ("no pg_hba.conf entry|is not permitted to log in", "have the server's administrator let this user in"),
+    ("does not support SSL", "turn SSL on at the server, or write sslmode=disable in database_url"),
+    ("^invalid |does not exist", _CORRECT),
 )
+"""What the library says of a mistake in the settings, and what to do about it."""
+_NO_POSTGRES: Final = re.compile(
+    'at "(.+?)".*, port (\\d+) failed: (received invalid response|expected authentication request)'
+)
+_PERMISSION: Final = re.compile("permission denied for (database|schema) (.+)")
+_RIGHTS: Final = {"database": "CREATE", "schema": "USAGE, CREATE"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +91,8 @@ def error_for(refusal: Refusal) -> Exception:
         return InvalidRecord(f"PostgreSQL cannot hold a value: {text}")
     if state.startswith(_MISTAKEN):
         return ConfigError(f"PostgreSQL refuses the connection: {text}")
+    if state == _NO_RIGHT:
+        return StoreReadOnly(f"the user may not do this: {text}", remedy=_granting(text))
     for states, kind, saying in _KINDS:
         if state.startswith(states):
             return kind(f"{saying}: {text}", remedy=_REMEDIES[kind])
@@ -89,8 +101,17 @@ def error_for(refusal: Refusal) -> Exception:
 
 def unreachable(error: object) -> StoreUnavailable:
     """Return the error for a server that does not answer."""
-    first = str(error).strip().partition("\n")[0]  # the library asks questions on the lines behind it
-    return StoreUnavailable(f"PostgreSQL cannot be reached: {first}", remedy=_REMEDIES[StoreUnavailable])
+    return StoreUnavailable(
+        f"PostgreSQL cannot be reached: {_first_line(error)}", remedy=_REMEDIES[StoreUnavailable]
+    )
+
+
+def silent(place: str) -> StoreUnavailable:
+    """Return the error for what takes connections and then says nothing."""
+    return StoreUnavailable(
+        f"PostgreSQL cannot be reached: what listens at {place} answers no PostgreSQL in time",
+        remedy="see that PostgreSQL listens there, and is not held up",
+    )
 
 
 def no_backup() -> StateError:
@@ -106,6 +127,34 @@ def login_error(text: str) -> PostroomError:
 
     The library tells no SQLSTATE of it, only the text, which is in English or says what it is all the same.
     """
-    if any(part in text for part in _REFUSED_AT_LOGIN):
-        return ConfigError(f"PostgreSQL refuses the connection: {text}")
-    return unreachable(text)
+    first = _first_line(text)
+    if other := _NO_POSTGRES.search(first):
+        return ConfigError(f"what listens at {other[1]}:{other[2]} answers no PostgreSQL", remedy=_CORRECT)
+    for pattern, remedy in _REFUSED_AT_LOGIN:
+        if found := re.search(pattern, first):
+            return ConfigError(f"PostgreSQL refuses the connection: {first}", remedy=found.expand(remedy))
+    return unreachable(first)
+
+
+def unreadable(text: str) -> ConfigError:
+    """Return the error for an address that the library cannot read; its text may repeat a password."""
+    if unknown := re.search('^invalid (?:URI query parameter: |connection option )("[^"]+")$', text.strip()):
+        return ConfigError(
+            f"the address of PostgreSQL has an unknown parameter {unknown[1]}",
+            remedy="take it out of database_url, or correct it",
+        )
+    return ConfigError("the address of PostgreSQL cannot be read", remedy=_CORRECT)
+
+
+def _granting(text: str) -> str:
+    """Return who has to allow what."""
+    if denied := _PERMISSION.search(text):
+        what, name = denied.groups()
+        rights = f"GRANT {_RIGHTS[what]} ON {what.upper()} {name}"
+        return f"have an administrator run {rights} TO the user of database_url"
+    return "make the user of database_url the owner of the schema and of what is in it"
+
+
+def _first_line(error: object) -> str:
+    """Return what the library says, without the questions that it asks on the lines behind."""
+    return str(error).strip().partition("\n")[0]

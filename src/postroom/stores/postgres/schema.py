@@ -13,6 +13,7 @@ _WITHIN: Final = timedelta(hours=6)
 _SETTINGS: Final = {"statement_timeout": "0", "lock_timeout": "0"}
 
 _LOCK: Final = "SELECT pg_advisory_xact_lock(hashtextextended($1::text, 0))"
+_HAS_SCHEMA: Final = "SELECT 1 FROM pg_namespace WHERE nspname = $1::text"
 _HAS_LEDGER: Final = "SELECT to_regclass('schema_migrations') IS NOT NULL"
 _LEDGER: Final = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
@@ -55,7 +56,10 @@ def _migrated(connection: Connection, schema: str, steps: Sequence[Migration]) -
     connection.begin()
     # Held until the transaction ends, also when that is by the end of the process.
     connection.send(_LOCK, (f"postroom migrates {schema}",))
-    connection.send(f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)}")
+    found = connection.send(_HAS_SCHEMA, (schema,))
+    connection.wait()
+    if not found.rows:  # with IF NOT EXISTS the right to create one would be needed even so
+        connection.send(f"CREATE SCHEMA {quoted(schema)}")
     connection.send(_LEDGER)
     missing = missing_migrations(_applied(connection), steps)
     for step in missing:

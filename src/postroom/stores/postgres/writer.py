@@ -17,7 +17,13 @@ from typing import Final
 
 import structlog
 
-from postroom.contracts.errors import CommitUnknown, PostroomError, StoreError, StoreUnavailable
+from postroom.contracts.errors import (
+    CommitUnknown,
+    PostroomError,
+    StoreError,
+    StoreReadOnly,
+    StoreUnavailable,
+)
 from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail
 from postroom.stores.postgres.connection import Connection
 from postroom.stores.postgres.errors import HELD_UP, ConnectionLost, Contended, unreachable
@@ -83,9 +89,14 @@ class Writer:
         return ()
 
     def _commit_on_a_connection(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Commit a group; again when the connection is lost before its end, or it gave way to others."""
+        """Commit a group; again when the connection is lost before its end, or it gave way to others.
+
+        A session may be read-only for ever, though the database no longer is: what it refuses is tried on a
+        new one, and one that was just made is not kept either.
+        """
         for number in range(TRIES):
             self._pause(number)
+            is_new = self._connection is None
             try:
                 return self._transact(self._connected(), group)
             except (ConnectionLost, StoreUnavailable) as error:
@@ -95,6 +106,11 @@ class Writer:
                 failure: Exception = unreachable(error) if isinstance(error, ConnectionLost) else error
                 if self._closing.is_set():
                     break  # it was cut off on purpose
+            except StoreReadOnly as error:
+                self._disconnect()
+                if is_new:
+                    raise
+                failure = error
             except Contended as error:
                 if len(group) > 1:
                     raise

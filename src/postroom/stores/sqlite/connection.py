@@ -6,6 +6,7 @@ Only the writer may checkpoint: SQLite 3.7.0 to 3.51.2 can corrupt a WAL file wh
 """
 
 import errno
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,6 +69,21 @@ def store_error(error: sqlite3.Error) -> StoreError:
     if isinstance(error, sqlite3.OperationalError):
         return StoreUnavailable(f"the database did not answer: {text}")
     return StoreError(f"the database refused: {text}")
+
+
+def read_only_error(error: StoreReadOnly, path: Path) -> StoreReadOnly:
+    """Return the error for a database that cannot be written, with the files to blame.
+
+    SQLite makes the files beside a database with its rights, and says of neither which one it was.
+    """
+    its_own = (path.parent, path, *(path.with_name(path.name + end) for end in ("-wal", "-shm")))
+    blamed = [str(one) for one in its_own if one.exists() and not _may_write(one)]
+    remedy = f"give the server's user write access to {', '.join(blamed)}" if blamed else error.remedy
+    return StoreReadOnly(error.message, value=str(path), remedy=remedy)
+
+
+def _may_write(path: Path) -> bool:
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def file_error(error: OSError, path: Path) -> StoreError:

@@ -12,12 +12,12 @@ import structlog
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import StateError
+from postroom.contracts.errors import StateError, StoreReadOnly
 from postroom.contracts.transactions import Outline
 from postroom.stores import outline
 from postroom.stores.engine import Engine
 from postroom.stores.sql_transaction import SqlTransaction
-from postroom.stores.sqlite.connection import connect, file_error, prepare, translated
+from postroom.stores.sqlite.connection import connect, file_error, prepare, read_only_error, translated
 from postroom.stores.sqlite.copying import back_up
 from postroom.stores.sqlite.lock import OwnerLock
 from postroom.stores.sqlite.migrate import migrate
@@ -102,6 +102,9 @@ class SqliteEngine(Engine):
         lock.acquire(now=clock.now(), purpose=purpose)
         try:
             connection = _open_newest(path, now=clock.now())
+        except StoreReadOnly as error:
+            lock.release()
+            raise read_only_error(error, path) from error
         except BaseException:
             lock.release()
             raise
@@ -163,6 +166,10 @@ class SqliteEngine(Engine):
         await self._copier.submit_free(
             lambda connection: back_up(connection, target, is_read_back=True, stop=self._closing)
         )
+
+    @override
+    def take_room(self, sql: SqlTransaction) -> None:
+        """Each commit takes room in the log."""
 
     @override
     async def check(self) -> list[str]:
