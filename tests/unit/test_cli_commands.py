@@ -613,6 +613,19 @@ def test_a_table_is_drawn_for_a_screen_and_plain_in_a_pipe(monkeypatch: pytest.M
     assert show.table(("X", "Y"), [], none="none") == "none"
 
 
+def test_a_narrow_screen_breaks_no_id_and_puts_the_reason_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    run_id = "run_0123456789abcdef0123456789abcdef"
+    rows = [(run_id, "GreenLake@home-somebody-work", "failed", "2026-11-22T16:38:08.123Z", "it said no " * 9)]
+    drawn = show.table(("ID", "AGENT", "STATE", "SINCE", "WHY"), rows, none="none")
+    assert [row.split() for row in drawn.splitlines()[:2]] == [
+        ["ID", "AGENT", "STATE", "SINCE"],
+        [run_id, "GreenLake@home-…", "failed", "2026-11-22", "16:38"],
+    ]
+    assert drawn.splitlines()[2].startswith("  it said no it said no")
+
+
 def test_progress_is_drawn_for_a_person_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

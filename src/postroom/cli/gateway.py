@@ -181,7 +181,7 @@ def _status(found: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             f"gateway: {show.line(found['state'])}",
-            show.table(("CHANNEL", "STATE", "HEARD", "SAID", "WHY"), rows, none="no channels"),
+            show.table(("CHANNEL", "STATE", "RECEIVED", "SENT", "WHY"), rows, none="no channels"),
             f"messages: {messages['accepted']} accepted = {counted}{wrong}",
             f"undelivered: {show.line(found['undelivered'])}",
         ]
