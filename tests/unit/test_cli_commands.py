@@ -600,6 +600,14 @@ def test_a_server_of_another_kind_is_a_failure_and_no_traceback(run: Run, fake: 
     assert run("agents", "list").code == 1
 
 
+def test_remedies_name_commands_and_not_the_tools_of_agents() -> None:
+    assert show.as_commands(errors.UnknownAgent.default_remedy) == (
+        "run `postroom agents register` first, or `postroom agents list` to see who is there"
+    )
+    assert show.as_commands("`search_messages` finds threads") == "`postroom mail search` finds threads"
+    assert show.as_commands("ask the holder") == "ask the holder"
+
+
 def test_a_table_is_drawn_for_a_screen_and_plain_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [("a\tb", "\x1b[1m[red]x[/red]"), (None, 2)]
     assert show.table(("X", "Y"), rows, none="none") == "X\tY\na b\t\\x1b[1m[red]x[/red]\n\t2"

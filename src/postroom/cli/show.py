@@ -34,6 +34,21 @@ _NARROW = 16
 _MOMENT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d)[\d:.]*(?:Z|[+-]\d\d:\d\d)")
 """A moment; on a narrow screen it is shown to the minute."""
 
+_COMMANDS = {
+    "acknowledge_message": "mail ack",
+    "ensure_project": "agents register",
+    "fetch_inbox": "mail inbox",
+    "list_agents": "agents list",
+    "list_file_reservations": "reservations list",
+    "register_agent": "agents register",
+    "reply_message": "mail reply",
+    "search_messages": "mail search",
+    "send_message": "mail send",
+    "unretire_agent": "agents unretire",
+}
+"""What a person runs for a tool that a remedy names."""
+_TOOL = re.compile(rf"(\bcall )?`?\b({'|'.join(_COMMANDS)})\b`?")
+
 
 def plain(text: object) -> str:
     """Return text with what a terminal would obey made visible."""
@@ -60,7 +75,12 @@ def failure(error: PostroomError, *, as_json: bool) -> None:
         return
     print(plain(error.message), file=sys.stderr)
     if error.remedy:
-        print(f"remedy: {plain(error.remedy)}", file=sys.stderr)
+        print(f"remedy: {plain(as_commands(error.remedy))}", file=sys.stderr)
+
+
+def as_commands(remedy: str) -> str:
+    """Return a remedy with the commands that a person runs in the place of the tools that an agent calls."""
+    return _TOOL.sub(lambda met: f"{'run ' if met[1] else ''}`postroom {_COMMANDS[met[2]]}`", remedy)
 
 
 @contextmanager
