@@ -352,7 +352,7 @@ def test_a_refusal_has_one_form_in_every_command(
     assert (as_json.code, as_json.err, as_json.document) == (2, "", {"error": refusal})
     for_people = run(*words)
     assert (for_people.code, for_people.out) == (2, "")
-    assert for_people.err.splitlines() == ["no agent 'Ada'", f"remedy: {refusal['remedy']}"]
+    assert for_people.err.splitlines() == ["no agent 'Ada'", f"remedy: {show.as_commands(refusal['remedy'])}"]
 
 
 @pytest.mark.parametrize(
