@@ -51,11 +51,17 @@ def _command(words: str, command: Any) -> str:
     usage = f"{words} {named} [OPTIONS]".replace("  ", " ")
     rows = [(_option(one), _option_default(one), one.help or "") for one in shown]
     options = table(("option", "default", "meaning"), rows)
-    return f"## {words}\n\n{command.help}\n\n```text\n{usage}\n```\n\n{options}"
+    return f"## {words}\n\n{_described(command.help)}\n\n```text\n{usage}\n```\n\n{options}"
 
 
 def _is_option(parameter: Any) -> bool:
     return str(parameter.opts[0]).startswith("-")
+
+
+def _described(text: str) -> str:
+    """Return a command's help; what it keeps line by line for a terminal is a block."""
+    before, mark, block = text.partition("\b\n")
+    return f"{before}```text\n{block}\n```" if mark else text
 
 
 def _option(parameter: Any) -> str:

@@ -233,7 +233,7 @@ def test_two_processes_at_once_migrate_once(path: Path) -> None:
     assert [row[0] for row in ledger(path)] == [step.version for step in shipped_migrations("sqlite")]
 
 
-def test_what_was_called_a_letter_is_a_message_afterwards(path: Path) -> None:
+def test_what_was_called_a_letter_or_a_pause_is_a_message_or_a_question_afterwards(path: Path) -> None:
     earlier = [step for step in shipped_migrations("sqlite") if step.version < 10]
     run(path, *earlier)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -241,7 +241,7 @@ def test_what_was_called_a_letter_is_a_message_afterwards(path: Path) -> None:
             """
             INSERT INTO projects (id, slug, human_key, created_at, spelling) VALUES (1, 'p', '/p', 1, '/p');
             INSERT INTO project_events (project_id, seq, at, kind)
-              VALUES (1, 1, 1, 'project.made'), (1, 2, 1, 'letter.sent'), (1, 3, 1, 'letter.recalled');
+              VALUES (1, 1, 1, 'project.made'), (1, 2, 1, 'letter.sent'), (1, 3, 1, 'letter.recalled'), (1, 4, 1, 'pause.asked');
             INSERT INTO run_outbox
               (outbox_id, lane, target, payload, status, available_at, created_at, attempt_count, max_attempts)
               VALUES ('a', 'letters', 'mail', '{}', 'pending', 1, 1, 0, 1),
@@ -254,7 +254,7 @@ def test_what_was_called_a_letter_is_a_message_afterwards(path: Path) -> None:
         kinds = connection.execute(
             "SELECT e.event_kind FROM events e JOIN event_scopes s USING (event_id) ORDER BY s.seq"
         ).fetchall()
-        assert kinds == [("project.made",), ("message.sent",), ("message.recalled",)]
+        assert kinds == [("project.made",), ("message.sent",), ("message.recalled",), ("question.asked",)]
         assert connection.execute("SELECT name FROM traces ORDER BY name").fetchall() == [
             ("message/7",),
             ("run/1",),

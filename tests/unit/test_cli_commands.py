@@ -352,7 +352,7 @@ def test_a_refusal_has_one_form_in_every_command(
     assert (as_json.code, as_json.err, as_json.document) == (2, "", {"error": refusal})
     for_people = run(*words)
     assert (for_people.code, for_people.out) == (2, "")
-    assert for_people.err.splitlines() == ["no agent 'Ada'", f"remedy: {refusal['remedy']}"]
+    assert for_people.err.splitlines() == ["no agent 'Ada'", f"remedy: {show.as_commands(refusal['remedy'])}"]
 
 
 @pytest.mark.parametrize(
@@ -600,6 +600,14 @@ def test_a_server_of_another_kind_is_a_failure_and_no_traceback(run: Run, fake: 
     assert run("agents", "list").code == 1
 
 
+def test_remedies_name_commands_and_not_the_tools_of_agents() -> None:
+    assert show.as_commands(errors.UnknownAgent.default_remedy) == (
+        "run `postroom agents register` first, or `postroom agents list` to see who is there"
+    )
+    assert show.as_commands("`search_messages` finds threads") == "`postroom mail search` finds threads"
+    assert show.as_commands("ask the holder") == "ask the holder"
+
+
 def test_a_table_is_drawn_for_a_screen_and_plain_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [("a\tb", "\x1b[1m[red]x[/red]"), (None, 2)]
     assert show.table(("X", "Y"), rows, none="none") == "X\tY\na b\t\\x1b[1m[red]x[/red]\n\t2"
@@ -611,6 +619,19 @@ def test_a_table_is_drawn_for_a_screen_and_plain_in_a_pipe(monkeypatch: pytest.M
     assert drawn.splitlines()[1].split() == ["a", "b", "\\x1b[1m[red]x[/red]"]
     assert "\x1b" not in drawn
     assert show.table(("X", "Y"), [], none="none") == "none"
+
+
+def test_a_narrow_screen_breaks_no_id_and_puts_the_reason_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    run_id = "run_0123456789abcdef0123456789abcdef"
+    rows = [(run_id, "GreenLake@home-somebody-work", "failed", "2026-11-22T16:38:08.123Z", "it said no " * 9)]
+    drawn = show.table(("ID", "AGENT", "STATE", "SINCE", "WHY"), rows, none="none")
+    assert [row.split() for row in drawn.splitlines()[:2]] == [
+        ["ID", "AGENT", "STATE", "SINCE"],
+        [run_id, "GreenLake@home-…", "failed", "2026-11-22", "16:38"],
+    ]
+    assert drawn.splitlines()[2].startswith("  it said no it said no")
 
 
 def test_progress_is_drawn_for_a_person_alone(

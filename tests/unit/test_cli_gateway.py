@@ -100,7 +100,7 @@ CALLS: list[tuple[tuple[str, ...], tuple[str, str], Any, Any, str]] = [
         ("GET", "/health/detailed"),
         None,
         {"gateway": HEALTH},
-        "gateway: running\nCHANNEL\tSTATE\tHEARD\tSAID\tWHY\nweb\tconnected\t10:00\t-\t\n"
+        "gateway: running\nCHANNEL\tSTATE\tRECEIVED\tSENT\tWHY\nweb\tconnected\t10:00\t-\t\n"
         "messages: 3 accepted = 1 finished, 1 queued, 1 running, 0 rejected\nundelivered: 2",
     ),
 ]

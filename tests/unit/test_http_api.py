@@ -330,6 +330,12 @@ async def test_an_unknown_address_is_answered_in_json(server: Server, path: str)
     assert reply.headers["content-type"] == "application/problem+json"
 
 
+async def test_an_unknown_address_shows_a_browser_the_way_to_the_pages(server: Server) -> None:
+    reply = await get(server, "/nowhere", headers={**BEARER, "Accept": "text/html,*/*;q=0.8"})
+    assert (reply.status_code, 'href="/p"' in reply.text) == (404, True)
+    assert reply.headers["content-type"].startswith("text/html")
+
+
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
     [

@@ -38,7 +38,7 @@ TELLS: dict[str, list[str]] = {
     "recall_message": ["message.recalled"],
     "mark_message_read": ["delivery.read"],
     "acknowledge_message": ["delivery.read", "delivery.acknowledged"],
-    "ask_person": ["pause.asked"],
+    "ask_person": ["question.asked"],
     "request_contact": ["contact.asked"],
     "respond_contact": ["contact.granted"],
     "set_contact_policy": ["agent.policy_set"],
@@ -300,6 +300,6 @@ async def _refused(work: Awaitable[Any]) -> PostroomError:
 
 
 def test_kinds_are_nouns_and_verbs_of_the_glossary() -> None:
-    nouns = {"project", "agent", "message", "delivery", "reservation", "contact", "run", "pause"}
+    nouns = {"project", "agent", "message", "delivery", "reservation", "contact", "run", "question"}
     assert {kind.partition(".")[0] for kind in EVENT_KINDS} == nouns
     assert len(set(EVENT_KINDS)) == len(EVENT_KINDS)

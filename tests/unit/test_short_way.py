@@ -376,3 +376,13 @@ async def test_a_server_that_nobody_asked_in_mcp_stops_at_once() -> None:
         group.create_task(lazy.run())
         lazy.end_listening()
         lazy.end()
+
+
+async def test_a_refusal_of_the_headers_says_what_to_send(ways: Ways) -> None:
+    found, _ = await ways.compare(asked(), {"Content-Type": "text/plain"})
+    assert (found.status_code, "application/json" in found.json()["error"]["message"]) == (400, True)
+    unknown = {"Content-Type": "application/json", "MCP-Protocol-Version": "1999-01-01"}
+    found, _ = await ways.compare(asked(), unknown)
+    error = found.json()["error"]
+    assert (found.status_code, error["code"], NEWEST in error["data"]["supported"]) == (400, -32022, True)
+    assert "1999-01-01" in error["message"]

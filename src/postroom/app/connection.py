@@ -31,6 +31,14 @@ _AT_ONCE: Final = 8 << 10
 MOST_BEHIND: Final = 32
 """Requests that may wait behind one that is served."""
 
+_HEAD_TOO_LARGE: Final = (
+    f"The head is larger than {LONGEST_HEAD} bytes. Send a shorter address, or fewer headers."
+)
+_NO_HTTP: Final = (
+    "Invalid HTTP request received. Send plain HTTP/1.1 to a path that begins with /; "
+    "TLS is spoken by a proxy in front of this server."
+)
+
 
 class _Refused(Exception):
     """What came is refused; the parser ends with it, and uvicorn answers 400."""
@@ -94,7 +102,7 @@ class Connection(HttpToolsProtocol):
             self._unfinished += len(piece)
             super().data_received(piece)
             if self._unfinished >= LONGEST_HEAD and not self._is_deaf:
-                self.send_400_response(f"The head is larger than {LONGEST_HEAD} bytes.")
+                self.send_400_response(_HEAD_TOO_LARGE)
         self._wait_for_the_rest()
 
     def on_message_begin(self) -> None:
@@ -157,7 +165,7 @@ class Connection(HttpToolsProtocol):
         if self.pipeline or (self._is_serving() and self.cycle.response_started):
             self.transport.close()
         else:
-            super().send_400_response(msg)
+            super().send_400_response(msg if msg == _HEAD_TOO_LARGE else _NO_HTTP)
 
     def _unsupported_upgrade_warning(self) -> None:
         """Answer in HTTP/1.1, as every server may; what follows may be anything."""

@@ -22,8 +22,8 @@ Name = runners.Name
 @app.command("list")
 def list_all(
     retired: Annotated[bool, typer.Option("--retired", help="Retired ones too.")] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 200,
-    after: Annotated[int, typer.Option(min=0, help="`next` of the page before.")] = 0,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="At most so many.")] = 200,
+    after: Annotated[int, typer.Option(metavar="N", min=0, help="`next` of the page before.")] = 0,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:

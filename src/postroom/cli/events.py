@@ -46,10 +46,11 @@ def events(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print what happened in a project, a line each: number, moment, kind, agent, and what it is about.
+    """Print what happened in a project.
 
-    With --json each line is a JSON object. With --follow it goes on, also when the server was away, until
-    Ctrl-C (130), SIGTERM (143) or until nobody reads (141).
+    A line each: number, moment, kind, agent, and what it is about. With --json each line is a JSON
+    object. With --follow it goes on, also when the server was away, until Ctrl-C (130), SIGTERM (143) or
+    until nobody reads (141).
     """
     if unknown := [one for one in kind or () if one not in (*EVENT_KINDS, *EARLIER_KINDS)]:
         raise InvalidArgument(

@@ -12,7 +12,7 @@ from postroom.cli.options import AsJson, DataDir
 from postroom.contracts.errors import ConfigError, InvalidArgument
 
 app = typer.Typer(
-    help="Chats: channels, people, what is said and what could not be.",
+    help="Chats: channels, people, and what was not delivered.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -30,7 +30,7 @@ def group() -> None:
 @app.command()
 def run(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port.")] = None,
+    port: Annotated[int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Port.")] = None,
     data_dir: DataDir = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None, typer.Option(help="Least important events.")
@@ -56,7 +56,7 @@ def run(
 
 @app.command()
 def status(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Say how the running server's chats are: channels, messages, what waits, what could not be delivered."""
+    """Say how the chats are. Channels, messages, what waits, what could not be delivered."""
     found = show.fields(Server.find(data_dir=data_dir).admin("GET", "/health/detailed").get("gateway"))
     show.answer(found, as_json=as_json, text=lambda: _status(found))
 
@@ -181,7 +181,7 @@ def _status(found: Mapping[str, Any]) -> str:
     return "\n".join(
         [
             f"gateway: {show.line(found['state'])}",
-            show.table(("CHANNEL", "STATE", "HEARD", "SAID", "WHY"), rows, none="no channels"),
+            show.table(("CHANNEL", "STATE", "RECEIVED", "SENT", "WHY"), rows, none="no channels"),
             f"messages: {messages['accepted']} accepted = {counted}{wrong}",
             f"undelivered: {show.line(found['undelivered'])}",
         ]

@@ -9,7 +9,7 @@ from postroom.cli import guard_check, guard_hooks, show
 from postroom.cli.options import AsJson
 
 app = typer.Typer(
-    help="Hold commits and pushes which touch what others have reserved.",
+    help="Hold commits and pushes of what others reserved.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -31,13 +31,13 @@ def install(repo: Repo = HERE, as_json: AsJson = False) -> None:
 
 @app.command()
 def remove(repo: Repo = HERE, as_json: AsJson = False) -> None:
-    """Take the hooks away, and bring back what was there before, byte for byte."""
+    """Take the hooks away. What was there before comes back, byte for byte."""
     _show(guard_hooks.remove(repo), as_json=as_json)
 
 
 @app.command()
 def status(repo: Repo = HERE, as_json: AsJson = False) -> None:
-    """Say which hooks are in place: absent, installed, foreign (another program's) or overwritten."""
+    """Say which hooks are in place. Absent, installed, foreign (another program's) or overwritten."""
     _show(guard_hooks.hooks_of(repo), as_json=as_json)
 
 
@@ -48,7 +48,7 @@ def check(
         list[str] | None, typer.Argument(metavar="[WORD]...", help="What Git gave it.")
     ] = None,
 ) -> None:
-    """Do what the hook does: exit code 1 when others hold a file, with the reason on standard error."""
+    """Do what the hook does. Exit code 1 when others hold a file, with the reason on standard error."""
     raise typer.Exit(guard_check.run_check(hook, arguments or []))
 
 

@@ -17,8 +17,9 @@ def hook(
     client: Annotated[str, typer.Argument(metavar="CLIENT", help=f"{', '.join(_CLIENTS)}.")],
     event: Annotated[str, typer.Argument(metavar="EVENT", help="The client's own name of the event.")],
 ) -> None:
-    """Answer one event of a client: reads the client's JSON on standard input, answers in the client's form.
+    """Answer one event of a client.
 
-    Prints nothing when there is nothing to say or anything is wrong; the exit code is always 0.
+    Reads the client's JSON on standard input, and answers in the client's form. Prints nothing when there
+    is nothing to say or anything is wrong; the exit code is always 0.
     """
     quick.run(client, event)

@@ -24,7 +24,7 @@ Files = Annotated[
     list[Path] | None, typer.Option("--attach", metavar="FILE", help="Attach a file; may be given again.")
 ]
 MessageId = Annotated[int, typer.Argument(metavar="ID", min=1, help="The message's number.")]
-Limit = Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")]
+Limit = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="At most so many.")]
 
 
 @app.command()
@@ -181,9 +181,9 @@ def ack(
 @app.command()
 def search(
     query: Annotated[str, typer.Argument(help='Words, "phrases", prefix*, AND OR NOT, subject:word.')],
-    limit: Annotated[int, typer.Option(min=1, max=200, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=200, help="At most so many.")] = 20,
     order: Annotated[SearchOrder, typer.Option(help="Newest first, or best match first.")] = "newest",
-    cursor: Annotated[int, typer.Option(min=0, help="`next` of the page before.")] = 0,
+    cursor: Annotated[int, typer.Option(metavar="N", min=0, help="`next` of the page before.")] = 0,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:

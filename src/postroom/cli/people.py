@@ -22,9 +22,10 @@ def add(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let agents write to a person; again with another chat, or none, to change that.
+    """Let agents write to a person.
 
-    Without a chat the messages are read on the pages.
+    Call it again with another chat, or none, to change that. Without a chat the messages are read on the
+    pages.
     """
     found = Server.find().admin("PUT", "/admin/people", {"name": name, "chat": chat})
     show.answer(found, as_json=as_json, text=lambda: "\n".join(_added(found)))

@@ -14,7 +14,7 @@ app = typer.Typer(help="See and answer what agents ask.", no_args_is_help=True, 
 
 @app.command("list")
 def list_all(as_json: AsJson = False) -> None:
-    """List what agents wait to be told, the one that waits longest first."""
+    """List what agents ask, what waits longest first."""
     found = Server.find().admin("GET", "/admin/questions")
     rows = [
         (one["number"], one["question"], one["thread_id"], one["waiting_since"])

@@ -28,9 +28,9 @@ def archive(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write what the database holds into the Git archive, through the running server.
+    """Write what the database holds into the Git archive.
 
-    What is there already stays; it may be run at any time.
+    The running server does it. What is there already stays; it may be run at any time.
     """
     key = None if project is None else project_key(project)
     with show.progress() as tell:
@@ -51,9 +51,10 @@ def database(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a new database from the Git archive; put it in place with `postroom restore`.
+    """Write a new database from the Git archive.
 
-    Hidden recipients, read marks, contacts and tokens are not in the archive and do not come back.
+    Put it in place with `postroom restore`. Hidden recipients, read marks, contacts and tokens are not in
+    the archive and do not come back.
     """
     from postroom.app.config import load_settings
 

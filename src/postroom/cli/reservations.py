@@ -29,7 +29,7 @@ def list_all(
     acting: Annotated[
         str | None, typer.Option("--as", metavar="NAME", help="Only those of this agent.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="At most so many.")] = 500,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="At most so many.")] = 500,
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:

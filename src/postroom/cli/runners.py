@@ -84,11 +84,13 @@ def set_runner(  # noqa: PLR0913 - the options of the command
 ) -> None:
     """Have the server run an agent when mail comes for it.
 
-    `postroom agents set-runner Bo --recipe claude --resume` or
-    `postroom agents set-runner Bo -- python3 tools/bo.py` or
-    `postroom agents set-runner Bo --kind acp --recipe gemini --resume`,
-    `postroom agents set-runner Bo --kind model --base-url http://127.0.0.1:11434/v1 --model qwen3` or
-    `postroom agents set-runner Bo --kind http --url https://agents.example/run --secret-file bo.secret`
+    \u0008
+    Examples:
+      set-runner Bo --recipe claude --resume
+      set-runner Bo -- python3 tools/bo.py
+      set-runner Bo --kind acp --recipe gemini --resume
+      set-runner Bo --kind model --base-url http://gpu:8000/v1 --model qwen3
+      set-runner Bo --kind http --url https://a.example/run --secret-env BO_KEY
     """
     told: dict[str, object] = {
         "kind": kind,
@@ -128,7 +130,7 @@ def unset_runner(name: Name, project: Project = HERE, as_json: AsJson = False) -
 
 
 def runners(project: Project = HERE, as_json: AsJson = False) -> None:
-    """List which agents of a project are run by the server, and how."""
+    """List the agents that the server runs, and how."""
     asked = urlencode({"project": project_key(project)})
     found = Server.find().admin("GET", f"/admin/runners?{asked}")
     show.answer(found, as_json=as_json, text=lambda: _listed(show.items(found.get("runners"))))

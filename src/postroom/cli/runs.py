@@ -30,7 +30,7 @@ def runs() -> None:
 
 @app.command("list")
 def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List the runs of agents: those at work, queued and asking, and those that ended lately."""
+    """List the runs of agents. Those at work, queued and asking, and those that ended lately."""
     asked = "" if project is None else "?" + urlencode({"project": project_key(project)})
     found = Server.find(data_dir=data_dir).admin("GET", f"/admin/runs{asked}")
     rows = [
@@ -50,7 +50,7 @@ def list_all(project: OneProject = None, data_dir: DataDir = None, as_json: AsJs
 
 @app.command("show")
 def show_one(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Show a run of an agent: how it stands, what began it, and the end of what it has put out."""
+    """Show a run of an agent. How it stands, what began it, and the end of what it has put out."""
     found = _one(run, data_dir)
     show.answer(found, as_json=as_json, text=lambda: _shown(found))
 
@@ -71,7 +71,7 @@ def cancel(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def replay(run: Run, data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Have a run that was given up tried again, as a new run on the same messages."""
+    """Try a run that was given up again. It is a new run on the same messages."""
     found = Server.find(data_dir=data_dir).admin("POST", "/admin/runs/replay", {"run": run})
     show.answer(found, as_json=as_json, text=lambda: f"it is tried again as run {show.line(found['run_id'])}")
 

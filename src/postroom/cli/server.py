@@ -28,7 +28,7 @@ def up(  # noqa: PLR0913 - the options of the command
         str | None, typer.Option(help="Address to listen on; any but loopback needs tokens.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port; 0 lets the system choose.")
+        int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Port; 0 lets the system choose.")
     ] = None,
     profile: Annotated[Literal["full", "core"] | None, typer.Option(help="Which tools agents see.")] = None,
     identity: Annotated[

@@ -15,19 +15,26 @@ def group() -> None:
 
 @app.command("show")
 def show_all(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """List every setting and where it came from."""
+    """List the settings, where each came from, and the files."""
+    from postroom.app import places
     from postroom.app.config import explain, load_settings
 
-    lines = explain(load_settings(overrides={"data_dir": data_dir}))
+    settings = load_settings(overrides={"data_dir": data_dir})
+    lines = explain(settings)
+    files = [
+        (str(one), one.exists()) for one in (places.config_file(places.environment()), settings.gateway_file)
+    ]
     document = {
+        "files": [{"path": path, "exists": exists} for path, exists in files],
         "settings": [
             {"name": one.name, "value": one.value, "origin": one.origin, "description": one.description}
             for one in lines
-        ]
+        ],
     }
     rows = [(one.name, one.value, one.origin) for one in lines]
+    read = [f"{show.line(path)}: {'is read' if exists else 'is not there'}" for path, exists in files]
     show.answer(
         document,
         as_json=as_json,
-        text=lambda: show.table(("SETTING", "VALUE", "FROM"), rows, none="no settings"),
+        text=lambda: "\n".join([show.table(("SETTING", "VALUE", "FROM"), rows, none="no settings"), *read]),
     )

@@ -82,7 +82,7 @@ def add(  # noqa: PLR0913 - the options of the command
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Make no call at the end.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write the server, and hooks where there are any, into clients' files. Exit code 1 when one failed."""
+    """Write the server into clients' files, and hooks. Exit code 1 when one failed."""
     target = SetupScope(environment=places.environment(), scope=scope)
     taken = chosen(clients or [], target)
     server = served(target.environment)
@@ -119,7 +119,7 @@ def remove(
 
 @app.command()
 def status(scope: ScopeOption = "user", as_json: AsJson = False) -> None:
-    """Say how each client is set up, and what would mend it. Exit code 1 when one is not as it should be."""
+    """Say how each client is set up, and what would repair it. Exit code 1 when one is wrong."""
     target = SetupScope(environment=places.environment(), scope=scope)
     records = Records(target.environment)
     address = served(target.environment).address

@@ -6,18 +6,48 @@ What agents wrote may hold escape sequences, which a terminal would obey: every 
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from postroom.cli.exit_codes import READER_GONE
 from postroom.contracts.errors import PostroomError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _KEPT = {ord("\n"): "\n", ord("\t"): "\t"}
 _VISIBLE = {code: f"\\x{code:02x}" for code in [*range(0x20), *range(0x7F, 0xA0)]} | _KEPT
 _VISIBLE |= {code: f"\\u{code:04x}" for code in [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]}
 """Control characters, and those that turn the direction of the text round."""
+
+_COPIED = {"ID", "NUMBER"}
+"""Columns that people copy from: never broken over lines."""
+_SHORTENED = {"AGENT", "THREAD", "TO"}
+"""Columns that end in an ellipsis where the screen is too narrow; `--json` has them whole."""
+_TEXTS = {"WHY", "REASON"}
+"""Last columns that go below their row where the screen is too narrow."""
+_NARROW = 16
+"""Characters that a column keeps: those of a moment to the minute."""
+_MOMENT = re.compile(r"\b(\d{4}-\d\d-\d\d)T(\d\d:\d\d)[\d:.]*(?:Z|[+-]\d\d:\d\d)")
+"""A moment; on a narrow screen it is shown to the minute."""
+
+_COMMANDS = {
+    "acknowledge_message": "mail ack",
+    "ensure_project": "agents register",
+    "fetch_inbox": "mail inbox",
+    "list_agents": "agents list",
+    "list_file_reservations": "reservations list",
+    "register_agent": "agents register",
+    "reply_message": "mail reply",
+    "search_messages": "mail search",
+    "send_message": "mail send",
+    "unretire_agent": "agents unretire",
+}
+"""What a person runs for a tool that a remedy names."""
+_TOOL = re.compile(rf"(\bcall )?`?\b({'|'.join(_COMMANDS)})\b`?")
 
 
 def plain(text: object) -> str:
@@ -45,7 +75,12 @@ def failure(error: PostroomError, *, as_json: bool) -> None:
         return
     print(plain(error.message), file=sys.stderr)
     if error.remedy:
-        print(f"remedy: {plain(error.remedy)}", file=sys.stderr)
+        print(f"remedy: {plain(as_commands(error.remedy))}", file=sys.stderr)
+
+
+def as_commands(remedy: str) -> str:
+    """Return a remedy with the commands that a person runs in the place of the tools that an agent calls."""
+    return _TOOL.sub(lambda met: f"{'run ' if met[1] else ''}`postroom {_COMMANDS[met[2]]}`", remedy)
 
 
 @contextmanager
@@ -99,19 +134,47 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) 
 
 
 def _drawn(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> str:
+    from rich.cells import cell_len
     from rich.console import Console
+
+    console = Console(highlight=False)
+    widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
+    if _with_gaps(widths) <= console.width:
+        return _grid(console, heads, cells)
+    cells = [[_MOMENT.sub(r"\1 \2", cell) for cell in row] for row in cells]
+    widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
+    narrow = [min(width, _width_kept(head, width)) for head, width in zip(heads, widths, strict=True)]
+    if heads[-1] not in _TEXTS or _with_gaps(narrow) <= console.width:
+        return _grid(console, heads, cells)
+    top, *rows = _grid(console, heads[:-1], [row[:-1] for row in cells], one_line=True).splitlines()
+    below = (f"\n  {row[-1]}" if row[-1] else "" for row in cells)
+    return "\n".join([top, *(row + text for row, text in zip(rows, below, strict=True))])
+
+
+def _with_gaps(widths: Sequence[int]) -> int:
+    return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _width_kept(head: str, width: int) -> int:
+    return width if head in _COPIED else _NARROW
+
+
+def _grid(
+    console: "Console", heads: Sequence[str], cells: Sequence[Sequence[str]], *, one_line: bool = False
+) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    drawn = Table(box=None, pad_edge=False, header_style="")
-    for head in heads:
-        drawn.add_column(head, overflow="fold")
+    drawn = Table(box=None, pad_edge=False, header_style="", padding=(0, 2, 0, 0))
+    for head, *column in zip(heads, *cells, strict=True):
+        whole = head in _COPIED or max(map(len, column)) <= _NARROW
+        is_cut = one_line or head in _SHORTENED
+        drawn.add_column(head, no_wrap=whole, overflow="ellipsis" if is_cut and not whole else "fold")
     for row in cells:
         drawn.add_row(*(Text(cell) for cell in row))
-    console = Console(highlight=False)
     with console.capture() as captured:
         console.print(drawn)
-    return captured.get().rstrip("\n")
+    return "\n".join(text.rstrip() for text in captured.get().rstrip("\n").split("\n"))
 
 
 def accept_any_text() -> None:

@@ -76,7 +76,7 @@ def rotate(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a token in place of the one of this name, which ends after the overlap. It may what that may."""
+    """Replace a token. The former one ends after the overlap; the new one may what that may."""
     asked = {"name": name, "overlap_seconds": _seconds(overlap)}
     _make("/admin/tokens/rotate", asked, out, as_json=as_json)
 

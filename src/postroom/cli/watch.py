@@ -44,9 +44,10 @@ def watch(
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Print a line for each message as it comes: its number in the inbox, its id, importance and sender.
+    """Print a line for each message as it comes.
 
-    With --json each line is a JSON object. Ends at Ctrl-C (130), SIGTERM (143) or when nobody reads (141).
+    It has the number in the inbox, the id, the importance and the sender. With --json each line is a JSON
+    object. Ends at Ctrl-C (130), SIGTERM (143) or when nobody reads (141).
     """
     name = acting or places.environment().get("POSTROOM_AGENT", "")
     if not name:

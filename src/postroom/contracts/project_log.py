@@ -25,7 +25,7 @@ EventKind = Literal[
     "message.sent",
     "message.recalled",
     "delivery.announced",
-    "delivery.injected",
+    "delivery.delivered",
     "delivery.handled",
     "delivery.failed",
     "delivery.read",
@@ -39,28 +39,38 @@ EventKind = Literal[
     "contact.granted",
     "contact.blocked",
     "run.began",
-    "run.paused",
+    "run.waiting",
     "run.ended",
     "run.failed",
     "run.cut_off",
-    "pause.asked",
-    "pause.answered",
+    "question.asked",
+    "question.answered",
 ]
 EVENT_KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
 
-EarlierKind = Literal["letter.sent", "letter.recalled"]
+EarlierKind = Literal[
+    "letter.sent", "letter.recalled", "delivery.injected", "run.paused", "pause.asked", "pause.answered"
+]
 EARLIER_KINDS: Final[Mapping[EarlierKind, EventKind]] = {
     "letter.sent": "message.sent",
     "letter.recalled": "message.recalled",
+    "delivery.injected": "delivery.delivered",
+    "run.paused": "run.waiting",
+    "pause.asked": "question.asked",
+    "pause.answered": "question.answered",
 }
 """What kinds were called before; who asks for one by its earlier name is understood."""
 
 
+_CURRENT: Final[Mapping[EventKind | EarlierKind, EventKind]] = {
+    **{kind: kind for kind in EVENT_KINDS},
+    **EARLIER_KINDS,
+}
+
+
 def current_kind(kind: EventKind | EarlierKind) -> EventKind:
     """Return what a kind is called now."""
-    if kind == "letter.sent" or kind == "letter.recalled":
-        return EARLIER_KINDS[kind]
-    return kind
+    return _CURRENT[kind]
 
 
 OF_CONTACT: Final[Mapping[ContactStatus, EventKind]] = {

@@ -225,7 +225,7 @@ class Commands:
                 f"While busy: {self._config.get_busy_mode(call.source.platform, call.source.chat_id).value}"
             )
         if word not in CHAT_POLICIES:
-            return f"There is no way {word!r}; there are {', '.join(CHAT_POLICIES)}."
+            return f"There is no policy {word!r}; choose one of {', '.join(CHAT_POLICIES)}."
         await self._set(call.key, "busy", word)
         return f"While busy: {word}"
 

@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Lifespan
 
@@ -210,6 +210,8 @@ async def _refusal(request: Request, error: Exception) -> Response:
 async def _http_refusal(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
+    if error.status_code == 404 and "text/html" in request.headers.get("accept", ""):
+        return HTMLResponse(_NO_PAGE.format(pages=f"{request.scope.get('root_path', '')}/p"), status_code=404)
     code, remedy = _HTTP_CODES.get(error.status_code, ("http_error", ""))
     detail = f"{request.method} {request.url.path}"[:200]
     problem = Problem(
@@ -227,6 +229,10 @@ async def _failure(request: Request, _: Exception) -> Response:
     return internal_error().response(_id_of(request))
 
 
+_NO_PAGE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Not found</title>
+<p>There is nothing at this address. <a href="{pages}">To the pages</a></html>
+"""
+"""For a browser; programs are answered in JSON."""
 _HTTP_CODES: Final[dict[int, tuple[str, str]]] = {
     404: ("not_found", "there is nothing at this address"),
     405: ("method_not_allowed", "use a method that the Allow header names"),

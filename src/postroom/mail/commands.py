@@ -411,7 +411,7 @@ def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
         raise InvalidArgument(
             reason[:_LONGEST_SHOWN] + (f" (at {where})" if where else ""),
             value=_value_at(arguments, where) if where not in ("", "$") else None,
-            remedy=f"the arguments are: {', '.join(_signature(kind))}",
+            remedy=f"the arguments are: {', '.join(_signature(kind)) or 'none'}",
         ) from error
 
 

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import msgspec
 from mcp.types import INVALID_REQUEST, PARSE_ERROR
+from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import SUPPORTED_PROTOCOL_VERSIONS
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,8 +42,11 @@ class Endpoint:
             refusal.headers["Allow"] = "POST"
             await refusal(scope, receive, send)
             return
-        body = await Request(scope, receive).body()
-        found = _message(body)
+        request = Request(scope, receive)
+        body = await request.body()
+        found = _unsupported(request) or _message(body)
+        if not isinstance(found, Response):
+            found = _of_no_revision(request, found) or found
         answer = found if isinstance(found, Response) else await self._answer(scope, found)
         if answer is not None:
             await answer(scope, receive, send)
@@ -55,6 +60,25 @@ class Endpoint:
         if fault is not None or self._short_way is None:
             return fault
         return await self._short_way.answer(scope, message)
+
+
+def _unsupported(request: Request) -> Response | None:
+    """Return the refusal of headers that the transport would refuse without a remedy."""
+    if not request.headers.get("content-type", "").lower().startswith("application/json"):
+        return _refusal(400, INVALID_REQUEST, "send JSON, and say so: `Content-Type: application/json`")
+    return None
+
+
+def _of_no_revision(request: Request, message: Mapping[str, Any]) -> Response | None:
+    """Return the refusal of an unknown revision in a form that the transport would take for a newer one's."""
+    revision = request.headers.get("mcp-protocol-version")
+    named = (message.get("params") or {}).get("_meta")
+    if revision is None or revision in SUPPORTED_PROTOCOL_VERSIONS or named:
+        return None
+    known = list(SUPPORTED_PROTOCOL_VERSIONS)
+    text = f"no protocol version {revision[:40]!r} is known here; use one of {', '.join(known)}"
+    told = {"code": UNSUPPORTED_PROTOCOL_VERSION, "message": text, "data": {"supported": known}}
+    return _answer(400, told, named=message.get("id"))
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -68,18 +68,18 @@ def build(assignment: Assignment) -> str:
     assignment.call(
         "file_reservation_paths", paths=[repository.PROGRAM], reason="the first price is not counted"
     )
-    repository.mend(assignment.folder)
+    repository.fix(assignment.folder)
     if not repository.test_passes(assignment.folder):
         raise SystemExit("the test still fails")
     assignment.call(
         "send_message",
         to=[REVIEWER],
         subject="Please review",
-        body_md=f"I have mended `total`:\n\n```diff\n{repository.difference(assignment.folder)}```",
+        body_md=f"I have fixed `total`:\n\n```diff\n{repository.difference(assignment.folder)}```",
         thread_id=assignment.thread,
         idempotency_key=f"review/{assignment.run}",
     )
-    return f"The first price was not counted. It is mended and the test passes; {REVIEWER} reviews it now."
+    return f"The first price was not counted. It is fixed and the test passes; {REVIEWER} reviews it now."
 
 
 def review(assignment: Assignment) -> str:

@@ -21,7 +21,7 @@ from postroom.contracts.errors import ConfigError, ServerUnavailable
 YOU: Final = "You"
 PATIENCE: Final = timedelta(minutes=2)
 _POLL_SECONDS: Final = 0.1
-_ASKED: Final = "The total of a basket is too low, and `test_basket.py` fails. Please mend it."
+_ASKED: Final = "The total of a basket is too low, and `test_basket.py` fails. Please fix it."
 _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
@@ -100,9 +100,10 @@ def demo(
     no: Annotated[bool, typer.Option("--no", help="Answer it with no.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """See two programs mend a bug: woken by mail, they reserve, edit, review, ask you, and finish.
+    """See two programs fix a bug.
 
-    No model and no key is needed. It works in a scratch repository, which stays to be looked at.
+    Woken by mail, they reserve, edit, review, ask you, and finish. No model and no key is needed. It
+    works in a scratch repository, which stays to be looked at.
     """
     server = Server.find()
     if urlsplit(server.endpoint.url).hostname not in _LOOPBACK:
@@ -166,7 +167,7 @@ def _page(play: Play) -> str:
 def _closing(play: Play) -> str:
     return (
         f"\nTo look at:\n  the timeline   {_page(play)}\n"
-        f"  the messages    postroom mail thread {play.thread} --project {play.folder}\n"
+        f"  the messages   postroom mail thread {play.thread} --project {play.folder}\n"
         f"  the change     git -C {play.folder} log --patch\n"
         "The agents are run no more; the folder may be removed."
     )

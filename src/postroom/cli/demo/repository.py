@@ -53,8 +53,8 @@ def make(folder: Path) -> None:
     git(folder, *_AUTHOR, "commit", "--quiet", "--message", "A basket, with a bug")
 
 
-def mend(folder: Path) -> None:
-    """Mend the bug; harmless when it is mended."""
+def fix(folder: Path) -> None:
+    """Fix the bug; harmless when it is fixed."""
     path = folder / PROGRAM
     path.write_text(path.read_text(encoding="utf-8").replace(BUG, MENDED), encoding="utf-8")
 

@@ -99,7 +99,7 @@ class EventRecorder:
         """Tell what a run makes, or has made, of a message."""
         kind: EventKind = "delivery.handled"
         if handling.ended_at is None:
-            kind = "delivery.injected"
+            kind = "delivery.delivered"
         elif handling.failure:
             kind = "delivery.failed"
         happening = Happening(
@@ -145,7 +145,7 @@ class EventRecorder:
     def run_began(self, run_id: str, agent_id: int, now: int, answered: Sequence[str]) -> None:
         """Tell that a run is at work, with the answers to these questions."""
         for question_id in answered:
-            self.of_run("pause.answered", run_id, agent_id, now, question_id)
+            self.of_run("question.answered", run_id, agent_id, now, question_id)
         self.of_run("run.began", run_id, agent_id, now)
 
     def run_ended(
@@ -160,8 +160,8 @@ class EventRecorder:
     ) -> None:
         """Tell that a run is not at work any more, and whether it waits for answers."""
         for question_id in waits_for or ():
-            self.of_run("pause.asked", run_id, agent_id, now, question_id)
-        ended: EventKind = "run.paused" if asks or waits_for is not None else "run.ended"
+            self.of_run("question.asked", run_id, agent_id, now, question_id)
+        ended: EventKind = "run.waiting" if asks or waits_for is not None else "run.ended"
         self.of_run("run.failed" if failed else ended, run_id, agent_id, now)
 
     def _of_reservation(self, kind: EventKind, reservation: Reservation, now: int, detail: Detail) -> None:

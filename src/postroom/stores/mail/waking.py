@@ -122,7 +122,7 @@ class Waking(Part, WakingWrites):
             "on_timeout": question.on_timeout.value,
         }
         if self._tx.changed("mail.ask", values):
-            self._events.of_run("pause.asked", run_id, agent_id, now, question.id)
+            self._events.of_run("question.asked", run_id, agent_id, now, question.id)
         return self._tx.one("mail.sits", values) is not None
 
     @override

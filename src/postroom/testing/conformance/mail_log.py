@@ -130,7 +130,7 @@ async def each_step_of_a_delivery_is_told_once(store: MailStore, clock: ManualCl
         ("delivery.announced", 6, reader, {"by": "hook"}),
         ("delivery.read", 8, reader, {}),
         ("delivery.acknowledged", 8, reader, {}),
-        ("delivery.injected", 7, reader, {}),
+        ("delivery.delivered", 7, reader, {}),
         ("delivery.failed", 11, reader, {}),
     ]
     for home in (here.project.id, there.project.id):
@@ -232,20 +232,20 @@ async def a_run_and_its_questions_are_told(store: MailStore, clock: ManualClock)
     await store.write(lambda tx: tx.end_sitting("s", now=16, waits_for=[]))
     assert await _told(store, here.project.id) == [
         ("run.began", 5, ada, {}),
-        ("pause.asked", 6, ada, {"question_id": "q"}),
-        ("run.paused", 8, ada, {}),
-        ("pause.answered", 10, ada, {"question_id": "q"}),
+        ("question.asked", 6, ada, {"question_id": "q"}),
+        ("run.waiting", 8, ada, {}),
+        ("question.answered", 10, ada, {"question_id": "q"}),
         ("run.began", 10, ada, {}),
         ("run.failed", 11, ada, {}),
         ("run.began", 12, ada, {}),
         ("run.cut_off", 13, ada, {}),
         ("run.began", 13, ada, {}),
-        ("pause.asked", 14, ada, {"question_id": "p"}),
-        ("pause.asked", 14, ada, {"question_id": "q"}),
-        ("run.paused", 14, ada, {}),
-        ("pause.answered", 15, ada, {"question_id": "p"}),
+        ("question.asked", 14, ada, {"question_id": "p"}),
+        ("question.asked", 14, ada, {"question_id": "q"}),
+        ("run.waiting", 14, ada, {}),
+        ("question.answered", 15, ada, {"question_id": "p"}),
         ("run.began", 15, ada, {}),
-        ("run.paused", 16, ada, {}),
+        ("run.waiting", 16, ada, {}),
     ]
 
 
