@@ -36,12 +36,12 @@ class WrittenEffect:
 
 def effect_looks(written: Sequence[WrittenEffect]) -> Looks:
     """Return what is asked before effects are stored: what stands under their keys."""
-    names = ("kind", "target", "dedupe_key")
-    return {
-        ("effect", one.key): ("outbox.first_of_key", dict(zip(names, one.key, strict=True)))
-        for one in written
-        if one.draft.dedupe_key is not None
-    }
+    looks: Looks = {}
+    for one in written:
+        if one.draft.dedupe_key is not None:
+            values = dict(zip(("kind", "target", "dedupe_key"), one.key, strict=True))
+            looks["effect", one.key] = ("outbox.first_of_key", values)
+    return looks
 
 
 class OutboxTables(outbox.OutboxTables):
@@ -65,15 +65,17 @@ class OutboxTables(outbox.OutboxTables):
 
     @override
     def enqueue(self, drafts: Sequence[OutboxDraft]) -> tuple[OutboxMessage, ...]:
-        written = tuple(WrittenEffect.of(draft, self._new_id) for draft in drafts)
-        stored = storing(written, asked(self._sql, effect_looks(written)), self._now())
+        written = [WrittenEffect.of(draft, self._new_id) for draft in drafts]
+        looks = effect_looks(written)
+        stored = storing(written, asked(self._sql, looks) if looks else {}, self._now())
         self.write(stored)
         return stored.effects
 
     def write(self, stored: "Stored") -> None:
         """Write what was decided to be new."""
+        for values in stored.new:
+            self._sql.run("outbox.enqueue", values)
         if stored.new:
-            self._sql.run_many("outbox.enqueue", stored.new)
             self._tell(OUTBOX)
 
     @override
@@ -176,7 +178,10 @@ def storing(written: Sequence[WrittenEffect], found: Found, now: int) -> Stored:
     Raises:
         IdempotencyConflict: the key was used with another payload.
     """
-    firsts = {what[1]: _effect(seen[0]) for what, seen in found.items() if what[0] == "effect" and seen}
+    firsts = dict[tuple[str, str, str | None], OutboxMessage]()
+    for what, seen in found.items():
+        if what[0] == "effect" and seen:
+            firsts[what[1]] = _effect(seen[0])
     effects, new = list[OutboxMessage](), list[Values]()
     for one in written:
         payload = decode_json(one.payload, where="payload")
