@@ -83,7 +83,8 @@ class EventTables(events.EventTables):
         if len(drafts) == 1 and len(drafts[0].scopes) == 1 and drafts[0].options == AppendOptions():
             # No key, and one log that nobody says anything of: its end is all there is to look at.
             one, scope = WrittenEvent.of(drafts[0], self._new_id), drafts[0].scopes[0].key
-            event = _numbered(one, {scope: self.newest(scope)}, now)
+            [[newest]] = self._sql.all("events.newest", {"scope": scope})
+            event = _numbered(one, {scope: newest}, now)
             appended = Appended((event,), ((one, event),))
         else:
             written = tuple(WrittenEvent.of(draft, self._new_id) for draft in drafts)
@@ -199,11 +200,15 @@ def _numbered(written: WrittenEvent, newest: Mapping[str, int], now: int) -> Can
     for key, expected in draft.options.expected_prior.items():
         if newest[key] != expected:
             raise VersionConflict(f"the newest event of {key!r} is {newest[key]}, not {expected}", value=key)
+    sequences: dict[str, int] = {}
+    for scope in draft.scopes:
+        key = scope.key
+        sequences[key] = newest[key] + 1
     return CanonicalEvent(
         event_id=written.event_id,
         event_kind=draft.event_kind,
         payload=decode_json(written.payload, where="payload"),
-        sequences={scope.key: newest[scope.key] + 1 for scope in draft.scopes},
+        sequences=sequences,
         created_at=now,
         causation_id=draft.causation_id,
         correlation_id=draft.correlation_id,

@@ -184,32 +184,27 @@ def storing(written: Sequence[WrittenEffect], found: Found, now: int) -> Stored:
             firsts[what[1]] = _effect(seen[0])
     effects, new = list[OutboxMessage](), list[Values]()
     for one in written:
-        payload = decode_json(one.payload, where="payload")
-        effect = firsts.get(one.key)
+        draft, payload = one.draft, decode_json(one.payload, where="payload")
+        effect = firsts.get(one.key) if firsts else None
         if effect is None:
-            values = _values(one, now)
+            values: dict[str, Any] = {
+                "outbox_id": one.outbox_id,
+                "kind": draft.kind,
+                "target": draft.target,
+                "available_at": draft.available_at,
+                "created_at": now,
+                "dedupe_key": draft.dedupe_key,
+                "max_attempts": draft.max_attempts,
+                "order_key": draft.order_key,
+            }
             effect = OutboxMessage(**values, payload=payload, status=OutboxStatus.PENDING)
             new.append({**values, "payload": one.payload})
-            if one.draft.dedupe_key is not None:
+            if draft.dedupe_key is not None:
                 firsts[one.key] = effect
         elif effect.payload != payload:
-            raise IdempotencyConflict("the key was used with another payload", value=one.draft.dedupe_key)
+            raise IdempotencyConflict("the key was used with another payload", value=draft.dedupe_key)
         effects.append(effect)
     return Stored(tuple(effects), tuple(new))
-
-
-def _values(written: WrittenEffect, now: int) -> dict[str, Any]:
-    draft = written.draft
-    return {
-        "outbox_id": written.outbox_id,
-        "kind": draft.kind,
-        "target": draft.target,
-        "available_at": draft.available_at,
-        "created_at": now,
-        "dedupe_key": draft.dedupe_key,
-        "max_attempts": draft.max_attempts,
-        "order_key": draft.order_key,
-    }
 
 
 def _claimed(effect: OutboxMessage, token: str, lease_until: int) -> OutboxMessage:
