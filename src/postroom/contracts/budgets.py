@@ -26,16 +26,6 @@ class Spending:
     tokens: int = 0
     cost_micros: int = 0
 
-    def plus(self, other: "Spending") -> "Spending":
-        """Return both together, under this one's scope."""
-        return Spending(
-            scope=self.scope,
-            runs=self.runs + other.runs,
-            wall_ms=self.wall_ms + other.wall_ms,
-            tokens=self.tokens + other.tokens,
-            cost_micros=self.cost_micros + other.cost_micros,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, Self
+from typing import Protocol
 
 from postroom.contracts.errors import InvalidRecord
 from postroom.contracts.messages import Json
@@ -90,9 +90,11 @@ class CanonicalEventDraft:
         Raises:
             InvalidRecord: as said, or a writer without a key.
         """
-        families = [scope.family for scope in self.scopes]
-        if not families or len(set(families)) != len(families) or not self.event_kind.strip():
-            raise InvalidRecord("an event needs a kind, and at most one scope of a family", value=families)
+        families = {scope.family for scope in self.scopes} if len(self.scopes) > 1 else self.scopes
+        if not self.scopes or len(families) != len(self.scopes) or not self.event_kind.strip():
+            raise InvalidRecord(
+                "an event needs a kind, and at most one scope of a family", value=self.event_kind
+            )
         if (self.options.writer_id is None) != (self.options.idempotency_key is None):
             raise InvalidRecord("a writer and its idempotency key come together", value=self.event_kind)
 
@@ -166,12 +168,12 @@ class EventPage:
 class EventTables(Protocol):
     """The event log, with scopes and sequences without gaps."""
 
-    def at(self, now: int) -> Self:
-        """Return the same rows at another instant."""
-        ...
-
-    def append(self, drafts: Sequence[CanonicalEventDraft]) -> tuple[CanonicalEvent, ...]:
+    def append(
+        self, drafts: Sequence[CanonicalEventDraft], *, at: int | None = None
+    ) -> tuple[CanonicalEvent, ...]:
         """Add events to the end of their scopes; a key that was used gives its first event back.
+
+        They happened `at` an instant, by default that of the transaction.
 
         Raises:
             IdempotencyConflict, VersionConflict: as `EventStore.append` says.

@@ -88,8 +88,3 @@ class ThreadState:
 
     active: RunDispatch | None
     waiting: int
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether a message would begin at once."""
-        return self.active is None and not self.waiting

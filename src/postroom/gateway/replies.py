@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from json import dumps
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from postroom.contracts.chat import CHAT_KIND, CHAT_THREAD, inbound_id_of
 from postroom.contracts.messages import Json, Message
@@ -128,11 +128,6 @@ def target_of(thread_id: str) -> str:
     """Return who says what is to be said on a chat's thread."""
     platform, account, _ = thread_id.removeprefix(CHAT_THREAD).split("/", 2)
     return f"{platform}/{account}"
-
-
-def platform_of(thread_id: str) -> str:
-    """Return the platform that a chat's thread belongs to."""
-    return unquote(thread_id.removeprefix(CHAT_THREAD).partition("/")[0])
 
 
 def is_chat(thread_id: str) -> bool:

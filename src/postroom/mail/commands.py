@@ -418,7 +418,12 @@ def read_command(kind: type[C], arguments: dict[str, Any]) -> C:
 def _refuse_broken_text(value: object, where: str, depth: int = 0) -> None:
     """Lone surrogates cannot be stored as UTF-8, and NUL ends text early in too many places."""
     if isinstance(value, str):
-        if "\x00" in value or not _encodes(value):
+        try:
+            value.encode()
+            is_broken = "\x00" in value
+        except UnicodeEncodeError:
+            is_broken = True
+        if is_broken:
             shown = value[:_LONGEST_SHOWN].encode("ascii", "backslashreplace").decode()
             raise InvalidArgument(
                 f"{where} holds {_BROKEN_TEXT} or NUL", value=shown, remedy="send valid UTF-8 text"
@@ -436,14 +441,6 @@ def _refuse_broken_text(value: object, where: str, depth: int = 0) -> None:
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             _refuse_broken_text(inner, f"{where}[{index}]", depth + 1)
-
-
-def _encodes(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _signature(kind: type[Command]) -> list[str]:

@@ -93,8 +93,11 @@ def _granted(
 ) -> dict[int, ContactStatus]:
     """Return by agent what the sender was granted, or refused."""
     if len(addressees) <= FEW:  # a look-up each is cheaper than reading all that the sender has
-        found = (context.tx.contact(sender.id, one.agent.id) for one in addressees)
-        return {link.to_id: link.status for link in found if link is not None}
+        granted: dict[int, ContactStatus] = {}
+        for one in addressees:
+            if (link := context.tx.contact(sender.id, one.agent.id)) is not None:
+                granted[link.to_id] = link.status
+        return granted
     return {link.to_id: link.status for link in context.tx.contacts(sender.id) if link.from_id == sender.id}
 
 

@@ -1,6 +1,7 @@
 """Which projects a command is about: its change keeps other changes of them out before it looks."""
 
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -38,7 +39,7 @@ def projects_of(tx: MailReads, command: Command) -> set[int]:
                 keys.add(PEOPLE_KEY)
             elif "@" in address:
                 keys.add(address.partition("@")[2])
-    found = {_project_id(tx, key) for key in keys}
+    found = set(map(partial(_project_id, tx), keys))
     message_id = fields.get("message_id")
     return found | _projects_of_message(tx, command, message_id) if isinstance(message_id, int) else found
 

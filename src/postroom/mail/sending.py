@@ -16,6 +16,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.mail import (
     Agent,
+    Attachment,
     Importance,
     Message,
     Project,
@@ -138,9 +139,10 @@ def _thread_of(context: WriteContext, asked: SendMessage) -> str | None:
         InvalidArgument: it names one and is addressed to another.
         UnknownThread: the name is kept for a thread that a message to come will begin.
     """
-    named = {one.strip().removeprefix(THREAD) for one in asked.to if one.strip().startswith(THREAD)}
-    if asked.thread_id is not None:
-        named.add(asked.thread_id)
+    named = set[str]() if asked.thread_id is None else {asked.thread_id}
+    for one in asked.to:
+        if one.strip().startswith(THREAD):
+            named.add(one.strip().removeprefix(THREAD))
     if len(named) > 1:
         raise InvalidArgument(
             f"a message goes on one thread, and this names {', '.join(sorted(named))}",
@@ -271,8 +273,9 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
             "the message has no recipient", value=[], remedy="name at least one agent in `to`, `cc` or `bcc`"
         )
     tx = context.tx
-    reached = tx.with_runner([one.agent.id for one in new.addressees])
-    woken = [(one.project, one.agent) for one in new.addressees if one.agent.id in reached]
+    ids = [one.agent.id for one in new.addressees]
+    runners = tx.with_runner(ids)
+    woken = [(one.project, one.agent) for one in new.addressees if one.agent.id in runners] if runners else []
     if context.waking is not None and woken:
         context.waking.expect(woken)
     message = tx.insert_message(
@@ -289,84 +292,89 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
         now=context.now,
     )
     note_trace(context, message.id, new.trace)
-    recipients = [_deliver(context, message, one) for one in new.addressees]
-    for loaded in context.loaded:
-        tx.insert_blob(loaded.attachment.sha256, loaded.content)
-        if loaded.preview is not None and loaded.attachment.preview_sha256 is not None:
-            tx.insert_blob(loaded.attachment.preview_sha256, loaded.preview)
-        tx.insert_attachment(message.id, loaded.attachment)
+    recipients = _delivered(context, message, new.addressees)
+    attachments = _attached(context, message) if context.loaded else []
     to_archive(context, "message", message.id, new.project.id)
-    seen = how_seen(tx, message, recipients)  # before a run begins with it
+    hooks = tx.with_client_session(ids)
+    seen = _seen_by(tx, message, recipients, runners, hooks)  # before a run begins with it
     if context.waking is not None and woken:
         context.waking.wake(message, new.sender, woken)
-    return _sent(context, new, message, recipients, seen, skipped)
+    home = new.project.slug
+    payload = message_view(message, recipients, attachments, viewer=new.sender, home_slug=home, bodies=False)
+    return _sent(payload, recipients, seen, skipped)
 
 
-def _deliver(context: WriteContext, message: Message, one: Addressee) -> Recipient:
-    seq = context.tx.insert_recipient(message.id, one.agent, one.kind)
-    return Recipient(
-        message_id=message.id,
-        agent_id=one.agent.id,
-        name=one.agent.name,
-        project_slug=one.project.slug,
-        kind=one.kind,
-        seq=seq,
-    )
+def _delivered(context: WriteContext, message: Message, addressees: Sequence[Addressee]) -> list[Recipient]:
+    """Put a message into the inbox of each of these."""
+    recipients: list[Recipient] = []
+    for one in addressees:
+        recipient = Recipient(
+            message_id=message.id,
+            agent_id=one.agent.id,
+            name=one.agent.name,
+            project_slug=one.project.slug,
+            kind=one.kind,
+            seq=context.tx.insert_recipient(message.id, one.agent, one.kind),
+        )
+        recipients.append(recipient)
+    return recipients
+
+
+def _attached(context: WriteContext, message: Message) -> list[Attachment]:
+    """Store what was loaded with a message."""
+    attachments: list[Attachment] = []
+    for loaded in context.loaded:
+        context.tx.insert_blob(loaded.attachment.sha256, loaded.content)
+        if loaded.preview is not None and loaded.attachment.preview_sha256 is not None:
+            context.tx.insert_blob(loaded.attachment.preview_sha256, loaded.preview)
+        context.tx.insert_attachment(message.id, loaded.attachment)
+        attachments.append(loaded.attachment)
+    return attachments
 
 
 def _sent(
-    context: WriteContext,
-    new: NewMessage,
-    message: Message,
-    recipients: Sequence[Recipient],
-    seen: Mapping[int, str],
-    skipped: list[str],
+    payload: MessageView, recipients: Sequence[Recipient], seen: Mapping[int, str], skipped: list[str]
 ) -> Sent:
-    payload = message_view(
-        message,
-        recipients,
-        [loaded.attachment for loaded in context.loaded],
-        viewer=new.sender,
-        home_slug=new.project.slug,
-        bodies=False,
-    )
-    by_project: dict[str, list[Recipient]] = {}
+    deliveries: dict[str, Delivery] = {}
     for one in recipients:
-        by_project.setdefault(one.project_slug, []).append(one)
-    return {
-        "count": len(recipients),
-        "deliveries": [
-            {
-                "project": slug,
-                "recipients": [one.name for one in readers],
-                "payload": payload,
-                "seen": [seen[one.agent_id] for one in readers],
-            }
-            for slug, readers in by_project.items()
-        ],
-        "skipped": skipped,
-    }
+        slug = one.project_slug
+        if slug not in deliveries:
+            deliveries[slug] = {"project": slug, "recipients": [], "payload": payload, "seen": []}
+        deliveries[slug]["recipients"].append(one.name)
+        deliveries[slug]["seen"].append(seen[one.agent_id])
+    return {"count": len(recipients), "deliveries": list(deliveries.values()), "skipped": skipped}
 
 
 def how_seen(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
     """Return how each of these will see the message, by the reader's id, as far as that is known now."""
     ids = [one.agent_id for one in readers]
-    runners, hooks = tx.with_runner(ids), tx.with_client_session(ids)
-    at_work = tx.working_on(list(runners), message.project_id, message.thread_id) if runners else ()
-    live = {one for one in at_work if _is_steered(tx, one)}
-    return {one.agent_id: LIVE if one.agent_id in live else _seen(one, runners, hooks) for one in readers}
+    return _seen_by(tx, message, readers, tx.with_runner(ids), tx.with_client_session(ids))
+
+
+def _seen_by(
+    tx: RecordReads,
+    message: Message,
+    readers: Sequence[Recipient],
+    runners: Collection[int],
+    hooks: Collection[int],
+) -> dict[int, str]:
+    """Return how each of these will see the message; some have `runners`, some `hooks`."""
+    at_work = tx.working_on(list(runners), message.project_id, message.thread_id) if runners else set[int]()
+    seen: dict[int, str] = {}
+    for one in readers:
+        if one.agent_id in at_work and _is_steered(tx, one.agent_id):
+            seen[one.agent_id] = LIVE
+        elif one.agent_id in runners:
+            seen[one.agent_id] = CHAT if one.project_slug == PEOPLE_SLUG else RUNNER
+        else:
+            seen[one.agent_id] = HOOK if one.agent_id in hooks else INBOX
+    return seen
 
 
 def _is_steered(tx: RecordReads, agent_id: int) -> bool:
     """Say whether a run of an agent reads messages of its thread while it works."""
     kept = tx.runner(agent_id)
     return kept is not None and reads_at_work(kept.runner)
-
-
-def _seen(reader: Recipient, runners: Collection[int], hooks: Collection[int]) -> str:
-    if reader.agent_id in runners:
-        return CHAT if reader.project_slug == PEOPLE_SLUG else RUNNER
-    return HOOK if reader.agent_id in hooks else INBOX
 
 
 def _check_size(context: WriteContext, new: NewMessage) -> None:
@@ -417,7 +425,9 @@ def _addressees(
         for name in names:
             kinds.setdefault(name.strip(), kind)
     _check_number(context, len(kinds))
-    local = {agent.name.casefold(): agent for agent in context.tx.agents_named(home.id, list(kinds))}
+    local: dict[str, Agent] = {}
+    for agent in context.tx.agents_named(home.id, list(kinds)):
+        local[agent.name.casefold()] = agent
     found: dict[int, Addressee] = {}
     bad: list[PostroomError] = []
     for name, kind in kinds.items():

@@ -135,7 +135,13 @@ class Mail:
         if operation.settled:
             await self.store.settle()
         if not operation.changes:
-            return await self.store.read(lambda tx: _run(operation, self.context(tx, caller), command))
+
+            def look(tx: MailReads) -> Any:
+                context = self.context(tx, caller)
+                refuse_unknown_token(context)
+                return operation.run(context, command)
+
+            return await self.store.read(look)
         answer = await self._changed(operation, command, caller)
         self.tell_of_change(may_wake=isinstance(command, UnretireAgent))
         return answer
@@ -272,32 +278,34 @@ class Mail:
 
     async def _changed(self, operation: Operation, command: Command, caller: Caller) -> Any:
         """Make a change; under a key it is made once, and each call gets the answer to the first."""
-        place = _place_of(operation, command)
+        keyed = isinstance(command, Change) and command.idempotency_key is not None
+        place = _place_of(operation, command) if keyed else None
         if place is not None and _needs_preparation(command):
             # What the first call read from files may be gone by now; its answer is there.
             before = await self.store.read(lambda tx: self._answer_before(tx, place, command, caller))
             if before is not None:
                 return before
-        loaded = await self._prepared(command, caller)
+        loaded = await self._prepared(command, caller) if _needs_preparation(command) else ()
         purges = (self._changes + 1) % PURGE_EVERY == 0
 
-        def change(tx: MailWrites, waking: Waking | None) -> Any:
+        def change(tx: MailWrites, waking: Waking | None = None) -> Any:
             lock_projects_of(tx, command)
             context = self.context(tx, caller, loaded, waking)
+            refuse_unknown_token(context)
             if place is None:
-                return _run(operation, context, command)
+                return operation.run(context, command)
             if (before := self._answer_before(tx, place, command, caller)) is not None:
                 return before
             if purges:
                 tx.purge_answers(context.now - milliseconds(self.rules.answer_retention), limit=PURGE_LIMIT)
-            answer = _run(operation, context, command)
+            answer = operation.run(context, command)
             tx.insert_answer(place.scope, place.key, place.digest, msgspec.json.encode(answer), context.now)
             return answer
 
         key = home_of(command)
         waker = self._waker()
         if waker is None:
-            answer = await self.store.write(lambda tx: change(tx, None), key=key)
+            answer = await self.store.write(change, key=key)
         else:
             answer = await waker.write(change, key=key)
         self._changes += place is not None
@@ -375,11 +383,6 @@ class Mail:
             tx.add_project_alias(project.id, path)
 
         await self.store.write(change)
-
-
-def _run(operation: Operation, context: OperationContext[Any, Any], command: Command) -> Any:
-    refuse_unknown_token(context)
-    return operation.run(context, command)
 
 
 def _is_bound(caller: Caller) -> bool:

@@ -162,23 +162,27 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
 
     Names of agents outside the project `home_slug` are shown as `name@slug`.
     """
+    named: dict[str, list[str]] = {"to": [], "cc": [], "bcc": []}
+    for one in recipients:
+        if one.kind != "bcc" or _may_know(message, one, viewer):
+            named[one.kind].append(address_of(one.name, one.project_slug, home_slug))
     view: MessageView = {
         "id": message.id,
         "thread_id": message.thread_id,
         "subject": message.subject,
         "from": address_of(message.sender_name, sender_slug or home_slug, home_slug),
-        "to": _addresses(recipients, "to", home_slug),
-        "cc": _addresses(recipients, "cc", home_slug),
+        "to": named["to"],
+        "cc": named["cc"],
         "importance": message.importance,
         "ack_required": message.ack_required,
         "topic": message.topic,
         "created_ts": iso(message.created_at),
         "reply_to": message.reply_to,
         "recalled_at": maybe_iso(message.recalled_at),
-        "attachments": [attachment_view(one) for one in attachments],
+        "attachments": list(map(attachment_view, attachments)),
     }
-    if viewer is not None and (hidden := visible_hidden(message, recipients, viewer)):
-        view["bcc"] = _addresses(hidden, "bcc", home_slug)
+    if named["bcc"]:
+        view["bcc"] = named["bcc"]
     if bodies:
         view["body_md"] = message.body_md
     return view
@@ -186,7 +190,11 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
 
 def visible_hidden(message: Message, recipients: Sequence[Recipient], viewer: Agent) -> list[Recipient]:
     """Return the hidden recipients that `viewer` may know of: all for the sender, itself for a recipient."""
-    return [one for one in recipients if one.kind == "bcc" and viewer.id in (message.sender_id, one.agent_id)]
+    return [one for one in recipients if one.kind == "bcc" and _may_know(message, one, viewer)]
+
+
+def _may_know(message: Message, hidden: Recipient, viewer: Agent | None) -> bool:
+    return viewer is not None and viewer.id in (message.sender_id, hidden.agent_id)
 
 
 def inbox_view(entry: InboxEntry, view: MessageView) -> InboxView:
@@ -225,7 +233,3 @@ def contact_view(link: ContactLink, addresses: Mapping[int, str]) -> ContactView
         "created_at": iso(link.created_at),
         "decided_at": maybe_iso(link.decided_at),
     }
-
-
-def _addresses(recipients: Sequence[Recipient], kind: str, home_slug: str) -> list[str]:
-    return [address_of(one.name, one.project_slug, home_slug) for one in recipients if one.kind == kind]

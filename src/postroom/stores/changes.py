@@ -94,8 +94,10 @@ class ChangeNotifier(Changes):
     def tell(self, topics: Iterable[str]) -> None:
         if not self._listeners:
             return
+        told = list[TopicListener]()
         with self._lock:
-            told = [one for topic in topics for one in self._listeners.get(short_topic(topic), ())]
+            for topic in topics:
+                told += self._listeners.get(short_topic(topic), ())
         for listener in told:
             listener.come()
 

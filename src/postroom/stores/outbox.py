@@ -36,12 +36,12 @@ class WrittenEffect:
 
 def effect_looks(written: Sequence[WrittenEffect]) -> Looks:
     """Return what is asked before effects are stored: what stands under their keys."""
-    names = ("kind", "target", "dedupe_key")
-    return {
-        ("effect", one.key): ("outbox.first_of_key", dict(zip(names, one.key, strict=True)))
-        for one in written
-        if one.draft.dedupe_key is not None
-    }
+    looks: Looks = {}
+    for one in written:
+        if one.draft.dedupe_key is not None:
+            values = dict(zip(("kind", "target", "dedupe_key"), one.key, strict=True))
+            looks["effect", one.key] = ("outbox.first_of_key", values)
+    return looks
 
 
 class OutboxTables(outbox.OutboxTables):
@@ -65,15 +65,17 @@ class OutboxTables(outbox.OutboxTables):
 
     @override
     def enqueue(self, drafts: Sequence[OutboxDraft]) -> tuple[OutboxMessage, ...]:
-        written = tuple(WrittenEffect.of(draft, self._new_id) for draft in drafts)
-        stored = storing(written, asked(self._sql, effect_looks(written)), self._now())
+        written = [WrittenEffect.of(draft, self._new_id) for draft in drafts]
+        looks = effect_looks(written)
+        stored = storing(written, asked(self._sql, looks) if looks else {}, self._now())
         self.write(stored)
         return stored.effects
 
     def write(self, stored: "Stored") -> None:
         """Write what was decided to be new."""
+        for values in stored.new:
+            self._sql.run("outbox.enqueue", values)
         if stored.new:
-            self._sql.run_many("outbox.enqueue", stored.new)
             self._tell(OUTBOX)
 
     @override
@@ -176,35 +178,33 @@ def storing(written: Sequence[WrittenEffect], found: Found, now: int) -> Stored:
     Raises:
         IdempotencyConflict: the key was used with another payload.
     """
-    firsts = {what[1]: _effect(seen[0]) for what, seen in found.items() if what[0] == "effect" and seen}
+    firsts = dict[tuple[str, str, str | None], OutboxMessage]()
+    for what, seen in found.items():
+        if what[0] == "effect" and seen:
+            firsts[what[1]] = _effect(seen[0])
     effects, new = list[OutboxMessage](), list[Values]()
     for one in written:
-        payload = decode_json(one.payload, where="payload")
-        effect = firsts.get(one.key)
+        draft, payload = one.draft, decode_json(one.payload, where="payload")
+        effect = firsts.get(one.key) if firsts else None
         if effect is None:
-            values = _values(one, now)
+            values: dict[str, Any] = {
+                "outbox_id": one.outbox_id,
+                "kind": draft.kind,
+                "target": draft.target,
+                "available_at": draft.available_at,
+                "created_at": now,
+                "dedupe_key": draft.dedupe_key,
+                "max_attempts": draft.max_attempts,
+                "order_key": draft.order_key,
+            }
             effect = OutboxMessage(**values, payload=payload, status=OutboxStatus.PENDING)
             new.append({**values, "payload": one.payload})
-            if one.draft.dedupe_key is not None:
+            if draft.dedupe_key is not None:
                 firsts[one.key] = effect
         elif effect.payload != payload:
-            raise IdempotencyConflict("the key was used with another payload", value=one.draft.dedupe_key)
+            raise IdempotencyConflict("the key was used with another payload", value=draft.dedupe_key)
         effects.append(effect)
     return Stored(tuple(effects), tuple(new))
-
-
-def _values(written: WrittenEffect, now: int) -> dict[str, Any]:
-    draft = written.draft
-    return {
-        "outbox_id": written.outbox_id,
-        "kind": draft.kind,
-        "target": draft.target,
-        "available_at": draft.available_at,
-        "created_at": now,
-        "dedupe_key": draft.dedupe_key,
-        "max_attempts": draft.max_attempts,
-        "order_key": draft.order_key,
-    }
 
 
 def _claimed(effect: OutboxMessage, token: str, lease_until: int) -> OutboxMessage:

@@ -101,6 +101,7 @@ class SqlStore(Store):
 
     def __init__(self, engine: Engine, changes: ChangeNotifier | None = None) -> None:
         self.engine = engine
+        self._clock = engine.clock
         self._changes = changes or ChangeNotifier()
         self._seed = token_bytes(32)
         self._writes = count()
@@ -108,7 +109,7 @@ class SqlStore(Store):
     @property
     @override
     def clock(self) -> Clock:
-        return self.engine.clock
+        return self._clock
 
     @property
     @override
@@ -138,7 +139,7 @@ class SqlStore(Store):
         aside: set[tuple[object, object]] = set()
 
         def run(sql: SqlTransaction) -> T | StaleClaim:
-            tx = OpenTransaction(sql, self.clock, seed)
+            tx = OpenTransaction(sql, self._clock, seed)
             done = change(tx)
             topics.clear()  # what an earlier run of it told was undone with it
             topics.update(tx.topics)

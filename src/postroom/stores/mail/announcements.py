@@ -1,6 +1,7 @@
 """What recipients were told of, and which agent a client's session acts as."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 from typing_extensions import override
 
@@ -31,7 +32,7 @@ class Announcements(Part, AnnouncingWrites):
 
     @override
     def with_client_session(self, agent_ids: Sequence[int]) -> set[int]:
-        return {row[0] for row in self._tx.all("mail.with_client_session", {"ids": agent_ids})}
+        return set(map(itemgetter(0), self._tx.all("mail.with_client_session", {"ids": agent_ids})))
 
     @override
     def sessions_seen(self, agent_ids: Sequence[int]) -> dict[int, int]:

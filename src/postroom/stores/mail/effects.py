@@ -14,6 +14,8 @@ _COUNTED = ("projects", "agents", "messages", "live_reservations", "outbox", "ru
 class Effects(Part, MailWrites):
     """Idempotency, and counts."""
 
+    _outbox: OutboxTables
+
     @override
     def answer(self, scope: str, key: str) -> StoredAnswer | None:
         row = self._tx.one("mail.answer", {"scope": scope, "key": key})

@@ -23,10 +23,12 @@ class EventRecorder:
 
     def lock(self, project_ids: Iterable[int]) -> None:
         """Keep other changes of these projects out, so that their logs are numbered by this one alone."""
-        missing = sorted(set(project_ids) - self._locked)
+        missing: list[str] = []
+        for project_id in sorted(set(project_ids) - self._locked):
+            missing.append(EventScope.project(project_id).key)
+            self._locked.add(project_id)
         if missing:
-            self._tx.lock(*(EventScope.project(project_id).key for project_id in missing))
-            self._locked.update(missing)
+            self._tx.lock(*missing)
 
     def lock_concerned(self, message_id: int, agent_id: int) -> None:
         """Keep others out of the projects that will be told of a delivery, before its row is written."""
@@ -198,18 +200,15 @@ class EventRecorder:
             "run_id": happening.run_id,
             "detail": dict(happening.detail),
         }
-        self._log.at(happening.at).append(
-            [
-                CanonicalEventDraft(
-                    scopes=(EventScope.project(project_id),),
-                    event_kind=happening.kind,
-                    payload=payload,
-                    origin="mail",
-                    visibility=EventVisibility.INTERNAL,  # who sees it is decided by `mail.event_log`
-                )
-                for project_id in project_ids
-            ]
-        )
+        for project_id in project_ids:
+            draft = CanonicalEventDraft(
+                scopes=(EventScope.project(project_id),),
+                event_kind=happening.kind,
+                payload=payload,
+                origin="mail",
+                visibility=EventVisibility.INTERNAL,  # who sees it is decided by `mail.event_log`
+            )
+            self._log.append((draft,), at=happening.at)
 
 
 def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing_extensions import override
 
 from postroom.contracts.errors import UnknownAgent, UnknownMessage
-from postroom.contracts.events import EventTables
 from postroom.contracts.mail import (
     Agent,
     Attachment,
@@ -19,12 +18,10 @@ from postroom.contracts.mail import (
     SearchOrder,
     ThreadHead,
 )
-from postroom.contracts.outbox import OutboxTables
 from postroom.contracts.store import MailWrites
 from postroom.stores.mail import rows
 from postroom.stores.mail.part import Part, unknown
-from postroom.stores.mail.search_index import search_index
-from postroom.stores.sql_transaction import SqlTransaction
+from postroom.stores.mail.search_index import INDEXES
 
 _INBOX = {
     # unread only, newest first
@@ -38,11 +35,8 @@ _INBOX = {
 class Messages(Part, MailWrites):
     """Messages, inboxes, threads and attachments."""
 
-    def __init__(self, tx: SqlTransaction, outbox: OutboxTables, log: EventTables) -> None:
-        super().__init__(tx, outbox, log)
-        self._index = search_index(tx)
-        self._positions: dict[int, int] = {}
-        """The place of the next recipient of each message that this change addresses."""
+    _positions: dict[int, int]
+    """The place of the next recipient of each message that this change addresses."""
 
     @override
     def message(self, message_id: int) -> Message | None:
@@ -151,7 +145,8 @@ class Messages(Part, MailWrites):
             reply_to=reply_to,
         )
         self._tx.run("mail.insert_message", rows.of_message(message))
-        self._index.add(message)
+        INDEXES[self._tx.dialect].add(self._tx, message)
+        self._positions[message_id] = 0
         self._events.sent(message)
         return message
 
@@ -160,12 +155,16 @@ class Messages(Part, MailWrites):
         row = self._tx.one("mail.next_inbox_seq", {"agent_id": agent.id})
         if row is None:
             raise unknown(UnknownAgent, agent.id)
+        position = self._positions.get(message_id)
+        if position is None:
+            position = rows.written(self._tx.one("mail.recipients_named", {"message_id": message_id}))[0]
+        self._positions[message_id] = position + 1
         values = {
             "message_id": message_id,
             "agent_id": agent.id,
             "kind": kind,
             "seq": row[0],
-            "position": self._next_position(message_id),
+            "position": position,
         }
         self._tx.run("mail.insert_recipient", values)
         self._events.reached(message_id, agent, kind)
@@ -199,7 +198,7 @@ class Messages(Part, MailWrites):
         if message.recalled_at is None:
             self._events.recalled(message, now)
         self._tx.run("mail.mark_recalled", {"id": message_id, "now": now})
-        self._index.remove(message_id)
+        INDEXES[self._tx.dialect].remove(self._tx, message_id)
         if stored:
             hashes = {one.sha256 for one in stored} | {one.preview_sha256 for one in stored}
             self._tx.run("mail.drop_attachments", {"message_id": message_id})
@@ -209,7 +208,8 @@ class Messages(Part, MailWrites):
     def search(
         self, project_id: int, query: Query, *, order: SearchOrder, limit: int, cursor: int = 0
     ) -> list[SearchHit]:
-        return self._index.find(project_id, query, order, limit=limit, cursor=cursor)
+        index = INDEXES[self._tx.dialect]
+        return index.find(self._tx, project_id, query, order, limit=limit, cursor=cursor)
 
     @override
     def attachments(self, message_ids: Sequence[int]) -> dict[int, list[Attachment]]:
@@ -238,10 +238,3 @@ class Messages(Part, MailWrites):
             "preview_sha256": attachment.preview_sha256,
         }
         self._tx.run("mail.insert_attachment", values)
-
-    def _next_position(self, message_id: int) -> int:
-        if message_id not in self._positions:
-            named = rows.written(self._tx.one("mail.recipients_named", {"message_id": message_id}))
-            self._positions[message_id] = named[0]
-        self._positions[message_id] += 1
-        return self._positions[message_id] - 1

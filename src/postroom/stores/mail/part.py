@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from postroom.contracts.errors import InputError
 from postroom.contracts.events import EventTables
-from postroom.contracts.outbox import OutboxTables
 from postroom.stores.mail.event_recorder import EventRecorder
 from postroom.stores.sql_transaction import SqlTransaction
 
@@ -12,11 +11,9 @@ from postroom.stores.sql_transaction import SqlTransaction
 class Part:
     """Look-ups and changes of one kind of record within one transaction. Decides nothing."""
 
-    def __init__(self, tx: SqlTransaction, outbox: OutboxTables, log: EventTables) -> None:
-        self._tx = tx
-        self._outbox = outbox
-        self._log = log
-        self._events = EventRecorder(tx, log)
+    _tx: SqlTransaction
+    _log: EventTables
+    _events: EventRecorder
 
     def _update(self, statement: str, values: Mapping[str, object], kind: type[InputError]) -> None:
         """Change the row `values["id"]`; raise an error of this kind when there is none."""

@@ -16,15 +16,21 @@ _FEW = 4
 class People(Part, MailWrites):
     """Projects, agents and contacts."""
 
+    _known: dict[str, Project]
+    """Projects that this transaction has found, by the key that named them; they hardly ever change."""
+
     @override
     def lock_projects(self, project_ids: Iterable[int]) -> None:
         self._events.lock(project_ids)
 
     @override
     def project(self, key: str) -> Project | None:
+        if key in self._known:
+            return self._known[key]
         for by in ("mail.project_by_path", "mail.project_by_slug", "mail.project_by_alias"):
             if row := self._tx.one(by, {"key": key}):
-                return rows.project(row)
+                found = self._known[key] = rows.project(row)
+                return found
         return None
 
     @override
@@ -63,6 +69,7 @@ class People(Part, MailWrites):
 
     @override
     def set_git_identity(self, project_id: int, git_identity: str) -> None:
+        self._known.clear()
         self._update(
             "mail.set_git_identity", {"id": project_id, "git_identity": git_identity}, UnknownProject
         )
@@ -74,12 +81,15 @@ class People(Part, MailWrites):
 
     @override
     def agents_named(self, project_id: int, names: Sequence[str]) -> list[Agent]:
-        keys = {name.casefold() for name in names}
+        keys = sorted(set(map(str.casefold, names)))
+        if len(keys) == 1:
+            only = self.agent(project_id, keys[0])
+            return [] if only is None else [only]
         if len(keys) <= _FEW:  # a look-up each is cheaper than reading a list
             looks = [("mail.agent_named", {"project_id": project_id, "name_key": key}) for key in keys]
             found = [rows.agent(row) for answer in self._tx.ask(*looks) for row in answer]
             return sorted(found, key=lambda agent: agent.id)
-        values = {"project_id": project_id, "name_keys": sorted(keys)}
+        values = {"project_id": project_id, "name_keys": keys}
         return [rows.agent(row) for row in self._tx.all("mail.agents_named", values)]
 
     @override

@@ -8,7 +8,7 @@ from typing_extensions import override
 from postroom.contracts.errors import StateError
 from postroom.contracts.store import MailWrites
 from postroom.stores.mail.part import Part
-from postroom.stores.mail.search_index import search_index
+from postroom.stores.mail.search_index import INDEXES
 
 _NEEDED: Final = None
 """What a column is when the row lacks it: the table refuses it where it must be given."""
@@ -57,7 +57,7 @@ class Restoring(Part, MailWrites):
         for table in _TABLES:
             records = [_whole(table, record) for record in rows.get(table, ())]
             self._tx.run_many(f"mail.restore_{table}", records)
-        search_index(self._tx).fill()
+        INDEXES[self._tx.dialect].fill(self._tx)
 
 
 def _whole(table: str, record: Mapping[str, object]) -> Mapping[str, object]:

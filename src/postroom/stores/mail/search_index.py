@@ -4,6 +4,7 @@ SQLite brings both up to date after writers were answered, many messages a commi
 double what every commit writes. PostgreSQL does it in the change itself, whatever other servers commit.
 """
 
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from typing_extensions import override
@@ -13,7 +14,7 @@ from postroom.stores.mail import rows
 from postroom.stores.mail.fts5 import fts5
 from postroom.stores.mail.snippet import snippet
 from postroom.stores.mail.tsquery import home, tsquery, tsvector
-from postroom.stores.sql_transaction import Row, SqlTransaction
+from postroom.stores.sql_transaction import Dialect, Row, SqlTransaction
 
 _NEWEST: Final = 2**62
 _PAGE: Final = 500
@@ -21,97 +22,111 @@ _SEARCH: Final = {"newest": "mail.search_newest", "best": "mail.search_best"}
 
 
 class SearchIndex(Protocol):
-    """The index of one engine, within one transaction."""
+    """The index of one engine; it keeps nothing itself."""
 
-    def add(self, message: Message) -> None:
+    def add(self, tx: SqlTransaction, message: Message) -> None:
         """Take note of a new message."""
         ...
 
-    def remove(self, message_id: int) -> None:
+    def remove(self, tx: SqlTransaction, message_id: int) -> None:
         """Forget the words of a message."""
         ...
 
-    def fill(self) -> None:
+    def fill(self, tx: SqlTransaction) -> None:
         """Take note of every message of a store that was just filled."""
         ...
 
     def find(
-        self, project_id: int, query: Query, order: SearchOrder, *, limit: int, cursor: int
+        self,
+        tx: SqlTransaction,
+        project_id: int,
+        query: Query,
+        order: SearchOrder,
+        *,
+        limit: int,
+        cursor: int,
     ) -> list[SearchHit]:
         """Return messages that match, as the port says."""
         ...
 
 
-def search_index(tx: SqlTransaction) -> SearchIndex:
-    """Return the index of the engine that a transaction is of."""
-    return Fts5Index(tx) if tx.dialect == "sqlite" else TsvectorIndex(tx)
-
-
 class Fts5Index(SearchIndex):
     """A table of FTS5, which follows the messages some time later; triggers take out what is recalled."""
 
-    def __init__(self, tx: SqlTransaction) -> None:
-        self._tx = tx
-
     @override
-    def add(self, message: Message) -> None:
+    def add(self, tx: SqlTransaction, message: Message) -> None:
         """Nothing yet: the writer does it."""
 
     @override
-    def remove(self, message_id: int) -> None:
+    def remove(self, tx: SqlTransaction, message_id: int) -> None:
         """Nothing: a trigger does it."""
 
     @override
-    def fill(self) -> None:
+    def fill(self, tx: SqlTransaction) -> None:
         """Nothing yet: the writer does it."""
 
     @override
     def find(
-        self, project_id: int, query: Query, order: SearchOrder, *, limit: int, cursor: int
+        self,
+        tx: SqlTransaction,
+        project_id: int,
+        query: Query,
+        order: SearchOrder,
+        *,
+        limit: int,
+        cursor: int,
     ) -> list[SearchHit]:
         values = _window(limit, cursor) | {"project_id": project_id, "match": fts5(query)}
-        return [rows.search_hit(row) for row in self._tx.all(_SEARCH[order], values)]
+        return [rows.search_hit(row) for row in tx.all(_SEARCH[order], values)]
 
 
 class TsvectorIndex(SearchIndex):
     """A `tsvector` a message, made of words that we cut ourselves."""
 
-    def __init__(self, tx: SqlTransaction) -> None:
-        self._tx = tx
-
     @override
-    def add(self, message: Message) -> None:
+    def add(self, tx: SqlTransaction, message: Message) -> None:
         values = {
             "message_id": message.id,
             "project_id": message.project_id,
             "thread_id": message.thread_id,
             "words": tsvector(message),
         }
-        self._tx.run("mail.index_words", values)
-        self._tx.run("mail.index_thread", values)
+        tx.run("mail.index_words", values)
+        tx.run("mail.index_thread", values)
 
     @override
-    def remove(self, message_id: int) -> None:
-        self._tx.run("mail.forget_words", {"message_id": message_id})
+    def remove(self, tx: SqlTransaction, message_id: int) -> None:
+        tx.run("mail.forget_words", {"message_id": message_id})
 
     @override
-    def fill(self) -> None:
-        self._tx.one("mail.go_on_counting")
+    def fill(self, tx: SqlTransaction) -> None:
+        tx.one("mail.go_on_counting")
         after = 0
-        while found := self._tx.all("mail.messages_after", {"after": after, "limit": _PAGE}):
+        while found := tx.all("mail.messages_after", {"after": after, "limit": _PAGE}):
             for row in found:
-                self.add(rows.message(row))
+                self.add(tx, rows.message(row))
             after = found[-1][0]
 
     @override
     def find(
-        self, project_id: int, query: Query, order: SearchOrder, *, limit: int, cursor: int
+        self,
+        tx: SqlTransaction,
+        project_id: int,
+        query: Query,
+        order: SearchOrder,
+        *,
+        limit: int,
+        cursor: int,
     ) -> list[SearchHit]:
         match = tsquery(query)
         if match is None:
             return []
         values = _window(limit, cursor) | {"home": home(project_id), "match": match}
-        return [_hit(row, query) for row in self._tx.all(_SEARCH[order], values)]
+        return [_hit(row, query) for row in tx.all(_SEARCH[order], values)]
+
+
+INDEXES: Final[Mapping[Dialect, SearchIndex]] = {"sqlite": Fts5Index(), "postgres": TsvectorIndex()}
+"""The index of each engine."""
 
 
 def _window(limit: int, cursor: int) -> dict[str, object]:

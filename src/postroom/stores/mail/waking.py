@@ -29,7 +29,7 @@ class Waking(Part, WakingWrites):
 
     @override
     def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        return {row[0]: row[1] for row in self._tx.all("mail.with_runner", {"ids": agent_ids})}
+        return dict(map(tuple, self._tx.all("mail.with_runner", {"ids": agent_ids})))
 
     @override
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:

@@ -422,7 +422,7 @@ class SqlEventStore(_Port, EventStore):
     async def append(self, draft: CanonicalEventDraft, *, now: int | None = None) -> CanonicalEvent:
         def appended(tx: Transaction) -> CanonicalEvent:
             tx.lock(*draft.locks)
-            [event] = _at(tx.events, now).append((draft,))
+            [event] = tx.events.append((draft,), at=now)
             return event
 
         # Of its scopes the thread is what steps of runs order by too.

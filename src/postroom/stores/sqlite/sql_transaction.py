@@ -16,17 +16,14 @@ _NONE: Final[Values] = {}
 class SqliteTransaction(SqlTransaction):
     """Runs named statements over one connection. It begins and ends nothing itself."""
 
+    dialect: Final[Dialect] = "sqlite"
+
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self.known = {}
         self._execute = connection.execute
         self._execute_many = connection.executemany
         self._statements = statements("sqlite")
-
-    @property
-    @override
-    def dialect(self) -> Dialect:
-        return "sqlite"
 
     @override
     def one(self, statement: str, values: Values = _NONE) -> Row | None:
@@ -74,7 +71,8 @@ class SqliteTransaction(SqlTransaction):
 
 def _bound(statement: Statement, values: Values) -> Values:
     """Return the values as SQLite takes them: a list as a JSON array."""
-    lists: dict[str, Any] = {
-        name: None if values[name] is None else json.dumps(list(values[name])) for name in statement.lists
-    }
-    return {**values, **lists}
+    bound = dict[str, Any](values)
+    for name in statement.lists:
+        if bound[name] is not None:
+            bound[name] = json.dumps(list(bound[name]))
+    return bound
