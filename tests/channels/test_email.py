@@ -586,7 +586,7 @@ async def test_logs_hold_no_words_of_a_mail(fake, adapter, listener, clock, capl
     await passing(clock, lambda: not fake.imap.unread())
     await adapter.send(ANN, "secret answer")
     ours = "\n".join(one.getMessage() for one in caplog.records if one.name != "mail.log")
-    assert "email.line_not_kept" in ours
+    assert "email.message_not_kept" in ours
     assert "secret" not in ours
     assert PASSWORD not in ours
 

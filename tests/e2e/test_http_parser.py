@@ -174,6 +174,22 @@ def test_of_too_many_requests_at_once_the_first_are_answered_and_no_other(server
     assert statuses(answered(server, many)) == [200] * (MOST_BEHIND + 1)
 
 
+@pytest.mark.parametrize(
+    ("path", "is_chunked", "status"),
+    [("/login", False, 413), ("/login", True, 415), ("/mcp", False, 401), ("/mcp", True, 401)],
+)
+def test_who_sends_far_too_much_at_once_sees_the_refusal(
+    server: RunningServer, path: str, is_chunked: bool, status: int
+) -> None:
+    size = 20_000_000
+    length = b"Transfer-Encoding: chunked" if is_chunked else b"Content-Length: %d" % size
+    whole = bytes(size)
+    body = b"%x\r\n%s\r\n0\r\n\r\n" % (size, whole) if is_chunked else whole
+    begun = b"POST %s HTTP/1.1\r\n%sConnection: close\r\n%s\r\n\r\n" % (path.encode(), HOST, length)
+    received = answered(server, begun, body)
+    assert statuses(received) == [status]
+
+
 def test_others_are_served_while_somebody_floods(server: RunningServer) -> None:
     flooding = threading.Thread(target=lambda: [answered(server, head(300_000)) for _ in range(20)])
     flooding.start()

@@ -106,7 +106,7 @@ async def test_a_rotation_whose_answer_was_lost_is_repeated_and_the_newest_file_
         made.append(f"token {len(made)} of {name} in {slug}")
         return made[-1], "/tokens/ada"
 
-    losing = _over(room, LosingStore, writes(1), keep_token=keep)
+    losing = a_room(LosingStore(room.store, writes(1)), room.clock, keep_token=keep)
     with pytest.raises(StoreUnavailable):
         await losing.call("rotate_agent_token", agent_name="Ada")
     assert await losing.mail.knows_token(made[0])

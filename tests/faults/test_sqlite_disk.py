@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,17 +76,27 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     assert refused.value.value == str(tmp_path / "file" / "deeper")
 
 
-def test_a_disk_that_is_really_full_loses_nothing_acknowledged(tmp_path: Path) -> None:
+def on_a_small_disk(size: str, program: str, folder: Path) -> Any:
     mounting = ("unshare", "--user", "--map-root-user", "--mount")
     if subprocess.run([*mounting, "true"], capture_output=True, check=False).returncode:
         pytest.skip("this machine lets nobody mount a file system of its own")
-    script = 'mount -t tmpfs -o size=2m tmpfs "$0" && exec "$@"'
-    found = run("filling_process.py", str(tmp_path), before=(*mounting, "sh", "-c", script, str(tmp_path)))
+    script = f'mount -t tmpfs -o size={size} tmpfs "$0" && exec "$@"'
+    found = run(program, str(folder), before=(*mounting, "sh", "-c", script, str(folder)))
     assert found.returncode == 0, found.stderr
-    seen = json.loads(found.stdout)
+    return json.loads(found.stdout)
+
+
+def test_a_disk_that_is_really_full_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    seen = on_a_small_disk("2m", "filling_process.py", tmp_path)
     assert seen["sent"]
     assert seen["found"] == [*seen["sent"], seen["afterwards"]]
     assert seen["wrong"] == []
+
+
+def test_a_server_that_starts_on_a_full_disk_reads_and_says_what_it_cannot_write(tmp_path: Path) -> None:
+    seen = on_a_small_disk("8m", "starting_process.py", tmp_path)
+    assert (seen["health"], seen["exit"], seen["read"], seen["refused"]) == (200, None, 200, [400])
+    assert seen["checks"]["log"] == "failed"
 
 
 def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:

@@ -407,9 +407,9 @@ async def test_what_is_on_postgresql_is_as_it_was(gone_on: tuple[str, FakeTelegr
         assert texts == ["one", "re: one", "two", "re: two"]
         assert [one.thread_id for one in await mailbox.dead_letters()] == ["failing"]
         assert [one.message.text() for one in await mailbox.pending("pending")] == ["later"]
-        told = (await stores.events.list(EventScope.thread("done"))).events
+        told = (await stores.runs.events.list(EventScope.thread("done"))).events
         assert [one.event_kind for one in told][:3] == ["Kind0", "Kind1", "Kind2"]
-        due = await stores.outbox.claim("own", "t", lease_ms=1_000, limit=10)
+        due = await stores.runs.outbox.claim("own", "t", lease_ms=1_000, limit=10)
         assert sorted(one.payload["n"] for one in due) == [1, 2]
         people = stores.chat.people
         assert [one.user_id for one in await people.people()] == ["8"]

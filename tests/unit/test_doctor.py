@@ -41,6 +41,7 @@ async def test_a_fresh_house_is_well_and_says_what_it_cannot_know(here: Place) -
         "outbox": "ok",
         "runner": "ok",
         "orphans": "ok",
+        "log": "ok",
         "disk": "ok",
         "descriptors": "ok",
     }

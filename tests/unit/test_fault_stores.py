@@ -66,8 +66,9 @@ async def test_a_change_that_raises_is_raised_and_counts_as_no_failure() -> None
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 async def test_a_store_in_memory_that_is_not_planned_to_fail_keeps_every_promise(promise: Promise) -> None:
-    store = SqliteStore.in_memory()
-    await promise(LosingStore(RefusingStore(store, ()), ()), ManualClock())
+    clock = ManualClock()
+    store = SqliteStore.in_memory(clock=clock)
+    await promise(LosingStore(RefusingStore(store, ()), ()), clock)
     store.close()
 
 

@@ -166,7 +166,7 @@ async def test_a_lease_is_still_owned_at_the_instant_it_ends(stores: MemoryRunSt
     await stores.dispatches.claim("t", "w", lease_ms=5, now=10)
     assert await stores.dispatches.reclaim_expired_leases(now=15) == ()
     (taken,) = await stores.dispatches.reclaim_expired_leases(now=16)
-    assert (taken.status, taken.available_at, taken.attempt_count) == (QUEUED, 16, 1)
+    assert (taken.status, taken.available_at, taken.attempt_count) == (QUEUED, 0, 1)
 
 
 # --- commits -----------------------------------------------------------------------------------------------

@@ -44,6 +44,13 @@ def assert_problem(reply: httpx2.Response, status: int, code: str) -> dict[str, 
     return problem
 
 
+async def stored(edge: Edge) -> dict[str, Any]:
+    """Return all that is stored, of the outbox without its ids and times, which are each store's own."""
+    found: dict[str, Any] = await everything(edge.store)
+    waiting = [(row.kind, row.target, row.payload) for row in found["outbox"]]
+    return {**found, "outbox": waiting, "backlog": found["backlog"].waiting}
+
+
 async def test_each_operation_answers_what_the_tool_answers(subtests: pytest.Subtests) -> None:
     for name in all_names():
         with subtests.test(name=name):
@@ -56,7 +63,7 @@ async def test_each_operation_answers_what_the_tool_answers(subtests: pytest.Sub
             assert not result.is_error
             assert reply.headers["content-type"] == "application/json"
             assert reply.json() == json.loads(result.content[0].text)  # type: ignore[union-attr]  # a text
-            assert await everything(over_rest.store) == await everything(over_mcp.store)
+            assert await stored(over_rest) == await stored(over_mcp)
             over_rest.close()
             over_mcp.close()
 
@@ -358,7 +365,6 @@ def test_every_refusal_of_the_mail_room_is_told() -> None:
     }
     assert len(named) > 20
     assert {name for name in named & leaves.keys() if leaves[name] not in MAIL} == {
-        "AccessError",
         "InputError",
         "PostroomError",
     }

@@ -1,5 +1,6 @@
 """Tokens, and that none of them reaches a log."""
 
+import errno
 import io
 import json
 import logging
@@ -14,7 +15,7 @@ import structlog
 
 from postroom.app import tokens
 from postroom.app.config import load_settings
-from postroom.app.logs import configure_logs
+from postroom.app.logs import configure_logs, log_failure
 from postroom.contracts.errors import ConfigError
 from postroom.mail.context import token_hash
 
@@ -210,3 +211,30 @@ def test_the_level_holds_for_ours_and_the_libraries(log: io.StringIO) -> None:
     configured(log, "json", level="debug")
     structlog.get_logger("ours").debug("said")
     assert "said" in log.getvalue()
+
+
+class FullDisk(io.StringIO):
+    """A stream that takes nothing while its disk is full."""
+
+    is_full = True
+
+    def write(self, text: str) -> int:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(text)
+
+
+def test_a_line_that_cannot_be_written_fails_nobody_and_is_known(
+    log: io.StringIO, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = FullDisk()
+    configured(disk, "json")
+    structlog.get_logger("ours").info("it.happened")
+    failure = log_failure()
+    assert failure is not None
+    assert failure.errno == errno.ENOSPC
+    assert capsys.readouterr().err == ""
+    disk.is_full = False
+    structlog.get_logger("ours").info("it.happened")
+    assert log_failure() is None
+    assert "it.happened" in disk.getvalue()

@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 
 from postroom.app.backups import stamp
 from postroom.app.doctor import Doctor, all_projects
+from postroom.app.logs import log_failure
 from postroom.app.machine import most_descriptors, open_descriptors
 from postroom.app.metrics import ServerState
 from postroom.app.support import (
@@ -26,7 +27,7 @@ from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidPath, StoreError
 from postroom.http_api.lag import LagMeter
 from postroom.http_api.operations import Check, Readiness
-from postroom.http_api.readiness import archive_check, backups_check, loop_check, store_check
+from postroom.http_api.readiness import archive_check, backups_check, log_check, loop_check, store_check
 from postroom.mail.context import token_hash
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import find_project
@@ -94,6 +95,7 @@ class AdminService:
                 ),
                 loop_check(self._meter, now),
                 await self._backups(),
+                log_check(log_failure()),
                 *([] if self.chats is None else [self.chats.check()]),
             )
         )

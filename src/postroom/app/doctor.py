@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from postroom.app.backups import BackupState
 from postroom.app.check_results import CheckResult, backed_up_elsewhere, broken, span
+from postroom.app.logs import log_failure
 from postroom.app.machine import most_descriptors, open_descriptors, told_of_descriptors, told_of_disk
 from postroom.app.wiring import Application
 from postroom.contracts.clock import iso, milliseconds
@@ -54,6 +55,7 @@ class Doctor:
             "outbox": self._outbox,
             "runner": self._runners,
             "orphans": self._orphans,
+            "log": self._log,
             "disk": self._disk,
             "descriptors": self._descriptors,
             **({} if self._chats is None else {"channel": self._channels}),
@@ -77,6 +79,19 @@ class Doctor:
                 )
             ]
         return [CheckResult(part="store reads", state="ok", detail="every table and index was read")]
+
+    async def _log(self) -> list[CheckResult]:
+        failure = log_failure()
+        if failure is None:
+            return [CheckResult(part="log", state="ok", detail="its last line was written")]
+        return [
+            CheckResult(
+                part="log",
+                state="failed",
+                detail=f"its last line could not be written: {failure.strerror}",
+                remedy="free space where the server's standard error is kept",
+            )
+        ]
 
     async def _archives(self) -> list[CheckResult]:
         return [await self._archive(project) for project in await self._application.store.read(all_projects)]

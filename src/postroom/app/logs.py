@@ -39,7 +39,7 @@ def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
-    handler = logging.StreamHandler(target)
+    handler = _Lines(target)
     handler.setFormatter(
         ProcessorFormatter(foreign_pre_chain=_shared(), processors=_last(settings.log_format, target))
     )
@@ -66,6 +66,35 @@ def route_to_logging() -> None:
             logger_factory=structlog.stdlib.LoggerFactory(),
             cache_logger_on_first_use=False,
         )
+
+
+def log_failure() -> OSError | None:
+    """Return why the last line could not be written; None when it was, or when logs go elsewhere."""
+    found = (handler.failure for handler in logging.getLogger().handlers if isinstance(handler, _Lines))
+    return next(found, None)
+
+
+class _Lines(logging.StreamHandler[TextIO]):
+    """Writes the lines of the log; whoever logs goes on when one cannot be written, and health tells it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.failure: OSError | None = None
+        self._refused: OSError | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line and note whether that went well."""
+        self._refused = None
+        super().emit(record)
+        self.failure = self._refused
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Note a refusal of the system; a traceback of it would go to the same full disk."""
+        error = sys.exception()
+        if isinstance(error, OSError):
+            self._refused = error
+        else:
+            super().handleError(record)
 
 
 def mask(_logger: object, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -7,7 +7,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
@@ -225,23 +225,14 @@ class _Server(uvicorn.Server):
         self._application.tokens.start()
         for listener in sockets or ():
             listener.listen(QUEUE)  # asyncio knows one number for this and for what it accepts in one go
-        settings, url = self._application.settings, self._application.address
-        places.write_server_note(
-            settings.data_dir,
-            places.ServerNote(
-                url=url,
-                pid=os.getpid(),
-                version=__version__,
-                started_at=self._application.clock.now(),
-                mcp_path=settings.mcp_path,
-            ),
-        )
+        await asyncio.to_thread(_leave_note, self._application)
         # What stands now stays: the collector need not look at it again. Its full runs are the tail of
         # every latency (docs/benchmarks.md).
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 50)
-        _greet(settings, url, self._site.codes.make(), chat=self._site.has_chat_page)
+        with suppress(OSError):  # where a full disk takes no log it takes no greeting either
+            _greet(self._application, self._site.codes.make(), chat=self._site.has_chat_page)
 
     async def _start_work(self) -> None:
         """Begin to run agents and to connect the chats; what a person must mend ends the server."""
@@ -362,8 +353,30 @@ def _address(listener: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _greet(settings: Settings, url: str, code: str, *, chat: bool) -> None:
+def _leave_note(application: Application) -> None:
+    """Tell clients of this machine where the server is; a full disk does not keep it from serving."""
+    settings = application.settings
+    note = places.ServerNote(
+        url=application.address,
+        pid=os.getpid(),
+        version=__version__,
+        started_at=application.clock.now(),
+        mcp_path=settings.mcp_path,
+    )
+    try:
+        places.write_server_note(settings.data_dir, note)
+    except OSError as error:
+        _LOG.warning(
+            "serve.note_not_written",
+            file=str(places.server_note(settings.data_dir)),
+            reason=error.strerror,
+            remedy="free space, or set POSTROOM_URL for the clients of this machine",
+        )
+
+
+def _greet(application: Application, code: str, *, chat: bool) -> None:
     """Tell where everything is; a person at a terminal gets a link that logs in, once."""
+    settings, url = application.settings, application.address
     endpoint = f"{url}{settings.mcp_path}"
     token_file = places.token_file(settings.data_dir)
     page = f"{url}/login?code={code}" if sys.stdout.isatty() else f"{url}/  (`postroom open` logs in)"

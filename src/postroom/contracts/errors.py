@@ -805,7 +805,9 @@ class StoreFull(StoreError):
 
     code = "store_full"
     retryable = True
-    default_remedy = "free space on the disk that holds the database; no restart is needed"
+    default_remedy = (
+        "free space on the disk that holds the database; start the server only if it does not run"
+    )
 
 
 class StoreReadOnly(StoreError):

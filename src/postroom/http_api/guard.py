@@ -6,7 +6,9 @@ for a named token that lacks `admin` where that is needed). What passes is marke
 fails below becomes one clean answer. It knows nothing of mail.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -20,7 +22,7 @@ from structlog.contextvars import bound_contextvars
 from postroom.contracts.errors import PostroomError, TokenRequired, TooLarge, WrongToken
 from postroom.contracts.tokens import ADMIN, TOKEN_PREFIX, Grant
 from postroom.http_api.errors import Problem, internal_error, problem_of, reported
-from postroom.http_api.requests import Head, Malformed, is_own_origin, request_id_of
+from postroom.http_api.requests import Head, Headers, Malformed, is_own_origin, request_id_of
 from postroom.http_api.sessions import Sessions
 
 Caller = Literal["anyone", "operator", "person", "agent", "token"]
@@ -37,6 +39,10 @@ REST: Final = "/v1"
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 SMALL_BODY: Final = 16 * 1024
 """Bytes that a caller without a token may send: a login form needs far less."""
+READ_ON_BYTES: Final = 256 * 1024 * 1024
+"""How much of a body is still read, and dropped, when its request is answered already: to close before it has
+come makes the system reset the connection, and a client that is still sending loses the answer."""
+READ_ON_SECONDS: Final = 20
 
 _LOG = structlog.get_logger(__name__)
 _HEADERS: Final = {
@@ -249,6 +255,7 @@ class _Exchange:
         self._send = send
         self._limit = SMALL_BODY
         self._received = 0
+        self._is_body_due = _announces_body(scope["headers"])
         self._overrun = False
         self._begun = False
         self._ours = False
@@ -267,7 +274,7 @@ class _Exchange:
         """Pass the body on; when it grows too large, answer so and end the request for who reads it."""
         if self._overrun:
             return {"type": "http.disconnect"}
-        message = await self._receive()
+        message = await self._next()
         if message["type"] == "http.request":
             self._received += len(message.get("body", b""))
             if self._received > self._limit:
@@ -294,7 +301,24 @@ class _Exchange:
             self._begun = True
             message = {**message, "headers": list(message.get("headers", []))}
             self._complete(MutableHeaders(raw=message["headers"]))
+        elif self._is_body_due and not message.get("more_body", False):
+            await self._send({**message, "more_body": True})
+            await self._read_on()
+            message = {"type": "http.response.body"}
         await self._send(message)
+
+    async def _read_on(self) -> None:
+        """Drop what is left of the body, within bounds."""
+        dropped = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(READ_ON_SECONDS):
+                while self._is_body_due and dropped < READ_ON_BYTES:
+                    dropped += len((await self._next()).get("body", b""))
+
+    async def _next(self) -> Message:
+        message = await self._receive()
+        self._is_body_due = message["type"] == "http.request" and message.get("more_body", False)
+        return message
 
     def _complete(self, headers: MutableHeaders) -> None:
         for name, value in _HEADERS.items():
@@ -307,6 +331,14 @@ class _Exchange:
 _HOW_TO_PROVE: Final = (
     "send `Authorization: Bearer <token>`; the token is in the file `token` of the data folder"
 )
+
+
+def _announces_body(headers: Headers) -> bool:
+    """Return whether a body comes unasked; who expects to be asked for it sees the refusal first."""
+    given = dict(headers)
+    return b"expect" not in given and (
+        b"transfer-encoding" in given or given.get(b"content-length", b"0") != b"0"
+    )
 
 
 def _is_public(path: str, mcp_path: str) -> bool:

@@ -80,6 +80,16 @@ def backups_check(*, age_ms: int | None, code: str | None, is_on: bool, is_overd
     )
 
 
+def log_check(failure: OSError | None) -> Check:
+    """Look whether the last line of the log was written; everything else goes on without it."""
+    return Check(
+        name="log",
+        state="ok" if failure is None else "failed",
+        required=False,
+        facts={} if failure is None else {"code": "log_not_written"},
+    )
+
+
 def loop_check(meter: LagMeter, now: int) -> Check:
     """Look how late the event loop was in the last ten seconds."""
     lag = meter.worst(now)
