@@ -152,6 +152,32 @@ async def test_an_execution_that_is_tried_again_has_failed_and_was_not_cut_off(r
     assert of_runs == ["run.began", "run.failed", "run.began", "run.ended"]
 
 
+async def test_executions_and_their_time_are_counted_whether_they_fail_or_not(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+
+    async def fails(activation):
+        raise ConnectionResetError("the line was cut")
+
+    room.agents.act = fails
+    await room.send("Ada", "Bo")
+    await room.turn()
+    [row] = await room.runs.dispatches.list_dispatches(BO)
+    assert (row.status, row.executions) == (RunDispatchStatus.QUEUED, 1)
+
+    async def works_for_a_second(activation):
+        [row] = await room.runs.dispatches.list_dispatches(BO, OPEN)
+        assert (row.status, row.executions) == (RunDispatchStatus.CLAIMED, 2)
+        room.clock.advance(timedelta(seconds=1))
+
+    room.agents.act = works_for_a_second
+    room.clock.advance(ROOM_FOR_LEASES)
+    await room.mailbox.poll()
+    await room.turn()
+    [row] = await room.runs.dispatches.list_dispatches(BO)
+    assert (row.status, row.executions) == (RunDispatchStatus.ACKED, 2)
+    assert (await room.runs.threads.load_run(row.run_id)).usage.wall_ms == 1_000
+
+
 async def test_what_comes_for_an_agent_at_work_waits_on_its_thread_and_is_one_run(room):
     await room.people("Ada", "Bo", runners=("Bo",))
     goes_on, began = asyncio.Event(), asyncio.Event()
