@@ -473,6 +473,8 @@ async def test_who_is_alone_takes_back_what_processes_hold_that_are_gone(room):
     assert [one.thread_id for one in executor.activations] == ["a"]
     assert executor.activations[0].attempt == 2
     [dead] = await heir.dead_letters()
-    assert (dead.thread_id, dead.last_error) == ("b", OWNER_GONE)
+    again = f"`postroom runs replay {dead.run_id}` has it tried again"
+    why = f"{OWNER_GONE}; attempts: 1, given up: {again}"
+    assert (dead.thread_id, dead.last_error) == ("b", why)
     run = await room.stores.threads.load_run(dead.run_id)
     assert (run.status, run.termination.type) == (RunStatus.DONE, TerminationKind.ERROR)

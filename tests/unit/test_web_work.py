@@ -166,8 +166,8 @@ async def test_a_person_writes_and_sees_how_each_will_see_it(room):
     assert "<b><bdi>Ada</bdi></b>: inbox only" in page
     assert "<b><bdi>Bo</bdi></b>: wake by runner" in page
     assert "<b><bdi>Fay</bdi></b>: wake by runner" in page
-    [message] = await room.messages()
-    assert (message.sender_name, message.subject, message.body_md) == ("Ana", "Hello", "Look.")
+    [message] = [one for one in await room.messages() if one.sender_name == "Ana"]  # there may be answers
+    assert (message.subject, message.body_md) == ("Hello", "Look.")
     await room.turn()
     assert "From: human:Ana" in room.agents.told[0]
 

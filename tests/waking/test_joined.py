@@ -12,6 +12,7 @@ from postroom.contracts.dispatch import OPEN, RunDispatchStatus
 from postroom.contracts.errors import StoreUnavailable, Unauthorized
 from postroom.contracts.run_stores import RunQuery
 from postroom.contracts.runs import RunStatus
+from postroom.mail.context import Caller
 from postroom.mail.waking.prompts import agent_thread
 from postroom.mail.waking.waker import MOST_AT_ONCE
 from postroom.stores.mail import StoredMail
@@ -22,6 +23,7 @@ from waking_room import PROJECT, Room, number
 
 ROOM_FOR_LEASES = timedelta(minutes=5)
 BO = agent_thread("projects-shop", "Bo")
+OPERATOR = Caller(operator=True)
 
 
 @pytest.fixture(params=KINDS)
@@ -100,6 +102,80 @@ async def test_a_send_that_is_repeated_under_its_key_wakes_once(room):
     assert await room.send("Ada", "Bo", idempotency_key="k") == first
     await room.turn()
     assert len(room.agents.prompts) == 1
+
+
+async def told_of_runs(room: Room) -> list[str]:
+    """Return what the log of the project tells of runs and of what they do with messages."""
+    found = await room.mail.call("fetch_events", {"project_key": PROJECT, "after": 0}, caller=OPERATOR)
+    return [one["kind"] for one in found["events"] if one["run_id"] is not None]
+
+
+async def test_the_end_of_a_run_is_in_the_log_when_it_has_ended_and_not_before(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+    write, seen = room.effects.write, []
+
+    def dies(tx, run):
+        write(tx, run)
+        seen.append(run.status)
+        raise Unauthorized("the process died here")
+
+    room.effects.write, room.mailbox._completion.put_back = dies, left_to_lease
+    await room.send("Ada", "Bo")
+    await room.mailbox.settled()
+    assert {*seen} == {RunStatus.DONE}
+    assert await told_of_runs(room) == ["delivery.injected", "run.began"]
+    room.effects.write = write
+    await heir_of(room)
+    again = ["run.cut_off", "run.began", "delivery.handled", "run.ended"]
+    assert (await told_of_runs(room))[2:] == again
+
+
+async def left_to_lease(claimed, error) -> bool:
+    """Give nothing back: the process is gone."""
+    return False
+
+
+async def test_an_execution_that_is_tried_again_has_failed_and_was_not_cut_off(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+
+    async def fails_once(activation):
+        room.agents.act = None
+        raise ConnectionResetError("the line was cut")
+
+    room.agents.act = fails_once
+    await room.send("Ada", "Bo")
+    await room.turn()
+    room.clock.advance(ROOM_FOR_LEASES)
+    await room.mailbox.poll()
+    await room.turn()
+    of_runs = [one for one in await told_of_runs(room) if one.startswith("run.")]
+    assert of_runs == ["run.began", "run.failed", "run.began", "run.ended"]
+
+
+async def test_executions_and_their_time_are_counted_whether_they_fail_or_not(room):
+    await room.people("Ada", "Bo", runners=("Bo",))
+
+    async def fails(activation):
+        raise ConnectionResetError("the line was cut")
+
+    room.agents.act = fails
+    await room.send("Ada", "Bo")
+    await room.turn()
+    [row] = await room.runs.dispatches.list_dispatches(BO)
+    assert (row.status, row.executions) == (RunDispatchStatus.QUEUED, 1)
+
+    async def works_for_a_second(activation):
+        [row] = await room.runs.dispatches.list_dispatches(BO, OPEN)
+        assert (row.status, row.executions) == (RunDispatchStatus.CLAIMED, 2)
+        room.clock.advance(timedelta(seconds=1))
+
+    room.agents.act = works_for_a_second
+    room.clock.advance(ROOM_FOR_LEASES)
+    await room.mailbox.poll()
+    await room.turn()
+    [row] = await room.runs.dispatches.list_dispatches(BO)
+    assert (row.status, row.executions) == (RunDispatchStatus.ACKED, 2)
+    assert (await room.runs.threads.load_run(row.run_id)).usage.wall_ms == 1_000
 
 
 async def test_what_comes_for_an_agent_at_work_waits_on_its_thread_and_is_one_run(room):

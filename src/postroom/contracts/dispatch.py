@@ -263,6 +263,17 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         self._require(RunDispatchStatus.CLAIMED, "ack")
         return _ended(self, RunDispatchStatus.ACKED, now=now)
 
+    @property
+    def executions(self) -> int:
+        """How often its execution was begun: those that failed, and the last one.
+
+        `attempt_count` has the last one where that used up its attempts, and nowhere else.
+        """
+        is_before = self.status in (RunDispatchStatus.QUEUED, RunDispatchStatus.CANCELLED)
+        if is_before or (self.status is RunDispatchStatus.SUPERSEDED and self.dispatch_instance_id is None):
+            return self.attempt_count
+        return min(self.attempt_count + 1, self.max_attempts)
+
     def nacked(self, *, error: str, delay_ms: int, now: int) -> "RunDispatch":
         """Return it queued again after `delay_ms`, or a dead letter when its attempts are used up."""
         self._require(RunDispatchStatus.CLAIMED, "nack")

@@ -28,6 +28,13 @@ class RunEffects(Protocol):
         """
         ...
 
+    def put_back(self, tx: Transaction, run_id: str) -> None:
+        """Write what belongs to an execution that has failed, in the change that has its run tried again.
+
+        The run has not ended: it begins again.
+        """
+        ...
+
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the effects outside the database of a run that is done, or waits, as it stands now.
 

@@ -4,7 +4,7 @@ stored ─▶ announced ─▶ injected (a run has the message in its hands) ─
                                                                    └─▶ failed, with the reason
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -88,6 +88,10 @@ class WakingReads(Protocol):
         """
         ...
 
+    def questions(self, run_id: str) -> list[AskedQuestion]:
+        """Return what a run at work has asked by `ask`, in the order of asking."""
+        ...
+
     def answering_run(self, message_id: int) -> str | None:
         """Return the run whose end a message tells; None for one that somebody wrote."""
         ...
@@ -136,11 +140,12 @@ class WakingWrites(WakingReads, Protocol):
         ...
 
     def end_sitting(
-        self, run_id: str, *, now: int, failed: bool = False, waits_for: Sequence[str] | None = None
-    ) -> list[AskedQuestion]:
-        """Record that a run is not at work any more and return what it asked, in the order of asking.
+        self, run_id: str, *, now: int, failed: bool = False, waits_for: Mapping[str, int] | None = None
+    ) -> None:
+        """Record that a run is not at work any more; nothing when it is not.
 
-        `waits_for` is given where the run itself keeps questions: those of them that are new, for the log.
+        `waits_for` is given where it waits: its questions, each with the instant at which it was asked. Those
+        that it has asked since it began, and not by `ask`, are told with it.
         """
         ...
 

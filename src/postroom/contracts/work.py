@@ -53,18 +53,23 @@ class Work:
     started_at: int | None = None
     finished_at: int | None = None
     attempts: int = 0
-    """How often its execution was tried and failed."""
+    """How often it was executed since it was last queued: the failed ones, and the last, also at work."""
     dispatch_id: str | None = None
     why: str = ""
     """Why it is not executing; or why it ended, when it did not end well."""
     until: int | None = None
     """The instant after which that ends, where it is known."""
     questions: int = 0
-    """How many questions it waits on."""
+    """How many questions it waits on, or has had answered."""
     parent_run_id: str | None = None
     """The run that it tries again."""
     can_cancel: bool = False
     can_replay: bool = False
+
+    @property
+    def failed_attempts(self) -> int:
+        """How many of its executions have failed."""
+        return self.attempts if self.state in ("queued", "failed") else max(self.attempts - 1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -500,7 +500,11 @@ class Completion:
         def moved(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | StaleClaim:
             tx.lock(thread_lock(dispatch.thread_id))
             row = tx.runs.dispatches.move_owned(dispatch.claim_proof, move)
-            return row if isinstance(row, StaleClaim) else self.ended_in(tx, row)
+            if isinstance(row, StaleClaim):
+                return row
+            if row.status is RunDispatchStatus.QUEUED:
+                self._core.write_failure(tx, row.run_id)
+            return self.ended_in(tx, row)
 
         moved.__name__ = operation
         core = self._core

@@ -80,6 +80,11 @@ class Core:
         if self._effects is not None:
             self._effects.write(tx, run)
 
+    def write_failure(self, tx: Transaction, run_id: str) -> None:
+        """Write what belongs to an execution that has failed, in the change that has its run tried again."""
+        if self._effects is not None:
+            self._effects.put_back(tx, run_id)
+
     def effects_stored(self, run: RunRecord) -> None:
         """Say that what the end of a run causes is on disk."""
         if self._effects is not None:

@@ -34,6 +34,7 @@ from postroom.dispatch.worker import DispatchAttempt, Dispatcher
 
 _LOG = structlog.get_logger(__name__)
 OWNER_GONE = "the process that executed it is gone"
+GIVEN_UP = OWNER_GONE + "; attempts: {}, given up: `postroom runs replay {}` has it tried again"
 CLAIM_ERROR_BASE_MS = 500
 CLAIM_ERROR_MOST_MS = 30_000
 _MOST_DOUBLINGS = 16
@@ -147,8 +148,11 @@ class Recovery:
             for row in rows:
                 if row.claimed_by == self._core.consumer_id:
                     continue
+                tried, why = row.attempt_count + 1, OWNER_GONE
+                if tried >= row.max_attempts:
+                    why = GIVEN_UP.format(tried, row.run_id)
                 try:
-                    given_up = await self._core.dispatches.nack(row.claim_proof, error=OWNER_GONE)
+                    given_up = await self._core.dispatches.nack(row.claim_proof, error=why)
                 except StaleClaim:
                     continue  # it was superseded, and is that now
                 await self._events.dispatch_happened("RunRescheduled", given_up, reason="owner_gone")

@@ -144,6 +144,11 @@ class JoinedEffects:
         for part in self._parts:
             part.write(tx, run)
 
+    def put_back(self, tx: Transaction, run_id: str) -> None:
+        """Let each room write what belongs to the end of an execution whose run is tried again."""
+        for part in self._parts:
+            part.put_back(tx, run_id)
+
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the effects of a run that is done, or waits."""
         return tuple(draft for part in self._parts for draft in part.of(run))

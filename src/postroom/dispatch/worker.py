@@ -595,6 +595,8 @@ class Execution:
         else:
             result = as_result(ended, attempt.run.run_id)
             wall_ms = core.now() - attempt.started_at
+            if not result.usage.wall_ms:  # programs do not say for how long they worked
+                result = replace(result, usage=replace(result.usage, wall_ms=max(wall_ms, 0)))
             spends = self._budgets.spent_by(attempt.dispatch, result, wall_ms=wall_ms)
             asks = job.asks_next()
             ending = await self._completion.end(attempt, result, spends, asks)

@@ -169,6 +169,9 @@ class ChatEffects:
     def write(self, tx: Transaction, run: RunRecord) -> None:
         """Write nothing."""
 
+    def put_back(self, tx: Transaction, run_id: str) -> None:
+        """Write nothing: only an end is told."""
+
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the answer of a run that is done, or the questions of one that waits."""
         if not is_chat(run.thread_id):

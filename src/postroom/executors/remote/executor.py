@@ -307,6 +307,9 @@ class RemoteExecutor(RunDispatchExecutor):
     def write(self, tx: Transaction, run: RunRecord) -> None:
         """Write nothing."""
 
+    def put_back(self, tx: Transaction, run_id: str) -> None:
+        """Write nothing: only an end is told."""
+
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return no effects."""
         return ()

@@ -36,10 +36,22 @@ class MessageEffects:
         return whose is not None
 
     def write(self, tx: Transaction, run: RunRecord) -> None:
-        """Mark the messages of a run that is done as handled and answer, or ask what it asks."""
+        """Mark the messages of a run that is done as handled and answer, or ask what it asks.
+
+        Whoever runs the agent, also in a chat: it is not at work any more.
+        """
         ended = _completion(run)
         if ended is not None:
-            ended.told(self._desk_of(tx.mail))
+            ended.told(self._desk_of(tx.mail))  # first: it locks all projects that are concerned
+        failed = run.status is RunStatus.DONE and _reason(run) is not None
+        tickets = run.waiting.tickets if run.waiting else ()
+        asked = {one.tool_call_id: one.updated_at for one in tickets}
+        waits = None if run.status is RunStatus.DONE else asked
+        tx.mail.end_sitting(run.run_id, now=tx.now(), failed=failed, waits_for=waits)
+
+    def put_back(self, tx: Transaction, run_id: str) -> None:
+        """Note that a run is not at work until it is tried again."""
+        tx.mail.end_sitting(run_id, now=tx.now(), failed=True)
 
     def of(self, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return no effects: the answer is in the database."""

@@ -23,7 +23,7 @@ from postroom.contracts.runs import (
     TerminationReason,
     WaitingReason,
 )
-from postroom.contracts.store import MailStore, MailWrites
+from postroom.contracts.store import MailStore
 from postroom.contracts.tracing import OFF, Invoked, Span, Tracing
 from postroom.contracts.waking import AskedQuestion
 from postroom.mail.tracing import followed, run_trace
@@ -86,7 +86,7 @@ class MailRunExecutor(ExecutorAround):
         follows = await self._followed(run_id, begun.mail)
         invoked = Invoked(name=name, project=slug, thread_id=activation.thread_id, run_id=run_id)
         with self._tracing.invoking(invoked, follows=follows) as span:
-            result = await self._sat(told, sink, before, span)
+            result = await self._sat(told, sink, span)
             if _failed(result):
                 span.failed(result.termination.type.value)
             return result
@@ -103,34 +103,22 @@ class MailRunExecutor(ExecutorAround):
             lambda tx: taking.begun(tx, messages, before, answered=answered, goes_on=goes_on)
         )
 
-    async def _sat(
-        self, told: RunActivation, sink: EventSink, before: RunRecord | None, span: Span
-    ) -> AgentRunResult:
+    async def _sat(self, told: RunActivation, sink: EventSink, span: Span) -> AgentRunResult:
         """Execute the run and take up what it asked; what follows from it goes on from where it is."""
         run_id = told.run_id or ""
         try:
             result = await self._within.run(told, sink)
         except Exception:
-            await self._risen(run_id, span, failed=True)
+            await self._traced(run_id, span)
             raise
-        waits_for = _newly_asked(result, before)
-        asked = await self._risen(run_id, span, failed=_failed(result), waits_for=waits_for)
+        await self._traced(run_id, span)
+        asked = await self._store.read(lambda tx: tx.questions(run_id))
         return self._waiting(result, asked) if asked else result
 
-    async def _risen(
-        self, run_id: str, span: Span, *, failed: bool, waits_for: Sequence[str] | None = None
-    ) -> list[AskedQuestion]:
-        """Note that a run is not at work any more, and where in a trace it was; return what it asked."""
-        now = self._clock.now()
-
-        def change(tx: MailWrites) -> list[AskedQuestion]:
-            if span.traceparent is not None:
-                tx.put_trace(run_trace(run_id), span.traceparent)
-            return tx.end_sitting(run_id, now=now, failed=failed, waits_for=waits_for)
-
-        asked = await self._store.write(change)
-        self._ring()
-        return asked
+    async def _traced(self, run_id: str, span: Span) -> None:
+        """Note where in a trace the run was, for what follows from it."""
+        if (at := span.traceparent) is not None:
+            await self._store.write(lambda tx: tx.put_trace(run_trace(run_id), at))
 
     async def _followed(self, run_id: str, messages: Sequence[int]) -> list[str]:
         if not self._tracing.is_on:
@@ -168,15 +156,6 @@ class MailRunExecutor(ExecutorAround):
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
         """Return what the run is pinned to: how its agent is run is looked up when it begins."""
         return ResolvedRunPlan(resolution_id=pinned or "live")
-
-
-def _newly_asked(result: AgentRunResult, before: RunRecord | None) -> list[str] | None:
-    """Return the questions that a run has not waited for before; None when it waits for none."""
-    if result.waiting is None:
-        return None
-    former = before.waiting.tickets if before is not None and before.waiting is not None else ()
-    known = {one.tool_call_id for one in former}
-    return [one.tool_call_id for one in result.waiting.tickets if one.tool_call_id not in known]
 
 
 def _failed(result: AgentRunResult) -> bool:

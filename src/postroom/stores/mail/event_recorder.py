@@ -150,22 +150,6 @@ class EventRecorder:
             self.of_run("question.answered", run_id, agent_id, now, question_id)
         self.of_run("run.began", run_id, agent_id, now)
 
-    def run_ended(
-        self,
-        run_id: str,
-        agent_id: int,
-        now: int,
-        waits_for: Sequence[str] | None,
-        *,
-        asks: bool,
-        failed: bool,
-    ) -> None:
-        """Tell that a run is not at work any more, and whether it waits for answers."""
-        for question_id in waits_for or ():
-            self.of_run("question.asked", run_id, agent_id, now, question_id)
-        ended: EventKind = "run.waiting" if asks or waits_for is not None else "run.ended"
-        self.of_run("run.failed" if failed else ended, run_id, agent_id, now)
-
     def _of_reservation(self, kind: EventKind, reservation: Reservation, now: int, detail: Detail) -> None:
         happening = Happening(
             kind=kind,

@@ -1,12 +1,13 @@
 """Agents that postroom runs itself, and what their runs made of messages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 from typing_extensions import override
 
 from postroom.contracts.errors import StoreError
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.project_log import EventKind
 from postroom.contracts.runs import OnTimeout
 from postroom.contracts.waking import AskedQuestion, Handling, KeptRunner, RunnerSource, WakingWrites
 from postroom.stores.mail import rows
@@ -48,6 +49,13 @@ class Waking(Part, WakingWrites):
     def unwoken(self, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
         values = {"message_id": after[0], "agent_id": after[1], "limit": limit}
         return [(row[0], row[1]) for row in self._tx.all("mail.unwoken", values)]
+
+    @override
+    def questions(self, run_id: str) -> list[AskedQuestion]:
+        return [
+            AskedQuestion(id=row[0], text=row[1], patience=row[2], on_timeout=OnTimeout(row[3]))
+            for row in self._tx.all("mail.questions", {"run_id": run_id})
+        ]
 
     @override
     def answering_run(self, message_id: int) -> str | None:
@@ -127,15 +135,18 @@ class Waking(Part, WakingWrites):
 
     @override
     def end_sitting(
-        self, run_id: str, *, now: int, failed: bool = False, waits_for: Sequence[str] | None = None
-    ) -> list[AskedQuestion]:
-        asked = [
-            AskedQuestion(id=row[0], text=row[1], patience=row[2], on_timeout=OnTimeout(row[3]))
-            for row in self._tx.all("mail.questions", {"run_id": run_id})
-        ]
-        if sat := self._tx.one("mail.end_sitting", {"run_id": run_id}):
-            self._events.run_ended(run_id, sat[0], now, waits_for, asks=bool(asked), failed=failed)
-        return asked
+        self, run_id: str, *, now: int, failed: bool = False, waits_for: Mapping[str, int] | None = None
+    ) -> None:
+        told = {one.id for one in self.questions(run_id)} if waits_for else ()
+        sat = self._tx.one("mail.end_sitting", {"run_id": run_id})
+        if sat is None:
+            return
+        agent_id, began_at = sat
+        for question_id, asked_at in (waits_for or {}).items():
+            if asked_at >= began_at and question_id not in told:
+                self._events.of_run("question.asked", run_id, agent_id, now, question_id)
+        ended: EventKind = "run.ended" if waits_for is None else "run.waiting"
+        self._events.of_run("run.failed" if failed else ended, run_id, agent_id, now)
 
     @override
     def note_answer(self, message_id: int, run_id: str) -> None:

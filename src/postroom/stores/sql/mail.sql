@@ -564,7 +564,7 @@ SELECT 1 FROM sittings WHERE run_id = :run_id AND agent_id = :agent_id;
 SELECT question_id, text, patience, on_timeout FROM questions WHERE run_id = :run_id ORDER BY asked_at, question_id;
 
 -- end_sitting
-DELETE FROM sittings WHERE run_id = :run_id RETURNING agent_id;
+DELETE FROM sittings WHERE run_id = :run_id RETURNING agent_id, began_at;
 
 -- answering_run
 SELECT run_id FROM run_answers WHERE message_id = :message_id;

@@ -221,15 +221,17 @@ async def a_run_and_its_questions_are_told(store: MailStore, clock: ManualClock)
     await store.write(lambda tx: tx.begin_sitting("r", ada, 5))
     for now in (6, 7):
         await store.write(lambda tx, now=now: tx.ask("r", ada, question, now))  # type: ignore[misc]
-    await store.write(lambda tx: tx.end_sitting("r", now=8))
+    await store.write(lambda tx: tx.end_sitting("r", now=8, waits_for={"q": 8}))
     await store.write(lambda tx: tx.end_sitting("r", now=9))
     await store.write(lambda tx: tx.begin_sitting("r", ada, 10, answered=["q"]))
     await store.write(lambda tx: tx.end_sitting("r", now=11, failed=True))
     await store.write(lambda tx: tx.begin_sitting("s", ada, 12))
     await store.write(lambda tx: tx.begin_sitting("s", ada, 13))
-    await store.write(lambda tx: tx.end_sitting("s", now=14, waits_for=["p", "q"]))
+    await store.write(lambda tx: tx.end_sitting("s", now=14, waits_for={"p": 13, "q": 14}))
     await store.write(lambda tx: tx.begin_sitting("s", ada, 15, answered=["p"]))
-    await store.write(lambda tx: tx.end_sitting("s", now=16, waits_for=[]))
+    await store.write(lambda tx: tx.end_sitting("s", now=16, waits_for={"q": 14}))
+    await store.write(lambda tx: tx.begin_sitting("s", ada, 17))
+    await store.write(lambda tx: tx.end_sitting("s", now=18))
     assert await _told(store, here.project.id) == [
         ("run.began", 5, ada, {}),
         ("question.asked", 6, ada, {"question_id": "q"}),
@@ -246,6 +248,8 @@ async def a_run_and_its_questions_are_told(store: MailStore, clock: ManualClock)
         ("question.answered", 15, ada, {"question_id": "p"}),
         ("run.began", 15, ada, {}),
         ("run.waiting", 16, ada, {}),
+        ("run.began", 17, ada, {}),
+        ("run.ended", 18, ada, {}),
     ]
 
 
