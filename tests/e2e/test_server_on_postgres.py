@@ -274,7 +274,11 @@ def await_that(look: Callable[[], bool], what: str) -> None:
         ("mysql://u:hunter2@db/mail", CONFIGURATION, "postgresql://user:password@host:port/database"),
         ("postgresql://u:hunter2@2@db/mail", CONFIGURATION, "%40"),
         ("postgresql://u:p/hunter2@db/mail", CONFIGURATION, "%2F"),
-        ("postgresql://u:hunter2@127.0.0.1:99999/mail", CONFIGURATION, "99999"),
+        (
+            "postgresql://u:hunter2@127.0.0.1:99999/mail",
+            CONFIGURATION,
+            'address of PostgreSQL is wrong: invalid port number: "99999"',
+        ),
         ("postgresql://u:hunter2@127.0.0.1:1/mail?foo=bar", CONFIGURATION, 'parameter "foo"'),
         ("postgresql://u:hunter2@127.0.0.1:1/mail?sslmode=maybe", CONFIGURATION, '"maybe"'),
     ],

@@ -132,7 +132,11 @@ def login_error(text: str) -> PostroomError:
         return ConfigError(f"what listens at {other[1]}:{other[2]} answers no PostgreSQL", remedy=_CORRECT)
     for pattern, remedy in _REFUSED_AT_LOGIN:
         if found := re.search(pattern, first):
-            return ConfigError(f"PostgreSQL refuses the connection: {first}", remedy=found.expand(remedy))
+            was_asked = first.startswith("connection to server")
+            saying = (
+                "PostgreSQL refuses the connection" if was_asked else "the address of PostgreSQL is wrong"
+            )
+            return ConfigError(f"{saying}: {first}", remedy=found.expand(remedy))
     return unreachable(first)
 
 
