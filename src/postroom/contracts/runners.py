@@ -36,7 +36,7 @@ PROMPT_FILE = "{prompt_file}"
 RESERVED_ENV = frozenset(
     f"POSTROOM_{name}" for name in ("AGENT", "PROJECT", "THREAD", "RUN", "DISPATCH", "HOUSE", "INSTANCE")
 )
-"""What the house itself tells the program; its processes are found again by them."""
+"""What the server itself tells the program; its processes are found again by them."""
 PROGRAMS = (RunnerKind.COMMAND, RunnerKind.ACP)
 """The kinds of runner that are programs."""
 DEFAULT_OUTPUT_BYTES = 1 << 20
@@ -223,4 +223,4 @@ def _environment(value: object) -> dict[str, str]:
 def _refuse_name(name: str, of: str) -> None:
     refuse_variable(name, of)
     if name in RESERVED_ENV:
-        raise refused(of, name, f"{name} is set by the house", "give it another name")
+        raise refused(of, name, f"{name} is set by the server", "give it another name")
