@@ -87,7 +87,7 @@ class Room:
     def waker_of(self, mailbox: Mailbox, chats: ChatOutbox | None = None) -> Waker:
         """Return what wakes readers by a mailbox, and has messages said in chats."""
         boxes = StoredChatDelivery(self.mail, self.clock)
-        return Waker(self.store, mailbox, verified=False, boxes=boxes, chats=chats)
+        return Waker(self.store, mailbox, verified=False, chat_delivery=boxes, chats=chats)
 
     async def people(self, *names: str, runners: tuple[str, ...] = ()) -> None:
         """Register agents, some of them with a runner."""

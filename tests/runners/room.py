@@ -78,7 +78,7 @@ class RunnerRoom(Room):
         )
         boxes = StoredChatDelivery(self.mail, self.clock)
         verified = self.rules.verified
-        self.waker = Waker(self.store, self.mailbox, verified=verified, boxes=boxes)
+        self.waker = Waker(self.store, self.mailbox, verified=verified, chat_delivery=boxes)
 
     async def runner_of(self, agent_id: str) -> AnyRunner | None:
         return self.runners.get(agent_id.partition("@")[0])

@@ -16,7 +16,7 @@ from postroom.app.backups import Backups
 from postroom.app.config import Settings
 from postroom.cli import restoring
 from postroom.cli.main import main
-from postroom.cli.restoring import Wish, restore
+from postroom.cli.restoring import RestoreOptions, restore
 from postroom.contracts import errors
 from postroom.stores.migrations import shipped_migrations
 from postroom.stores.sqlite import SqliteStore
@@ -116,7 +116,7 @@ def test_changes_that_wait_in_the_log_are_kept_with_the_former_database(tmp_path
     crashed.close()
     for ending, content in copies.items():  # what a killed server leaves
         database.with_name(database.name + ending).write_bytes(content)
-    done = restore(Wish(source=saved, database=database, force=True), now=NOW, progress=quiet)
+    done = restore(RestoreOptions(source=saved, database=database, force=True), now=NOW, progress=quiet)
     assert done.former is not None
     assert mark_of(database) == "saved"
     assert mark_of(done.former) == "in the log"
@@ -128,7 +128,7 @@ def test_a_damaged_database_is_kept_as_it_is_log_and_all(tmp_path: Path, saved: 
     database = folder / "postroom.db"
     database.write_bytes(b"no database at all " * 100)
     database.with_name("postroom.db-wal").write_bytes(b"its log")
-    done = restore(Wish(source=saved, database=database, force=True), now=NOW, progress=quiet)
+    done = restore(RestoreOptions(source=saved, database=database, force=True), now=NOW, progress=quiet)
     assert done.former is not None
     assert mark_of(database) == "saved"
     assert done.former.read_bytes() == b"no database at all " * 100
@@ -249,14 +249,14 @@ def test_a_full_disk_leaves_everything_as_it_was(
 
     monkeypatch.setattr(restoring.os, "fsync", full)
     with pytest.raises(errors.StoreFull):
-        restore(Wish(source=saved, database=database, force=True), now=NOW, progress=quiet)
+        restore(RestoreOptions(source=saved, database=database, force=True), now=NOW, progress=quiet)
     assert mark_of(database) == "former"
     assert names(database.parent) == {"postroom.db"}
 
 
 def test_progress_is_told_in_percent(tmp_path: Path, saved: Path) -> None:
     told: list[str] = []
-    restore(Wish(source=saved, database=tmp_path / "x.db"), now=NOW, progress=told.append)
+    restore(RestoreOptions(source=saved, database=tmp_path / "x.db"), now=NOW, progress=told.append)
     size = saved.stat().st_size
     assert told == [f"copied 100 % of {size} bytes", "reading the whole copy"]
 
@@ -393,7 +393,7 @@ def test_two_restores_at_once_do_not_mix(tmp_path: Path, saved: Path) -> None:
 
     def attempt() -> None:
         try:
-            restore(Wish(source=saved, database=database, force=True), now=NOW, progress=quiet)
+            restore(RestoreOptions(source=saved, database=database, force=True), now=NOW, progress=quiet)
             outcomes.append("done")
         except errors.StoreHeld:
             outcomes.append("held")

@@ -165,7 +165,7 @@ class Application:
             self.store,
             self.runs.mailbox,
             verified=self.settings.verified,
-            boxes=delivery,
+            chat_delivery=delivery,
             chats=None if self.gateway is None else self.gateway.mail_outbox,
             on_change=self.mail.changes.ring,
         )

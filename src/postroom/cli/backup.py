@@ -50,14 +50,14 @@ def restore(
 ) -> None:
     """Put a backup in the database's place. It is checked first; no server may run."""
     from postroom.app.config import load_settings
-    from postroom.cli.restoring import Wish, restore
+    from postroom.cli.restoring import RestoreOptions, restore
     from postroom.stores.postgres.errors import no_backup
 
     settings = load_settings(overrides={"data_dir": data_dir, "database": to})
     if settings.database_url:
         raise no_backup()
     environment = places.environment()
-    wish = Wish(
+    wish = RestoreOptions(
         source=places.absolute(str(file), environment),
         database=settings.database,
         force=force,

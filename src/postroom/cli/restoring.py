@@ -55,7 +55,7 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class RestoreOptions:
     """What is to be restored, and how."""
 
     source: Path
@@ -64,7 +64,7 @@ class Wish:
     dry_run: bool = False
 
 
-def restore(wish: Wish, *, now: int, progress: Progress) -> Restored:
+def restore(wish: RestoreOptions, *, now: int, progress: Progress) -> Restored:
     """Check a backup and put it in the database's place; nothing changes when anything is wrong with it.
 
     Raises:
@@ -91,7 +91,7 @@ def restore(wish: Wish, *, now: int, progress: Progress) -> Restored:
         lock.release()
 
 
-def _restored(wish: Wish, now: int, progress: Progress) -> Restored:
+def _restored(wish: RestoreOptions, now: int, progress: Progress) -> Restored:
     fresh = wish.database.with_name(f"{wish.database.name}.restoring")
     try:
         size = _copied(wish.source, fresh, progress)

@@ -57,7 +57,7 @@ class RunRequestOrigin(StrEnum):
 
     @property
     def inside(self) -> RunOrigin:
-        """The house's word for it."""
+        """Postroom's word for it."""
         return next(origin for origin, word in _OUTSIDE.items() if word is self)
 
 
@@ -134,8 +134,8 @@ class RunTraceContext(Record, frozen=True, kw_only=True):
 class DeliveryOptions(Record, frozen=True, kw_only=True):
     """How the dispatch of a run is queued; durations in milliseconds, instants since the epoch.
 
-    `priority` 0 is served first, 255 last. A dispatch that has not begun at `deadline_at` becomes a dead
-    letter. `max_attempts` None means what the mailbox is set to.
+    `priority` 0 is served first, 255 last. A dispatch that has not begun at `deadline_at` becomes a
+    dead letter. `max_attempts` None means what the mailbox is set to.
     """
 
     priority: int = 128

@@ -1,4 +1,4 @@
-"""Time as a value: every instant in the house is an integer of milliseconds since the epoch."""
+"""Time as a value: every instant in postroom is an integer of milliseconds since the epoch."""
 
 import time
 from datetime import UTC, datetime, timedelta

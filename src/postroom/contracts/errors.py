@@ -1,4 +1,4 @@
-"""Every failure the house can name, in one tree, split by who must act.
+"""Every failure postroom can name, in one tree, split by who must act.
 
     PostroomError
     ├── InputError            the caller mends the call

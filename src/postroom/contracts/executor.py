@@ -102,7 +102,7 @@ class RunDispatchExecutor(ABC):
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
         """Execute a run and return how it ended.
 
-        What it raises decides about trying again: a `RunFailure`, and any other failure of the house, says
+        What it raises decides about trying again: a `RunFailure`, and any other failure of postroom, says
         so by `retryable`; everything else is tried again. A cancelled task must end soon.
         """
 

@@ -84,7 +84,7 @@ class Message(Record, frozen=True, kw_only=True):
 
     @classmethod
     def internal(cls, text: str, *, id: str | None = None) -> "Message":
-        """Return what the house tells the model and people do not see."""
+        """Return what postroom tells the model and people do not see."""
         return cls(role=Role.USER, content=(ContentBlock(text=text),), id=id, visibility=Visibility.INTERNAL)
 
     @classmethod

@@ -65,7 +65,7 @@ class BackgroundEvent:
     facts: dict[str, Json]
 
     def message(self, message_id: str) -> Message:
-        """Return it as what the house tells the model.
+        """Return it as what the runtime tells the model.
 
         Nothing in it can close the element it stands in.
         """

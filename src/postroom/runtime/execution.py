@@ -42,22 +42,22 @@ from postroom.runtime.history import as_seen_by_model, calls_left, has_input_aft
 from postroom.runtime.interrupting import Interrupted
 from postroom.runtime.model_call import ask, with_call_ids
 from postroom.runtime.run_state import RuntimeState, by_call, state_of
-from postroom.runtime.surroundings import Surroundings
+from postroom.runtime.step_context import StepContext
 
 
 class Execution:
     """Runs an agent on a thread until there is nothing more to do now."""
 
-    def __init__(self, surroundings: Surroundings) -> None:
-        self._with = surroundings
-        self._log = surroundings.log
-        self._active = surroundings.active
-        self._sink = surroundings.sink
+    def __init__(self, context: StepContext) -> None:
+        self._with = context
+        self._log = context.log
+        self._active = context.active
+        self._sink = context.sink
         self._tickets: dict[str, RunWaitingTicket] = {}
         self._steps = 0
         self._usage = Usage()
         self._said = ""
-        self._since = surroundings.clock.now()
+        self._since = context.clock.now()
 
     async def run(self) -> AgentRunResult:
         """Execute the run and return how it ended, or what it waits for.

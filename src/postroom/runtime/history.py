@@ -62,7 +62,7 @@ def _shown(turn: _Turn) -> tuple[Message, ...]:
 
 
 def has_input_after(messages: Sequence[Message], call_id: str) -> bool:
-    """Say whether somebody spoke after the model made this call; what the house says does not count."""
+    """Say whether somebody spoke after the model made this call; what the runtime says does not count."""
     for message in reversed(messages):
         if message.role is Role.USER and message.visibility is Visibility.ALL:
             return True

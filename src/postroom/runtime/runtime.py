@@ -23,7 +23,7 @@ from postroom.runtime.execution import Execution
 from postroom.runtime.interrupting import TimeUp, limited
 from postroom.runtime.listening import Listener
 from postroom.runtime.slots import ActiveRun, ActiveRuns
-from postroom.runtime.surroundings import Surroundings
+from postroom.runtime.step_context import StepContext
 
 CANCEL_WAIT_MS = 5_000
 """How long `cancel_and_wait_by_thread` waits for a run to end."""
@@ -117,14 +117,14 @@ class AgentRuntime(RunDispatchExecutor):
         await log.load(activation.messages, restart=activation.recovery is Recovery.RESTART)
         active.open()
         active.accept(self.tasks.untold(identity.thread_id))
-        surroundings = self._surroundings(activation, control, active, agent, log, sink)
+        context = self._step_context(activation, control, active, agent, log, sink)
         limits = Tasks("run limits")
         try:
             if (most := agent.spec.wall_timeout_ms) is not None:
                 limits.start(self._end_after(most, active), name=identity.run_id)
-            return await Execution(surroundings).run()
+            return await Execution(context).run()
         except BaseException:
-            await surroundings.put_down_in_haste()
+            await context.put_down_in_haste()
             raise
         finally:
             await limits.close()
@@ -177,7 +177,7 @@ class AgentRuntime(RunDispatchExecutor):
             updated_at=now,
         )
 
-    def _surroundings(
+    def _step_context(
         self,
         activation: RunActivation,
         control: RunControl,
@@ -185,7 +185,7 @@ class AgentRuntime(RunDispatchExecutor):
         agent: ResolvedAgent,
         log: RunLog,
         sink: EventSink,
-    ) -> Surroundings:
+    ) -> StepContext:
         calls = ToolCalls(
             tools=agent.usable_tools(),
             frontend={tool.name: tool for tool in activation.options.frontend_tools},
@@ -196,7 +196,7 @@ class AgentRuntime(RunDispatchExecutor):
             parallel=agent.spec.parallel_tools,
             new_id=lambda: self._new_id("msg"),
         )
-        return Surroundings(
+        return StepContext(
             activation=activation,
             agent=agent,
             active=active,

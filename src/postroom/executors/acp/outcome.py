@@ -14,7 +14,7 @@ from postroom.executors.acp.permissions import Permission
 from postroom.executors.processes.failing import Failing
 from postroom.executors.processes.output import Tail
 from postroom.executors.processes.stopping import StopReason
-from postroom.executors.processes.supervision import Ended
+from postroom.executors.processes.supervision import ProgramEnd
 
 TOOL: Final = "permission"
 DONE: Final = "end_turn"
@@ -34,7 +34,7 @@ class Outcome:
 
     program: str
     runner: Runner
-    ended: Ended
+    ended: ProgramEnd
     talk: Conversation
     errors: Tail
     now: int

@@ -11,7 +11,7 @@ from postroom.executors.command.recipes import RECIPES, Reading, refuses_session
 from postroom.executors.processes.failing import Failing
 from postroom.executors.processes.output import Tail
 from postroom.executors.processes.stopping import StopReason
-from postroom.executors.processes.supervision import Ended
+from postroom.executors.processes.supervision import ProgramEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class Outcome:
 
     program: str
     runner: Runner
-    ended: Ended
+    ended: ProgramEnd
     reading: Reading
     errors: Tail
     secrets: tuple[str, ...] = field(default=(), repr=False)

@@ -19,7 +19,7 @@ from postroom.executors.processes.child_environment import masked
 from postroom.executors.processes.limits import ERRORS_KEPT, ERRORS_SHOWN
 from postroom.executors.processes.output import Tail
 from postroom.executors.processes.stopping import StopReason
-from postroom.executors.processes.supervision import Ended
+from postroom.executors.processes.supervision import ProgramEnd
 
 TRY_LATER: Final = 75
 """EX_TEMPFAIL of sysexits.h: how a program asks to be started again later."""
@@ -35,7 +35,7 @@ class Failing:
     """The number of bytes of output."""
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
-    def left(self, ended: Ended) -> CommandError:
+    def left(self, ended: ProgramEnd) -> CommandError:
         """Return the error for processes that could not be ended."""
         pids = [one.pid for one in ended.left]
         return self.by(CommandNotEnded, f"left processes that could not be ended: {pids}", value=pids)

@@ -30,7 +30,7 @@ from postroom.executors.processes.orphans import Orphans
 from postroom.executors.processes.output import Tail
 from postroom.executors.processes.records import Records
 from postroom.executors.processes.starting import NO_ROOM, Launch, started
-from postroom.executors.processes.supervision import Ended, Supervision, Talk, Watch
+from postroom.executors.processes.supervision import ProgramEnd, Supervision, Talk, Watch
 
 _LOG = structlog.get_logger(__name__)
 
@@ -110,7 +110,7 @@ class Program:
         self._marks = marks(work.activation, house=process_runner.house, instance=work.active.instance)
         self.environment = child_environment(work.runner, process_runner.server, work.told, self._marks)
 
-    async def run(self, launch: Launch, talk: Talk, errors: Tail) -> Ended | None:
+    async def run(self, launch: Launch, talk: Talk, errors: Tail) -> ProgramEnd | None:
         """Run the program to its end; None when it was asked to end before it was started.
 
         Not to be cancelled: who wants it to end asks it by the active run's `stop`.

@@ -25,7 +25,7 @@ from postroom.executors.processes.stopping import Stop, StopReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class ProgramEnd:
     """How a program ended; `code` is negative for a signal, None when it could not be ended."""
 
     code: int | None
@@ -89,7 +89,7 @@ class Supervision:
         self._errors = errors
         self._heard_at = watch.clock.now()
 
-    async def end(self) -> Ended:
+    async def end(self) -> ProgramEnd:
         """Wait until none of its processes is left or the rest could not be ended."""
         tasks = Tasks("command")
         with ExitStack() as opened:
@@ -99,7 +99,7 @@ class Supervision:
             finally:
                 await tasks.close()
 
-    async def _watched(self, tasks: Tasks, opened: ExitStack) -> Ended:
+    async def _watched(self, tasks: Tasks, opened: ExitStack) -> ProgramEnd:
         exited = _exit_of(self._process, opened)
         output, errors = await _pipe(self._process.stdout), await _pipe(self._process.stderr)
         readers = (
@@ -123,7 +123,7 @@ class Supervision:
         await self._drain(tasks, readers, (output, errors))
         if _has_failed(readers[0]):
             stopped = StopReason.BROKEN
-        return Ended(code=self._process.poll(), stopped=stopped, left=left)
+        return ProgramEnd(code=self._process.poll(), stopped=stopped, left=left)
 
     async def _has_exited(self, tasks: Tasks, gone: "asyncio.Task[None]") -> bool:
         """Wait for the program itself; kill its group when it was not seen among the processes."""

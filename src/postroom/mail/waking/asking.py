@@ -20,14 +20,14 @@ class AskedView(TypedDict):
     asked: bool
 
 
-def ask_person(desk: WriteContext, asked: AskPerson) -> AskedView:
+def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
     """Have a person asked before the run goes on.
 
     Raises:
         IllegalTransition: the agent has no such run at work.
         InvalidArgument: a time is given without what silence means then, or the other way about.
     """
-    _, agent = acting_active(desk, asked.project_key, asked.agent_name)
+    _, agent = acting_active(context, asked.project_key, asked.agent_name)
     if (asked.timeout_seconds is None) != (asked.on_timeout == "wait"):
         raise InvalidArgument(
             "timeout_seconds and an on_timeout other than 'wait' need one another",
@@ -41,7 +41,7 @@ def ask_person(desk: WriteContext, asked: AskPerson) -> AskedView:
         patience=None if asked.timeout_seconds is None else asked.timeout_seconds * 1_000,
         on_timeout=OnTimeout(asked.on_timeout),
     )
-    if not desk.tx.ask(asked.run_id, agent.id, question, desk.now):
+    if not context.tx.ask(asked.run_id, agent.id, question, context.now):
         raise IllegalTransition(
             f"{agent.name} has no run {asked.run_id!r} at work",
             value=asked.run_id,

@@ -67,35 +67,35 @@ class RunCompletion:
             dispatch_id=told.get("dispatch_id", ""),
         )
 
-    def told(self, desk: WriteContext) -> None:
+    def told(self, context: WriteContext) -> None:
         """Mark its messages as handled and answer whoever asked; nothing when that is done already."""
-        project = desk.projects.project(self.slug)
-        agent = None if project is None else desk.tx.agent(project.id, self.name)
+        project = context.projects.project(self.slug)
+        agent = None if project is None else context.tx.agent(project.id, self.name)
         if project is None or agent is None:
             return
-        messages = desk.tx.messages(self.message_ids)
-        desk.tx.lock_projects({project.id, *(one.project_id for one in messages.values())})
-        handled = self._in_hand(desk, agent) if self.asked else self._handled(desk, agent)
+        messages = context.tx.messages(self.message_ids)
+        context.tx.lock_projects({project.id, *(one.project_id for one in messages.values())})
+        handled = self._in_hand(context, agent) if self.asked else self._handled(context, agent)
         if not handled:
             return
-        found = (_asker(desk, agent, one) for one in reversed(handled))
+        found = (_asker(context, agent, one) for one in reversed(handled))
         askers = {one.id: one for one in found if one is not None}
         if askers:
-            self._answer(desk, project, agent, handled[-1], list(askers.values()))
+            self._answer(context, project, agent, handled[-1], list(askers.values()))
 
-    def _in_hand(self, desk: WriteContext, agent: Agent) -> list[Message]:
+    def _in_hand(self, context: WriteContext, agent: Agent) -> list[Message]:
         """Return the messages that the run has, or is to have, in its hands; none when it was told before."""
         key = self.run_id, ANSWERED + "\n".join(filter(None, (self.dispatch_id, *self.asked)))
-        if desk.tx.answer(*key) is not None:
+        if context.tx.answer(*key) is not None:
             return []
-        desk.tx.insert_answer(*key, "", b"null", desk.now)
-        messages, before = desk.tx.messages(self.message_ids), desk.tx.handlings(self.message_ids)
+        context.tx.insert_answer(*key, "", b"null", context.now)
+        messages, before = context.tx.messages(self.message_ids), context.tx.handlings(self.message_ids)
         found = [(one, before[one].get(agent.id)) for one in self.message_ids if one in messages]
         return [messages[one] for one, known in found if known is None or known.run_id == self.run_id]
 
-    def _handled(self, desk: WriteContext, agent: Agent) -> list[Message]:
+    def _handled(self, context: WriteContext, agent: Agent) -> list[Message]:
         """Return the messages that this end is told of now, marked."""
-        tx, found = desk.tx, list[Message]()
+        tx, found = context.tx, list[Message]()
         messages, before = tx.messages(self.message_ids), tx.handlings(self.message_ids)
         readers = tx.recipients(self.message_ids)
         for message_id in self.message_ids:
@@ -107,36 +107,36 @@ class RunCompletion:
                 if self.failed is None or mine.read_at is not None:
                     continue  # it was read before this run came to it, and needs nothing more
                 known = Handling(
-                    message_id=message_id, agent_id=agent.id, run_id=self.run_id, injected_at=desk.now
+                    message_id=message_id, agent_id=agent.id, run_id=self.run_id, injected_at=context.now
                 )
             if known.ended_at is None:
                 found.append(messages[message_id])
-                self._mark(desk, known)
+                self._mark(context, known)
         return found
 
-    def _mark(self, desk: WriteContext, known: Handling) -> None:
-        desk.tx.put_handling(
+    def _mark(self, context: WriteContext, known: Handling) -> None:
+        context.tx.put_handling(
             Handling(
                 message_id=known.message_id,
                 agent_id=known.agent_id,
                 run_id=self.run_id,
                 injected_at=known.injected_at,
-                ended_at=desk.now,
+                ended_at=context.now,
                 failure=self.failed or "",
             )
         )
         if self.failed is None:
-            desk.tx.mark_read(known.message_id, known.agent_id, desk.now)
+            context.tx.mark_read(known.message_id, known.agent_id, context.now)
 
     def _answer(
-        self, desk: WriteContext, project: Project, agent: Agent, asked: Message, askers: Sequence[Agent]
+        self, context: WriteContext, project: Project, agent: Agent, asked: Message, askers: Sequence[Agent]
     ) -> None:
-        homes = ((one, desk.tx.project_by_id(one.project_id)) for one in askers)
+        homes = ((one, context.tx.project_by_id(one.project_id)) for one in askers)
         found = [Addressee(project=home, agent=one, kind="to") for one, home in homes if home is not None]
-        refused = refusals(desk, project, agent, found, reply_to=asked)
+        refused = refusals(context, project, agent, found, reply_to=asked)
         for why in refused.values():
             _LOG.warning("answer.refused", run_id=self.run_id, reason=why.describe())
-        addressees = [one for one in found if one.agent.id not in refused][: desk.rules.max_recipients]
+        addressees = [one for one in found if one.agent.id not in refused][: context.rules.max_recipients]
         if not addressees:
             return
         if self.asked:
@@ -149,37 +149,37 @@ class RunCompletion:
             project=project,
             sender=agent,
             addressees=addressees,
-            subject=reply_subject(asked.subject, desk.rules.max_subject_chars),
-            body_md=clipped(body, desk.rules.max_body_bytes),
+            subject=reply_subject(asked.subject, context.rules.max_subject_chars),
+            body_md=clipped(body, context.rules.max_body_bytes),
             importance="normal" if self.failed is None else "high",
             thread_id=asked.thread_id,
             topic=asked.topic,
             reply_to=asked,
-            trace=desk.tx.traces([run_trace(self.run_id)]).get(run_trace(self.run_id)),
+            trace=context.tx.traces([run_trace(self.run_id)]).get(run_trace(self.run_id)),
         )
-        sent = post(desk, message, bad=[], skipped=[])
-        desk.tx.note_answer(sent["deliveries"][0]["payload"]["id"], self.run_id)
+        sent = post(context, message, bad=[], skipped=[])
+        context.tx.note_answer(sent["deliveries"][0]["payload"]["id"], self.run_id)
 
 
-def _asker(desk: WriteContext, agent: Agent, asked: Message) -> Agent | None:
+def _asker(context: WriteContext, agent: Agent, asked: Message) -> Agent | None:
     """Return who is to have the answer, if anybody is.
 
     That is who wrote the message. What a run reads that is itself the answer of a run belongs to whoever
     began the thread: two agents would else thank each other for ever.
     """
-    tx, sender_id = desk.tx, asked.sender_id
+    tx, sender_id = context.tx, asked.sender_id
     if tx.answering_run(asked.id) is not None:
         first = tx.thread(asked.project_id, asked.thread_id, limit=1)
         sender_id = first[0].sender_id if first else agent.id
-        if sender_id == asked.sender_id or _nobody_reads(desk, asked):
+        if sender_id == asked.sender_id or _nobody_reads(context, asked):
             return None
     return None if sender_id == agent.id else tx.agents_by_id([sender_id]).get(sender_id)
 
 
-def _nobody_reads(desk: WriteContext, asked: Message) -> bool:
+def _nobody_reads(context: WriteContext, asked: Message) -> bool:
     """Say whether the newest messages of a thread are all answers of runs."""
-    newest = desk.tx.thread_tail(asked.project_id, asked.thread_id, limit=MOST_ANSWERS)
-    return len(newest) == MOST_ANSWERS and all(desk.tx.answering_run(one.id) is not None for one in newest)
+    newest = context.tx.thread_tail(asked.project_id, asked.thread_id, limit=MOST_ANSWERS)
+    return len(newest) == MOST_ANSWERS and all(context.tx.answering_run(one.id) is not None for one in newest)
 
 
 def _message_ids(told: Mapping[str, Any]) -> Sequence[Any]:

@@ -124,7 +124,7 @@ class Waker:
         run_queue: RunQueue,
         *,
         verified: bool,
-        boxes: ChatDelivery,
+        chat_delivery: ChatDelivery,
         chats: ChatOutbox | None = None,
         on_change: Callable[[], None] = _nobody,
     ) -> None:
@@ -132,7 +132,7 @@ class Waker:
 
         `on_change` is called after messages were announced, as a hint to whoever waits for changes.
         """
-        self._boxes = boxes
+        self._chat_delivery = chat_delivery
         self._chats = chats
         self._store = store
         self._run_queue = run_queue
@@ -198,7 +198,7 @@ class Waker:
         if seen is None or (seen.chat is None and is_person(seen.reader)):
             return False
         if seen.chat is not None and (self._chats is None or not self._chats.reaches(seen.chat)):
-            await self._boxes.lost(
+            await self._chat_delivery.lost(
                 wake_key(message_id, agent_id), f"there is no channel to {seen.chat.name} here"
             )
             return True

@@ -42,9 +42,9 @@ class Notifications:
         self._owed: set[str] = set()
         self._gate = threading.Lock()
         self._closing = threading.Event()
-        self._bell, self._heard_bell = socket.socketpair()
-        self._bell.setblocking(False)
-        self._heard_bell.setblocking(False)
+        self._waker, self._woken = socket.socketpair()
+        self._waker.setblocking(False)
+        self._woken.setblocking(False)
         self._thread = threading.Thread(target=self._serve, name="postroom-hints", daemon=True)
         self._thread.start()
 
@@ -63,12 +63,12 @@ class Notifications:
             self._closing.set()
             self._ring()
             self._thread.join()
-            self._bell.close()
-            self._heard_bell.close()
+            self._waker.close()
+            self._woken.close()
 
     def _ring(self) -> None:
         with contextlib.suppress(BlockingIOError):  # it rings already
-            self._bell.send(b"!")
+            self._waker.send(b"!")
 
     def _serve(self) -> None:
         pause = TOGETHER_WITHIN
@@ -93,7 +93,7 @@ class Notifications:
             self._changes.tell_all()  # what was said while nobody listened
             with selectors.DefaultSelector() as selector:
                 selector.register(connection.fileno, selectors.EVENT_READ)
-                selector.register(self._heard_bell, selectors.EVENT_READ)
+                selector.register(self._woken, selectors.EVENT_READ)
                 while not self._closing.is_set():
                     selector.select(LOOK_AGAIN_AFTER.total_seconds())
                     self._pass_on(connection)
@@ -103,7 +103,7 @@ class Notifications:
     def _pass_on(self, connection: Connection) -> None:
         """Hear others, and send what is owed; nothing at all now and then, to notice a lost connection."""
         with contextlib.suppress(BlockingIOError):
-            self._heard_bell.recv(1_024)
+            self._woken.recv(1_024)
         self._hear(connection)
         with self._gate:
             owed, self._owed = sorted(self._owed), set()

@@ -1,4 +1,4 @@
-"""Values on their way to PostgreSQL and back, as text: what its types are in the house."""
+"""Values on their way to PostgreSQL and back, as text: what its types are here."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final

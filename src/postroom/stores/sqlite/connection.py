@@ -1,4 +1,4 @@
-"""Opens connections to the file, and turns the driver's failures into the house's errors.
+"""Opens connections to the file, and turns the driver's failures into postroom's errors.
 
 Only the writer may checkpoint: SQLite 3.7.0 to 3.51.2 can corrupt a WAL file when two connections do
 (https://sqlite.org/wal.html#walresetbug), and machines ship those. Every other connection sets
@@ -57,7 +57,7 @@ def prepare(connection: sqlite3.Connection, *, read_only: bool) -> None:
 
 
 def store_error(error: sqlite3.Error) -> StoreError:
-    """Return the house's error for a failure of the driver."""
+    """Return postroom's error for a failure of the driver."""
     primary = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
     text = str(error)
     if primary == sqlite3.SQLITE_FULL:
@@ -87,7 +87,7 @@ def _may_write(path: Path) -> bool:
 
 
 def file_error(error: OSError, path: Path) -> StoreError:
-    """Return the house's error for a failure of the file system."""
+    """Return postroom's error for a failure of the file system."""
     if error.errno in _NO_SPACE:
         return StoreFull(f"the disk is full: {path}: {error}", value=str(path))
     return StoreReadOnly(f"{path} cannot be written: {error}", value=str(path))

@@ -258,7 +258,7 @@ def _new_in_memory() -> sqlite3.Connection:
 def _reserve_log(connection: sqlite3.Connection, path: Path, size: int) -> None:
     """Make the log about `size` bytes long and leave it empty; harmless when it cannot be done.
 
-    Commits overwrite it then rather than make it longer, which costs a second journal entry of the file
+    Commits overwrite it then rather than make it longer, which costs a second log entry of the file
     system with each fsync: a durable commit took 0.10 ms on a log that is there and 0.19 ms on one
     that grows. The log shrinks to nothing when the last connection closes, so this is done at each opening.
     The database keeps as many bytes as free pages, which the next messages fill; a disk without ten times the

@@ -25,7 +25,7 @@ LEAVING_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class StepContext:
     """What an execution works with."""
 
     activation: RunActivation
