@@ -51,7 +51,7 @@ EVENT_KINDS: Final[tuple[EventKind, ...]] = get_args(EventKind)
 EarlierKind = Literal[
     "letter.sent", "letter.recalled", "delivery.injected", "run.paused", "pause.asked", "pause.answered"
 ]
-EARLIER_KINDS: Final[Mapping[EarlierKind, EventKind]] = {
+EARLIER_KINDS: Final[Mapping[EventKind | EarlierKind, EventKind]] = {
     "letter.sent": "message.sent",
     "letter.recalled": "message.recalled",
     "delivery.injected": "delivery.delivered",
