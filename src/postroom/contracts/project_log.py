@@ -62,9 +62,9 @@ EARLIER_KINDS: Final[Mapping[EventKind | EarlierKind, EventKind]] = {
 """What kinds were called before; who asks for one by its earlier name is understood."""
 
 
-_CURRENT: Final[Mapping[EventKind | EarlierKind, EventKind]] = {
+_CURRENT: Final[Mapping[str, EventKind]] = {
     **{kind: kind for kind in EVENT_KINDS},
-    **EARLIER_KINDS,
+    **{earlier: kind for earlier, kind in EARLIER_KINDS.items()},  # noqa: C416 - for the types of the keys
 }
 
 
