@@ -65,9 +65,8 @@ async def life(store: SqliteStore, thread: str) -> None:
 
 
 def _update(store: SqliteStore, row: str) -> Awaitable[object]:
-    return store.store.engine.writer.submit(
-        lambda db: db.execute("UPDATE bare SET number = number + 1 WHERE id = ?", (row,))
-    )
+    update = "UPDATE bare SET number = number + 1 WHERE id = ?"
+    return store.store.engine.write(lambda sql: sql.connection.execute(update, (row,)))
 
 
 async def _prepare_bare(store: SqliteStore) -> None:
@@ -78,7 +77,7 @@ async def _prepare_bare(store: SqliteStore) -> None:
         rows = ((f"{number:032x}", 0, "x" * WIDTH) for number in range(BARE_ROWS))
         db.executemany("INSERT INTO bare VALUES (?, ?, ?)", rows)
 
-    await store.store.engine.writer.submit(make)
+    await store.store.engine.write(lambda sql: make(sql.connection))
 
 
 async def _rate(call: Callable[[int], Awaitable[object]]) -> float:
@@ -132,7 +131,7 @@ async def fill(store: SqliteStore, number: int, *, page: int = 5_000) -> None:
     insert = f"INSERT INTO run_dispatches VALUES ({', '.join('?' * 27)})"
     for first in range(0, number, page):
         some = list(_ended_rows(min(page, number - first), first))
-        await store.store.engine.writer.submit(lambda db, some=some: db.executemany(insert, some))
+        await store.store.engine.write(lambda sql, some=some: sql.connection.executemany(insert, some))
 
 
 def _calls(store: SqliteStore) -> Calls:

@@ -123,7 +123,7 @@ async def test_the_end_of_a_run_is_in_the_log_when_it_has_ended_and_not_before(r
     await room.send("Ada", "Bo")
     await room.mailbox.settled()
     assert {*seen} == {RunStatus.DONE}
-    assert await told_of_runs(room) == ["delivery.injected", "run.began"]
+    assert await told_of_runs(room) == ["delivery.delivered", "run.began"]
     room.effects.write = write
     await heir_of(room)
     again = ["run.cut_off", "run.began", "delivery.handled", "run.ended"]

@@ -35,7 +35,7 @@ _HEAD_TOO_LARGE: Final = (
     f"The head is larger than {LONGEST_HEAD} bytes. Send a shorter address, or fewer headers."
 )
 _NO_HTTP: Final = (
-    "Invalid HTTP request received. Send plain HTTP/1.1 to a path that begins with /; "
+    "Invalid HTTP request received. Send plain HTTP, version 1.1, to a path that begins with /; "
     "TLS is spoken by a proxy in front of this server."
 )
 

@@ -101,7 +101,6 @@ class SqlStore(Store):
 
     def __init__(self, engine: Engine, changes: ChangeNotifier | None = None) -> None:
         self.engine = engine
-        self._clock = engine.clock
         self._changes = changes or ChangeNotifier()
         self._seed = token_bytes(32)
         self._writes = count()
@@ -109,7 +108,7 @@ class SqlStore(Store):
     @property
     @override
     def clock(self) -> Clock:
-        return self._clock
+        return self.engine.clock
 
     @property
     @override
@@ -139,7 +138,7 @@ class SqlStore(Store):
         aside: set[tuple[object, object]] = set()
 
         def run(sql: SqlTransaction) -> T | StaleClaim:
-            tx = OpenTransaction(sql, self._clock, seed)
+            tx = OpenTransaction(sql, self.engine.clock, seed)
             done = change(tx)
             topics.clear()  # what an earlier run of it told was undone with it
             topics.update(tx.topics)
