@@ -99,6 +99,7 @@ class Relay:
         self._tasks = Tasks("relay")
         self._tokens: dict[str, str] = {}
         """The newest claim of each effect under way, by its id."""
+        self._claiming = asyncio.Lock()
         self._under_way: dict[Place, int] = {}
         self._rests_until: dict[Place, int] = {}
         self._gathered_at: dict[Place, float] = {}
@@ -180,10 +181,11 @@ class Relay:
                 )
             ]
 
-        rows = await self._store.write(claim, key="outbox")
-        if now >= self._purge_at:
-            self._purge_at = now + milliseconds(PURGED_EVERY)
-        self._begin(rows)
+        async with self._claiming:
+            rows = await self._store.write(claim, key="outbox")
+            if now >= self._purge_at:
+                self._purge_at = now + milliseconds(PURGED_EVERY)
+            self._begin(rows)
         return len(rows)
 
     def _free(self, place: Place, now: int, *, gathers: bool) -> int:
@@ -267,13 +269,10 @@ class Relay:
         lock, also = line_lock(*place), outcome.also
         rest = 0 if isinstance(outcome, Performed) else self._rest(place, handler, rows, outcome)
 
-        def change(tx: Transaction) -> int:
-            tx.lock(*sorted({lock, *(also.locks if also else ())}))
-            if also is not None:
-                also.change(tx)
+        def ended(tx: Transaction, tokens: Sequence[str]) -> int:
             if isinstance(outcome, Performed):
                 return tx.outbox.ack(ids, tokens)
-            tx.outbox.nack(
+            failed = tx.outbox.nack(
                 ids,
                 tokens,
                 error=outcome.error[:500],
@@ -281,9 +280,24 @@ class Relay:
                 final=outcome.final,
                 may_have_arrived=outcome.may_have_arrived,
             )
-            return 0
+            return len(failed)
+
+        def change(tx: Transaction) -> int:
+            tx.lock(*sorted({lock, *(also.locks if also else ())}))
+            if also is not None:
+                also.change(tx)
+            return ended(tx, tokens)
+
+        def change_again(tx: Transaction) -> int:
+            tx.lock(lock)
+            return ended(tx, renewed)
 
         done = await self._store.write(change, key=lock)
+        if done < len(ids):
+            async with self._claiming:  # a claim of ours that was on its way has renewed the tokens by then
+                renewed = [self._tokens[one] for one in ids]
+            if renewed != tokens:
+                done += await self._store.write(change_again, key=lock)
         if isinstance(outcome, Performed):
             self._performed += done
             if done < len(ids):

@@ -56,7 +56,7 @@ async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode):
     answers = [text for text in channel.texts() if not text.startswith("Queued")]
     assert len(answers) == 20
     assert set(answers) <= {*(f"re: {word}" for word in words), "Stopped."}
-    assert answers[-1] == "re: w19"
+    assert answers[-1] == "re: w19", answers
     if mode is BusyPolicy.QUEUE:
         assert answers == [f"re: {word}" for word in words]
         assert sum(len(one) for one in agent.files) == 2

@@ -131,14 +131,14 @@ class SqlStore(Store):
 
     @override
     async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
-        topics: set[str] = set()
+        clock, topics = self.engine.clock, set[str]()
         # Once for all its runs: ids that it makes are the same each time. Random bytes are asked for once a
         # process: that call lets another thread go first, which costs more than the whole change.
         seed = b"%s%d" % (self._seed, next(self._writes))
         aside: set[tuple[object, object]] = set()
 
         def run(sql: SqlTransaction) -> T | StaleClaim:
-            tx = OpenTransaction(sql, self.engine.clock, seed)
+            tx = OpenTransaction(sql, clock, seed)
             done = change(tx)
             topics.clear()  # what an earlier run of it told was undone with it
             topics.update(tx.topics)
