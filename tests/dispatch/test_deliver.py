@@ -9,7 +9,7 @@ import pytest
 from dispatch_room import Blocking, Counting, Raising, dispatch_in, done, eventually
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import RunDispatchStatus
-from postroom.contracts.errors import AlreadyConsumed, DeliveryBlocked, Unauthorized
+from postroom.contracts.errors import AlreadyConsumed, DeliveryBlocked, DuplicateRecord, Unauthorized
 from postroom.contracts.messages import Boundary, DeliveryMode, Granularity, Message
 from postroom.contracts.outbox import OutboxDraft
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
@@ -291,3 +291,18 @@ async def test_ends_that_no_execution_wrote_have_their_effects_too(room):
     }
     assert [one["status"] for one in await effects(room)] == [RunStatus.DONE, RunStatus.DONE]
     assert [run.run_id for run in telling.known] == list(dict.fromkeys(run.run_id for run in telling.asked))
+
+
+async def test_a_message_that_waits_on_an_idle_thread_is_read_once_when_it_is_delivered_again(room):
+    """It waits without a run where a process was killed between its delivery and the look that follows."""
+    executor = Counting()
+    mailbox = room.mailbox(executor)
+    await room.stores.threads.append_pending("t", said("one"), ALONE)
+    with pytest.raises(DuplicateRecord):
+        await mailbox.submit_background(RunActivation.new("t", said("one")))
+    for _ in range(2):
+        await mailbox.deliver("t", said("one"), ALONE)
+    await mailbox.deliver("t", said("two"), ALONE)
+    await eventually(lambda: nothing_waits(room, runs=2, executor=executor))
+    await mailbox.settled()
+    assert read(executor) == [["one"], ["two"]]

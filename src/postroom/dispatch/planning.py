@@ -13,6 +13,7 @@ from postroom.contracts.dispatch import DEFAULT_MAX_ATTEMPTS, LOWEST_PRIORITY, R
 from postroom.contracts.errors import (
     AlreadyConsumed,
     DeliveryBlocked,
+    DuplicateRecord,
     ForeignThread,
     InternalError,
     InvalidSubmission,
@@ -196,9 +197,14 @@ def selected_messages(
     """Return what the run reads first, and what of it waited on the thread.
 
     Raises:
+        DuplicateRecord: one of its messages waits on the thread already.
         DeliveryBlocked: a barrier stands before the new messages, or one wants to be read alone.
         AlreadyConsumed: it brings no messages, and nothing waits that it could read.
     """
+    waiting = {entry.pending_id for entry in facts.pending}
+    for message in request.messages:
+        if message.id in waiting:
+            raise DuplicateRecord(f"message {message.id!r} waits on the thread already", value=message.id)
     boundary = None if request.decisions else _BOUNDARIES.get(request.trace.run_mode)
     asks_itself = bool(request.messages or request.decisions or request.committed_message_ids)
     may_read = pending_zone and boundary is not None and bool(facts.pending)
