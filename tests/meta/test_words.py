@@ -94,7 +94,7 @@ NOT_YET: dict[str, set[str]] = {
     "postroom/executors/command": {"house"},
     "postroom/executors/processes": {"house"},
     "postroom/mail": {"handling", "handlings", "letters"},
-    "postroom/mail/waking": {"desk", "handling", "handlings", "house", "sitting", "taking"},
+    "postroom/mail/waking": {"handling", "handlings", "house", "sitting", "taking"},
     "postroom/stores/mail": {"handling", "handlings", "sitting"},
     "postroom/stores/postgres": {"house"},
     "postroom/stores/sql": {"sitting", "sittings"},

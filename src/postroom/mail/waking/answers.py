@@ -10,7 +10,7 @@ from postroom.contracts.messages import Message
 from postroom.contracts.outbox import OutboxDraft, OutboxMessage
 from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
 from postroom.contracts.transactions import Joined, Transaction
-from postroom.mail.waking.completion import DeskOf, RunCompletion
+from postroom.mail.waking.completion import ContextOf, RunCompletion
 from postroom.mail.waking.mail_runs import waits_for_budget
 from postroom.mail.waking.prompts import STOPS, agent_of, messages_named
 from postroom.mail.waking.run_input import MailClaims
@@ -23,9 +23,9 @@ LEFT_OVER = "mail"
 class MessageEffects:
     """Answers those whose messages began an agent's run, in the change that ends it."""
 
-    def __init__(self, desk_of: DeskOf, on_change: Callable[[], None]) -> None:
+    def __init__(self, context_of: ContextOf, on_change: Callable[[], None]) -> None:
         """`on_change` is called after messages were written, as a hint to whoever performs their effects."""
-        self._desk_of = desk_of
+        self._context_of = context_of
         self._on_change = on_change
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> bool:
@@ -42,7 +42,7 @@ class MessageEffects:
         """
         ended = _completion(run)
         if ended is not None:
-            ended.told(self._desk_of(tx.mail))  # first: it locks all projects that are concerned
+            ended.told(self._context_of(tx.mail))  # first: it locks all projects that are concerned
         failed = run.status is RunStatus.DONE and _reason(run) is not None
         tickets = run.waiting.tickets if run.waiting else ()
         asked = {one.tool_call_id: one.updated_at for one in tickets}
@@ -71,8 +71,8 @@ class LeftOverAnswers:
     together = False
     retries = (timedelta(seconds=1), timedelta(seconds=60))
 
-    def __init__(self, desk_of: DeskOf) -> None:
-        self._desk_of = desk_of
+    def __init__(self, context_of: ContextOf) -> None:
+        self._context_of = context_of
 
     def serves(self, target: str) -> bool:
         """Mail is written here."""
@@ -84,7 +84,7 @@ class LeftOverAnswers:
             ended = RunCompletion.of(rows[0])
         except (KeyError, TypeError, ValueError) as error:
             return NotPerformed(error=f"it cannot be read: {type(error).__name__}", final=True)
-        return Performed(also=Joined(locks=(), change=lambda tx: ended.told(self._desk_of(tx.mail))))
+        return Performed(also=Joined(locks=(), change=lambda tx: ended.told(self._context_of(tx.mail))))
 
 
 def _completion(run: RunRecord) -> RunCompletion | None:

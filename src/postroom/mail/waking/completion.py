@@ -23,7 +23,7 @@ MOST_ANSWERS = 40
 ANSWERED = "question told: "
 """Before the key under which it is kept that a run's questions were told."""
 
-DeskOf = Callable[[MailWrites], WriteContext]
+ContextOf = Callable[[MailWrites], WriteContext]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
