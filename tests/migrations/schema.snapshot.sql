@@ -106,6 +106,12 @@ CREATE UNIQUE INDEX tokens_current ON tokens (name) WHERE replaced_at IS NULL AN
 
 CREATE INDEX tokens_name ON tokens (name, created_at);
 
+CREATE TABLE "active_runs" (
+  run_id   TEXT PRIMARY KEY,
+  agent_id INTEGER NOT NULL REFERENCES agents (id),
+  began_at INTEGER NOT NULL
+);
+
 CREATE TABLE agent_nudges (
   agent_id INTEGER PRIMARY KEY REFERENCES agents (id),
   held_seq INTEGER NOT NULL,
@@ -288,17 +294,6 @@ CREATE TABLE file_reservations (
   release_reason TEXT NOT NULL DEFAULT ''
 );
 
-CREATE TABLE handlings (
-  message_id  INTEGER NOT NULL,
-  agent_id    INTEGER NOT NULL,
-  run_id      TEXT NOT NULL,
-  injected_at INTEGER NOT NULL,
-  ended_at    INTEGER,
-  failure     TEXT NOT NULL DEFAULT '',
-  PRIMARY KEY (message_id, agent_id),
-  FOREIGN KEY (message_id, agent_id) REFERENCES recipients (message_id, agent_id)
-) WITHOUT ROWID;
-
 CREATE TABLE idempotency (
   scope      TEXT NOT NULL,
   key        TEXT NOT NULL,
@@ -307,6 +302,17 @@ CREATE TABLE idempotency (
   created_at INTEGER NOT NULL,
   PRIMARY KEY (scope, key)
 );
+
+CREATE TABLE "message_runs" (
+  message_id  INTEGER NOT NULL,
+  agent_id    INTEGER NOT NULL,
+  run_id      TEXT NOT NULL,
+  delivered_at INTEGER NOT NULL,
+  ended_at    INTEGER,
+  failure     TEXT NOT NULL DEFAULT '',
+  PRIMARY KEY (message_id, agent_id),
+  FOREIGN KEY (message_id, agent_id) REFERENCES recipients (message_id, agent_id)
+) WITHOUT ROWID;
 
 CREATE TABLE messages (
   id           INTEGER PRIMARY KEY,
@@ -381,7 +387,7 @@ CREATE TABLE projects (
 );
 
 CREATE TABLE questions (
-  run_id      TEXT NOT NULL REFERENCES sittings (run_id) ON DELETE CASCADE,
+  run_id      TEXT NOT NULL REFERENCES "active_runs" (run_id) ON DELETE CASCADE,
   question_id TEXT NOT NULL,
   text        TEXT NOT NULL,
   asked_at    INTEGER NOT NULL, patience INTEGER CHECK (patience > 0), on_timeout TEXT NOT NULL DEFAULT 'wait'
@@ -527,12 +533,6 @@ CREATE TABLE schema_migrations (
 CREATE TABLE settled (
   id         INTEGER PRIMARY KEY CHECK (id = 1),
   settled_to INTEGER NOT NULL
-);
-
-CREATE TABLE sittings (
-  run_id   TEXT PRIMARY KEY,
-  agent_id INTEGER NOT NULL REFERENCES agents (id),
-  began_at INTEGER NOT NULL
 );
 
 CREATE TABLE sqlite_sequence(name,seq);

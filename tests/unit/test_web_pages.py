@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 
 from postroom.contracts.errors import InvalidName, StoreUnavailable, UnknownMessage
 from postroom.contracts.mail import Attachment
-from postroom.contracts.waking import Handling
+from postroom.contracts.waking import MessageRun
 from postroom.stores.sqlite import SqliteStore
 from postroom.web import reading
 from postroom.web.assets import asset_link
@@ -204,17 +204,19 @@ async def test_the_timeline_tells_what_happened_the_newest_first(client, store, 
             (bird, NOW - MINUTE, "exit code 3: <script>alert(1)</script>"),
             (ghost, NOW, ""),
         ):
-            handling = Handling(
+            message_run = MessageRun(
                 message_id=world.claim,
                 agent_id=agent_id,
                 run_id="r",
-                injected_at=began,
+                delivered_at=began,
                 ended_at=ended,
                 failure=failure,
             )
-            writes.put_handling(handling)
+            writes.put_message_run(message_run)
         lake = writes.agent(orchard, "GreenLake").id
-        writes.put_handling(Handling(message_id=world.reply, agent_id=lake, run_id="r2", injected_at=NOW))
+        writes.put_message_run(
+            MessageRun(message_id=world.reply, agent_id=lake, run_id="r2", delivered_at=NOW)
+        )
         writes.note_answer(world.reply, "r")
 
     await store.write(handled)
@@ -244,8 +246,8 @@ async def test_a_timeline_may_be_that_of_one_agent_or_one_thread(client, store, 
         orchard = writes.project("orchard").id
         for name in ("BlueFox", "RedBird"):
             agent_id = writes.agent(orchard, name).id
-            handling = Handling(message_id=world.claim, agent_id=agent_id, run_id="r", injected_at=NOW)
-            writes.put_handling(handling)
+            message_run = MessageRun(message_id=world.claim, agent_id=agent_id, run_id="r", delivered_at=NOW)
+            writes.put_message_run(message_run)
 
     await store.write(handled)
     fox = await page(client, "/p/orchard/timeline?agent=BlueFox")
