@@ -802,14 +802,14 @@ class Failing:
         raise self.error
 
 
-async def test_an_error_that_the_house_does_not_know_is_left_to_the_edge():
+async def test_an_error_that_postroom_does_not_know_is_left_to_the_edge():
     app = Starlette(routes=page_routes(Failing(ZeroDivisionError()), clock=Noon()))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url=HTTP) as client:
         with pytest.raises(ZeroDivisionError):
             await client.get("/")
 
 
-async def test_a_failure_of_the_house_becomes_a_page_with_its_remedy(subtests: pytest.Subtests) -> None:
+async def test_a_failure_of_the_server_becomes_a_page_with_its_remedy(subtests: pytest.Subtests) -> None:
     for error, status in [(StoreUnavailable("busy"), 503), (InvalidName("no"), 400)]:
         with subtests.test(error=error, status=status):
             app = Starlette(routes=page_routes(Failing(error), clock=Noon()))

@@ -77,7 +77,7 @@ class Metrics:
             "Age of the oldest record that waits.",
             registry=self.registry,
         )
-        self._house = {
+        self._server = {
             name: Gauge(f"postroom_{name}", said, registry=self.registry) for name, said in SERVER.items()
         }
         self._outbox = {
@@ -121,7 +121,7 @@ class Metrics:
             "most_descriptors": math.inf if state.most_descriptors is None else state.most_descriptors,
         }
         for name, value in shown.items():
-            self._house[name].set(value)
+            self._server[name].set(value)
 
 
 class _Grouping(Collector):

@@ -10,7 +10,7 @@ from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.service import Mail
 from postroom.mail.waking.completion import RunCompletion
 
-_HOUSE = Caller(postroom=True)
+_SERVER = Caller(postroom=True)
 
 
 class StoredChatDelivery:
@@ -77,8 +77,8 @@ class StoredChatDelivery:
             )
         me = {"project_key": PEOPLE_SLUG, "message_id": message}
         asked = {**me, "sender_name": person, "body_md": text, "idempotency_key": key}
-        sent = await self._mail.call("reply_message", asked, caller=_HOUSE)
-        await self._mail.call("acknowledge_message", {**me, "agent_name": person}, caller=_HOUSE)
+        sent = await self._mail.call("reply_message", asked, caller=_SERVER)
+        await self._mail.call("acknowledge_message", {**me, "agent_name": person}, caller=_SERVER)
         return ", ".join(sent["deliveries"][0]["payload"]["to"])
 
 
