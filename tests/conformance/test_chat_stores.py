@@ -161,14 +161,14 @@ def said(logs: list[Any]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("body", ["{", "[1]", "null", '"text"'])
-async def test_a_line_that_does_not_read_back_stops_no_other(
+async def test_a_message_that_does_not_read_back_stops_no_other(
     place: Opened, clock: ManualClock, body: str
 ) -> None:
     stores = place.chat
-    lines = [await received(stores, f"m{number}") for number in range(4)]
-    bad = lines[1]
+    messages = [await received(stores, f"m{number}") for number in range(4)]
+    bad = messages[1]
     await place.spoil("UPDATE chat_lines SET body = $1 WHERE line_id = $2", body, bad.inbound_id)
-    others = inbound_ids([lines[0], *lines[2:]])
+    others = inbound_ids([messages[0], *messages[2:]])
     with structlog.testing.capture_logs() as logs:
         for _ in range(2):
             assert inbound_ids(await stores.intake_log.open_messages()) == others
@@ -177,19 +177,19 @@ async def test_a_line_that_does_not_read_back_stops_no_other(
                 inbound_ids(await stores.intake_log.open_messages(session_key="s", after=others[0]))
                 == others[1:]
             )
-            assert inbound_ids(await stores.intake_log.messages(inbound_ids(lines))) == others
+            assert inbound_ids(await stores.intake_log.messages(inbound_ids(messages))) == others
     assert said(logs) == [("line", str(bad.inbound_id))]
 
 
 async def test_a_page_is_whole_whatever_does_not_read_back(place: Opened) -> None:
     stores = place.chat
-    lines = [await received(stores, f"m{number}") for number in range(6)]
-    for line in lines[:4]:
-        await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", line.inbound_id)
-    assert inbound_ids(await stores.intake_log.open_messages(limit=2)) == inbound_ids(lines[4:])
+    messages = [await received(stores, f"m{number}") for number in range(6)]
+    for inbound in messages[:4]:
+        await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", inbound.inbound_id)
+    assert inbound_ids(await stores.intake_log.open_messages(limit=2)) == inbound_ids(messages[4:])
 
 
-async def test_who_asks_for_a_line_that_does_not_read_back_learns_it(
+async def test_who_asks_for_a_message_that_does_not_read_back_learns_it(
     place: Opened, clock: ManualClock
 ) -> None:
     stores = place.chat
@@ -207,7 +207,7 @@ async def test_who_asks_for_a_line_that_does_not_read_back_learns_it(
     assert await stores.intake_log.counts() == {InboundStatus.WAITING: 2}
 
 
-async def test_what_was_said_of_a_line_goes_with_it(place: Opened, clock: ManualClock) -> None:
+async def test_what_was_said_of_a_message_goes_with_it(place: Opened, clock: ManualClock) -> None:
     stores = place.chat
     bad = await brought_to(stores, "m1", DONE)
     await place.spoil("UPDATE chat_lines SET body = '{' WHERE line_id = $1", bad.inbound_id)
@@ -277,7 +277,7 @@ ON_POSTGRES = {
 }
 MAY_BE_SCANNED = {"json_each", "run_quarantine", "chat_requests"}
 SMALL = {"chat_lines_open", "chat_lines_ended"}
-"""What is open; and what has ended, which a count at long intervals and a purge read without the lines."""
+"""What is open; and what has ended, which a count at long intervals and a purge read without the messages."""
 IN_ORDER = (
     "inbound_by_id",
     "open_inbound",
@@ -436,7 +436,7 @@ INSERT INTO chat_lines (platform, account, chat_id, message_id, session_key, bod
 SELECT 'p', 'a', 'c', 'm' || n, 's', '{}', 'done', 0, n, n, 1 FROM generate_series(1, 5000) n
 """
 READ_WHOLE = {"requests", "counts", "purge"}
-"""A few, of all platforms where none is named; and what counts or removes lines, at long intervals."""
+"""A few, of all platforms where none is named; and what counts or removes messages, at long intervals."""
 FOUND_BY = {
     "open_inbound": "chat_lines_open ",
     "open_inbound_of_session": "chat_lines_open",
@@ -473,7 +473,7 @@ async def test_history_is_not_looked_at(place: Opened) -> None:
 
 
 @on_postgres
-async def test_two_processes_receive_a_line_once(place: Opened, clock: ManualClock) -> None:
+async def test_two_processes_receive_a_message_once(place: Opened, clock: ManualClock) -> None:
     other = await asyncio.to_thread(place.opened_again, clock)
     here, there = place.chat, StoredChats(other, is_shared=True)
     try:
@@ -491,7 +491,7 @@ async def test_two_processes_receive_a_line_once(place: Opened, clock: ManualClo
 
 
 @on_postgres
-async def test_a_line_that_another_is_writing_at_this_moment_is_waited_for(
+async def test_a_message_that_another_is_writing_at_this_moment_is_waited_for(
     place: Opened, clock: ManualClock
 ) -> None:
     other = await asyncio.to_thread(place.opened_again, clock)
@@ -499,10 +499,10 @@ async def test_a_line_that_another_is_writing_at_this_moment_is_waited_for(
 
     def hold(tx: Transaction) -> InboundMessage:
         tx.lock("chat:telegram/bot/c")
-        line = tx.chats.insert_inbound(draft, 1)
+        inbound = tx.chats.insert_inbound(draft, 1)
         holds.set()
         assert released.wait(5)
-        return line
+        return inbound
 
     try:
         async with asyncio.timeout(10), asyncio.TaskGroup() as group:
@@ -523,9 +523,9 @@ async def test_without_an_instant_the_databases_clock_is_asked(place: Opened) ->
     store = await asyncio.to_thread(place.opened_again, None)
     chat = StoredChats(store, is_shared=True)
     try:
-        line = (await chat.intake_log.receive(draft_of(1))).message
+        inbound = (await chat.intake_log.receive(draft_of(1))).message
         (moved,) = await chat.intake_log.move(
-            [line.inbound_id], InboundMove(status=InboundStatus.HANDED_OVER)
+            [inbound.inbound_id], InboundMove(status=InboundStatus.HANDED_OVER)
         )
         opened_now = await chat.sessions.open(session())
         changed = await chat.sessions.put(opened_now)
@@ -534,7 +534,7 @@ async def test_without_an_instant_the_databases_clock_is_asked(place: Opened) ->
     finally:
         await asyncio.to_thread(store.close)
     instants = [
-        line.received_at,
+        inbound.received_at,
         moved.updated_at,
         opened_now.created_at,
         changed.updated_at,
