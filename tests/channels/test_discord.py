@@ -1109,7 +1109,7 @@ async def test_what_cannot_be_kept_does_not_hold_the_end_and_comes_later(
     async with connected(fake, inbox, clock) as adapter:
         await fake.say("one")
         await until(lambda: clock.sleeping)
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(20):
             await adapter.disconnect()
         inbox.down = False
         await adapter.connect(is_reconnect=True)
@@ -1177,7 +1177,8 @@ async def test_a_repetition_under_its_key_is_the_same_message(
 async def test_an_answer_that_does_not_come_leaves_it_open(
     fake: FakeDiscord, inbox: Inbox, clock: ManualClock
 ) -> None:
-    async with connected(fake, inbox, clock, timeout_seconds=0.2) as adapter:
+    async with connected(fake, inbox, clock) as adapter:
+        adapter._bot._timeout = 0.2
         fake.play("POST", f"/channels/{DIRECT}/messages", hang=True)
         result = await adapter.send(DIRECT, "hello")
         assert result.error_kind is SendErrorKind.UNKNOWN

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from dispatch_room import done
 from gateway_room import Agent, all_answered, busy, settled
 from postroom.contracts.chat import InboundStatus
 from postroom.contracts.errors import StoreUnavailable
@@ -60,6 +61,47 @@ async def test_twenty_at_once_have_one_agent_and_are_read_in_order(room, mode):
     if mode is BusyPolicy.QUEUE:
         assert answers == [f"re: {word}" for word in words]
         assert sum(len(one) for one in agent.files) == 2
+
+
+async def test_a_message_that_interrupts_a_run_which_has_ended_meanwhile_does_not_interrupt_its_own(room):
+    agent, ends = Agent(), [asyncio.Event(), asyncio.Event()]
+
+    async def answered(activation, sink):
+        await ends[len(agent.read) - 1].wait()
+        return done(activation, f"re: {activation.messages[0].text()}")
+
+    agent.act = answered
+    gateway, channel = await room.open(agent, config=busy(BusyPolicy.INTERRUPT))
+    await channel.say("first")
+    await settled(agent.began(1))
+    run_queue = room.opened[-1][1]
+    accepting = run_queue.accepting
+
+    async def overtaken(*given, **more):
+        accepted = await accepting(*given, **more)
+        ends[0].set()
+        await settled(agent.began(2))
+        return accepted
+
+    run_queue.accepting = overtaken
+    await channel.say("second")
+    await settled(agent.began(2), lambda: not gateway.intake.tasks)
+    ends[1].set()
+    await all_answered(room, gateway, 2)
+    assert [text for text in channel.texts() if not text.startswith("Queued")] == ["re: first", "re: second"]
+
+
+async def test_a_message_that_interrupts_ends_the_run_at_work_and_is_answered_next(room):
+    agent = Agent()
+    agent.free.clear()
+    gateway, channel = await room.open(agent, config=busy(BusyPolicy.INTERRUPT))
+    await channel.say("first")
+    await settled(agent.began(1))
+    await channel.say("second")
+    await settled(agent.began(2))
+    agent.free.set()
+    await all_answered(room, gateway, 2)
+    assert [text for text in channel.texts() if not text.startswith("Queued")] == ["Stopped.", "re: second"]
 
 
 async def test_collected_messages_are_read_together_by_sender(room):

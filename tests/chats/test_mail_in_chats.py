@@ -1,14 +1,14 @@
 """Messages of the mail room are said in chats once, what became of them is told, and `/reply` answers them."""
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from gateway_room import Agent, delivery, settled
+from gateway_room import Agent, settled
 from postroom.contracts.chat import CHAT_KIND
 from postroom.contracts.errors import ContactBlocked, StoreUnavailable, UnknownMessage
 from postroom.contracts.people import ChatAddress
+from postroom.gateway.config import DeliveryConfig
 from postroom.gateway.events import SendErrorKind, SendResult
 from postroom.gateway.mail_outbox import MailOutbox
 
@@ -67,10 +67,10 @@ async def test_a_message_is_said_once_and_the_mail_room_is_told(room):
 async def test_a_mail_room_that_could_not_be_told_is_told_again(room):
     mail = FakeMail()
     mail.refusal = StoreUnavailable("not now")
-    soon = delivery(lease=timedelta(milliseconds=500))
-    gateway, channel, outbox = await opened(room, mail, config=soon)
+    gateway, channel, outbox = await opened(room, mail)
     await takes(room, outbox, "12/7", "Message 12")
     await settled(lambda: len(mail.told) == 1)
+    room.clock.advance(DeliveryConfig().lease)
     await settled(lambda: len(mail.told) == 2, room.hurry(gateway))
     assert mail.told == [("arrived", "12/7")] * 2
     assert channel.texts()[0] == "Message 12"

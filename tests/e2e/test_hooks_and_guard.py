@@ -253,5 +253,5 @@ def test_a_server_that_stops_waits_for_no_watcher(server: RunningServer, repo: P
             line.request("GET", "/healthz")
             began = time.monotonic()
             server.stop()
-            assert time.monotonic() - began < 4
+            assert time.monotonic() - began < 15  # the watcher waits for thirty seconds
     assert watcher.end(15) == 143

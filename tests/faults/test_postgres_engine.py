@@ -362,13 +362,14 @@ async def test_a_server_that_says_nothing_any_more_is_not_waited_for_for_ever(
 ) -> None:
     async with a_proxy(postgres_dsn) as (proxy, dsn), asyncio.timeout(PATIENCE):
         moment = timedelta(milliseconds=300)
-        address = Address(dsn=dsn, schema=a_schema, answer_within=moment, connect_within=moment)
+        address = Address(dsn=dsn, schema=a_schema)
         connection = await asyncio.to_thread(Connection, address)
+        connection._within = moment.total_seconds()
         proxy.swallow = True
         with pytest.raises(Exception, match="says nothing any more"):
             await asyncio.to_thread(asked, connection, "SELECT 1")
         with pytest.raises(StoreUnavailable):
-            await asyncio.to_thread(Connection, address)
+            await asyncio.to_thread(Connection, replace(address, connect_within=moment))
         connection.close()
 
 

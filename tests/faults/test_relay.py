@@ -11,7 +11,7 @@ import pytest
 
 from conformance.run_backends import Prepared, prepared_stores, run_place
 from postroom.contracts.errors import StoreFull, StoreUnavailable
-from postroom.contracts.outbox import Backlog, OutboxDraft, OutboxMessage, line_lock
+from postroom.contracts.outbox import Backlog, OutboxDraft, OutboxMessage, OutboxStatus, line_lock
 from postroom.contracts.transactions import Joined, Store, Transaction
 from postroom.relay import NotPerformed, Outcome, Performed, Relay
 from postroom.stores.postgres.store import PostgresStore
@@ -337,6 +337,87 @@ async def test_a_clock_that_jumps_on_has_nothing_performed_twice_by_one_relay(
         while (await backlog(store)).waiting:
             await asyncio.sleep(0)
     assert handler.given == [1]
+
+
+class Crossing:
+    """A store where the end of an effect is written while the claim that renews it is on its way, or before."""
+
+    def __init__(self, store: Store, *, claim_returns_last: bool) -> None:
+        self.clock, self.changes, self.read = store.clock, store.changes, store.read
+        self._store, self._claim_returns_last = store, claim_returns_last
+        self.claims = 0
+        self.ending, self.ended, self.renewed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def write(self, change: Any, *, key: str = "") -> Any:
+        is_end = key == line_lock(KIND, TARGET)
+        if is_end:
+            self.ending.set()
+            await self.renewed.wait()
+        done = await self._store.write(change, key=key)
+        if is_end:
+            self.ended.set()
+        elif done:
+            self.claims += 1
+            if self.claims == 2:
+                self.renewed.set()
+                if self._claim_returns_last:
+                    await self.ended.wait()
+        return done
+
+
+@pytest.mark.parametrize("claim_returns_last", [True, False], ids=["end first", "claim first"])
+@pytest.mark.parametrize("outcome", [Performed(), NotPerformed(error="no")], ids=["done", "failed"])
+async def test_an_effect_whose_claim_is_renewed_as_it_ends_ends_once(
+    store: Store, clock: ManualClock, outcome: Outcome, claim_returns_last: bool
+) -> None:
+    begun, free = asyncio.Event(), asyncio.Event()
+
+    async def waits(row: OutboxMessage) -> Outcome:
+        begun.set()
+        await free.wait()
+        return outcome
+
+    handler, crossing = FakeHandler(act=waits), Crossing(store, claim_returns_last=claim_returns_last)
+    relay = Relay(crossing, {KIND: handler})  # type: ignore[arg-type]
+    await put(store, 1)
+    async with serving(relay):
+        await begun.wait()
+        free.set()
+        await crossing.ending.wait()  # under the first claim
+        clock.advance(LEASE)
+        relay.hint()
+        await crossing.ended.wait()
+    assert (handler.given, crossing.claims) == ([1], 2)
+    left = [(row.status, row.attempt_count, row.last_error) for row in await rows(store)]
+    assert left == ([] if isinstance(outcome, Performed) else [(OutboxStatus.PENDING, 2, "no")])
+
+
+async def test_an_effect_that_another_process_has_claimed_meanwhile_ends_with_that(
+    store: Store, clock: ManualClock
+) -> None:
+    begun, free = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
+
+    def waits(number: int) -> Callable[[OutboxMessage], Any]:
+        async def wait(row: OutboxMessage) -> Outcome:
+            begun[number].set()
+            await free[number].wait()
+            return Performed()
+
+        return wait
+
+    handlers = [FakeHandler(act=waits(number)) for number in range(2)]
+    await put(store, 1)
+    first = asyncio.ensure_future(Relay(store, {KIND: handlers[0]}).drain())
+    await begun[0].wait()
+    clock.advance(LEASE)
+    second = asyncio.ensure_future(Relay(store, {KIND: handlers[1]}).drain())
+    await begun[1].wait()
+    free[0].set()
+    assert await first == 0
+    assert [row.attempt_count for row in await rows(store)] == [2]
+    free[1].set()
+    assert await second == 1
+    assert handlers[1].marked == [1]
 
 
 async def test_a_clock_that_is_set_back_keeps_nothing_waiting_that_was_not_delayed(

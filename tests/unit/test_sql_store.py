@@ -150,12 +150,13 @@ async def test_a_closed_store_in_memory_refuses_typed(store: SqlStore) -> None:
 
 
 def test_a_store_in_memory_that_nobody_uses_any_more_ends_its_thread(clock: ManualClock) -> None:
+    before = set(threading.enumerate())
     store = SqliteStore.in_memory(clock)
     asyncio.run(store.probe())
-    before = threading.active_count()
+    writers = [one for one in threading.enumerate() if one not in before and one.name == "postroom-writer"]
+    assert writers
     del store
     gc.collect()
-    for thread in threading.enumerate():
-        if thread.name == "postroom-writer":
-            thread.join(0.2)
-    assert threading.active_count() < before
+    for writer in writers:
+        writer.join(20)
+        assert not writer.is_alive()

@@ -70,6 +70,8 @@ class Admission:
 
     kind: AdmissionKind
     text: str | None = None
+    interrupts: str | None = None
+    """The dispatch that was at work when the message came, and is to end for it."""
 
 
 class Handover:
@@ -165,8 +167,8 @@ class Handover:
         done = await self._run_queue.accepting([thread_id], change, key=thread_id)
         if done is not None:
             event.handed_over = done[1].kind is not AdmissionKind.REJECTED
-            if mode is BusyPolicy.INTERRUPT and done[1].kind is AdmissionKind.QUEUED:
-                await self.stop(thread_id, begun=True)
+            if done[1].interrupts is not None:
+                await self._run_queue.cancel(done[1].interrupts)
         return done
 
     def _position(
@@ -187,8 +189,10 @@ class Handover:
             case BusyPolicy.STEER:
                 return Admission(AdmissionKind.STEERED, wording.READ_AT_NEXT_STEP)
             case _:
-                ahead = ids.index(inbound.thread_message_id)
-                return Admission(AdmissionKind.QUEUED, wording.queued(ahead))
+                text = wording.queued(ids.index(inbound.thread_message_id))
+                # Looked up here: after the commit the run of this very message may be the one at work.
+                claimed = tx.runs.dispatches.claimed(thread_id) if mode is BusyPolicy.INTERRUPT else None
+                return Admission(AdmissionKind.QUEUED, text, claimed.dispatch_id if claimed else None)
 
     def busy_mode(self, session: ChatSession, source: SessionSource) -> BusyPolicy:
         """Return what the session does when it is busy: its own choice, else its chat's, and so on."""
@@ -208,15 +212,10 @@ class Handover:
             (row for row in rows if row.status is RunDispatchStatus.CLAIMED), rows[0] if rows else None
         )
 
-    async def stop(self, thread_id: str, *, begun: bool = False) -> bool:
-        """End what is at work on a thread; what waits is kept. False when nothing was at work.
-
-        With `begun` only what has begun is ended, and not what is only about to.
-        """
+    async def stop(self, thread_id: str) -> bool:
+        """End what is at work on a thread; what waits is kept. False when nothing was at work."""
         active = await self.active(thread_id)
-        if active is None or (begun and active.status is not RunDispatchStatus.CLAIMED):
-            return False
-        return await self._run_queue.cancel(active.run_id)
+        return active is not None and await self._run_queue.cancel(active.run_id)
 
     async def dropped(self, thread_id: str) -> tuple[Message, ...]:
         """Take back all that waits on a thread, and return it; its inbound messages count as taken back."""
