@@ -13,17 +13,16 @@ from html import escape
 from itertools import count
 from typing import Protocol
 
-import structlog
-
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin, RunTraceContext
 from postroom.contracts.agent_events import RunIdentity
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import InvalidArgument, PostroomError, RunNotOpen
 from postroom.contracts.messages import Json, Message
+from postroom.log import get_logger
 from postroom.runtime.run_state import BackgroundNote
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 RESERVED_NAMES = frozenset({"parent", "self", "all", "broadcast"})
 ORPHANED = "task orphaned: runtime restarted while running"

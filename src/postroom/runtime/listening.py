@@ -1,7 +1,5 @@
 """Carries live commands to a run of this process, and says that they were accepted when they were."""
 
-import structlog
-
 from postroom.concurrency import Tasks
 from postroom.contracts.errors import StoreError
 from postroom.contracts.live import (
@@ -11,9 +9,10 @@ from postroom.contracts.live import (
     LiveRunTarget,
     LiveSubscription,
 )
+from postroom.log import get_logger
 from postroom.runtime.slots import ActiveRun
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 class Listener:

@@ -3,13 +3,12 @@
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from postroom.contracts.errors import PostroomError, StaleClaim
 from postroom.contracts.executor import RunControl
 from postroom.contracts.run_stores import ThreadCommit
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 KEY: Final = "postroom.executors.acp.used"
 
 

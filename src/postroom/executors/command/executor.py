@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import StreamReset
 from postroom.contracts.clock import Clock, Timer
@@ -18,8 +16,9 @@ from postroom.executors.processes.executor import ProgramExecutor, nothing_more
 from postroom.executors.processes.limits import CommandLimits
 from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.executors.processes.sessions import Sessions
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 KEY: Final = "postroom.executors.command"
 
 
