@@ -40,8 +40,8 @@ record. The buckets of histograms end at {", ".join(f"{one:g}" for one in BUCKET
 
 ## Of a mailbox
 
-In the registry that is given to `Mailbox(..., metrics=MailboxMetrics(registry))`, else in one of its own:
-`mailbox.metrics.registry`.
+In the registry that is given to `Mailbox(..., metrics=MailboxMetrics(registry))`. Without one nothing of
+Prometheus is loaded, and `mailbox.metrics.value(name, **labels)` reads a number.
 
 {table(columns, _rows(_of_a_mailbox()))}
 
@@ -76,12 +76,13 @@ def _of_a_gateway() -> CollectorRegistry:
 
 def _of_a_mailbox() -> CollectorRegistry:
     """Return the registry of a mailbox in which each number was recorded once, so that its labels show."""
-    metrics = MailboxMetrics()
+    registry = CollectorRegistry()
+    metrics = MailboxMetrics(registry)
     dispatch = RunDispatch.queued("d", "t", "r", created_at=0)
     asyncio.run(metrics.observed("operation", asyncio.sleep(0)))
     metrics.started(dispatch, now=0)
     metrics.ended("outcome", dispatch=dispatch, started_at=0, now=0)
-    return metrics.registry
+    return registry
 
 
 def _rows(registry: CollectorRegistry) -> list[tuple[str, str, str, str]]:

@@ -9,12 +9,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any
 
-import structlog
-
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import PostroomError
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 class SystemTimer:

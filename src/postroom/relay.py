@@ -15,15 +15,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Protocol
 
-import structlog
-
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import PostroomError, StoreError
 from postroom.contracts.outbox import OUTBOX, OutboxMessage, line_lock
 from postroom.contracts.transactions import Joined, Store, Transaction
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 POLL: Final = timedelta(seconds=1)
 """How long a lost hint, a lease that ended or a pause that is over goes unnoticed."""

@@ -8,7 +8,7 @@ import pytest
 
 from postroom.contracts.runners import PromptWay, Recipe, Runner
 from postroom.contracts.runs import Usage
-from postroom.executors.command.launching import words_of
+from postroom.executors.command.executor import words_of
 from postroom.executors.command.recipes import RECIPES, Reading, refuses_session
 
 CLAUDE = [

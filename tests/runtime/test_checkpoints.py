@@ -10,7 +10,7 @@ from postroom.contracts.inference import InferenceResult
 from postroom.contracts.records import replace
 from postroom.contracts.runs import PersistedState, RunStatus, Usage
 from postroom.runtime import function_tool
-from postroom.runtime.run_state import KEY, RuntimeState, state_of, with_state
+from postroom.runtime.checkpoint import KEY, RuntimeState, state_of, with_state
 from runtime.room import Room, call, calls
 
 

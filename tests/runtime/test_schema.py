@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from postroom.runtime.schema import problem_of
+from postroom.runtime.tools import problem_of
 
 POINT = {
     "type": "object",

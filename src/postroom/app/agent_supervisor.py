@@ -6,8 +6,6 @@ stop: nobody is woken, what runs is ended and given back uncounted
 
 from collections.abc import Callable, Sequence
 
-import structlog
-
 from postroom.app.agents_config import DeclaredAgent
 from postroom.app.executor_registry import ExecutorRegistry
 from postroom.concurrency import SystemTimer, Tasks
@@ -15,6 +13,7 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.remote_runners import HttpRunner, ModelRunner
 from postroom.contracts.runners import AnyRunner, Runner
 from postroom.dispatch.routing import JoinedEffects
+from postroom.log import get_logger
 from postroom.mail.context import Caller
 from postroom.mail.service import Mail
 from postroom.mail.waking.answers import MessageEffects
@@ -27,7 +26,7 @@ from postroom.services.questions import QuestionTimeouts
 from postroom.services.runners import declared_runners
 from postroom.services.runs import RunService
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _OPERATOR = Caller(operator=True)
 
 

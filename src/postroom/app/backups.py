@@ -15,13 +15,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from postroom.app.config import Settings
 from postroom.app.machine import free_bytes
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
 from postroom.contracts.errors import StoreError, StoreFull
+from postroom.log import get_logger
 from postroom.stores.sqlite.connection import file_error
 from postroom.stores.sqlite.copying import PARTIAL, remove_with_companions
 from postroom.stores.store import Stores
@@ -35,7 +34,7 @@ LONGEST_PAUSE: Final = timedelta(hours=6)
 _ROOM: Final = 2
 """How many times the database's size must be free: the copy, and as much again for mail to go on."""
 _NAME: Final = re.compile(r"daily-(\d{4}-\d{2}-\d{2}T\d{9}Z)\.db")
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

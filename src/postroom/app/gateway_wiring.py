@@ -11,7 +11,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
-import structlog
 from prometheus_client import CollectorRegistry
 from starlette.routing import BaseRoute, Mount, Route
 
@@ -37,11 +36,12 @@ from postroom.gateway.sessions import Sessions
 from postroom.gateway.status import ScopedLocks
 from postroom.gateway.streaming import ChatExecutor, StreamingPresenter
 from postroom.http_api.guard import OpenPath
+from postroom.log import get_logger
 from postroom.relay import Relay
 from postroom.runtime import AgentRuntime, AgentSpec, FixedResolver, OpenAICompatibleModel, ResolvedAgent
 from postroom.services.runs import RunService
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 CHANNELS: Final = "/channels"
 """Below this are the routes of channels that have no address of their own at the root."""
 

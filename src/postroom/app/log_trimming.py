@@ -6,19 +6,18 @@ due ──▶ each project that has too many ──▶ a step, and another, unti
 from datetime import timedelta
 from typing import Final
 
-import structlog
-
 from postroom.app.config import Settings
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Timer, milliseconds
 from postroom.contracts.errors import StoreError
 from postroom.contracts.store import MailReads, MailStore
+from postroom.log import get_logger
 
 INTERVAL: Final = timedelta(minutes=1)
 STEP: Final = 500
 """Entries that one transaction forgets: some milliseconds, within which no caller is answered."""
 _PAGE: Final = 500
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 class LogTrimming:

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
-import structlog
 import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route
@@ -39,6 +38,7 @@ from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application as asgi_application
 from postroom.http_api.routes import routes
 from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
+from postroom.log import get_logger
 from postroom.mcp_server.loading import LoadedOnUse
 from postroom.services.following import EventFollowing, Following
 from postroom.services.hooks import Hooks
@@ -54,7 +54,7 @@ from postroom.web.pages import page_routes
 if TYPE_CHECKING:
     from postroom.mcp_server.http import McpOverHttp
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 ALIASES: Final = ("/api",)
 """Other addresses of the MCP endpoint, which older client configurations name."""

@@ -13,8 +13,6 @@ from enum import StrEnum
 from random import Random
 from typing import TypeVar
 
-import structlog
-
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink, RunFinish, RunRetrying
 from postroom.contracts.budgets import Spending
@@ -48,9 +46,10 @@ from postroom.dispatch.config import RECONCILE_PAGE, MailboxConfig
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 from postroom.dispatch.sinks import SuspensionAwareSink
+from postroom.log import get_logger
 
 T = TypeVar("T")
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _MOST_DOUBLINGS = 6
 EndedRuns = list[tuple[RunDispatch, RunRecord | None]]
 """Dispatches that have ended unacked, each with its run as it has ended with them."""

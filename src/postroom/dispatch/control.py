@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import structlog
-
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.dispatch import Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import AlreadyConsumed
@@ -17,8 +15,9 @@ from postroom.dispatch.completion import Completion, EndedRuns
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 from postroom.dispatch.limits import Workers
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _CANCEL = LiveRunCommand(kind=LiveCommandKind.CANCEL)
 _WAKE = LiveRunCommand(kind=LiveCommandKind.PENDING_BOUNDARY_WAKE)
 _ACTIVE = (RunStatus.RUNNING, RunStatus.WAITING)

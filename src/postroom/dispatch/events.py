@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import structlog
-
 from postroom.contracts.dispatch import RunDispatch
 from postroom.contracts.errors import InternalError, InvalidRecord, PostroomError
 from postroom.contracts.events import (
@@ -32,8 +30,9 @@ from postroom.contracts.runs import RunRecord, RunStatus
 from postroom.contracts.tools import ToolCallResume
 from postroom.dispatch.config import REPAIR_QUEUE_LIMIT
 from postroom.dispatch.metrics import MailboxMetrics
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 WRITER = "mailbox"
 
 

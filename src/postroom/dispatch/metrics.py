@@ -1,61 +1,166 @@
-"""The mailbox's numbers in Prometheus form. Labels are few and come from fixed lists."""
+"""The mailbox's numbers, and how Prometheus reads them. Labels are few and come from fixed lists."""
 
 import time
-from collections.abc import Awaitable, Mapping
-from typing import TypeVar
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from bisect import bisect_left
+from collections.abc import Awaitable, Iterable, Mapping
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 
+if TYPE_CHECKING:  # loaded where numbers are shown: a program that only has a queue need not wait for it
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import Metric
+
 T = TypeVar("T")
 
-BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
-_FAST = BUCKETS[:13]
+BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+_FAST: Final = BUCKETS[:13]
+
+
+class _Number:
+    """Counts or gauges of one name, by the values of its labels."""
+
+    def __init__(self, name: str, said: str, *labels: str, is_gauge: bool = False) -> None:
+        self.name = name
+        self.said = said
+        self.labels = labels
+        self.is_gauge = is_gauge
+        self.values: dict[tuple[str, ...], float] = {} if labels else {(): 0}
+
+    def add(self, *labels: str, amount: int = 1) -> None:
+        """Count one more, or so many."""
+        self.values[labels] = self.values.get(labels, 0) + amount
+
+    def inc(self) -> None:
+        """Count one more, where there are no labels."""
+        self.add()
+
+    def dec(self) -> None:
+        """Count one less, where there are no labels."""
+        self.add(amount=-1)
+
+    def set(self, value: float, *labels: str) -> None:
+        """Show this value."""
+        self.values[labels] = value
+
+    def sample(self, name: str, labels: tuple[str, ...]) -> float | None:
+        """Return the value of a sample that is called so."""
+        return (
+            self.values.get(labels)
+            if name == (self.name if self.is_gauge else f"{self.name}_total")
+            else None
+        )
+
+    def collect(self) -> "Metric":
+        """Return what Prometheus shows."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        family = (GaugeMetricFamily if self.is_gauge else CounterMetricFamily)(
+            self.name, self.said, labels=self.labels
+        )
+        for labels, value in self.values.items():
+            family.add_metric(labels, value)
+        return family
+
+
+class _Seconds:
+    """How long something took, by the values of its labels."""
+
+    def __init__(self, name: str, said: str, *labels: str, bounds: tuple[float, ...] = BUCKETS) -> None:
+        self.name = f"{name}_seconds"
+        self.said = said
+        self.labels = labels
+        self._bounds = bounds
+        self._counts: dict[tuple[str, ...], list[int]] = {}
+        self._sums: dict[tuple[str, ...], float] = {}
+        if not labels:
+            self._begin(())
+
+    def _begin(self, labels: tuple[str, ...]) -> None:
+        self._counts[labels] = [0] * (len(self._bounds) + 1)
+        self._sums[labels] = 0.0
+
+    def observe(self, seconds: float, *labels: str) -> None:
+        """Record that it took so long."""
+        if labels not in self._counts:
+            self._begin(labels)
+        self._counts[labels][bisect_left(self._bounds, seconds)] += 1
+        self._sums[labels] += seconds
+
+    def sample(self, name: str, labels: tuple[str, ...]) -> float | None:
+        """Return the value of a sample that is called so."""
+        if name == f"{self.name}_sum":
+            return self._sums.get(labels)
+        return sum(self._counts.get(labels, ())) if name == f"{self.name}_count" else None
+
+    def collect(self) -> "Metric":
+        """Return what Prometheus shows."""
+        from prometheus_client.core import HistogramMetricFamily
+        from prometheus_client.utils import floatToGoString
+
+        family = HistogramMetricFamily(self.name, self.said, labels=self.labels)
+        bounds = [*map(floatToGoString, self._bounds), "+Inf"]
+        for labels, counts in self._counts.items():
+            family.add_metric(
+                labels, list(zip(bounds, accumulate(counts), strict=True)), sum_value=self._sums[labels]
+            )
+        return family
 
 
 class MailboxMetrics:
-    """The numbers of one mailbox in a registry of its own, or in the one given."""
+    """The numbers of one mailbox, shown in the registry that is given."""
 
-    def __init__(self, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry = registry or CollectorRegistry()
-
-        def seconds(name: str, said: str, *labels: str) -> Histogram:
-            return Histogram(f"postroom_{name}_seconds", said, labels, buckets=BUCKETS, registry=registry)
-
-        def count(name: str, said: str, *labels: str) -> Counter:
-            return Counter(f"postroom_{name}", said, labels, registry=registry)
-
-        self.active_runs = Gauge("postroom_active_runs", "Runs that execute here.", registry=registry)
-        self.waiting_threads = Gauge(
-            "postroom_mailbox_waiting_threads", "Threads that wait here for a free slot.", registry=registry
+    def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
+        self.active_runs = _Number("postroom_active_runs", "Runs that execute here.", is_gauge=True)
+        self.waiting_threads = _Number(
+            "postroom_mailbox_waiting_threads", "Threads that wait here for a free slot.", is_gauge=True
         )
-        self._depth = Gauge(
-            "postroom_mailbox_dispatch_depth", "Dispatches by status.", ["status"], registry=registry
+        self._depth = _Number(
+            "postroom_mailbox_dispatch_depth", "Dispatches by status.", "status", is_gauge=True
         )
-        self._operations = count("mailbox_operations", "Store operations.", "operation", "result")
-        self._operation_seconds = Histogram(
-            "postroom_mailbox_operation_duration_seconds",
+        self._operations = _Number("postroom_mailbox_operations", "Store operations.", "operation", "result")
+        self._operation_seconds = _Seconds(
+            "postroom_mailbox_operation_duration",
             "Time a store operation took.",
-            ["operation", "result"],
-            buckets=_FAST,
-            registry=registry,
+            "operation",
+            "result",
+            bounds=_FAST,
         )
-        self._to_start = {
-            "enqueue": seconds("mailbox_dispatch_enqueue_to_start", "From enqueued to started."),
-            "eligible": seconds("mailbox_dispatch_eligible_to_start", "From due to started."),
-            "claim": seconds("mailbox_dispatch_claim_to_start", "From claimed to started."),
-        }
-        self._complete = seconds("mailbox_dispatch_enqueue_to_complete", "From enqueued to ended.", "outcome")
-        self._runtime = seconds("mailbox_dispatch_runtime", "From started to ended.", "outcome")
-        self._runs = count("runs", "Runs by how they ended.", "outcome")
-        self._run_seconds = seconds("run_duration", "How long runs took.", "outcome")
-        self._leases_lost = count("mailbox_leases_lost", "Leases lost while a run was at work.")
-        self._abandoned = count("mailbox_runs_abandoned", "Executions that did not stop when told to.")
-        for status in RunDispatchStatus:
-            self._depth.labels(status.label).set(0)
-        self._counters: dict[tuple[str, str], Counter] = {}
-        self._timers: dict[tuple[str, str], Histogram] = {}
+        waited = "postroom_mailbox_dispatch_{}_to_start"
+        self._enqueue_to_start = _Seconds(waited.format("enqueue"), "From enqueued to started.")
+        self._eligible_to_start = _Seconds(waited.format("eligible"), "From due to started.")
+        self._claim_to_start = _Seconds(waited.format("claim"), "From claimed to started.")
+        self._complete = _Seconds(
+            "postroom_mailbox_dispatch_enqueue_to_complete", "From enqueued to ended.", "outcome"
+        )
+        self._runtime = _Seconds("postroom_mailbox_dispatch_runtime", "From started to ended.", "outcome")
+        self._runs = _Number("postroom_runs", "Runs by how they ended.", "outcome")
+        self._run_seconds = _Seconds("postroom_run_duration", "How long runs took.", "outcome")
+        self._leases_lost = _Number("postroom_mailbox_leases_lost", "Leases lost while a run was at work.")
+        self._abandoned = _Number(
+            "postroom_mailbox_runs_abandoned", "Executions that did not stop when told to."
+        )
+        self.show_depths({})
+        if registry is not None:
+            registry.register(self)
+
+    def collect(self) -> "Iterable[Metric]":
+        """Return what Prometheus shows."""
+        return [kept.collect() for kept in self._kept()]
+
+    def value(self, name: str, **labels: str) -> float:
+        """Return one number, 0 when it was never recorded."""
+        for kept in self._kept():
+            if (
+                kept.labels == tuple(labels)
+                and (found := kept.sample(name, tuple(labels.values()))) is not None
+            ):
+                return found
+        return 0.0
+
+    def _kept(self) -> list[_Number | _Seconds]:
+        return [kept for kept in vars(self).values() if isinstance(kept, _Number | _Seconds)]
 
     async def observed(self, operation: str, work: Awaitable[T]) -> T:
         """Await a store operation and record its time and result."""
@@ -66,38 +171,30 @@ class MailboxMetrics:
             result = "empty" if answer is None and operation.startswith("claim") else "ok"
             return answer
         finally:
-            self.happened(operation, result)
-            timer = self._timers.get((operation, result))
-            if timer is None:
-                timer = self._operation_seconds.labels(operation, result)
-                self._timers[operation, result] = timer
-            timer.observe(time.perf_counter() - began)
+            self._operations.add(operation, result)
+            self._operation_seconds.observe(time.perf_counter() - began, operation, result)
 
     def happened(self, operation: str, result: str = "ok") -> None:
         """Record that something was done which is no single store operation."""
-        counter = self._counters.get((operation, result))
-        if counter is None:  # to look a label up costs more than to count
-            counter = self._counters[operation, result] = self._operations.labels(operation, result)
-        counter.inc()
+        self._operations.add(operation, result)
 
     def started(self, dispatch: RunDispatch, *, now: int) -> None:
         """Record how long a dispatch waited before it was started."""
-        self._to_start["enqueue"].observe(max(now - dispatch.created_at, 0) / 1000)
-        self._to_start["eligible"].observe(
-            max(now - (dispatch.available_at or dispatch.created_at), 0) / 1000
-        )
-        self._to_start["claim"].observe(max(now - (dispatch.claimed_at or now), 0) / 1000)
+        self._enqueue_to_start.observe(max(now - dispatch.created_at, 0) / 1000)
+        self._eligible_to_start.observe(max(now - (dispatch.available_at or dispatch.created_at), 0) / 1000)
+        self._claim_to_start.observe(max(now - (dispatch.claimed_at or now), 0) / 1000)
 
     def ended(self, outcome: str, *, dispatch: RunDispatch, started_at: int, now: int) -> None:
         """Record how an execution ended."""
-        self._runs.labels(outcome).inc()
-        self._run_seconds.labels(outcome).observe(max(now - started_at, 0) / 1000)
-        self._runtime.labels(outcome).observe(max(now - started_at, 0) / 1000)
-        self._complete.labels(outcome).observe(max(now - dispatch.created_at, 0) / 1000)
+        took = max(now - started_at, 0) / 1000
+        self._runs.add(outcome)
+        self._run_seconds.observe(took, outcome)
+        self._runtime.observe(took, outcome)
+        self._complete.observe(max(now - dispatch.created_at, 0) / 1000, outcome)
 
     def run_ended(self, outcome: str) -> None:
         """Record the end of a run that was not executing."""
-        self._runs.labels(outcome).inc()
+        self._runs.add(outcome)
 
     def lease_lost(self) -> None:
         """Record a lease lost while the run was at work."""
@@ -110,8 +207,4 @@ class MailboxMetrics:
     def show_depths(self, counts: Mapping[RunDispatchStatus, int]) -> None:
         """Set the gauges to what was just counted."""
         for status in RunDispatchStatus:
-            self._depth.labels(status.label).set(counts.get(status, 0))
-
-    def value(self, name: str, **labels: str) -> float:
-        """Return one number, 0 when it was never recorded."""
-        return self.registry.get_sample_value(name, labels) or 0.0
+            self._depth.set(counts.get(status, 0), status.label)

@@ -15,8 +15,6 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
-import structlog
-
 from postroom.contracts.activation import AdapterKind, RunActivation, RunMode, RunOrigin
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.dispatch import OPEN, RunDispatch, RunDispatchStatus
@@ -31,8 +29,9 @@ from postroom.dispatch.core import Core
 from postroom.dispatch.events import CheckpointRepair, ServerEvents
 from postroom.dispatch.submission import Submissions
 from postroom.dispatch.worker import DispatchAttempt, Dispatcher
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 OWNER_GONE = "the process that executed it is gone"
 GIVEN_UP = OWNER_GONE + "; attempts: {}, given up: `postroom runs replay {}` has it tried again"
 CLAIM_ERROR_BASE_MS = 500

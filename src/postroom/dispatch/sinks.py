@@ -14,8 +14,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
-import structlog
-
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import (
@@ -32,8 +30,9 @@ from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventS
 from postroom.contracts.messages import Json, storable
 from postroom.contracts.tools import ToolCallOutcome
 from postroom.contracts.work import Output
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 OUTPUT_WRITER: Final = "output"
 TEXT: Final = "TextDeltaObserved"
 RESET: Final = "StreamReset"

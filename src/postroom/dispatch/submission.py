@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
-import structlog
-
 from postroom.contracts.activation import BusyPolicy, RunActivation, RunMode
 from postroom.contracts.dispatch import OPEN, Interrupt, RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import (
@@ -69,9 +67,10 @@ from postroom.dispatch.planning import (
 )
 from postroom.dispatch.sinks import EventStream
 from postroom.dispatch.worker import Dispatcher
+from postroom.log import get_logger
 
 T = TypeVar("T")
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 class MailboxDispatchStatus(StrEnum):

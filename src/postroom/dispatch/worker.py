@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-import structlog
-
 from postroom.contracts.activation import Recovery, RunActivation, RunHints
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import milliseconds
@@ -60,8 +58,9 @@ from postroom.dispatch.events import ServerEvents
 from postroom.dispatch.limits import Budgets, Lease, LeaseEnd, MailboxWorker, Slots, Workers, WorkerStatus
 from postroom.dispatch.pending import PendingInput
 from postroom.dispatch.sinks import EventStream, ReconnectableEventSink, SuspensionAwareSink
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _MOST_SAFETY_MS = 1_000
 _LEASES = "leases"
 """The key of changes that renew claims, of whatever threads."""

@@ -12,8 +12,6 @@ duplicate.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import structlog
-
 from postroom.contracts.chat import (
     MAX_INBOUND,
     ChatStores,
@@ -38,9 +36,10 @@ from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import Reply, ReplyKind, target_name
 from postroom.gateway.session import SessionSource
 from postroom.gateway.streaming import StreamingPresenter
+from postroom.log import get_logger
 from postroom.relay import NotPerformed, Outcome, Performed
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _MOST_CARDS = 50
 NO_SUCH_CARD = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT)
 

@@ -11,8 +11,6 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Self
 
-import structlog
-
 from postroom.concurrency import Tasks
 from postroom.contracts.chat import CHAT_KIND, ChatStores, InboundStatus
 from postroom.contracts.clock import Clock, Timer, milliseconds
@@ -36,9 +34,10 @@ from postroom.gateway.run import Acknowledgements, GatewayRunner, Services
 from postroom.gateway.session import Platform, SessionSource
 from postroom.gateway.status import ScopedLocks
 from postroom.gateway.streaming import StreamingPresenter
+from postroom.log import get_logger
 from postroom.relay import Relay
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _SWEEP_EVERY_MS = 15_000
 _PURGE_EVERY_MS = 3_600_000
 _WATCH_EVERY_MS = 1_000

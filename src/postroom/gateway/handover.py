@@ -12,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-import structlog
-
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import (
     ChatSession,
@@ -43,8 +41,9 @@ from postroom.gateway import wording
 from postroom.gateway.config import GatewayConfig
 from postroom.gateway.events import MessageEvent, MessageType
 from postroom.gateway.session import SessionSource
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _BLOCKS = {
     MessageType.PHOTO: "image",
     MessageType.STICKER: "image",

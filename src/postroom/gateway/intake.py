@@ -9,8 +9,6 @@ import asyncio
 from collections import Counter
 from dataclasses import replace
 
-import structlog
-
 from postroom.contracts.chat import (
     InboundDraft,
     InboundMessage,
@@ -34,8 +32,9 @@ from postroom.gateway.handover import inbound_key
 from postroom.gateway.notices import notice_key
 from postroom.gateway.run import GatewayRunner, Services
 from postroom.gateway.session import SessionSource, build_session_key
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 MOST_TEXT = 1_000_000
 """Characters of one message."""
 _LEFT_BEHIND_MS = 60_000

@@ -1,14 +1,13 @@
 """What the gateway itself has to tell somebody: kept like an answer, and delivered like one."""
 
-import structlog
-
 from postroom.contracts.errors import IdempotencyConflict
 from postroom.contracts.outbox import OutboxStore
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 class Notices:

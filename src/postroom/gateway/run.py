@@ -12,8 +12,6 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-import structlog
-
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import BusyPolicy
 from postroom.contracts.chat import ChatStores, InboundDraft, InboundMove, InboundStatus
@@ -32,8 +30,9 @@ from postroom.gateway.platforms.base import BasePlatformAdapter
 from postroom.gateway.session import Platform, SessionSource, build_session_key
 from postroom.gateway.sessions import Sessions
 from postroom.gateway.streaming import StreamingPresenter
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _AGENT_PENDING_SENTINEL = AGENT_PENDING
 _PATIENCE_MS = (5, 10, 20, 50, 100, 200, 400, 800)
 _ACKNOWLEDGED_EVERY_MS = 30_000

@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-import structlog
-
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import AgentEvent, EventSink, RunRetrying, StreamReset, TextDelta
@@ -30,8 +28,9 @@ from postroom.gateway.platforms.base import BasePlatformAdapter, send_metadata
 from postroom.gateway.replies import is_chat
 from postroom.gateway.session import SessionSource
 from postroom.gateway.sessions import Sessions
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _TYPING_EVERY_MS = 4_000
 _MOST_SHOWN = 1_000
 

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import structlog
 from starlette.responses import Response
 
 from postroom.contracts import errors
+from postroom.log import get_logger
 from postroom.mcp_server.granted import scope_challenge
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 STATUSES: Final[dict[type[errors.PostroomError], int]] = {
     errors.PostroomError: 500,

@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-import structlog
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.responses import RedirectResponse, Response
@@ -24,6 +23,7 @@ from postroom.contracts.tokens import ADMIN, TOKEN_PREFIX, Grant
 from postroom.http_api.errors import Problem, internal_error, problem_of, reported
 from postroom.http_api.requests import Head, Headers, Malformed, is_own_origin, request_id_of
 from postroom.http_api.sessions import Sessions
+from postroom.log import get_logger
 
 Caller = Literal["anyone", "operator", "person", "agent", "token"]
 """Nobody in particular (public paths); who has the server's token; who logged in to the pages; an agent; who
@@ -44,7 +44,7 @@ READ_ON_BYTES: Final = 256 * 1024 * 1024
 come makes the system reset the connection, and a client that is still sending loses the answer."""
 READ_ON_SECONDS: Final = 20
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     # Not `no-referrer`: with it browsers send `Origin: null` with our own forms, which must be refused.

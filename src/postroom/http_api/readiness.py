@@ -6,13 +6,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
-import structlog
-
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.outbox import Backlog
 from postroom.http_api.lag import LagMeter
 from postroom.http_api.operations import Check, CheckState, Readiness
+from postroom.log import get_logger
 
 PATIENCE: Final = timedelta(seconds=2)
 """How long a look may take; a write that takes longer is a failed one."""
@@ -20,7 +19,7 @@ OLDEST_BACKLOG: Final = timedelta(minutes=15)
 LONGEST_LAG: Final = timedelta(seconds=2)
 FRESH: Final = timedelta(seconds=1)
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 async def store_check(probe: Callable[[], Awaitable[None]], *, patience: timedelta = PATIENCE) -> Check:

@@ -16,13 +16,13 @@ from datetime import timedelta
 from typing import Final
 from urllib.parse import parse_qs
 
-import structlog
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.http_api.errors import CHALLENGE
+from postroom.log import get_logger
 
 SESSION_LIFE: Final = timedelta(days=30)
 CODE_LIFE: Final = timedelta(minutes=10)
@@ -32,7 +32,7 @@ FAILURE_WINDOW: Final = timedelta(minutes=1)
 _MOST_CALLERS: Final = 1024
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
 _COOKIE: Final = re.compile(r"([0-9]{13,15})\.([A-Za-z0-9_-]{22})\.([0-9a-f]{64})")
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 class Sessions:

@@ -12,8 +12,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
-import structlog
-
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Clock, Timer, iso, milliseconds
 from postroom.contracts.errors import (
@@ -27,6 +25,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.store import MailReads, MailStore, MailWrites
 from postroom.contracts.tokens import SCOPES, TOKEN_FORM, TOKEN_ID, Grant, KeptToken, Scope
+from postroom.log import get_logger
 from postroom.mail.context import token_hash
 from postroom.mail.names import shown
 from postroom.mail.projects import find_project
@@ -36,7 +35,7 @@ WRITTEN_EVERY: Final = timedelta(minutes=1)
 LONGEST_LIFE: Final = timedelta(days=3650)
 LONGEST_OVERLAP: Final = timedelta(days=90)
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HASH: Final = re.compile(r"[0-9a-f]{64}")
 _NOBODYS: Final = "0" * 64

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import structlog
 
 from postroom.contracts.errors import PostroomError
+from postroom.log import get_logger
 from postroom.mail.context import Caller
 from postroom.services.calls import Calls
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

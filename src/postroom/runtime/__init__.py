@@ -5,9 +5,10 @@ from postroom.runtime.background import (
     BackgroundEvent,
     BackgroundTask,
     BackgroundTasks,
+    BackgroundTaskTool,
+    CancelTaskTool,
     WakeSubmitter,
 )
-from postroom.runtime.background_tools import BackgroundTaskTool, CancelTaskTool
 from postroom.runtime.openai import OpenAICompatibleModel
 from postroom.runtime.runtime import AgentRuntime
 from postroom.runtime.scripted import ScriptedModel

@@ -35,13 +35,21 @@ from postroom.contracts.runs import (
 )
 from postroom.contracts.tools import ToolCallResume, ToolResult, ToolStatus
 from postroom.runtime.agents import merged
-from postroom.runtime.asking import decided, settled_by, ticket_for, waiting_for, waits
-from postroom.runtime.calls import Answers, CallRequest, given_up, serializable
-from postroom.runtime.checkpoint import Change, running
+from postroom.runtime.calls import (
+    Answers,
+    CallRequest,
+    decided,
+    given_up,
+    serializable,
+    settled_by,
+    ticket_for,
+    waiting_for,
+    waits,
+)
+from postroom.runtime.checkpoint import Change, RuntimeState, by_call, running, state_of
 from postroom.runtime.history import as_seen_by_model, calls_left, has_input_after, is_output_of
 from postroom.runtime.interrupting import Interrupted
 from postroom.runtime.model_call import ask, with_call_ids
-from postroom.runtime.run_state import RuntimeState, by_call, state_of
 from postroom.runtime.step_context import StepContext
 
 

@@ -21,8 +21,7 @@ from postroom.runtime.calls import ToolCalls
 from postroom.runtime.checkpoint import RunLog
 from postroom.runtime.execution import Execution
 from postroom.runtime.interrupting import TimeUp, limited
-from postroom.runtime.listening import Listener
-from postroom.runtime.slots import ActiveRun, ActiveRuns
+from postroom.runtime.slots import ActiveRun, ActiveRuns, Listener
 from postroom.runtime.step_context import StepContext
 
 CANCEL_WAIT_MS = 5_000

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import structlog
-
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.executor import RunControl
 from postroom.contracts.messages import Boundary, Message
+from postroom.log import get_logger
 from postroom.runtime.agents import ResolvedAgent
 from postroom.runtime.background import BackgroundTasks
 from postroom.runtime.calls import ToolCalls
@@ -18,7 +17,7 @@ from postroom.runtime.checkpoint import RunLog
 from postroom.runtime.interrupting import TimeUp, limited
 from postroom.runtime.slots import ActiveRun
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 LEAVING_MS = 1_000
 """How long a run that fails may take to put down what it was sent."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, TypedDict
 
-import structlog
 from msgspec import Meta
 
 from postroom.contracts.clients import COMMIT_BYPASS, EDIT_BYPASS, EVENTS, unchecked
@@ -18,6 +17,7 @@ from postroom.contracts.errors import AccessError, InvalidArgument, InvalidPath,
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.projects import ProjectReads
 from postroom.contracts.store import MailReads, MailWrites
+from postroom.log import get_logger
 from postroom.mail.commands import Command, read_command
 from postroom.mail.context import Caller, ReadContext, WriteContext
 from postroom.mail.folders import Location, locate, locations_of
@@ -28,7 +28,7 @@ from postroom.mail.projects import checked_path
 from postroom.mail.service import Mail
 from postroom.services import notices
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 TOLD_INTERVAL = 30_000
 """Milliseconds between two lines in the middle of a turn."""

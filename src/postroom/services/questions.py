@@ -8,8 +8,6 @@ the question, in the run that waits, so that a server that was down makes up for
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import structlog
-
 from postroom.contracts.clock import Clock, Timer, iso
 from postroom.contracts.errors import PostroomError, StaleDecision
 from postroom.contracts.run_stores import RunQuery
@@ -18,9 +16,10 @@ from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.gateway.questions import answer_run, decision_of
 from postroom.gateway.replies import Question, question_of
+from postroom.log import get_logger
 from postroom.services.runs import RunService, whose
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 POLL_MS = 5_000
 NOBODY = "nobody"
 SILENCE = "nobody has answered in time"

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import anyio.lowlevel
-import structlog
 
 from postroom.contracts.tokens import Grant
+from postroom.log import get_logger
 
 if TYPE_CHECKING:
     from mcp.server.subscriptions import ServerEvent
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _LISTENER: ContextVar[Grant | None] = ContextVar("listener", default=None)
 """By which named token the stream came that is being opened."""
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from secrets import token_bytes
 from typing import TypeVar
 
-import structlog
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StaleClaim, StoreCorrupt
 from postroom.contracts.transactions import Outline, Store, Transaction
+from postroom.log import get_logger
 from postroom.stores.changes import ChangeNotifier
 from postroom.stores.chats.stores import StoredChats
 from postroom.stores.chats.tables import SqlChatTables
@@ -32,7 +32,7 @@ from postroom.stores.sql_transaction import Row, SqlTransaction
 
 T = TypeVar("T")
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 class OpenTransaction(Transaction):

@@ -27,16 +27,22 @@ from postroom.executors.acp.peer import (
     Peer,
     ProtocolFault,
     Refusal,
+    StdinWriter,
     Told,
 )
-from postroom.executors.acp.permissions import FORGETS, Decisions, Permission, permission_of, selected
-from postroom.executors.acp.stdin_writer import StdinWriter
+from postroom.executors.acp.permissions import (
+    FORGETS,
+    Decisions,
+    Permission,
+    UsedPermissions,
+    permission_of,
+    selected,
+)
 from postroom.executors.acp.turn import Turn, told_id
-from postroom.executors.acp.used import UsedPermissions
+from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.output import LEAST_LINE_BYTES, Stream
 from postroom.executors.processes.process_runner import ProcessRunner, Work
 from postroom.executors.processes.sessions import is_session
-from postroom.executors.processes.stopping import StopReason
 from postroom.version import __version__
 
 PROTOCOL: Final = 1

@@ -1,25 +1,210 @@
-"""The executor of programs that are told everything at their start: what they put out is the answer."""
+"""The executor of programs that are told everything at their start: what they put out is the answer.
 
+Here are the words of one start, its talk, and what the program's end means for the run: an answer, a failure that
+may pass, or one for good.
+"""
+
+import asyncio
+import subprocess
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Final
-
-import structlog
+from typing import IO, Final
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import StreamReset
 from postroom.contracts.clock import Clock, Timer
+from postroom.contracts.errors import CommandFailed, CommandSaidNothing
+from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.runner_fields import RunnerKind
-from postroom.contracts.runners import Runner, Runners
-from postroom.executors.command.execution import Execution
-from postroom.executors.command.outcome import Outcome
-from postroom.executors.command.recipes import RECIPES
+from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Runner, Runners
+from postroom.contracts.runs import TerminationReason
+from postroom.executors.activations import prompt_of
+from postroom.executors.command.recipes import RECIPES, SESSION, Reading, refuses_session
+from postroom.executors.processes.active import StopReason
+from postroom.executors.processes.child_environment import secrets_in
 from postroom.executors.processes.executor import ProgramExecutor, nothing_more
-from postroom.executors.processes.limits import CommandLimits
-from postroom.executors.processes.process_runner import ProcessRunner, Work
+from postroom.executors.processes.failing import Failing
+from postroom.executors.processes.limits import ERRORS_KEPT, CommandLimits
+from postroom.executors.processes.output import Stream, Tail
+from postroom.executors.processes.process_runner import ProcessRunner, Program, Work
 from postroom.executors.processes.sessions import Sessions
+from postroom.executors.processes.starting import Launch, write_private
+from postroom.executors.processes.supervision import ProgramEnd
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A program that has ended, with what it said; `secrets` are not to be shown."""
+
+    program: str
+    runner: Runner
+    ended: ProgramEnd
+    reading: Reading
+    errors: Tail
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def session(self) -> str | None:
+        """The client's session, as it told it."""
+        return self.reading.said.session
+
+    @property
+    def refuses_session(self) -> bool:
+        """Whether the program failed because it does not know the session."""
+        if self.ended.stopped is not None or self.ended.left or (self.ended.code or 0) < 0:
+            return False
+        failed = self.ended.code != 0 or self.reading.said.error is not None
+        words = f"{self.errors.plain()}\n{self.reading.raw.plain()}"
+        return failed and refuses_session(RECIPES[self.runner.recipe], self.reading, words)
+
+    def result(self, activation: RunActivation) -> AgentRunResult:
+        """Return the run's result.
+
+        Raises:
+            CommandError: the program failed; its class and `retryable` say how.
+        """
+        run_id, said, ended = activation.run_id or "", self.reading.said, self.ended
+        failing = Failing(
+            program=self.program,
+            runner=self.runner,
+            taken=self.reading.taken + self.errors.total,
+            secrets=self.secrets,
+        )
+        if ended.left:
+            raise failing.left(ended)
+        if ended.stopped is StopReason.CANCELLED:
+            return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled(), usage=said.usage)
+        words = failing.words(said.error, self.errors, self.reading.raw)
+        if ended.stopped is not None:
+            raise failing.stopped(ended.stopped, words)
+        if ended.code != 0:
+            raise failing.exited(ended.code, words)
+        if said.error is not None:
+            raise failing.by(CommandFailed, f"says that it failed{words}")
+        answer = self.reading.answer()
+        if not answer.strip():
+            raise failing.by(CommandSaidNothing, f"ended well and put nothing out{words}")
+        return AgentRunResult(run_id=run_id, response=answer, steps=1, usage=said.usage)
+
+
+def words_of(runner: Runner, *, prompt: str, prompt_file: Path, session: str | None) -> tuple[str, ...]:
+    """Return the command with the words to resume and the prompt where they belong.
+
+    A prompt that begins with a dash is put behind a blank, so that no program takes it for an option: what an
+    agent is told must not decide how it is run.
+    """
+    rules = RECIPES[runner.recipe]
+    words = [word.replace(PROMPT_FILE, str(prompt_file)) for word in runner.argv or rules.command]
+    if session is not None:
+        words += [session if word == SESSION else word for word in rules.resume]
+    if runner.prompt is PromptWay.ARGUMENT:
+        shown = f" {prompt}" if prompt.startswith("-") else prompt
+        if PROMPT not in words:
+            words += rules.with_argument
+        words = [shown if word == PROMPT else word for word in words]
+    elif runner.prompt is PromptWay.STDIN and not _end_with(words, rules.with_stdin):
+        words += rules.with_stdin
+    return tuple(words)
+
+
+def _end_with(words: Sequence[str], last: Sequence[str]) -> bool:
+    return not last or tuple(words[-len(last) :]) == tuple(last)
+
+
+def told_to(way: PromptWay, prompt: bytes, prompt_file: Path, opened: ExitStack) -> "IO[bytes] | int":
+    """Return what the program reads; by stdin a file without a name, so that nobody waits for a reader."""
+    if way is PromptWay.STDIN:
+        held = opened.enter_context(tempfile.TemporaryFile(dir=prompt_file.parent))  # noqa: SIM115 - the stack closes it
+        held.write(prompt)
+        held.seek(0)
+        return held
+    if way is PromptWay.FILE:
+        write_private(prompt_file, prompt)
+    return subprocess.DEVNULL
+
+
+class Heard:
+    """The talk with a program that is told everything at its start: its output is read."""
+
+    def __init__(self, reading: Reading, stream: Stream) -> None:
+        self._reading = reading
+        self._stream = stream
+
+    @property
+    def taken(self) -> int:
+        """How many bytes have come in all."""
+        return self._reading.taken
+
+    async def begin(self, process: "subprocess.Popen[bytes]") -> None:
+        """Say nothing."""
+
+    async def take(self, chunk: bytes) -> None:
+        """Read a piece of output and stream what is in it."""
+        await self._stream.pass_on(self._reading.take(chunk))
+
+    async def part(self, gone: asyncio.Event) -> None:
+        """Say nothing."""
+
+    async def end(self) -> None:
+        """Stream the rest."""
+        await self._stream.pass_on(self._reading.end())
+
+
+class Execution:
+    """Starts a run's program, once or, when it does not know its session any more, twice."""
+
+    def __init__(self, process_runner: ProcessRunner, work: Work) -> None:
+        self._with = process_runner
+        self._work = work
+        self._program = Program(process_runner, work)
+        self._prompt = prompt_of(work.activation)
+
+    async def run(self, session: str | None) -> Outcome | None:
+        """Run the program to its end; None when it was asked to end before it was started.
+
+        Not to be cancelled: who wants it to end asks it by the active run's `stop`.
+
+        Raises:
+            CommandNotStarted, PromptTooLong, CommandBusy: it was not started; nothing of it is left.
+        """
+        runner, limits = self._work.runner, self._with.limits
+        reading = Reading(RECIPES[runner.recipe], most=runner.max_output_bytes)
+        stream = Stream(
+            self._work.sink,
+            self._with.clock,
+            per_second=limits.stream_per_second,
+            in_all=runner.max_output_bytes,
+        )
+        launch, errors = self._launch(session), Tail(ERRORS_KEPT)
+        ended = await self._program.run(launch, Heard(reading, stream), errors)
+        if ended is None:
+            return None
+        return Outcome(
+            program=launch.words[0],
+            runner=runner,
+            ended=ended,
+            reading=reading,
+            errors=errors,
+            secrets=secrets_in(self._program.environment),
+        )
+
+    def _launch(self, session: str | None) -> Launch:
+        prompt_file = self._with.records.prompt_file(self._work.active.instance)
+        runner = self._work.runner
+        return Launch(
+            words=words_of(runner, prompt=self._prompt, prompt_file=prompt_file, session=session),
+            cwd=runner.cwd,
+            environment=self._program.environment,
+            reads=partial(told_to, runner.prompt, self._prompt.encode(), prompt_file),
+        )
+
+
+_LOG = get_logger(__name__)
 KEY: Final = "postroom.executors.command"
 
 

@@ -11,14 +11,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import psutil
-import structlog
 
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Timer, milliseconds
 from postroom.executors.processes.limits import CommandLimits
 from postroom.executors.processes.machine import Machine, Seen, Wanted, kill_group
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 POLL_MS = 50
 """The interval between looks where the system does not report an end."""
 

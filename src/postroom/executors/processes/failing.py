@@ -15,10 +15,10 @@ from postroom.contracts.errors import (
     CommandTimedOut,
 )
 from postroom.contracts.runners import Runner
+from postroom.executors.processes.active import StopReason
 from postroom.executors.processes.child_environment import masked
 from postroom.executors.processes.limits import ERRORS_KEPT, ERRORS_SHOWN
 from postroom.executors.processes.output import Tail
-from postroom.executors.processes.stopping import StopReason
 from postroom.executors.processes.supervision import ProgramEnd
 
 TRY_LATER: Final = 75

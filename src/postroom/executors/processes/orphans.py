@@ -9,16 +9,15 @@ import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-import structlog
-
 from postroom.contracts.clock import Timer
 from postroom.executors.processes.child_environment import DISPATCH, FORMER_SERVER, INSTANCE, RUN
 from postroom.executors.processes.ending import end_all
 from postroom.executors.processes.limits import CommandLimits
 from postroom.executors.processes.machine import Machine, Wanted
 from postroom.executors.processes.records import Records
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import structlog
-
 from postroom.concurrency import SystemTimer
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
@@ -31,8 +29,9 @@ from postroom.executors.processes.output import Tail
 from postroom.executors.processes.records import Records
 from postroom.executors.processes.starting import NO_ROOM, Launch, started
 from postroom.executors.processes.supervision import ProgramEnd, Supervision, Talk, Watch
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

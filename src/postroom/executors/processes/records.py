@@ -11,12 +11,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from postroom.executors.processes.machine import Machine, boot_id, started_at
 from postroom.executors.processes.starting import write_private
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _RECORD: Final = ".json"
 _PROMPT: Final = ".prompt"
 

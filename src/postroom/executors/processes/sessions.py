@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import structlog
-
 from postroom.contracts.errors import PostroomError, StaleClaim
 from postroom.contracts.executor import RunControl
 from postroom.contracts.messages import Json
 from postroom.contracts.run_stores import ThreadCommit
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _MOST_TRIES: Final = 3
 _LONGEST: Final = 256
 

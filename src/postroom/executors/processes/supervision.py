@@ -17,11 +17,11 @@ from typing import IO, Protocol
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.runners import Runner
+from postroom.executors.processes.active import Stop, StopReason
 from postroom.executors.processes.ending import end_all, told_by
 from postroom.executors.processes.limits import READ_BYTES, CommandLimits
 from postroom.executors.processes.machine import Machine, Seen, Wanted, descriptor_of, kill_group
 from postroom.executors.processes.output import Tail
-from postroom.executors.processes.stopping import Stop, StopReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-import structlog
-
 from postroom.concurrency import SystemTimer, Tasks, within
 from postroom.contracts.activation import Recovery, RunActivation
 from postroom.contracts.agent_events import EventSink, RunIdentity, RunStart
@@ -45,8 +43,9 @@ from postroom.contracts.transactions import Transaction
 from postroom.executors.activations import identity_of, prompt_of
 from postroom.executors.remote.client import RemoteClient, check_installed
 from postroom.executors.remote.wire import Result, cancel_body, judge, result_of, run_body
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 CANCEL_MS: Final = 5_000
 """How long the other server has to take the wish that a run end."""
 STORE_MS: Final = 10_000

@@ -35,8 +35,6 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-import structlog
-
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, ServerUnavailable, TooLarge
@@ -51,8 +49,9 @@ from postroom.gateway.platforms.discord_intake import ABSENCE, Intake, Options, 
 from postroom.gateway.platforms.discord_library import Bot, Cut, Refused
 from postroom.gateway.platforms.discord_wire import RestFailure
 from postroom.gateway.session import Platform, SessionSource
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 READY_SECONDS = 30
 SETTLE_SECONDS = 2
 LEAST_BEFORE_IDENTIFY_MS = 5_000

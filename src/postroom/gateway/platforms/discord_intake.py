@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-import structlog
-
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import ConfigError, InputError, PostroomError
 from postroom.contracts.messages import Json
@@ -21,6 +19,7 @@ from postroom.gateway.events import ButtonPress, MessageEvent
 from postroom.gateway.platforms import discord_wire as wire
 from postroom.gateway.platforms.base import Inbound, Liveness
 from postroom.gateway.platforms.discord_wire import Channel, Me, RestFailure, Unreadable, is_id, note_of
+from postroom.log import get_logger
 
 _NUMBERS = {
     "backfill_limit": (1, 100_000),
@@ -122,7 +121,7 @@ def _wrong(name: str, rule: str) -> ConfigError:
     )
 
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 ABSENCE = "ABSENCE"
 """Stands in the row where a new session begins: what was said before it is asked for."""
 MOST_MARKS = 200

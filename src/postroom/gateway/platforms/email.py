@@ -33,8 +33,6 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from uuid import uuid4
 
-import structlog
-
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, InputError, PostroomError, ServerUnavailable
@@ -57,6 +55,7 @@ from postroom.gateway.platforms.email_post import (
 from postroom.gateway.platforms.email_wire import ADDRESS
 from postroom.gateway.platforms.safe_text import to_html
 from postroom.gateway.session import Platform
+from postroom.log import get_logger
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _KNOWN = {
@@ -184,7 +183,7 @@ def _wrong(what: str, remedy: str) -> ConfigError:
     return ConfigError(f"e-mail: {what}", remedy=remedy)
 
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _CHANCE = random.SystemRandom()
 _BATCH = 50
 """Mails that one look takes; the next follows soon when there are more."""

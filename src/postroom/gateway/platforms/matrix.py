@@ -22,8 +22,6 @@ from typing import Any
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-import structlog
-
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import ConfigError, PostroomError, ServerUnavailable
@@ -37,8 +35,9 @@ from postroom.gateway.platforms.matrix_http import Answer, Homeserver
 from postroom.gateway.platforms.matrix_intake import Intake, SyncPosition
 from postroom.gateway.platforms.safe_text import to_html
 from postroom.gateway.session import Platform
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _CHANCE = random.SystemRandom()
 _KNOWN = {"base_url", "user_id", "sync_file", "poll_ms", "command_prefix"}
 _JOIN_TRIES = 5

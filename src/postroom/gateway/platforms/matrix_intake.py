@@ -8,16 +8,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from postroom.contracts.errors import ConfigError, InputError, ServerUnavailable
 from postroom.contracts.messages import Json
 from postroom.gateway.events import MessageEvent
 from postroom.gateway.platforms import matrix_wire as wire
 from postroom.gateway.platforms.base import Inbound
 from postroom.gateway.platforms.matrix_http import Homeserver
+from postroom.log import get_logger
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 class SyncPosition:

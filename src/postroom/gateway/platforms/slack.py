@@ -22,7 +22,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 from starlette.routing import BaseRoute, Route
 
 from postroom.concurrency import Tasks
@@ -64,6 +63,7 @@ from postroom.gateway.platforms.slack_wire import (
     read,
 )
 from postroom.gateway.session import Platform
+from postroom.log import get_logger
 
 if TYPE_CHECKING:
     from postroom.gateway.platforms.slack_api import Network, SlackApi
@@ -192,7 +192,7 @@ class SlackOptions:
 NOTE: Final = 1_000
 """Characters of a note to one person."""
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 class SlackAdapter(BasePlatformAdapter):

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -19,11 +18,12 @@ from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StoreError
 from postroom.gateway.platforms.http_adapter import bounded_body
 from postroom.gateway.platforms.slack_wire import COMMANDS, EVENTS, INTERACTIVE, Malformed, is_signed
+from postroom.log import get_logger
 
 LARGEST_BODY: Final = 1024 * 1024
 MOST_FIELDS: Final = 100
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 class SlackReceiver:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 from uuid import UUID, uuid5
 
-import structlog
-
 from postroom.contracts.errors import ConfigError, ServerUnavailable
 from postroom.contracts.messages import storable
 from postroom.gateway.capabilities import LengthUnit
@@ -17,6 +15,7 @@ from postroom.gateway.platforms.base import Metadata
 from postroom.gateway.platforms.slack_text import escape, to_mrkdwn
 from postroom.gateway.platforms.slack_wire import ACTION, is_ts
 from postroom.gateway.splitting import split
+from postroom.log import get_logger
 
 UNREACHABLE: Final = "unreachable"
 ANSWER_LOST: Final = "answer_lost"
@@ -31,7 +30,7 @@ TOKEN_REFUSED: Final = frozenset(
 )
 """A person must give another token."""
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _KINDS: Final[Mapping[SendErrorKind, frozenset[str]]] = {
     SendErrorKind.TOO_LONG: frozenset({"msg_too_long", "msg_blocks_too_long"}),
     SendErrorKind.BAD_FORMAT: frozenset(

@@ -20,13 +20,12 @@ from enum import StrEnum
 from random import Random
 from typing import Any, Final
 
-import structlog
-
 from postroom.concurrency import Tasks
 from postroom.contracts.clock import Timer
 from postroom.contracts.errors import ConfigError, MissingExtra, ServerUnavailable, StoreError
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.slack_wire import KINDS
+from postroom.log import get_logger
 
 try:
     import websockets
@@ -49,7 +48,7 @@ LARGEST_FRAME: Final = 4 * 1024 * 1024
 MOST_WAITING: Final = 1_000
 """Envelopes beyond which we stop reading; Slack keeps the rest."""
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _SILENT = logging.getLogger(f"{__name__}.library")
 _SILENT.setLevel(logging.CRITICAL)  # the library would log the ticket in the address, and messages in full
 

@@ -45,7 +45,6 @@ from contextlib import AsyncExitStack
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -61,6 +60,7 @@ from postroom.gateway.platforms.telegram_wire import (
     read_update,
     update_id_of,
 )
+from postroom.log import get_logger
 
 if TYPE_CHECKING:
     from postroom.gateway.platforms.telegram_api import TelegramApi
@@ -179,7 +179,7 @@ _FIRST_PAUSE_MS: Final = 1_000
 _LONGEST_PAUSE_MS: Final = 60_000
 _END_SECONDS: Final = 10.0
 _BODY_SECONDS: Final = 15.0
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 
 LONGEST_CAPTION: Final = 1_024

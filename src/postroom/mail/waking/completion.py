@@ -4,19 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-import structlog
-
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.outbox import OutboxMessage
 from postroom.contracts.store import MailWrites
 from postroom.contracts.waking import MessageRun
+from postroom.log import get_logger
 from postroom.mail.contacts import Addressee, refusals
 from postroom.mail.context import WriteContext
 from postroom.mail.sending import NewMessage, post, reply_subject
 from postroom.mail.tracing import run_trace
 from postroom.mail.waking.prompts import NO_WORDS, agent_of, asks, clipped, failure
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 MOST_ANSWERS = 40
 """So many answers of runs, one after another on a thread, are a conversation that nobody reads."""
 

@@ -14,7 +14,6 @@ from typing import Final
 from uuid import uuid4
 
 import msgspec
-import structlog
 
 from postroom.concurrency import SystemTimer, Tasks
 from postroom.contracts.clock import Timer
@@ -26,6 +25,7 @@ from postroom.contracts.live import (
     LiveRunCommand,
     LiveRunTarget,
 )
+from postroom.log import get_logger
 from postroom.stores.codec import encode
 from postroom.stores.live import Subscription
 from postroom.stores.postgres.sql_transaction import PostgresTransaction
@@ -33,7 +33,7 @@ from postroom.stores.sql_transaction import Row, SqlTransaction
 from postroom.stores.statements import Statement
 from postroom.stores.store import SqlStore
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 _HEADING: Final = re.compile(r"^-- ([a-z_]+)$", re.MULTILINE)
 _NOW: Final = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _DECODER = msgspec.json.Decoder(LiveRunCommand)

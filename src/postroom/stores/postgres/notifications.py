@@ -14,14 +14,13 @@ from datetime import timedelta
 from hashlib import blake2b
 from typing import Final
 
-import structlog
-
 from postroom.contracts.errors import PostroomError
+from postroom.log import get_logger
 from postroom.stores.changes import ChangeNotifier, short_topic
 from postroom.stores.postgres.connection import Address, Connection
 from postroom.stores.postgres.errors import ConnectionLost, Contended
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 LOOK_AGAIN_AFTER: Final = timedelta(seconds=5)
 """How long a connection is trusted that says nothing, and how long a lost one stays away at most."""

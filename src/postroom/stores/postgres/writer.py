@@ -15,8 +15,6 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final
 
-import structlog
-
 from postroom.contracts.errors import (
     CommitUnknown,
     PostroomError,
@@ -24,12 +22,13 @@ from postroom.contracts.errors import (
     StoreReadOnly,
     StoreUnavailable,
 )
+from postroom.log import get_logger
 from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail
 from postroom.stores.postgres.connection import Connection
 from postroom.stores.postgres.errors import HELD_UP, ConnectionLost, Contended, unreachable
 from postroom.stores.postgres.sql_transaction import LockHeld, PostgresTransaction
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 TRIES: Final = 5
 """How often changes are tried that gave way to others, or whose connection was lost."""

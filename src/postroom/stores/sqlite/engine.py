@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-import structlog
 from typing_extensions import override
 
 from postroom.contracts.clock import Clock
 from postroom.contracts.errors import StateError, StoreReadOnly
 from postroom.contracts.transactions import Outline
+from postroom.log import get_logger
 from postroom.stores import outline
 from postroom.stores.engine import Engine
 from postroom.stores.sql_transaction import SqlTransaction
@@ -27,7 +27,7 @@ from postroom.stores.sqlite.writer import Writer, is_behind, update_indexes
 
 T = TypeVar("T")
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 IN_MEMORY = Path(":memory:")
 

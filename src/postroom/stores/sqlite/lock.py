@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import StoreHeld
 from postroom.stores.sqlite.connection import file_error
@@ -17,6 +15,8 @@ class OwnerLock:
     """Held from opening to closing; the file beside it only says who the holder is."""
 
     def __init__(self, path: Path) -> None:
+        from filelock import FileLock  # a store in memory needs no lock, and waits for none to load
+
         self._path = path
         # A lock that stays behind when its holder dies would shut the owner out: rather none at all.
         self._lock = FileLock(
@@ -31,6 +31,8 @@ class OwnerLock:
             StoreHeld: another process has it; says which, since when and what for.
             StoreReadOnly, StoreFull: the lock or the note beside the database cannot be written.
         """
+        from filelock import Timeout
+
         note = {"pid": os.getpid(), "since": iso(now), "purpose": purpose}
         try:
             self._lock.acquire()

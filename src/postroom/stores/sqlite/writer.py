@@ -16,14 +16,13 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import structlog
-
 from postroom.contracts.errors import StoreError, StoreUnavailable
+from postroom.log import get_logger
 from postroom.stores.pending_changes import PendingChange, PendingChanges, answer, fail
 from postroom.stores.sqlite.connection import store_error
 from postroom.stores.sqlite.sql_transaction import SqliteTransaction
 
-_LOG = structlog.get_logger(__name__)
+_LOG = get_logger(__name__)
 
 CHECKPOINT_AFTER = 1_500
 """Row changes after which the log is folded into the database while nobody waits."""
