@@ -9,7 +9,7 @@ import structlog
 from starlette.responses import Response
 
 from postroom.contracts import errors
-from postroom.mcp_server.granted import scope_challenge
+from postroom.mcp_server.callers import scope_challenge
 
 _LOG = structlog.get_logger(__name__)
 
