@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from postroom.contracts.errors import StaleDecision, UnknownRun
 from postroom.contracts.work import GivenAnswer, OpenQuestion, Output, Waiting, Work
 from postroom.services.messages import Draft, Limits, Posted
-from postroom.web.page_context import PageServices
+from postroom.web.forms import PageServices
 from web_samples import HOSTILE, HOUR, MINUTE
 
 LONG = "Agent-with-a-name-of-sixty-four-characters-without-a-place-to-1"

@@ -17,9 +17,8 @@ from postroom.contracts.errors import Unauthorized
 from postroom.contracts.run_stores import RunStores
 from postroom.contracts.store import MailStore
 from postroom.http_api.guard import Credentials, Guard, GuardRules
-from postroom.http_api.question_routes import question_routes
+from postroom.http_api.operators import question_routes, run_routes
 from postroom.http_api.routes import application
-from postroom.http_api.run_routes import run_routes
 from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
 from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
@@ -36,7 +35,7 @@ from postroom.services.questions import QuestionService
 from postroom.services.runs import RunService
 from postroom.services.work import WorkService
 from postroom.testing import ManualClock
-from postroom.web.page_context import PageServices
+from postroom.web.forms import PageServices
 from postroom.web.pages import page_routes
 from waking_room import PROJECT, FakeAgents, number
 

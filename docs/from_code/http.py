@@ -12,12 +12,10 @@ from postroom.contracts.clock import SystemClock
 from postroom.executors.remote import CALLBACKS
 from postroom.gateway.session import Platform
 from postroom.http_api import guard
-from postroom.http_api.callback_routes import callback_routes
-from postroom.http_api.hook_routes import hook_routes
-from postroom.http_api.people_routes import people_routes
-from postroom.http_api.routes import routes
+from postroom.http_api.operators import hook_routes, people_routes
+from postroom.http_api.routes import callback_routes, routes
 from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
-from postroom.web.page_context import PageServices
+from postroom.web.forms import PageServices
 from postroom.web.pages import page_routes
 
 ROUTE_WORDS: Final = {

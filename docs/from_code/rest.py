@@ -5,10 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from from_code.markdown import table
-from postroom.http_api.rest.addresses import EVENTS, address_of, method_of
-from postroom.http_api.rest.document import OPENAPI
-from postroom.http_api.rest.refusals import ONLY_OF_CHANGES, codes_by_status
-from postroom.http_api.rest.schemas import PROBLEM
+from postroom.http_api.rest.document import EVENTS, OPENAPI, address_of, method_of
+from postroom.http_api.rest.schemas import ONLY_OF_CHANGES, PROBLEM, codes_by_status
 from postroom.mail.commands import FollowEvents
 from postroom.mail.operations import ALL_OPERATIONS
 

@@ -14,7 +14,7 @@ from postroom.app.metrics import Metrics
 from postroom.cli.commands import app as command_tree
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import all_errors
-from postroom.http_api.rest.addresses import address_of, method_of
+from postroom.http_api.rest.document import address_of, method_of
 from postroom.mail.operations import ALL_OPERATIONS
 
 ROOT = Path(__file__).resolve().parents[2]

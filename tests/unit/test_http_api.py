@@ -20,9 +20,16 @@ from postroom.contracts import errors
 from postroom.contracts.outbox import Backlog
 from postroom.http_api.errors import STATUSES, problem_of, status_of
 from postroom.http_api.guard import Credentials, Guard, GuardRules
-from postroom.http_api.lag import LagMeter, measure_lag
-from postroom.http_api.operations import Check, Readiness
-from postroom.http_api.readiness import FreshReadiness, archive_check, loop_check, store_check
+from postroom.http_api.operations import (
+    Check,
+    FreshReadiness,
+    LagMeter,
+    Readiness,
+    archive_check,
+    loop_check,
+    measure_lag,
+    store_check,
+)
 from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import MOST_CODES, Attempts, LoginCodes, LoginService, Sessions
 from postroom.testing.clock import ManualClock

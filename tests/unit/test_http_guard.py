@@ -19,8 +19,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from postroom.app.tokens import token_check
 from postroom.contracts.errors import StoreUnavailable, UnknownAgent
 from postroom.http_api.guard import (
-    AGENT_TOKEN_SCOPE,
-    OPERATOR_SCOPE,
     SMALL_BODY,
     Credentials,
     Guard,
@@ -28,6 +26,7 @@ from postroom.http_api.guard import (
     OpenPath,
 )
 from postroom.http_api.sessions import Sessions
+from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, OPERATOR_SCOPE
 from postroom.testing.clock import ManualClock
 
 TOKEN = "prm_" + "t" * 43
@@ -685,12 +684,6 @@ async def test_start_and_end_of_the_server_pass_through() -> None:
 
     await guarded(app)({"type": "lifespan"}, nothing, nothing)  # type: ignore[arg-type]  # nobody calls them
     assert seen == ["lifespan"]
-
-
-def test_the_marks_are_those_that_the_mcp_server_reads() -> None:
-    from postroom.mcp_server import callers
-
-    assert (OPERATOR_SCOPE, AGENT_TOKEN_SCOPE) == (callers.OPERATOR_SCOPE, callers.AGENT_TOKEN_SCOPE)
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -14,8 +14,8 @@ from starlette.routing import Route
 from mail_room import HARBOR, everything
 from postroom.contracts import errors
 from postroom.http_api.guard import OpenPath
-from postroom.http_api.rest.refusals import MAIL, codes_by_status
 from postroom.http_api.rest.routes import rest_paths
+from postroom.http_api.rest.schemas import MAIL, codes_by_status
 from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from postroom.stores.sqlite import SqliteStore

@@ -11,9 +11,8 @@ from jsonschema import Draft202012Validator
 
 from postroom.http_api.errors import Problem
 from postroom.http_api.rest.document import document
-from postroom.http_api.rest.examples import VALUES, example_of
-from postroom.http_api.rest.refusals import ALWAYS, ONLY_OF_CHANGES, codes_by_status
 from postroom.http_api.rest.routes import rest_paths
+from postroom.http_api.rest.schemas import ALWAYS, ONLY_OF_CHANGES, VALUES, codes_by_status, example_of
 from postroom.mail.commands import Command, read_command
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
 from postroom.mcp_server.schema import input_schema

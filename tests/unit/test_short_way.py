@@ -19,7 +19,7 @@ from mail_room import HARBOR
 from postroom.app.tokens import token_check
 from postroom.http_api.guard import Credentials, Guard, GuardRules
 from postroom.http_api.routes import application
-from postroom.mcp_server.http import McpOverHttp
+from postroom.mcp_server.endpoint import McpOverHttp
 from postroom.mcp_server.loading import LoadedOnUse
 from postroom.mcp_server.short_way import ShortWay
 from rest_room import BASE, LIMIT, OPERATOR, TOKEN, Edge, all_names, arguments_of

@@ -17,16 +17,15 @@ from mail_room import HARBOR, SHORE, everything, furnish
 from postroom.app.tokens import new_named_token
 from postroom.contracts.errors import InsufficientScope, NotPermitted, StoreUnavailable, UnknownProject
 from postroom.contracts.tokens import ADMIN, SCOPES, Grant
-from postroom.http_api.guard import GRANT_SCOPE, Credentials, Guard, GuardRules
-from postroom.http_api.operators import operators
+from postroom.http_api.guard import Credentials, Guard, GuardRules
+from postroom.http_api.operators import operators, token_routes
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application
-from postroom.http_api.token_routes import token_routes
 from postroom.mail.commands import HealthCheck
 from postroom.mail.context import Caller
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
 from postroom.mail.projects import projects_for
-from postroom.mcp_server import callers, resources
+from postroom.mcp_server import resources
 from postroom.mcp_server.endpoint import Endpoint
 from postroom.mcp_server.resources import RESOURCES
 from postroom.services.people import PeopleService
@@ -89,10 +88,6 @@ def test_an_operation_that_shows_messages_asks_for_reading() -> None:
     shows = {kind.operation for kind in RESOURCES} - {"list_file_reservations"}
     shows |= {"start_session", "get_message", "fetch_inbox_events", "search_messages", "delivery_status"}
     assert [name for name in shows if "mail:read" not in OPERATIONS[name].needs] == []
-
-
-def test_the_names_under_which_the_door_marks_a_caller_are_the_servers_own() -> None:
-    assert callers.GRANT_SCOPE == GRANT_SCOPE
 
 
 # REST

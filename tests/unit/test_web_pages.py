@@ -15,7 +15,7 @@ from postroom.contracts.mail import Attachment
 from postroom.contracts.waking import MessageRun
 from postroom.stores.sqlite import SqliteStore
 from postroom.web import reading
-from postroom.web.assets import asset_link
+from postroom.web.files import asset_link
 from postroom.web.pages import page_routes
 from postroom.web.serving import error_page
 from web_samples import HOSTILE, HOUR, MINUTE, NOW, Writer, picture

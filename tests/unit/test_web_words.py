@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from postroom.contracts.mail import All, AnyOf, Not, Phrase, Term
 from postroom.web import links
 from postroom.web.files import picture_type
-from postroom.web.marks import pieces, wanted
 from postroom.web.reading import _literal_part, newest_of
 from postroom.web.wording import (
     TONES,
@@ -22,9 +21,11 @@ from postroom.web.wording import (
     initials,
     moment,
     one_line,
+    pieces,
     relative,
     size_text,
     tone,
+    wanted,
 )
 from web_samples import HOUR, MINUTE, NOW, picture
 

@@ -25,9 +25,16 @@ from postroom.app.wiring import Application
 from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidPath, StoreError
-from postroom.http_api.lag import LagMeter
-from postroom.http_api.operations import Check, Readiness
-from postroom.http_api.readiness import archive_check, backups_check, log_check, loop_check, store_check
+from postroom.http_api.operations import (
+    Check,
+    LagMeter,
+    Readiness,
+    archive_check,
+    backups_check,
+    log_check,
+    loop_check,
+    store_check,
+)
 from postroom.mail.context import token_hash
 from postroom.mail.outgoing import ARCHIVE
 from postroom.mail.projects import find_project

@@ -14,8 +14,7 @@ from postroom.gateway.platforms.base import AdapterState, BasePlatformAdapter
 from postroom.gateway.replies import Reply, ReplyKind, thread_name
 from postroom.gateway.session import SessionSource
 from postroom.http_api.chat_routes import Notice
-from postroom.http_api.operations import Check
-from postroom.http_api.readiness import channels_check
+from postroom.http_api.operations import Check, channels_check
 
 LONGEST_NOTICE: Final = 100_000
 _MOST_DEAD: Final = 500

@@ -29,14 +29,12 @@ from postroom.app.tokens import derived_key, load_or_make_token, token_check
 from postroom.app.wiring import Application, Declared
 from postroom.contracts.errors import ConfigError, PostroomError
 from postroom.executors.remote import CALLBACKS, LARGEST_BODY
-from postroom.http_api.callback_routes import callback_routes
 from postroom.http_api.guard import Credentials, Guard, GuardRules, OpenPath
-from postroom.http_api.hook_routes import hook_routes
-from postroom.http_api.lag import LagMeter, measure_lag
-from postroom.http_api.people_routes import people_routes
+from postroom.http_api.operations import LagMeter, measure_lag
+from postroom.http_api.operators import hook_routes, people_routes
 from postroom.http_api.rest.routes import rest_paths
 from postroom.http_api.routes import application as asgi_application
-from postroom.http_api.routes import routes
+from postroom.http_api.routes import callback_routes, routes
 from postroom.http_api.sessions import LoginCodes, LoginService, Sessions
 from postroom.log import get_logger
 from postroom.mcp_server.loading import LoadedOnUse
@@ -48,11 +46,11 @@ from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService
 from postroom.version import __version__
-from postroom.web.page_context import PageServices
+from postroom.web.forms import PageServices
 from postroom.web.pages import page_routes
 
 if TYPE_CHECKING:
-    from postroom.mcp_server.http import McpOverHttp
+    from postroom.mcp_server.endpoint import McpOverHttp
 
 _LOG = get_logger(__name__)
 
@@ -130,7 +128,7 @@ class Site:
         ]
 
     def _make_mcp(self) -> "McpOverHttp":
-        from postroom.mcp_server.http import McpOverHttp  # loaded with the first message
+        from postroom.mcp_server.endpoint import McpOverHttp  # loaded with the first message
 
         application = self._application
         made = McpOverHttp(

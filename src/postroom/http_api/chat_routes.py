@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from postroom.contracts.errors import ConfigError
 from postroom.http_api.operations import Operations
-from postroom.http_api.operators import operators, read_body
+from postroom.http_api.operators import Asked, operators, read_body
 
 
 class ChatOperations(Protocol):
@@ -64,7 +63,7 @@ class ChatOperations(Protocol):
         ...
 
 
-class Pairing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class Pairing(Asked):
     """A code that a stranger was given."""
 
     platform: str
@@ -72,14 +71,14 @@ class Pairing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     role: str = "member"
 
 
-class Somebody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class Somebody(Asked):
     """A person on a platform."""
 
     platform: str
     user_id: str
 
 
-class Notice(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class Notice(Asked):
     """Something to be said, once a key. Without a chat it goes to the home channel."""
 
     platform: str
@@ -89,7 +88,7 @@ class Notice(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     key: str | None = None
 
 
-class Undelivered(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+class Undelivered(Asked):
     """A row of the dead-letter queue."""
 
     outbox_id: str

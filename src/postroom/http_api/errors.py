@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from postroom.contracts import errors
 from postroom.log import get_logger
-from postroom.mcp_server.granted import scope_challenge
+from postroom.mcp_server.callers import scope_challenge
 
 _LOG = get_logger(__name__)
 

@@ -24,15 +24,11 @@ from postroom.http_api.errors import Problem, internal_error, problem_of, report
 from postroom.http_api.requests import Head, Headers, Malformed, is_own_origin, request_id_of
 from postroom.http_api.sessions import Sessions
 from postroom.log import get_logger
+from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, GRANT_SCOPE, OPERATOR_SCOPE
 
 Caller = Literal["anyone", "operator", "person", "agent", "token"]
 """Nobody in particular (public paths); who has the server's token; who logged in to the pages; an agent; who
 has a named token."""
-
-OPERATOR_SCOPE: Final = "postroom.operator"
-AGENT_TOKEN_SCOPE: Final = "postroom.agent_token"  # noqa: S105 - the name of a key
-GRANT_SCOPE: Final = "postroom.grant"
-"""Where the MCP server looks for who called; its own names are the same (a test compares them)."""
 
 REST: Final = "/v1"
 """Below it are the mail room's addresses, and a channel's of the OpenAI protocol where there is one."""

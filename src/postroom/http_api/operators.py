@@ -1,19 +1,56 @@
-"""What the operator's routes share: who may call them, and how their bodies are read."""
+"""The operator's routes: who may call them, how their bodies are read, and what each asks of which service.
+
+Those for hooks and watchers of this machine are among them.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from postroom.contracts.errors import InvalidArgument, NotPermitted
+from postroom.contracts.errors import InvalidArgument, InvalidPath, NotPermitted
+from postroom.contracts.messages import Json
 from postroom.contracts.tokens import ADMIN, Grant
+from postroom.contracts.work import told
+from postroom.http_api.operations import Operations
+from postroom.http_api.sessions import LoginService
+from postroom.mail.named_tokens import NamedTokens
 from postroom.mcp_server.callers import GRANT_SCOPE
+from postroom.services.following import Following
+from postroom.services.hooks import Hooks
+from postroom.services.people import PeopleService
+from postroom.services.questions import QuestionService
+from postroom.services.runners import RunnerService
+from postroom.services.work import WorkService
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-T = TypeVar("T", bound=msgspec.Struct)
+
+
+class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a body asks for."""
+
+
+class _Named(Asked):
+    name: str
+
+
+class _Agent(Asked):
+    project: str
+    agent: str
+
+
+T = TypeVar("T", bound=Asked)
+D = TypeVar("D")
+_LONGEST_PATH: Final = 4096
+_AGENT_TOKEN: Final = "postroom-agent-token"  # noqa: S105 - the name of a header
+_MOST_SECONDS: Final = 10**9
+_Seconds = Annotated[int, Meta(ge=0, le=_MOST_SECONDS)]
 
 
 def operators(path: str, endpoints: Mapping[str, Endpoint], *, by_token: bool = True) -> Route:
@@ -43,11 +80,253 @@ async def read_body(request: Request, kind: type[T]) -> T:
     Raises:
         InvalidArgument: it does not fit.
     """
-    body = await request.body()
+    remedy = f"send a JSON object with {', '.join(kind.__struct_fields__)} as text"
+    return _decoded(await request.body(), kind, remedy)
+
+
+async def _object(request: Request) -> dict[str, Any]:
+    return _decoded(await request.body(), dict[str, Any], "send a JSON object")
+
+
+def _decoded(body: bytes, kind: type[D], remedy: str) -> D:
     try:
         return msgspec.json.decode(body or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidArgument(
-            f"the body does not fit: {error}"[:300],
-            remedy=f"send a JSON object with {', '.join(kind.__struct_fields__)} as text",
-        ) from error
+        raise InvalidArgument(f"the body does not fit: {error}"[:300], remedy=remedy) from error
+
+
+class _Backup(Asked):
+    target: str | None = None
+
+
+class _Rebuild(Asked):
+    project: str | None = None
+
+
+def admin_routes(operations: Operations, login: LoginService) -> list[Route]:
+    """Return the routes to the server itself."""
+
+    async def status(_: Request) -> Response:
+        return JSONResponse(dict(await operations.status()))
+
+    async def doctor(_: Request) -> Response:
+        return JSONResponse(dict(await operations.doctor()))
+
+    async def back_up(request: Request) -> Response:
+        target = (await read_body(request, _Backup)).target
+        return JSONResponse(dict(await operations.back_up(None if target is None else _absolute(target))))
+
+    async def support_bundle(_: Request) -> Response:
+        return JSONResponse({"files": dict(await operations.support_bundle())})
+
+    async def issue(request: Request) -> Response:
+        wanted = await read_body(request, _Agent)
+        return JSONResponse({"token": await operations.issue_agent_token(wanted.project, wanted.agent)})
+
+    async def revoke(request: Request) -> Response:
+        wanted = await read_body(request, _Agent)
+        await operations.revoke_agent_token(wanted.project, wanted.agent)
+        return JSONResponse({"revoked": True})
+
+    async def login_code(request: Request) -> Response:
+        base = f"{request.url.scheme}://{request.headers['host']}"  # the name by which the caller reaches us
+        return JSONResponse({"url": f"{base}/login?code={login.codes.make()}"})
+
+    async def rebuild_archive(request: Request) -> Response:
+        project = (await read_body(request, _Rebuild)).project
+        return JSONResponse(dict(await operations.rebuild_archive(project)))
+
+    return [
+        operators("/admin/status", {"GET": status}),
+        operators("/admin/doctor", {"GET": doctor}),
+        operators("/admin/support-bundle", {"GET": support_bundle}),
+        operators("/admin/backup", {"POST": back_up}),
+        operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
+        operators("/admin/login-code", {"POST": login_code}),
+        operators("/admin/rebuild-archive", {"POST": rebuild_archive}),
+    ]
+
+
+def _absolute(text: str) -> Path:
+    path = Path(text)
+    if not path.is_absolute() or "\0" in text or len(text) > _LONGEST_PATH:
+        raise InvalidPath(
+            "the target is no absolute path",
+            value=text[:200],
+            remedy="send an absolute path on the server's machine",
+        )
+    return path
+
+
+class _Person(Asked):
+    name: str
+    chat: str | None = None
+
+
+def people_routes(people: PeopleService) -> list[Route]:
+    """Return the routes to people: who may be written to by name, and in which chat they are reached."""
+
+    async def add(request: Request) -> Response:
+        asked = await read_body(request, _Person)
+        return JSONResponse(dict(await people.add(asked.name, asked.chat)))
+
+    async def remove(request: Request) -> Response:
+        asked = await read_body(request, _Named)
+        return JSONResponse({"removed": await people.remove(asked.name)})
+
+    async def everybody(_: Request) -> Response:
+        return JSONResponse({"people": [dict(one) for one in await people.everybody()]})
+
+    return [operators("/admin/people", {"GET": everybody, "PUT": add, "DELETE": remove})]
+
+
+class _Declared(Asked):
+    project: str
+    agent: str
+    runner: dict[str, Json]
+
+
+def runner_routes(runners: RunnerService) -> list[Route]:
+    """Return the routes to runners: who is run how, when mail comes."""
+
+    async def declare(request: Request) -> Response:
+        asked = await read_body(request, _Declared)
+        return JSONResponse(dict(await runners.declare(asked.project, asked.agent, asked.runner)))
+
+    async def withdraw(request: Request) -> Response:
+        asked = await read_body(request, _Agent)
+        return JSONResponse({"removed": await runners.withdraw(asked.project, asked.agent)})
+
+    async def declared(request: Request) -> Response:
+        found = await runners.declared(request.query_params.get("project"))
+        return JSONResponse({"runners": [dict(one) for one in found]})
+
+    return [operators("/admin/runners", {"GET": declared, "PUT": declare, "DELETE": withdraw})]
+
+
+class _Run(Asked):
+    run: str
+
+
+def run_routes(runs: WorkService) -> list[Route]:
+    """Return the routes to runs: what agents are at, what waits and why, what was given up."""
+
+    async def listed(request: Request) -> Response:
+        project = request.query_params.get("project")
+        slug = "" if project is None else await runs.slug(project)
+        works, waiting = await runs.works(slug), await runs.waiting(slug)
+        return JSONResponse({"runs": [told(one) for one in works], "waiting": [told(one) for one in waiting]})
+
+    async def shown(request: Request) -> Response:
+        run_id = request.query_params.get("run")
+        if not run_id:
+            raise InvalidArgument("no run is named", remedy="give its id as `run`")
+        work = await runs.named(run_id)
+        output = await runs.output(work.run_id)
+        return JSONResponse({**told(work), "output": output.text, "output_is_cut": output.is_cut})
+
+    async def dead(_: Request) -> Response:
+        return JSONResponse({"dead": [dict(one) for one in await runs.dead()]})
+
+    async def cancelled(request: Request) -> Response:
+        asked = await read_body(request, _Run)
+        await runs.cancel(asked.run)
+        return JSONResponse(told(await runs.named(asked.run)))
+
+    async def replayed(request: Request) -> Response:
+        asked = await read_body(request, _Run)
+        return JSONResponse(told(await runs.replay(asked.run)))
+
+    return [
+        operators("/admin/runs", {"GET": listed}),
+        operators("/admin/runs/one", {"GET": shown}),
+        operators("/admin/runs/dead", {"GET": dead}),
+        operators("/admin/runs/cancel", {"POST": cancelled}),
+        operators("/admin/runs/replay", {"POST": replayed}),
+    ]
+
+
+class _Answer(Asked):
+    number: str
+    answer: Literal["yes", "no"]
+    why: str = ""
+
+
+def question_routes(questions: QuestionService) -> list[Route]:
+    """Return the routes to what runs wait to be told."""
+
+    async def listed(_: Request) -> Response:
+        return JSONResponse({"questions": [dict(one) for one in await questions.questions()]})
+
+    async def answered(request: Request) -> Response:
+        asked = await read_body(request, _Answer)
+        done = await questions.answer(asked.number, approved=asked.answer == "yes", why=asked.why)
+        return JSONResponse(dict(done))
+
+    return [operators("/admin/questions", {"GET": listed, "POST": answered})]
+
+
+class _NewToken(Asked):
+    name: str
+    id: str
+    hash: str
+    scopes: list[str]
+    project: str | None = None
+    life_seconds: _Seconds | None = None
+
+
+class _Rotation(Asked):
+    name: str
+    id: str
+    hash: str
+    overlap_seconds: _Seconds
+
+
+def token_routes(tokens: NamedTokens) -> list[Route]:
+    """Return the routes to named tokens. Only hashes come here: a token is made by who will hold it.
+
+    No token opens them but the server's own: who may make tokens may do everything.
+    """
+
+    async def create(request: Request) -> Response:
+        asked = await read_body(request, _NewToken)
+        life = None if asked.life_seconds is None else timedelta(seconds=asked.life_seconds)
+        made = await tokens.create(
+            asked.name, asked.id, asked.hash, asked.scopes, project=asked.project, life=life
+        )
+        return JSONResponse(dict(made))
+
+    async def rotate(request: Request) -> Response:
+        asked = await read_body(request, _Rotation)
+        overlap = timedelta(seconds=asked.overlap_seconds)
+        return JSONResponse(dict(await tokens.rotate(asked.name, asked.id, asked.hash, overlap=overlap)))
+
+    async def revoke(request: Request) -> Response:
+        return JSONResponse({"revoked": await tokens.revoke((await read_body(request, _Named)).name)})
+
+    async def listed(request: Request) -> Response:
+        found = await tokens.listed(ended=request.query_params.get("all") == "yes")
+        return JSONResponse({"tokens": [dict(one) for one in found]})
+
+    methods = {"GET": listed, "POST": create, "DELETE": revoke}
+    return [
+        operators("/admin/tokens", methods, by_token=False),
+        operators("/admin/tokens/rotate", {"POST": rotate}, by_token=False),
+    ]
+
+
+def hook_routes(hooks: Hooks, following: Following) -> list[Route]:
+    """Return the routes for hooks and watchers of this machine."""
+
+    async def hook(request: Request) -> Response:
+        client, event = request.path_params["client"], request.path_params["event"]
+        token = request.headers.get(_AGENT_TOKEN)
+        return JSONResponse(
+            dict(await hooks.answer(client, event, await _object(request), agent_token=token))
+        )
+
+    async def watch(request: Request) -> Response:
+        token = request.headers.get(_AGENT_TOKEN)
+        return JSONResponse(dict(await following.messages(await _object(request), agent_token=token)))
+
+    return [operators("/hooks/{client}/{event}", {"POST": hook}), operators("/watch", {"POST": watch})]

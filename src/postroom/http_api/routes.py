@@ -1,10 +1,8 @@
-"""The routes for machines and for the operator. Thin: read the request, ask `Operations`, answer in JSON."""
+"""Every route of this room, and the application that answers each refusal as problem JSON."""
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Final
 
-import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -14,18 +12,20 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Lifespan
 
 from postroom.contracts.clock import Clock
-from postroom.contracts.errors import InvalidPath, PostroomError
+from postroom.contracts.errors import PostroomError
+from postroom.executors.remote import RemoteExecutor
 from postroom.http_api.chat_routes import ChatOperations, chat_routes
 from postroom.http_api.errors import Problem, internal_error, reported
-from postroom.http_api.operations import Operations
-from postroom.http_api.operators import operators, read_body
-from postroom.http_api.question_routes import question_routes
-from postroom.http_api.readiness import FreshReadiness
+from postroom.http_api.operations import FreshReadiness, Operations
+from postroom.http_api.operators import (
+    admin_routes,
+    question_routes,
+    run_routes,
+    runner_routes,
+    token_routes,
+)
 from postroom.http_api.rest.routes import rest_routes
-from postroom.http_api.run_routes import run_routes
-from postroom.http_api.runner_routes import runner_routes
 from postroom.http_api.sessions import LoginService
-from postroom.http_api.token_routes import token_routes
 from postroom.mail.named_tokens import NamedTokens
 from postroom.services.calls import Calls
 from postroom.services.following import EventFollowing
@@ -34,23 +34,9 @@ from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService
 from postroom.version import __version__
 
-_LONGEST_NAME: Final = 4096
 _DISCOVERY: Final = ("oauth-authorization-server", "oauth-protected-resource", "openid-configuration")
 _OAUTH: Final = ("/authorize", "/oauth/token", "/register", "/token")
 _ANY_METHOD: Final = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-
-
-class _Backup(msgspec.Struct, forbid_unknown_fields=True):
-    target: str | None = None
-
-
-class _Rebuild(msgspec.Struct, forbid_unknown_fields=True):
-    project: str | None = None
-
-
-class _Agent(msgspec.Struct, forbid_unknown_fields=True):
-    project: str
-    agent: str
 
 
 def routes(  # noqa: PLR0913 - what the routes ask, by name
@@ -79,7 +65,7 @@ def routes(  # noqa: PLR0913 - what the routes ask, by name
     return [
         *_health_routes(operations, registry, clock, refresh),
         *login.routes(),
-        *_admin_routes(operations, login),
+        *admin_routes(operations, login),
         *chat_routes(operations, chats),
         *([] if runners is None else runner_routes(runners)),
         *([] if questions is None else question_routes(questions)),
@@ -128,47 +114,14 @@ def _health_routes(
     return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", metrics)]
 
 
-def _admin_routes(operations: Operations, login: LoginService) -> list[Route]:
-    async def status(_: Request) -> Response:
-        return JSONResponse(dict(await operations.status()))
+def callback_routes(path: str, results: RemoteExecutor) -> list[Route]:
+    """Return where other servers that run agents send results: open, for a signature proves who sends."""
 
-    async def doctor(_: Request) -> Response:
-        return JSONResponse(dict(await operations.doctor()))
+    async def result(request: Request) -> Response:
+        await results.take(request.path_params["dispatch_id"], request.headers, await request.body())
+        return JSONResponse({"taken": True})
 
-    async def back_up(request: Request) -> Response:
-        target = (await read_body(request, _Backup)).target
-        return JSONResponse(dict(await operations.back_up(None if target is None else _absolute(target))))
-
-    async def support_bundle(_: Request) -> Response:
-        return JSONResponse({"files": dict(await operations.support_bundle())})
-
-    async def issue(request: Request) -> Response:
-        wanted = await read_body(request, _Agent)
-        return JSONResponse({"token": await operations.issue_agent_token(wanted.project, wanted.agent)})
-
-    async def revoke(request: Request) -> Response:
-        wanted = await read_body(request, _Agent)
-        await operations.revoke_agent_token(wanted.project, wanted.agent)
-        return JSONResponse({"revoked": True})
-
-    async def login_code(request: Request) -> Response:
-        base = f"{request.url.scheme}://{request.headers['host']}"  # the name by which the caller reaches us
-        return JSONResponse({"url": f"{base}/login?code={login.codes.make()}"})
-
-    async def rebuild_archive(request: Request) -> Response:
-        return JSONResponse(
-            dict(await operations.rebuild_archive((await read_body(request, _Rebuild)).project))
-        )
-
-    return [
-        operators("/admin/status", {"GET": status}),
-        operators("/admin/doctor", {"GET": doctor}),
-        operators("/admin/support-bundle", {"GET": support_bundle}),
-        operators("/admin/backup", {"POST": back_up}),
-        operators("/admin/agent-token", {"POST": issue, "DELETE": revoke}),
-        operators("/admin/login-code", {"POST": login_code}),
-        operators("/admin/rebuild-archive", {"POST": rebuild_archive}),
-    ]
+    return [Route(f"{path}/{{dispatch_id}}", result, methods=["POST"])]
 
 
 def _no_oauth(mcp_path: str) -> list[Route]:
@@ -184,17 +137,6 @@ async def _oauth_is_off(_: Request) -> Response:
         {"error": "not_found", "error_description": "this server does not use OAuth; send its bearer token"},
         status_code=404,
     )
-
-
-def _absolute(text: str) -> Path:
-    path = Path(text)
-    if not path.is_absolute() or "\0" in text or len(text) > _LONGEST_NAME:
-        raise InvalidPath(
-            "the target is no absolute path",
-            value=text[:200],
-            remedy="send an absolute path on the server's machine",
-        )
-    return path
 
 
 def _id_of(request: Request) -> str:

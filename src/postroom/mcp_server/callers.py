@@ -1,10 +1,18 @@
-"""Who sent a request: what the door marked it with, and what its headers say."""
+"""Who sent a request, by what the door marked it with and its headers, and what their named token may send.
 
-from typing import Final
+What that lets through is looked at once more where it is done; what it does not know needs no scope.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
 
 from starlette.requests import Request
 
+from postroom.contracts.errors import InsufficientScope, NotPermitted
+from postroom.contracts.tokens import Grant
 from postroom.mail.context import Caller
+from postroom.mail.operations import OPERATIONS
+from postroom.mcp_server.resources import kind_of
 
 AGENT_TOKEN_HEADER: Final = "postroom-agent-token"  # noqa: S105 - the name of a header
 AGENT_TOKEN_SCOPE: Final = "postroom.agent_token"  # noqa: S105 - the name of a key
@@ -21,3 +29,54 @@ def caller_of(request: Request) -> Caller:
         operator=bool(request.scope.get(OPERATOR_SCOPE)),
         grant=request.scope.get(GRANT_SCOPE),
     )
+
+
+def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
+    """Raise unless a token of this grant may send a message.
+
+    Raises:
+        InsufficientScope: it calls, reads or listens to something for which the token has too few scopes.
+        NotPermitted: the token is bound to a project, and it listens elsewhere.
+    """
+    params = message.get("params") or {}
+    match message.get("method"):
+        case "tools/call":
+            operation = OPERATIONS.get(str(params.get("name")))
+            if operation is not None:
+                operation.check(grant)
+        case "resources/read":
+            _refuse_reading(grant, str(params.get("uri")))
+        case "subscriptions/listen":
+            for uri in _listened_to(params):
+                _refuse_reading(grant, uri)
+                _refuse_elsewhere(grant, uri)
+
+
+def _refuse_reading(grant: Grant, uri: str) -> None:
+    found = kind_of(uri)
+    if found is not None:
+        OPERATIONS[found[0].operation].check(grant)
+
+
+def _refuse_elsewhere(grant: Grant, uri: str) -> None:
+    """News names its project by the slug, as does who listens for it."""
+    found = kind_of(uri)
+    slug = None if found is None else found[1]["project"]
+    if grant.project_id is not None and slug != grant.project_slug:
+        raise NotPermitted(
+            f"the token `{grant.name}` is bound to the project {grant.project_slug}",
+            remedy=f"listen to addresses of it, such as mail://project/{grant.project_slug}",
+        )
+
+
+def _listened_to(params: Mapping[str, Any]) -> list[str]:
+    wanted = params.get("notifications")
+    uris = wanted.get("resourceSubscriptions") if isinstance(wanted, Mapping) else None
+    return [str(one) for one in uris] if isinstance(uris, list) else []
+
+
+def scope_challenge(error: InsufficientScope) -> str:
+    """Return the WWW-Authenticate header that says which scopes a call needs (RFC 6750)."""
+    needed = error.details.get("needed")
+    scopes = " ".join(map(str, needed)) if isinstance(needed, list) else ""
+    return f'Bearer realm="postroom", error="insufficient_scope", scope="{scopes}"'

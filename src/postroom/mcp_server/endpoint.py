@@ -9,9 +9,12 @@
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 import msgspec
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
+from mcp.server.transport_security import TransportSecuritySettings
 from mcp.types import INVALID_REQUEST, PARSE_ERROR
 from mcp_types import UNSUPPORTED_PROTOCOL_VERSION
 from mcp_types.version import SUPPORTED_PROTOCOL_VERSIONS
@@ -20,8 +23,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from postroom.contracts.errors import AccessError, InsufficientScope
-from postroom.mcp_server.callers import GRANT_SCOPE
-from postroom.mcp_server.granted import refuse_message, scope_challenge
+from postroom.mcp_server.callers import GRANT_SCOPE, refuse_message, scope_challenge
+from postroom.mcp_server.server import PostroomMcpServer
 from postroom.mcp_server.short_way import ShortWay
 
 _REFUSED: Final = -32000
@@ -153,3 +156,40 @@ def _refusal(status: int, code: int, text: str, *, named: str | int | None = Non
 def _answer(status: int, error: dict[str, object], *, named: str | int | None) -> Response:
     document = {"jsonrpc": "2.0", "id": named, "error": error}
     return Response(msgspec.json.encode(document), status_code=status, media_type="application/json")
+
+
+class McpOverHttp:
+    """An ASGI application that serves one MCP server, once it is running."""
+
+    def __init__(
+        self,
+        server: PostroomMcpServer,
+        *,
+        max_request_bytes: int,
+        is_traced: bool = False,
+        short: bool = True,
+    ) -> None:
+        """Without `short` every message goes through the SDK, as tests and benchmarks compare."""
+        server.streamable_http_app(
+            json_response=True,
+            stateless_http=True,
+            max_request_body_size=max_request_bytes,
+            # The door in front checks Host and Origin for every route alike.
+            transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
+        )
+        self._server = server
+        self._sessions = server.session_manager
+        short_way = server.short_way(is_traced=is_traced) if short else None
+        self._endpoint = Endpoint(StreamableHTTPASGIApp(self._sessions), short_way)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one HTTP request."""
+        await self._endpoint(scope, receive, send)
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Run the SDK's transport while anybody is inside; enter it once."""
+        return self._sessions.run()
+
+    def end_listening(self) -> None:
+        """Tell everybody who listens that this is the end."""
+        self._server.end_listening()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.types import Receive, Scope, Send
 
 if TYPE_CHECKING:
-    from postroom.mcp_server.http import McpOverHttp
+    from postroom.mcp_server.endpoint import McpOverHttp
 
 
 class LoadedOnUse:
@@ -52,7 +52,7 @@ class LoadedOnUse:
         async with self._loading:
             if self._made is None:
                 # In a thread, so that nobody else waits while it is read.
-                await asyncio.to_thread(import_module, "postroom.mcp_server.http")
+                await asyncio.to_thread(import_module, "postroom.mcp_server.endpoint")
                 self._made = self._make()
                 self._begin.set()
         await self._is_running.wait()

@@ -10,8 +10,6 @@ from postroom.contracts.errors import InvalidArgument
 from postroom.mail.context import Caller
 from postroom.mail.service import Mail
 
-THREAD_MESSAGES = 200
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailResource:

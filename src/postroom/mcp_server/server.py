@@ -4,7 +4,10 @@ Built on the SDK's `MCPServer` and not on the framework above it: the same in-me
 twice the rate (docs/benchmarks.md, ADR 2).
 """
 
-from typing import Any
+import json
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Literal
 
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel.helper_types import ReadResourceContents
@@ -22,21 +25,73 @@ from mcp.types import (
     SubscriptionsListenResult,
     TextContent,
     Tool,
+    ToolAnnotations,
 )
 from mcp.types import Resource as ResourceInfo
 
 from postroom.contracts.errors import InputError, PostroomError
 from postroom.mail.context import Caller
 from postroom.mail.names import shown
+from postroom.mail.operations import ALL_OPERATIONS, Operation
 from postroom.mail.service import Mail
 from postroom.mcp_server import resources
 from postroom.mcp_server.answers import ToolAnswer, answer_call, as_json, crash
 from postroom.mcp_server.callers import TRACEPARENT, caller_of
+from postroom.mcp_server.schema import estimated_tokens, input_schema
 from postroom.mcp_server.short_way import ShortWay
-from postroom.mcp_server.tools import Profile, operations_of, tools_of
 from postroom.services.calls import Calls, Observe
 from postroom.services.subscriptions import Subscriptions
 from postroom.version import __version__
+
+Profile = Literal["full", "core"]
+
+CORE = (
+    "start_session",
+    "send_message",
+    "reply_message",
+    "fetch_inbox",
+    "acknowledge_message",
+    "search_messages",
+    "file_reservation_paths",
+    "release_file_reservations",
+    "list_agents",
+    "delivery_status",
+)
+CORE_TOKEN_LIMIT = 2_500
+
+
+@cache
+def tools_of(profile: Profile) -> tuple[Tool, ...]:
+    """Return the tools of a profile in an order that never changes: clients cache prompts with it."""
+    return tuple(_tool(operation) for operation in operations_of(profile))
+
+
+def operations_of(profile: Profile) -> Sequence[Operation]:
+    """Return the operations that a profile offers."""
+    if profile == "full":
+        return ALL_OPERATIONS
+    by_name = {operation.name: operation for operation in ALL_OPERATIONS}
+    return [by_name[name] for name in CORE]
+
+
+def _tool(operation: Operation) -> Tool:
+    return Tool(
+        name=operation.name,
+        description=operation.description,
+        input_schema=input_schema(operation.command),
+        annotations=ToolAnnotations(destructive_hint=operation.destructive)
+        if operation.changes
+        else ToolAnnotations(read_only_hint=True),
+    )
+
+
+def definition_tokens(profile: Profile) -> int:
+    """Return an estimate of what a profile's definitions cost a model, as they travel."""
+    definitions: list[dict[str, Any]] = [
+        tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in tools_of(profile)
+    ]
+    return estimated_tokens(json.dumps(definitions, separators=(",", ":")))
+
 
 INSTRUCTIONS = (
     "Mail and file reservations for agents that work on one project. Begin with start_session "

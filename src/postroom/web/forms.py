@@ -1,7 +1,8 @@
-"""Forms that change something: read within bounds, and taken only from the session that they were made for.
+"""Pages on which people work: their services, and forms that change something.
 
-The door in front has refused other origins already. The token in the form is the second lock: it is made of
-the session's cookie, so that nobody who cannot read our pages can write a form that we take.
+A form is read within bounds, and taken only from the session that it was made for. The door in front has
+refused other origins already. The token in the form is the second lock: it is made of the session's cookie,
+so that nobody who cannot read our pages can write a form that we take.
 """
 
 import re
@@ -10,9 +11,17 @@ from typing import Final, Protocol
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
+from postroom.contracts.clock import Clock
 from postroom.contracts.errors import InvalidArgument, NotPermitted, TooLarge
+from postroom.contracts.mail import Project
+from postroom.contracts.store import MailStore
+from postroom.services.messages import MessageService
+from postroom.services.questions import QuestionService
+from postroom.services.work import WorkService
+from postroom.web import reading
+from postroom.web.serving import html
 
 FORM_TYPE: Final = "application/x-www-form-urlencoded"
 TOKEN: Final = "form_token"  # noqa: S105 - the name of a field
@@ -128,3 +137,46 @@ def _parsed(body: bytes) -> Form:
     for name, text in pairs:
         fields.setdefault(name, []).append(text)
     return Form(fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageServices:
+    """Everything that the pages need so that people can work on them."""
+
+    visitors: Visitors
+    questions: QuestionService
+    messages: MessageService
+    runs: WorkService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageContext:
+    """What the endpoints work with."""
+
+    mail: MailStore
+    clock: Clock
+    services: PageServices
+
+    async def project(self, request: Request) -> Project:
+        """Return the project of an address.
+
+        Raises:
+            UnknownProject: there is none.
+        """
+        slug = request.path_params["slug"]
+        return await self.mail.read(lambda reads: reading.known_project(reads, slug))
+
+    def html(self, request: Request, template: str, status: int = 200, **values: object) -> Response:
+        """Return a page with forms for the session that asks for it."""
+        shared = {
+            "now": self.clock.now(),
+            "works": True,
+            "form_token": token_for(request, self.services.visitors),
+            "me": remembered_name(request),
+        }
+        return html(template, {**shared, **values}, status)
+
+
+def see(address: str) -> Response:
+    """Send a browser to a page after its form was taken, so that to load that again sends nothing."""
+    return RedirectResponse(address, status_code=303)

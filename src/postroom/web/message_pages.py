@@ -27,8 +27,7 @@ from postroom.contracts.mail import Agent, Importance, Message, Project, Recipie
 from postroom.contracts.store import MailReads
 from postroom.services.messages import Draft
 from postroom.web import links, reading
-from postroom.web.forms import Form, read_form, remember_name, remembered_name
-from postroom.web.page_context import PageContext, see
+from postroom.web.forms import Form, PageContext, read_form, remember_name, remembered_name, see
 from postroom.web.serving import NUMBER, Endpoint, number, status_of
 
 OFFERED = 200

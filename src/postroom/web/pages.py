@@ -19,14 +19,12 @@ from postroom.contracts.mail import Agent, Attachment, Message, Project, SearchO
 from postroom.contracts.store import MailReads, MailStore
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.mail.query import parse_query
-from postroom.web import files, marks, presence, reading
-from postroom.web.assets import asset_routes
-from postroom.web.forms import token_for
+from postroom.web import files, presence, reading, wording
+from postroom.web.files import asset_routes
+from postroom.web.forms import PageContext, PageServices, token_for
 from postroom.web.markdown import Body, Markdown
 from postroom.web.message_pages import MessagePages
-from postroom.web.page_context import PageContext, PageServices
-from postroom.web.question_pages import QuestionPages
-from postroom.web.run_pages import RunPages
+from postroom.web.run_pages import QuestionPages, RunPages
 from postroom.web.serving import NUMBER, Endpoint, choice, error_page, guarded, html, number
 from postroom.web.timeline import timeline
 from postroom.web.views import ShownMessage
@@ -194,8 +192,8 @@ class Pages:
         project, page = await self._settled(
             lambda reads: reading.search(reads, slug, query, order=order, cursor=cursor)
         )
-        looked_for = marks.wanted(query) if query else marks.Wanted()
-        found = [(hit.message, marks.pieces(hit.snippet, looked_for)) for hit in page.rows]
+        looked_for = wording.wanted(query) if query else wording.Wanted()
+        found = [(hit.message, wording.pieces(hit.snippet, looked_for)) for hit in page.rows]
         asked = {"q": question, "order": order, "has_asked": query is not None}
         return self._html("search", project=project, found=found, page=page, **asked)
 

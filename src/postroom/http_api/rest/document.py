@@ -4,16 +4,23 @@ Made from the same commands as the MCP tools' schemas, with the bounds that thos
 The same code gives the same document, byte for byte.
 """
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from postroom.contracts.tokens import SCOPES
-from postroom.http_api.rest.addresses import DOCUMENT, EVENTS, address_of, method_of
-from postroom.http_api.rest.examples import example_of
 from postroom.http_api.rest.reading import JSON, KEY_FIELD, KEY_HEADER
-from postroom.http_api.rest.refusals import ALWAYS, ONLY_OF_CHANGES, codes_by_status
-from postroom.http_api.rest.schemas import PROBLEM, answer_schema, components, query_fields, reference
+from postroom.http_api.rest.schemas import (
+    ALWAYS,
+    ONLY_OF_CHANGES,
+    PROBLEM,
+    answer_schema,
+    codes_by_status,
+    components,
+    example_of,
+    query_fields,
+    reference,
+)
 from postroom.mail.commands import Command, FollowEvents
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS, Operation
 from postroom.version import __version__
@@ -202,3 +209,21 @@ def _schemes(session_cookie: str) -> dict[str, Any]:
 def encoded(*, session_cookie: str) -> bytes:
     """Return the document as it is served."""
     return msgspec.json.encode(document(session_cookie=session_cookie))
+
+
+BASE: Final = "/v1"
+DOCUMENT: Final = f"{BASE}/openapi.json"
+EVENTS: Final = f"{BASE}/events"
+"""Where what happens is waited for: the one address that is no operation."""
+
+Method = Literal["GET", "POST"]
+
+
+def address_of(operation: Operation) -> str:
+    """Return the path of an operation."""
+    return f"{BASE}/{operation.name}"
+
+
+def method_of(operation: Operation) -> Method:
+    """Return the one method by which an operation is asked."""
+    return "POST" if operation.changes else "GET"

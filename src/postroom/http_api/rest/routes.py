@@ -9,8 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from postroom.contracts.errors import NotPermitted
-from postroom.http_api.rest.addresses import DOCUMENT, EVENTS, address_of, method_of
-from postroom.http_api.rest.document import encoded
+from postroom.http_api.rest.document import DOCUMENT, EVENTS, address_of, encoded, method_of
 from postroom.http_api.rest.event_routes import EventService
 from postroom.http_api.rest.reading import JSON, body_arguments, list_fields, query_arguments
 from postroom.mail.operations import ALL_OPERATIONS, Operation

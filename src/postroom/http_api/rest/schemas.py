@@ -1,13 +1,16 @@
-"""The schemas of the document: what commands take and what operations answer, by reference."""
+"""The schemas of the document, by reference: what commands take, examples of them, answers and refusals."""
 
 import typing
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 import msgspec
 
+from postroom.contracts import errors
+from postroom.http_api.errors import STATUSES
 from postroom.mail.commands import Command
 from postroom.mail.operations import ALL_OPERATIONS, Operation
 
@@ -92,3 +95,96 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     rest = {name: value for name, value in schema.items() if name not in ("anyOf", "default")}
     return {**kept[0], **rest}
+
+
+VALUES: Final[Mapping[str, Any]] = {
+    "accept": True,
+    "agent_name": "BlueLake",
+    "body_md": "Please look at the lock of `src/harbour.py`.",
+    "human_key": "/home/me/harbour",
+    "message_id": 1,
+    "model": "opus",
+    "paths": ["src/**"],
+    "policy": "open",
+    "program": "claude-code",
+    "project_key": "/home/me/harbour",
+    "query": "harbour",
+    "question": "May I push?",
+    "reason": "its holder has ended",
+    "requester": "GreenHill",
+    "reservation_id": 1,
+    "run_id": "00f1c9",
+    "sender_name": "BlueLake",
+    "subject": "Review",
+    "thread_id": "1",
+    "to": "GreenHill",
+}
+_OF_ONE_COMMAND: Final[Mapping[str, Mapping[str, Any]]] = {"SendMessage": {"to": ["GreenHill"]}}
+"""What is good to see beside what must be given, or has another form there."""
+
+
+def example_of(command: type[Command]) -> dict[str, Any]:
+    """Return the arguments of a call that can be read."""
+    needed = [field.name for field in msgspec.structs.fields(command) if field.required]
+    return {**{name: VALUES[name] for name in needed}, **_OF_ONE_COMMAND.get(command.__name__, {})}
+
+
+MAIL: Final[tuple[type[errors.PostroomError], ...]] = (
+    errors.InvalidArgument,
+    errors.InvalidName,
+    errors.InvalidPath,
+    errors.InvalidPattern,
+    errors.InvalidRecipients,
+    errors.TooLarge,
+    errors.UnknownProject,
+    errors.UnknownAgent,
+    errors.UnknownMessage,
+    errors.UnknownThread,
+    errors.UnknownReservation,
+    errors.NameTaken,
+    errors.StateError,
+    errors.IllegalTransition,
+    errors.IdempotencyConflict,
+    errors.AgentRetired,
+    errors.AlreadyRead,
+    errors.NotHolder,
+    errors.CursorAhead,
+    errors.CursorExpired,
+    errors.ContactRequired,
+    errors.ContactBlocked,
+    errors.TokenRequired,
+    errors.WrongToken,
+    errors.IdentityMismatch,
+    errors.NotPermitted,
+    errors.InsufficientScope,
+    errors.InternalError,
+    errors.StoreError,
+    errors.StoreUnavailable,
+    errors.StoreReadOnly,
+    errors.StoreCorrupt,
+    errors.StoreFull,
+    errors.CommitUnknown,
+)
+"""What the mail room and its store may raise."""
+DOOR: Final[Mapping[int, tuple[str, ...]]] = {
+    400: ("malformed_request",),
+    403: ("foreign_origin",),
+    415: ("unsupported_media_type",),
+    421: ("unknown_host",),
+    500: ("internal_error",),
+    503: ("server_unavailable",),
+}
+"""What is said outside of any operation, beside of tokens and sizes."""
+ONLY_OF_CHANGES: Final = frozenset({415, 507})
+ALWAYS: Final = frozenset({400, 401, 403, 413, 421, 500})
+"""What may meet a call that asks for no mail."""
+
+
+def codes_by_status() -> dict[int, tuple[str, ...]]:
+    """Return the codes that may stand in a refusal of each status, in order."""
+    found: defaultdict[int, set[str]] = defaultdict(set)
+    for kind in MAIL:
+        found[STATUSES[kind]].add(kind.code)
+    for status, codes in DOOR.items():
+        found[status].update(codes)
+    return {status: tuple(sorted(found[status])) for status in sorted(found)}
