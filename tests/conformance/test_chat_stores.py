@@ -56,6 +56,7 @@ from postroom.testing.conformance.chat_given import (
     session,
 )
 from postroom.testing.conformance.chat_stores import PROMISES
+from sqlite_files import open_new
 from store_kinds import SCHEMA, checked, opened
 from table_rows import each_row
 
@@ -87,7 +88,7 @@ class Opened:
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Opened]:
     if request.param == "sqlite":
-        store = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
+        store = open_new(tmp_path / "postroom.db", clock)
         yield Opened(store.chat, partial(on_the_writer, store), checked(store.store))
         store.close()
     else:
