@@ -21,6 +21,7 @@ from blockbuster import blockbuster_ctx  # noqa: E402 - the rewriting of asserti
 from postroom.app.logs import route_to_logging  # noqa: E402 - as above
 from postroom.stores.sqlite import SqliteStore  # noqa: E402 - as above
 from postroom.testing import ManualClock  # noqa: E402 - as above
+from sqlite_files import open_new  # noqa: E402 - as above
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,7 +62,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def sqlite_store(tmp_path: Path, clock: ManualClock) -> Iterator[SqliteStore]:
     """A store on an empty file; opened and closed outside of the event loop, for both wait for the disk."""
-    store = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
+    store = open_new(tmp_path / "postroom.db", clock)
     yield store
     store.close()
 

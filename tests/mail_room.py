@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -77,12 +78,19 @@ def a_room(store: MailStore, clock: ManualClock, rules: Rules | None = None, **m
     return Room(Mail(store, clock, rules, **more), clock)
 
 
-@pytest.fixture
-def room_in_memory(clock: ManualClock) -> Iterator[Room]:
-    """An empty mail room. Rules are decided above the store: that each kind keeps its promises is tested there."""
+@contextmanager
+def in_memory(clock: ManualClock) -> Iterator[Room]:
+    """Open an empty mail room, for a test that needs a new one for each row of a table."""
     memory = SqliteStore.in_memory()
     yield a_room(memory, clock)
     memory.close()
+
+
+@pytest.fixture
+def room_in_memory(clock: ManualClock) -> Iterator[Room]:
+    """An empty mail room. Rules are decided above the store: that each kind keeps its promises is tested there."""
+    with in_memory(clock) as room:
+        yield room
 
 
 @pytest.fixture

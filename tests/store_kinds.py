@@ -17,9 +17,9 @@ import pytest
 from postgres_server import missing_postgres
 from postroom.contracts.clock import Clock
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.sqlite import SqliteStore
 from postroom.stores.store import SqlStore
 from postroom.testing.changes import CheckingEngine
+from sqlite_files import open_new
 
 KINDS = ("sqlite", "postgres")
 SCHEMA = f"test_{uuid4().hex}"
@@ -37,7 +37,7 @@ def checked(store: SqlStore) -> SqlStore:
 def opened(kind: str, folder: Path, dsn: Callable[[], str], clock: Clock) -> Iterator[SqlStore]:
     """Open an empty store of a kind; call it outside of the event loop."""
     if kind == "sqlite":
-        store = SqliteStore.open(folder / f"store-{next(_FILES)}.db", clock=clock, purpose="test").store
+        store = open_new(folder / f"store-{next(_FILES)}.db", clock).store
     else:
         store = PostgresStore.open(dsn(), schema=SCHEMA, clock=clock, readers=2).store
         empty(dsn())

@@ -18,6 +18,7 @@ from postroom.gateway.platforms.api_server_answers import Exchanges
 from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.http_adapter import Refused
 from postroom.testing import ManualClock
+from table_rows import each_row
 
 KEY = "sk-of-the-harbour-1"
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 20
@@ -558,8 +559,8 @@ async def test_what_nobody_waits_for_is_taken(adapter) -> None:
     assert (await adapter.edit_message("pier", "msg_1", "x")).error_kind is SendErrorKind.NOT_FOUND
 
 
-@pytest.mark.parametrize(
-    ("draft", "sure"),
+@each_row(
+    "draft, sure",
     [
         ("One ", "One"),
         ("```py\na = 1\n```", "```py\na = 1"),
@@ -646,8 +647,8 @@ def test_messages_are_forgotten_oldest_first_but_those_that_are_waited_for(monke
 # Settings.
 
 
-@pytest.mark.parametrize(
-    ("key", "extra"),
+@each_row(
+    "key, extra",
     [
         (None, {}),
         ("short", {}),

@@ -44,6 +44,7 @@ from postroom.gateway.platforms.discord_intake import Options, bot_token, pause_
 from postroom.gateway.platforms.discord_wire import RestFailure
 from postroom.gateway.session import Platform, SessionSource
 from postroom.testing import ManualClock
+from table_rows import each_row
 
 MINUTE = timedelta(seconds=61)
 
@@ -184,8 +185,8 @@ def test_a_direct_message_belongs_to_its_chat() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("more", "text", "addressed"),
+@each_row(
+    "more, text, addressed",
     [
         ({}, "hello", False),
         ({"content": f"<@{ME}> do it", "mentions": [PERSONS[ME]]}, "do it", True),
@@ -220,8 +221,8 @@ def test_a_thread_stands_beside_the_channel_that_it_belongs_to() -> None:
     assert (source.chat_type, source.chat_id, source.thread_id) == ("thread", ROOM, THREAD)
 
 
-@pytest.mark.parametrize(
-    ("more", "text"),
+@each_row(
+    "more, text",
     [
         ({"content": "", "message_snapshots": [{"message": {"content": "forwarded"}}]}, "forwarded"),
         ({"content": "", "sticker_items": [{"name": "wave", "id": "5"}]}, ":wave:"),
@@ -234,8 +235,8 @@ def test_words_are_kept_as_they_are_where_they_can_be_kept(more: dict[str, Any],
     assert wire.event_of(message(**more), DM, OURS).text == text
 
 
-@pytest.mark.parametrize(
-    ("mime", "flags", "kind"),
+@each_row(
+    "mime, flags, kind",
     [
         ("image/png", 0, MessageType.PHOTO),
         ("video/mp4", 0, MessageType.VIDEO),
@@ -271,7 +272,7 @@ def test_what_is_kept_of_a_message_can_be_read_back() -> None:
     assert again.to_body() == event.to_body()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "told",
     [
         None,
@@ -310,8 +311,8 @@ def test_types_that_cannot_be_hashed_are_read_too() -> None:
 # What is said.
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
+@each_row(
+    "text, shown",
     [
         ("**bold** and `code`", "**bold** and `code`"),
         ("# one\n### three\n#### four ##", "# one\n### three\n**four**"),
@@ -333,8 +334,8 @@ def test_what_would_become_too_long_stays_as_it_was() -> None:
     assert outgoing.marked(table, len(table) + 3) == table
 
 
-@pytest.mark.parametrize(
-    ("name", "kept"),
+@each_row(
+    "name, kept",
     [
         ("report.pdf", "report.pdf"),
         ("../../etc/passwd", "passwd"),
@@ -349,8 +350,8 @@ def test_a_file_name_may_stand_in_a_header(name: str | None, kept: str) -> None:
     assert outgoing.file_name(name) == kept
 
 
-@pytest.mark.parametrize(
-    ("failure", "kind"),
+@each_row(
+    "failure, kind",
     [
         (RestFailure("x"), SendErrorKind.TRANSIENT),
         (RestFailure("x", taken=True), SendErrorKind.UNKNOWN),
@@ -370,7 +371,7 @@ def test_each_refusal_is_of_its_kind(failure: RestFailure, kind: SendErrorKind) 
     assert (result.success, result.error_kind, result.retry_after_ms) == (False, kind, failure.wait_ms)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "extra",
     [
         {"webhook": 1},
@@ -407,7 +408,7 @@ def test_settings_are_read() -> None:
     )
 
 
-@pytest.mark.parametrize("token", [None, "", "  ", "two words", "line\nbreak", "ümlaut"])
+@each_row("token", [None, "", "  ", "two words", "line\nbreak", "ümlaut"])
 async def test_a_missing_token_is_a_matter_of_settings(token: str | None) -> None:
     with pytest.raises(ConfigError) as refused:
         await DiscordAdapter(PlatformConfig(token=token)).connect()

@@ -33,6 +33,7 @@ from postroom.gateway.platforms.email import EmailAdapter
 from postroom.gateway.platforms.email_text import own_words, text_of_html, unflowed
 from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
+from table_rows import each_row
 
 ANN = "ann@example.com"
 PLACE = wire.Where(validity=7, uid=3)
@@ -176,7 +177,7 @@ async def test_old_unread_mail_is_left_alone(fake, adapter, listener, clock) -> 
     assert 1 in fake.imap.unread()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "headers",
     [
         {"Auto-Submitted": "auto-replied"},
@@ -191,7 +192,6 @@ async def test_old_unread_mail_is_left_alone(fake, adapter, listener, clock) -> 
         {"From": "MAILER-DAEMON@example.com"},
         {"Content-Type": "multipart/report; boundary=x"},
     ],
-    ids=str,
 )
 def test_machines_lists_and_we_ourselves_get_no_answer(headers: dict[str, str]) -> None:
     message = mail()
@@ -250,8 +250,8 @@ def test_the_sender_is_the_address_and_never_the_name() -> None:
     assert inbound.source.user_id == "eve@evil.example"
 
 
-@pytest.mark.parametrize(
-    ("results", "verified"),
+@each_row(
+    "results, verified",
     [
         (["mx.example.org; dmarc=pass header.from=example.com"], True),
         (["MX.example.org 1; spf=none; dmarc=pass (p=reject) header.from=example.com"], True),
@@ -289,7 +289,7 @@ def test_a_thread_is_known_by_its_root() -> None:
     assert (inbound.source.thread_id, inbound.reply_to_message_id) == ("<only@x.org>", "<only@x.org>")
 
 
-@pytest.mark.parametrize("message_id", ["", "<a b@x>", '<"@x>', "<é@x>", "plain", "<" + "x" * 300 + "@y>"])
+@each_row("message_id", ["", "<a b@x>", '<"@x>', "<é@x>", "plain", "<" + "x" * 300 + "@y>"])
 def test_a_mail_without_a_proper_id_has_that_of_its_place(message_id: str) -> None:
     raw = b"From: ann@example.com\r\nMessage-ID: " + message_id.encode() + b"\r\n\r\nhello"
     assert inbound_of(raw).message_id == "7-3"
@@ -338,8 +338,8 @@ def test_a_picture_alone_is_a_picture() -> None:
     assert (inbound.text, inbound.message_type) == ("", MessageType.PHOTO)
 
 
-@pytest.mark.parametrize(
-    ("head", "body", "expected"),
+@each_row(
+    "head, body, expected",
     [
         (b"text/plain; charset=latin-1", b"caf\xe9", "café"),
         (b"text/plain; charset=utf-8", b"caf\xe9\x00!", "caf\ufffd!"),
@@ -373,8 +373,8 @@ def test_hostile_headers_stay_on_their_line() -> None:
     assert "\n" not in f"{inbound.source.user_name}{inbound.source.chat_topic}{inbound.media[0].name}"
 
 
-@pytest.mark.parametrize(
-    ("html", "text"),
+@each_row(
+    "html, text",
     [
         ("<div>a</div><div>b<br>c</div>", "a\nb\nc"),
         ("a &amp; b &lt;c&gt; &#x41;", "a & b <c> A"),
@@ -394,8 +394,8 @@ def test_pages_become_words(html: str, text: str) -> None:
     assert text_of_html(html) == text
 
 
-@pytest.mark.parametrize(
-    ("text", "own"),
+@each_row(
+    "text, own",
     [
         ("yes\n\nOn Mon, 1 Jan 2024 at 10:00, Bot <b@x> wrote:\n> old\n> older", "yes"),
         ("yes\n\nOn Mon, 1 Jan 2024 at 10:00, Bot\n<b@x> wrote:\n\n> old", "yes"),
@@ -423,14 +423,12 @@ def test_flowed_lines_are_joined_and_quotations_are_not() -> None:
     assert unflowed("a \nb\n> c \n> d\n-- \nsig") == "a b\n> c \n> d\n-- \nsig"
 
 
-@pytest.mark.parametrize(
-    "piece", ["<!--", "<a ", "<div>", "</", "<script>", "&#", "<blockquote>", "<![", "<? "]
-)
+@each_row("piece", ["<!--", "<a ", "<div>", "</", "<script>", "&#", "<blockquote>", "<![", "<? "])
 def test_pages_that_are_made_to_take_long_do_not(piece: str) -> None:
     assert len(text_of_html((piece * 40_000)[:100_000] + ">")) <= 100_001
 
 
-@pytest.mark.parametrize(
+@each_row(
     "raw",
     [
         b"From: a@x.org\r\nContent-Type: text/plain" + b"; a=b" * 20_000 + b"\r\n\r\nx",
@@ -438,7 +436,6 @@ def test_pages_that_are_made_to_take_long_do_not(piece: str) -> None:
         b"From: a@x.org\r\nContent-Type: multipart/mixed; boundary=x\r\n\r\n" + b"--x\r\n\r\n" * 20_000,
         b"From: a@x.org\r\n" + b"X: y\r\n" * 100_000 + b"\r\nx",
     ],
-    ids=["parameters", "folded parameters", "parts", "headers"],
 )
 def test_mails_that_are_made_to_take_long_are_refused(raw: bytes) -> None:
     with pytest.raises(wire.Malformed):

@@ -33,6 +33,7 @@ from postroom.gateway.platforms.base import AdapterState
 from postroom.gateway.platforms.matrix import MatrixAdapter
 from postroom.gateway.session import Platform
 from postroom.testing import ManualClock
+from table_rows import each_row
 
 ROOM, DM = "!group:fake", "!direct:fake"
 ANN = "@ann:fake"
@@ -685,7 +686,7 @@ async def test_a_missing_library_is_named(fake, clock, monkeypatch) -> None:
     assert caught.value.remedy == "pip install 'postroom[matrix]'"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "extra",
     [
         {"base_url": "ftp://x"},
@@ -697,7 +698,6 @@ async def test_a_missing_library_is_named(fake, clock, monkeypatch) -> None:
         {"poll_ms": 5},
         {"sync_file": 7},
     ],
-    ids=str,
 )
 def test_wrong_settings_are_named(extra: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -72,6 +72,7 @@ from postroom.gateway.platforms.slack_text import from_slack, to_mrkdwn
 from postroom.gateway.platforms.slack_wire import Bot, Edit, Malformed, NewMessage, Rules, read
 from postroom.gateway.session import Platform, SessionSource, build_session_key
 from postroom.testing import ManualClock
+from table_rows import each_row
 
 ROOT = "1700000001.000001"
 
@@ -1228,8 +1229,8 @@ async def test_a_file_that_does_not_lie_with_slack_is_not_touched(
     assert len(fake.calls) == before
 
 
-@pytest.mark.parametrize(
-    ("url", "own"),
+@each_row(
+    "url, own",
     [
         ("https://files.slack.com/files-pri/T-F/a.png", True),
         ("https://slack.com/x", True),
@@ -1513,8 +1514,8 @@ def test_without_a_signing_secret_there_is_no_door(clock: ManualClock) -> None:
 # The dialect, and what may come over the wire.
 
 
-@pytest.mark.parametrize(
-    ("markdown", "shown"),
+@each_row(
+    "markdown, shown",
     [
         ("plain & <b>", "plain &amp; &lt;b&gt;"),
         ("**b** __b__ *i* _i_ ***bi*** ~~s~~", "*b* *b* _i_ _i_ *_bi_* ~s~"),
@@ -1572,8 +1573,8 @@ def test_nothing_that_is_said_calls_anybody_out_or_hides_a_word(markdown: str) -
     assert shown.count("é") == markdown.count("é")
 
 
-@pytest.mark.parametrize(
-    ("typed", "read_as"),
+@each_row(
+    "typed, read_as",
     [
         ("<https://x.y|x.y> <http://x.y/|x.y> <https://x.y>", "x.y x.y https://x.y"),
         ("<https://x.y/a?b=1&amp;c=2|here> <mailto:a@b|a@b> <tel:1>", "[here](https://x.y/a?b=1&c=2) a@b 1"),

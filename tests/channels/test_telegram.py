@@ -62,6 +62,7 @@ from postroom.gateway.platforms.telegram import (
 from postroom.gateway.platforms.telegram_markdown import markdown_v2
 from postroom.gateway.session import Platform, SessionSource
 from postroom.testing import ManualClock
+from table_rows import each_row
 
 SECRET = "the-webhooks_secret"
 HOOK = "https://chat.example.org/channels/telegram"
@@ -243,7 +244,7 @@ async def test_what_is_no_bot_api_is_named(fake: FakeTelegram, clock: ManualCloc
         await made(fake, clock).connect()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "extra",
     [
         {"base_ulr": "http://127.0.0.1"},
@@ -263,7 +264,7 @@ def test_a_wrong_setting_is_named_when_it_is_made(extra: dict[str, Any]) -> None
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize("secret", [None, "", "two words", "x" * 257, "naïve"])
+@each_row("secret", [None, "", "two words", "x" * 257, "naïve"])
 def test_a_webhook_without_a_secret_is_refused(secret: str | None) -> None:
     with pytest.raises(ConfigError, match="secret") as caught:
         TelegramAdapter(PlatformConfig(token=TOKEN, api_key=secret, extra={"webhook_url": HOOK}))

@@ -34,6 +34,7 @@ from postroom.gateway.platforms.telegram_wire import (
     read_update,
 )
 from postroom.gateway.session import build_session_key
+from table_rows import each_row
 
 ME = Me(bot_id=BOT_ID, username=USERNAME)
 CHANNEL = {"id": -100300, "type": "channel", "title": "News"}
@@ -75,8 +76,8 @@ def test_a_direct_message_is_read_whole() -> None:
     assert again.to_body() == event.to_body()
 
 
-@pytest.mark.parametrize(
-    ("text", "entities", "reads", "addressed"),
+@each_row(
+    "text, entities, reads, addressed",
     [
         ("hello", [], "hello", False),
         (f"@{USERNAME} hello", [mention(0, 12)], "hello", True),
@@ -179,7 +180,7 @@ def test_other_bots_are_marked_as_bots() -> None:
     assert event.source.is_bot
 
 
-@pytest.mark.parametrize(
+@each_row(
     "told",
     [
         {"message": {**message(1, "our own"), "from": OURSELVES}},
@@ -202,8 +203,8 @@ SIZES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("told", "kind", "ref", "mime"),
+@each_row(
+    "told, kind, ref, mime",
     [
         ({"photo": SIZES}, MessageType.PHOTO, "large", "image/jpeg"),
         ({"voice": FILE}, MessageType.VOICE, "F", "audio/ogg"),
@@ -240,8 +241,8 @@ def test_each_item_of_an_album_is_a_message_of_its_own() -> None:
     assert (second.text, second.metadata) == ("", {"media_group_id": "A1"})
 
 
-@pytest.mark.parametrize(
-    ("told", "kind", "text"),
+@each_row(
+    "told, kind, text",
     [
         ({"sticker": {**FILE, "emoji": "👍"}}, MessageType.STICKER, "👍"),
         (
@@ -266,7 +267,7 @@ def test_what_is_no_text_is_told_as_text(told: dict[str, Any], kind: MessageType
     assert (event.message_type, event.text) == (kind, text)
 
 
-@pytest.mark.parametrize(
+@each_row(
     "told",
     [
         [],
@@ -291,7 +292,6 @@ def test_what_is_no_text_is_told_as_text(told: dict[str, Any], kind: MessageType
         update(1, callback_query={"id": "1", "data": "x", "message": message(1)}),
         update(1, callback_query="x"),
     ],
-    ids=range(21),
 )
 def test_what_cannot_be_read_is_refused(told: Any) -> None:
     with pytest.raises(InvalidArgument):
@@ -335,8 +335,8 @@ def test_mended_text_can_be_kept_everywhere_and_counts_the_same(text: str) -> No
 # Answers.
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "kind"),
+@each_row(
+    "status, body, kind",
     [
         (200, {"ok": True, "result": 1}, None),
         (200, {"ok": True}, None),
@@ -356,7 +356,7 @@ def test_answers_are_read(status: int, body: Any, kind: SendErrorKind | None) ->
     assert read_answer(status, json.dumps(body).encode()).kind is kind
 
 
-@pytest.mark.parametrize("wait", ["7", True, -1, 10**9, None, [], float("nan")])
+@each_row("wait", ["7", True, -1, 10**9, None, [], float("nan")])
 def test_a_pause_that_is_none_is_not_kept(wait: Any) -> None:
     body = json.dumps({"ok": False, "parameters": {"retry_after": wait}}).encode()
     answer = read_answer(429, body)
@@ -388,8 +388,8 @@ def test_an_address_that_holds_a_password_is_refused_without_showing_it() -> Non
 # Marks.
 
 
-@pytest.mark.parametrize(
-    ("markdown", "marked"),
+@each_row(
+    "markdown, marked",
     [
         ("a.b!", r"a\.b\!"),
         ("**b** *i* ~~s~~ `c`", "*b* _i_ ~s~ `c`"),
@@ -428,7 +428,7 @@ def test_markdown_is_written_in_telegrams_dialect(markdown: str, marked: str) ->
     shown_text(marked)
 
 
-@pytest.mark.parametrize("text", ["", " \n", "```\n```", "> " * 100 + "x", "> \n> "])
+@each_row("text", ["", " \n", "```\n```", "> " * 100 + "x", "> \n> "])
 def test_what_would_show_nothing_or_lose_something_is_left_as_it_is(text: str) -> None:
     assert markdown_v2(text) is None
 

@@ -20,6 +20,7 @@ from postroom.gateway.platforms.http_adapter import Refused
 from postroom.gateway.platforms.web import WebAdapter
 from postroom.gateway.platforms.web_log import ChatLog, Entry
 from postroom.testing import ManualClock
+from table_rows import each_row
 
 TOKEN = "the token of the harbour"
 BENS = "another token, which is Ben's"
@@ -551,8 +552,8 @@ def test_more_than_may_watch_are_refused() -> None:
     assert log.watch()
 
 
-@pytest.mark.parametrize(
-    ("token", "extra"),
+@each_row(
+    "token, extra",
     [
         (None, {}),
         ("short", {}),

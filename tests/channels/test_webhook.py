@@ -23,6 +23,7 @@ from postroom.gateway.platforms.http_adapter import Refused
 from postroom.gateway.platforms.webhook import WebhookAdapter
 from postroom.gateway.platforms.webhook_wire import HookRoute, outcome_of, prompt_of
 from postroom.testing import ManualClock
+from table_rows import each_row
 
 SECRET = "a secret of the pier"
 OTHER = "another secret, for answers"
@@ -274,8 +275,8 @@ async def test_a_message_that_is_kept_while_the_adapter_stops_is_not_acknowledge
     assert answer.status_code == 503
 
 
-@pytest.mark.parametrize(
-    ("template", "said"),
+@each_row(
+    "template, said",
     [
         ("{a.b}", "{c}"),
         ("{{a.b}}", "{{c}}"),
@@ -484,7 +485,7 @@ def test_a_wait_is_read_as_seconds_or_as_a_date() -> None:
 # Settings.
 
 
-@pytest.mark.parametrize(
+@each_row(
     "extra",
     [
         {},

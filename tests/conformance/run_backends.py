@@ -12,12 +12,11 @@ import pytest_asyncio
 from postroom.contracts.clock import Clock
 from postroom.contracts.run_stores import RunStores
 from postroom.stores.postgres.store import PostgresStore
-from postroom.stores.sqlite import SqliteStore
 from postroom.stores.store import Stores
 from postroom.testing import ManualClock
+from sqlite_files import open_new
 from store_kinds import KINDS, SCHEMA, checked, empty, refuse_missing
 
-PURPOSE = "test"
 _FILES = count(1)
 
 
@@ -39,7 +38,7 @@ class Place:
         """
         if self.backend == "sqlite":
             path = self.folder / f"postroom-{next(_FILES)}.db"
-            held = SqliteStore.open(path, clock=clock, purpose=PURPOSE)
+            held = open_new(path, clock)
             if is_checked:
                 checked(held.store)
             return Prepared(held)

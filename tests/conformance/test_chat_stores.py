@@ -56,7 +56,9 @@ from postroom.testing.conformance.chat_given import (
     session,
 )
 from postroom.testing.conformance.chat_stores import PROMISES
+from sqlite_files import open_new
 from store_kinds import SCHEMA, checked, opened
+from table_rows import each_row
 
 DONE = InboundStatus.DONE
 on_postgres = pytest.mark.parametrize("place", ["postgres"], indirect=True)
@@ -86,7 +88,7 @@ class Opened:
 @pytest.fixture(params=["sqlite", "postgres"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Opened]:
     if request.param == "sqlite":
-        store = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
+        store = open_new(tmp_path / "postroom.db", clock)
         yield Opened(store.chat, partial(on_the_writer, store), checked(store.store))
         store.close()
     else:
@@ -309,14 +311,14 @@ def plan(connection: sqlite3.Connection, name: str) -> list[str]:
     return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {STATEMENTS[name].text}", values)]
 
 
-@pytest.mark.parametrize("name", STATEMENTS)
+@each_row("name", STATEMENTS)
 def test_no_statement_reads_a_table_from_end_to_end(empty: sqlite3.Connection, name: str) -> None:
     for step in plan(empty, name):
         if match := re.match(r"SCAN (\w+)(?: USING (?:COVERING )?INDEX (\w+))?", step):
             assert match[1] in MAY_BE_SCANNED or match[2] in SMALL, step
 
 
-@pytest.mark.parametrize("name", IN_ORDER)
+@each_row("name", IN_ORDER)
 def test_a_page_is_read_in_its_order(empty: sqlite3.Connection, name: str) -> None:
     assert not [step for step in plan(empty, name) if "ORDER BY" in step]
 
@@ -327,7 +329,7 @@ def test_every_statement_is_used() -> None:
     assert [name for name in STATEMENTS if f'"chats.{name}"' not in source] == []
 
 
-@pytest.mark.parametrize("table", RECORDS)
+@each_row("table", RECORDS)
 def test_the_columns_are_the_fields(empty: sqlite3.Connection, table: str) -> None:
     columns = [row[1] for row in empty.execute(f"PRAGMA table_info({table})")]
     assert columns == [field.name for field in fields(RECORDS[table])]

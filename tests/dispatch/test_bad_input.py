@@ -29,6 +29,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.messages import Message, Role
 from postroom.contracts.runs import RunStatus
 from postroom.contracts.tools import ToolCallResume
+from table_rows import each_row
 
 WRONG = {
     "no message": (RunActivation.new("t", []), InvalidSubmission),
@@ -90,8 +91,8 @@ async def everything(room):
     )
 
 
-@pytest.mark.parametrize("wrong", WRONG, ids=WRONG.keys())
-@pytest.mark.parametrize("way", ["submit_background", "submit", "submit_live_then_queue"])
+@each_row("wrong", WRONG)
+@each_row("way", ["submit_background", "submit", "submit_live_then_queue"])
 async def test_a_wrong_submission_is_refused_and_changes_nothing(seeded, wrong, way):
     request, kind = WRONG[wrong]
     mailbox = seeded.mailbox(Noop())

@@ -21,6 +21,7 @@ from postroom.dispatch.config import (
 )
 from postroom.dispatch.recovery import claim_error_pause_ms
 from postroom.dispatch.worker import DispatchAttempt
+from table_rows import each_row
 
 BACKOFF = {1: 250, 2: 500, 3: 1_000, 4: 2_000, 5: 4_000, 6: 8_000, 7: 16_000}
 
@@ -45,8 +46,8 @@ def test_mailbox_config_defaults() -> None:
     assert config.max_retry_delay_ms == 30_000
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"),
+@each_row(
+    "setting, value",
     [
         ("lease_ms", 0),
         ("lease_retry_ms", 0),

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +36,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.runs import TerminationReason
 from postroom.dispatch.completion import COMPLETED, OutcomeKind, classify
+from table_rows import each_row
 
 TRANSIENT, PERMANENT = OutcomeKind.TRANSIENT_ERROR, OutcomeKind.PERMANENT_ERROR
 
@@ -65,7 +65,7 @@ def assert_outcome(error: PostroomError, kind: OutcomeKind) -> None:
     assert error.message in outcome.error
 
 
-@pytest.mark.parametrize(
+@each_row(
     "termination",
     [
         TerminationReason.natural_end(),
@@ -73,7 +73,6 @@ def assert_outcome(error: PostroomError, kind: OutcomeKind) -> None:
         TerminationReason.cancelled(),
         TerminationReason.error("inside the run"),
     ],
-    ids=lambda termination: str(termination.type),
 )
 def test_classify_error_ok_is_completed(termination: TerminationReason) -> None:
     result = AgentRunResult(run_id="run-1", response="done", termination=termination, steps=1)

@@ -25,6 +25,7 @@ from postroom.contracts.tools import ToolCallResume, ToolDescriptor
 from postroom.dispatch.worker import rebuild
 from postroom.stores.codec import decode, encode
 from postroom.stores.memory import MemoryRunStores
+from table_rows import each_row
 
 HI = Message.user("hi", id="message-1")
 TOOL = ToolDescriptor(id="ft1", name="FT1", description="desc")
@@ -156,7 +157,7 @@ async def test_prepare_run_origin_a2a_roundtrip(room: Room) -> None:
     assert executed.trace.parent_run_id == "parent-123"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "corrupt",
     [
         {"options": {"overrides": "not-an-object"}, "seeded_decisions": 42},
@@ -169,7 +170,6 @@ async def test_prepare_run_origin_a2a_roundtrip(room: Room) -> None:
         {"thread_id": " "},
         {"trace": None},
     ],
-    ids=repr,
 )
 def test_run_request_extras_corrupt_json_returns_error(corrupt: dict[str, Json]) -> None:
     body = json.loads(stored(RunActivation.new("t1", ["hi"])))

@@ -12,6 +12,7 @@ from benchmarks.shape import import_depth
 from postroom import Mailbox, RunActivation
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
+from table_rows import each_row
 from waking_room import Room
 from walks import HOME, Walk, traced
 
@@ -100,7 +101,7 @@ def test_the_rooms_of_the_picture_are_the_packages_and_the_layers() -> None:
     assert rooms <= set().union(*floors)
 
 
-@pytest.mark.parametrize("room", sorted(path.parent.name for path in HOME.glob("*/__init__.py")))
+@each_row("room", sorted(path.parent.name for path in HOME.glob("*/__init__.py")))
 def test_a_room_is_not_deeper_than_it_was(room: str) -> None:
     depth = import_depth(HOME / room)
     assert depth <= DEEPER.get(room, DEEPEST)

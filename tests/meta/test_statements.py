@@ -11,6 +11,7 @@ import pytest
 from postroom.stores.postgres.store import PostgresStore
 from postroom.stores.sqlite.migrate import migrate
 from postroom.stores.statements import second_texts, statements
+from table_rows import each_row
 
 MOST_SECOND_TEXTS = 15
 NOT_TO_BE_PREPARED = {"store.rehearse", "store.forget_rehearsal", "store.end_rehearsal"}
@@ -24,7 +25,7 @@ def empty() -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-@pytest.mark.parametrize("name", statements("sqlite"))
+@each_row("name", statements("sqlite"))
 def test_a_statement_prepares_on_sqlite(empty: sqlite3.Connection, name: str) -> None:
     found = statements("sqlite")[name]
     assert empty.execute(f"EXPLAIN {found.text}", dict.fromkeys(found.parameters)).fetchall()

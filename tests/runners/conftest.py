@@ -11,11 +11,12 @@ from postroom.testing import ManualClock
 from runners.fake_remote import FakeRemote
 from runners.room import RunnerRoom
 from runtime.endpoint import FakeEndpoint
+from sqlite_files import open_new
 
 
 @pytest.fixture
 def store(tmp_path: Path, clock: ManualClock) -> Iterator[SqliteStore]:
-    held = SqliteStore.open(tmp_path / "postroom.db", clock=clock, purpose="test")
+    held = open_new(tmp_path / "postroom.db", clock)
     yield held
     held.close()
 

@@ -23,6 +23,7 @@ from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from runners.room import KEY, RunnerRoom
 from runtime.endpoint import CUT, END, SILENCE, FakeEndpoint, chunk, fragment, refusal
+from table_rows import each_row
 from waking_room import PROJECT, number
 
 
@@ -307,7 +308,7 @@ async def test_an_answer_that_is_too_long_is_to_be_asked_for_in_parts(
     assert "ask for less at once" in seen(endpoint, 2)[-1][1]
 
 
-@pytest.mark.parametrize("name", ["register_agent", "rotate_agent_token", "no_such", "ensure_project"])
+@each_row("name", ["register_agent", "rotate_agent_token", "no_such", "ensure_project"])
 def test_what_no_model_may_call_is_refused_by_name(name: str) -> None:
     with pytest.raises(InvalidRunner, match=name):
         check_tools(["whois", name])

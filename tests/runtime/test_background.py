@@ -25,6 +25,7 @@ from postroom.runtime import (
 )
 from postroom.testing import ManualClock
 from runtime.room import Room, bounded, call, calls, until
+from table_rows import each_row
 
 CLOSING = "</background-task-event>"
 
@@ -177,8 +178,8 @@ async def test_a_run_below_another_waits_for_its_tasks_in_place() -> None:
     assert scene.wakes.tried == []
 
 
-@pytest.mark.parametrize(
-    ("result", "told"),
+@each_row(
+    "result, told",
     [
         (ValueError("no luck"), {"kind": "failed", "error": "ValueError: no luck"}),
         (InvalidArgument("no shelf"), {"kind": "failed", "error": "validation error: no shelf"}),

@@ -12,6 +12,7 @@ from postroom.contracts.runs import PersistedState, RunStatus, Usage
 from postroom.runtime import function_tool
 from postroom.runtime.checkpoint import KEY, RuntimeState, state_of, with_state
 from runtime.room import Room, call, calls
+from table_rows import each_row
 
 
 @function_tool()
@@ -79,7 +80,7 @@ async def test_a_checkpoint_that_is_refused_again_and_again_fails_after_some_tri
     assert room.coordinator.commits == 1 + 8
 
 
-@pytest.mark.parametrize("lost", [1, 2, 3, 4])
+@each_row("lost", [1, 2, 3, 4])
 async def test_a_commit_whose_answer_was_lost_counts_once(lost: int) -> None:
     room = a_room()
 

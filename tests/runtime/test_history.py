@@ -1,12 +1,12 @@
 """What the model sees of a thread: pure decisions."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from postroom.contracts.messages import Message, MessageMetadata, Role, ToolCall
 from postroom.contracts.records import replace
 from postroom.runtime.history import as_seen_by_model, has_input_after, own_answer, without_former_output
+from table_rows import each_row
 
 
 def asks(*ids: str, text: str = "") -> Message:
@@ -27,8 +27,8 @@ def seen(*messages: Message) -> list[str]:
 HI = Message.user("hi")
 
 
-@pytest.mark.parametrize(
-    ("messages", "expected"),
+@each_row(
+    "messages, expected",
     [
         ([HI, asks("a"), Message.tool("a", "1")], ["user:hi", "assistant:['a']", "tool:1"]),
         ([HI, asks("a")], ["user:hi"]),

@@ -22,6 +22,7 @@ from postroom.contracts.tools import ToolCallResume
 from postroom.runtime import function_tool
 from postroom.stores.live import LocalLiveChannels
 from runtime.room import Room, bounded, call, calls, until
+from table_rows import each_row
 
 
 class Blocking:
@@ -57,8 +58,8 @@ def a_room(tool: Blocking, *script: Any, **options: Any) -> Room:
     return Room(script=[first, *script], tools=[tool.tool], spec=spec, options=options)
 
 
-@pytest.mark.parametrize("id", ["r1", "t1", "d1"])
-@pytest.mark.parametrize("pending", [True, False])
+@each_row("id", ["r1", "t1", "d1"])
+@each_row("pending", [True, False])
 async def test_a_message_is_read_at_the_next_step_and_kept_once(id: str, pending: bool) -> None:
     tool = Blocking()
     room = a_room(tool, InferenceResult.text("saw it"))

@@ -31,6 +31,7 @@ from postroom.contracts.runs import PersistedState, RunStatus, TerminationKind, 
 from postroom.contracts.tools import ToolCallOutcome, ToolResult
 from postroom.runtime import AgentRuntime, MapResolver, ToolContext, function_tool
 from runtime.room import Recorder, Room, bounded, call, calls, until
+from table_rows import each_row
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -108,8 +109,8 @@ async def test_the_request_carries_the_agents_rules_and_what_the_submission_asks
     assert request.overrides == InferenceOverride(upstream_model="other", temperature=0.0, max_tokens=10)
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
+@each_row(
+    "asked, said",
     [
         (call("double"), "arguments must have n"),
         (call("double", n="two"), "arguments.n must be of type integer"),

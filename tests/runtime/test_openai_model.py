@@ -47,6 +47,7 @@ from postroom.runtime.openai_wire import request_body
 from postroom.testing import ManualClock
 from runtime.endpoint import CUT, END, HEAD, SILENCE, FakeEndpoint, chunk, fragment, refusal
 from runtime.room import Room, bounded
+from table_rows import each_row
 
 KEY = "sk-very-secret"
 ASKED = InferenceRequest(model="m", messages=(Message.user("hi"),))
@@ -135,7 +136,7 @@ async def test_tool_calls_are_put_together_from_fragments() -> None:
     assert result.stop_reason is StopReason.TOOL_USE
 
 
-@pytest.mark.parametrize(
+@each_row(
     "said",
     [
         [fragment(0, "a", "f", "{}"), fragment(0, "b", "g", "{}")],
@@ -186,9 +187,7 @@ async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
         await bounded(answered([chunk(content="wait"), SILENCE], silence_ms=50))
 
 
-@pytest.mark.parametrize(
-    ("answer", "kind"),
-    [
+@each_row("answer, kind", [
         (refusal(400, {"error": {"message": "bad"}}), RequestRefused),
         (refusal(400, {"error": {"message": "long", "code": "context_length_exceeded"}}), ContextOverflow),
         (refusal(400, {"error": {"message": "no", "code": "content_filter"}}), ContentFiltered),
@@ -214,8 +213,7 @@ async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
         ([b"data: " + b"x" * 9_000_000], ProviderFailed),
         (b"no HTTP at all\r\n\r\n", ProviderFailed),
         (HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n") + b"3\r\nxyz\r\n0\r\n\r\n", StreamInterrupted),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 async def test_failures_are_told_by_kind(answer: Any, kind: type[InferenceError]) -> None:
     with pytest.raises(InferenceError) as caught:
         await bounded(answered(answer))
@@ -249,7 +247,7 @@ async def test_an_endpoint_that_is_not_there_may_come_back() -> None:
     await model.close()
 
 
-@pytest.mark.parametrize("url", ["gopher://x/v1", "", "http://", "http://x\x00y"])
+@each_row("url", ["gopher://x/v1", "", "http://", "http://x\x00y"])
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError):
         OpenAICompatibleModel(url)

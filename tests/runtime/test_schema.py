@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from postroom.runtime.tools import problem_of
+from table_rows import each_row
 
 POINT = {
     "type": "object",
@@ -38,8 +39,8 @@ def test_what_fits(value: Any) -> None:
     assert problem_of(value, POINT) is None
 
 
-@pytest.mark.parametrize(
-    ("value", "problem"),
+@each_row(
+    "value, problem",
     [
         ([], "arguments must be of type object"),
         (None, "arguments must be of type object"),
@@ -60,6 +61,6 @@ def test_what_does_not(value: Any, problem: str) -> None:
     assert problem_of(value, POINT) == problem
 
 
-@pytest.mark.parametrize("schema", [{}, None, True, {"type": None}, {"properties": None, "required": None}])
+@each_row("schema", [{}, None, True, {"type": None}, {"properties": None, "required": None}])
 def test_a_schema_that_says_nothing_lets_everything_through(schema: Any) -> None:
     assert problem_of({"x": 1}, schema) is None

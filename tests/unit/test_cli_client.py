@@ -16,6 +16,7 @@ from postroom.cli.client import Server, locate
 from postroom.cli.wire import Call, Endpoint, Exchange
 from postroom.contracts import errors
 from postroom.contracts.errors import PostroomError, all_errors
+from table_rows import each_row
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_an_answer_may_come_as_a_stream(fake: FakePostroom, server: Server) -> N
     assert server.call_tool("any", {}) == {"a": 1}
 
 
-@pytest.mark.parametrize("kind", all_errors(), ids=lambda kind: kind.__name__)
+@each_row("kind", all_errors())
 def test_a_refusal_of_a_tool_comes_back_as_what_it_was(
     fake: FakePostroom, server: Server, kind: type[PostroomError]
 ) -> None:
@@ -244,7 +245,7 @@ def test_a_call_that_was_broken_off_sends_nothing(fake: FakePostroom) -> None:
     assert fake.seen == []
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+@each_row("size", [1, 2, 3, 1000])
 def test_a_stream_is_read_alike_however_it_is_cut(size: int) -> None:
     text = b": hello\r\n\r\nevent: message\r\nid: 1\r\ndata: a\r\ndata:b\r\n\r\ndata: \xc3\xa4\n\ndata: cut"
     pieces = iter([text[at : at + size] for at in range(0, len(text), size)] + [b""])

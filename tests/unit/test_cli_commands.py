@@ -17,6 +17,7 @@ from postroom.app import places
 from postroom.cli import show
 from postroom.cli.main import main
 from postroom.contracts import errors
+from table_rows import each_row
 
 MESSAGE: dict[str, Any] = {
     "id": 7,
@@ -665,8 +666,8 @@ HEAVY = {
 }
 
 
-@pytest.mark.parametrize(
-    ("words", "heavy"),
+@each_row(
+    "words, heavy",
     [
         (["--help"], HEAVY | {"pydantic"}),
         # typer itself loads pydantic as soon as a command has parameters.

@@ -14,6 +14,7 @@ from postroom.gateway.capabilities import (
     MediaKind,
 )
 from postroom.gateway.drafts import Presentation
+from table_rows import each_row
 
 LIMITS = [
     ("telegram", 4_096, LengthUnit.UTF16),
@@ -30,13 +31,13 @@ LIMITS = [
 ]
 
 
-@pytest.mark.parametrize(("platform", "limit", "unit"), LIMITS)
+@each_row("platform, limit, unit", LIMITS)
 def test_the_known_limits_stand_in_the_table(platform: str, limit: int, unit: LengthUnit) -> None:
     assert (CAPABILITIES[platform].limit, CAPABILITIES[platform].unit) == (limit, unit)
 
 
-@pytest.mark.parametrize(
-    ("platform", "presentation"),
+@each_row(
+    "platform, presentation",
     [
         ("telegram", Presentation.EDIT),
         ("discord", Presentation.EDIT),

@@ -28,6 +28,7 @@ from postroom.contracts.errors import ConfigError, MissingExtra
 from postroom.gateway.config import BusyPolicy, ResetMode
 from postroom.gateway.platforms import discord_intake, email, matrix, slack, telegram
 from postroom.gateway.session import Platform
+from table_rows import each_row
 
 SECRET = "s3cret-of-sixteen-chars"
 AGENT = '[agent]\nbase_url = "http://127.0.0.1:9/v1"\nmodel = "m"\n'
@@ -355,7 +356,7 @@ def _own_names() -> dict[Platform, set[str]]:
     return {platform: set(names) for platform, names in found.items()}
 
 
-@pytest.mark.parametrize("platform", PLATFORMS)
+@each_row("platform", PLATFORMS)
 def test_the_names_of_a_platform_are_those_that_its_adapter_reads(platform: Platform) -> None:
     names = PLATFORMS[platform]
     assert names.extras == _own_names()[platform]

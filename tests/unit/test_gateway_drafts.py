@@ -10,6 +10,7 @@ from postroom.contracts.errors import IllegalTransition, InvalidArgument
 from postroom.gateway.capabilities import ChannelCapabilities, LengthUnit
 from postroom.gateway.drafts import Draft, DraftRules, Edit, Final, Nothing, Presentation, Show, Step
 from postroom.gateway.splitting import split
+from table_rows import each_row
 
 EDITING = ChannelCapabilities(limit=100, unit=LengthUnit.UTF16, edits=True, min_edit_interval_ms=1_000)
 STREAMING = replace(EDITING, streams=True)
@@ -187,13 +188,13 @@ def test_a_draft_closes_its_fence_and_an_edit_that_would_show_the_same_is_left_o
     assert draft.add("so", now=1_000) == Edit(text="```py\na = 1\n```\nso")
 
 
-@pytest.mark.parametrize("half", ["`", "``", "```", "```py", "~~", "  ```j", "   "])
+@each_row("half", ["`", "``", "```", "```py", "~~", "  ```j", "   "])
 def test_half_a_line_of_a_fence_is_held_back(half: str) -> None:
     draft = drafted()
     assert draft.add("\n" + half, now=1_000) == Nothing()
 
 
-@pytest.mark.parametrize("line", ["`code`", "```code```", "- `", "a~~~"])
+@each_row("line", ["`code`", "```code```", "- `", "a~~~"])
 def test_a_line_that_is_no_fence_is_shown_at_once(line: str) -> None:
     assert drafted().add("\n" + line, now=1_000) == Edit(text="some words\n" + line)
 

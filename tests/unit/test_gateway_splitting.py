@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from postroom.contracts.errors import InputError, InvalidArgument
 from postroom.gateway.capabilities import SMALLEST_LIMIT, LengthUnit
 from postroom.gateway.splitting import cut, split
+from table_rows import each_row
 
 CHARACTERS, UTF16, UTF8 = LengthUnit
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
@@ -46,8 +47,8 @@ def open_fence(text: str) -> str | None:
     return opened
 
 
-@pytest.mark.parametrize(
-    ("unit", "text", "length"),
+@each_row(
+    "unit, text, length",
     [
         (CHARACTERS, "é\U0001f600", 2),
         (UTF16, "é\U0001f600", 3),
@@ -162,8 +163,8 @@ def test_a_reserve_that_leaves_no_room_is_refused() -> None:
 X, Y, Z = "x" * 20, "y" * 10, "z" * 10
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
+@each_row(
+    "text, parts",
     [
         (f"{X}\n\n{Y}\n{Z} {Z}", (X, f"{Y}\n{Z} {Z}")),
         (f"{X}\n{Y} {Z}", (X, f"{Y} {Z}")),
@@ -195,9 +196,7 @@ def test_where_32_characters_are_cut(text: str, parts: tuple[str, ...]) -> None:
     assert split(text, limit=32, unit=CHARACTERS) == parts
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
+@each_row("text, parts", [
         ("```py\na = 1\n\nb = 22222222222222222222222222\n```", ("```py\na = 1\n\n```", "```py\nb = 22222222222222222222222222\n```")),
         ("  ~~~~ sh\n" + f"{X}\n" * 2 + "  ~~~~", (f"  ~~~~ sh\n{X}\n  ~~~~", f"  ~~~~ sh\n{X}\n  ~~~~")),
         (f"{X}\n```\n{Y}\n```\n{Z}", (f"{X}\n```\n{Y}\n```", Z)),
@@ -212,8 +211,7 @@ def test_where_32_characters_are_cut(text: str, parts: tuple[str, ...]) -> None:
         (f"```{X}{X}\na\n```", (f"```{X}{X}"[:40], "xxx\na\n```")),
         (f"```{X}\n{X}\n{Y}\n```", (f"```{X}\n{X[:12]}\n```", f"```\n{X[12:]}\n{Y}\n```")),
         (f"```\n{X}  {Y} {Z}\n```", (f"```\n{X}  \n```", f"```\n{Y} {Z}\n```")),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_where_40_characters_with_a_fence_are_cut(text: str, parts: tuple[str, ...]) -> None:
     assert split(text, limit=40, unit=CHARACTERS) == parts
 
@@ -248,7 +246,7 @@ MEGABYTES = {
 }
 
 
-@pytest.mark.parametrize("kind", MEGABYTES)
+@each_row("kind", MEGABYTES)
 def test_a_megabyte_takes_time_that_grows_with_its_length_only(kind: str) -> None:
     text = MEGABYTES[kind]
     before = time.process_time()

@@ -5,6 +5,7 @@ import pytest
 from postroom.contracts.errors import InvalidPattern
 from postroom.mail import glob_sets, globs
 from postroom.mail.globs import matches, overlap, overlapping, parse_pattern, prefixes_of
+from table_rows import each_row
 
 
 def test_a_pattern_is_kept_in_one_spelling_that_reads_back_as_itself(subtests: pytest.Subtests) -> None:
@@ -41,8 +42,8 @@ def test_a_pattern_is_kept_in_one_spelling_that_reads_back_as_itself(subtests: p
             assert parse_pattern(pattern.text) == pattern
 
 
-@pytest.mark.parametrize(
-    ("raw", "problem"),
+@each_row(
+    "raw, problem",
     [
         ("", "is blank"),
         (" \u3000", "is blank"),

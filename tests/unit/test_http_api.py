@@ -34,6 +34,7 @@ from postroom.http_api.routes import application, routes
 from postroom.http_api.sessions import MOST_CODES, Attempts, LoginCodes, LoginService, Sessions
 from postroom.testing.clock import ManualClock
 from postroom.version import __version__
+from table_rows import each_row
 
 TOKEN = "prm_" + "t" * 43
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -565,8 +566,8 @@ async def test_a_store_that_writes_is_well_and_one_that_does_not_is_not() -> Non
     assert (slow.state, slow.facts) == ("failed", {"code": "store_unavailable"})
 
 
-@pytest.mark.parametrize(
-    ("backlog", "state", "facts"),
+@each_row(
+    "backlog, state, facts",
     [
         (Backlog(waiting=0, oldest_at=None), "ok", {"waiting": 0, "oldest_ms": 0}),
         (Backlog(waiting=3, oldest_at=1_000_000), "ok", {"waiting": 3, "oldest_ms": 900_000}),

@@ -28,6 +28,7 @@ from postroom.http_api.guard import (
 from postroom.http_api.sessions import Sessions
 from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, OPERATOR_SCOPE
 from postroom.testing.clock import ManualClock
+from table_rows import each_row
 
 TOKEN = "prm_" + "t" * 43
 AGENT_TOKEN = "pra_" + "a" * 43
@@ -146,8 +147,8 @@ async def client() -> AsyncIterator[httpx2.AsyncClient]:
         yield made
 
 
-@pytest.mark.parametrize(
-    ("host", "passes"),
+@each_row(
+    "host, passes",
     [
         (b"127.0.0.1", True),
         (b"127.0.0.1:8765", True),
@@ -195,8 +196,8 @@ async def test_a_request_without_a_host_is_refused() -> None:
     assert (await ask(guarded(), headers=head()[1:])).status == 421
 
 
-@pytest.mark.parametrize(
-    ("host", "origin", "passes"),
+@each_row(
+    "host, origin, passes",
     [
         (b"localhost:8765", b"http://localhost:8765", True),
         (b"localhost:8765", b"HTTP://LOCALHOST:8765", True),
@@ -234,7 +235,7 @@ async def test_a_page_of_another_origin_may_send_nothing(host: bytes, origin: by
             assert reply.json()["code"] == "foreign_origin"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "authorization",
     [
         b"Bearer",
@@ -340,8 +341,8 @@ async def test_a_browser_without_a_session_is_led_to_the_login_page(client: http
         assert reply.headers["content-security-policy"] == POLICY
 
 
-@pytest.mark.parametrize(
-    ("path", "public"),
+@each_row(
+    "path, public",
     [
         ("/healthz", True),
         ("/readyz", True),
@@ -380,8 +381,8 @@ async def test_only_the_public_paths_need_no_token(path: str, public: bool) -> N
 CHANNELS = (OpenPath(path="/chat", limit=100_000), OpenPath(path="/channels/slack", limit=2_000))
 
 
-@pytest.mark.parametrize(
-    ("path", "opened"),
+@each_row(
+    "path, opened",
     [
         ("/chat", True),
         ("/chat/events", True),
@@ -473,7 +474,7 @@ MALFORMED: list[tuple[str, bytes | None, bytes]] = [
 ]
 
 
-@pytest.mark.parametrize(("path", "raw_path", "query"), MALFORMED)
+@each_row("path, raw_path, query", MALFORMED)
 async def test_a_malformed_address_is_the_callers_fault(
     path: str, raw_path: bytes | None, query: bytes
 ) -> None:
@@ -482,7 +483,7 @@ async def test_a_malformed_address_is_the_callers_fault(
     assert reply.json()["code"] == "malformed_request"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "extra",
     [
         [(b"host", b"evil.example")],
@@ -501,7 +502,7 @@ async def test_headers_that_contradict_are_the_callers_fault(extra: list[tuple[b
     assert (reply.status, reply.json()["code"]) == (400, "malformed_request")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "extra",
     [
         [(b"cookie", b"\xff\xfe=\x00; ;;=; ===")],
@@ -612,7 +613,7 @@ async def test_a_client_that_leaves_is_no_failure() -> None:
     assert [entry["event"] for entry in logs] == ["http.client_left"]
 
 
-@pytest.mark.parametrize("path", ["/mcp", "/p/x", "/nowhere", "/healthz", "/static/x.css", "/\x00"])
+@each_row("path", ["/mcp", "/p/x", "/nowhere", "/healthz", "/static/x.css", "/\x00"])
 async def test_every_answer_carries_the_same_protection(path: str) -> None:
     for headers in (head(), head(token=False), head(host=b"evil.example"), head((b"origin", b"null"))):
         reply = await ask(guarded(), path, headers=headers)
@@ -635,8 +636,8 @@ async def test_an_answer_keeps_the_stricter_policy_it_brings() -> None:
     assert (reply.headers["content-security-policy"], reply.headers["x-request-id"]) == ("sandbox", "mine")
 
 
-@pytest.mark.parametrize(
-    ("given", "kept"),
+@each_row(
+    "given, kept",
     [
         ([b"abc-123_X.y"], True),
         ([b"a" * 64], True),

@@ -24,6 +24,7 @@ from postroom.mail.commands import AttachmentIn
 from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS, Operation
 from postroom.testing import ManualClock
+from table_rows import each_row
 
 room = room_in_memory
 memory = room_in_memory
@@ -59,7 +60,7 @@ def _good(operation: Operation) -> dict[str, Any]:
     return {field.name: GOOD[field.name] for field in fields if field.name != "project_key"}
 
 
-EVERY = pytest.mark.parametrize("operation", ALL_OPERATIONS, ids=lambda one: one.name)
+EVERY = each_row("operation", ALL_OPERATIONS)
 
 
 @EVERY
@@ -150,7 +151,7 @@ async def test_every_operation_refuses_what_nests_without_end(memory: Room, oper
 PLACED = [one for one in ALL_OPERATIONS if one.name not in (*UNPLACED, "start_session", "rotate_agent_token")]
 
 
-@pytest.mark.parametrize("operation", PLACED, ids=lambda one: one.name)
+@each_row("operation", PLACED)
 async def test_every_operation_names_the_projects_nearest_to_one_it_does_not_know(
     memory: Room, operation: Operation
 ) -> None:
@@ -169,7 +170,7 @@ ACTED = [
 ]
 
 
-@pytest.mark.parametrize("operation", ACTED, ids=lambda one: one.name)
+@each_row("operation", ACTED)
 async def test_every_operation_names_the_agents_nearest_to_one_it_does_not_know(
     memory: Room, operation: Operation
 ) -> None:
@@ -191,8 +192,8 @@ def test_every_operation_is_in_the_tables_above() -> None:
     assert {one.name for one in PLACED} - {one.name for one in ACTED} == free
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
+@each_row(
+    "name, arguments",
     [
         ("fetch_inbox", {"limit": 0}),
         ("fetch_inbox", {"limit": -1}),
@@ -288,8 +289,8 @@ PATTERNS = [
 ]
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize(
+@each_row("pattern", PATTERNS)
+@each_row(
     "name",
     [
         "file_reservation_paths",
@@ -311,13 +312,13 @@ async def test_a_session_with_a_bad_pattern_begins_nothing(room: Room) -> None:
     await room.refused(InvalidArgument, "start_session", **who, reserve_paths=["ok"], ttl_seconds=10**6)
 
 
-@pytest.mark.parametrize("thread_id", ["", " ", "a b", "-a", "a\n", "a/b", "a" * 129, "ä", "a\x00", ".a", 5])
+@each_row("thread_id", ["", " ", "a b", "-a", "a\n", "a/b", "a" * 129, "ä", "a\x00", ".a", 5])
 async def test_a_thread_name_outside_of_the_rule_is_refused(memory: Room, thread_id: Any) -> None:
     await memory.open()
     await memory.refused(InvalidArgument, "send_message", **MESSAGE, to=["Ben"], thread_id=thread_id)
 
 
-@pytest.mark.parametrize("topic", [" ", "a b", "-a", "a\n", "a" * 65, "ä", "a:b"])
+@each_row("topic", [" ", "a b", "-a", "a\n", "a" * 65, "ä", "a:b"])
 async def test_a_topic_outside_of_the_rule_is_refused(memory: Room, topic: str) -> None:
     await memory.open()
     await memory.refused(InvalidArgument, "send_message", **MESSAGE, to=["Ben"], topic=topic)
@@ -363,9 +364,7 @@ async def test_the_default_limit_of_a_body_is_a_mebibyte(memory: Room) -> None:
     await memory.refused(TooLarge, "send_message", **{**MESSAGE, "to": ["Ben"], "body_md": "x" * (2**20 + 1)})
 
 
-@pytest.mark.parametrize(
-    "subject", ["a\nb", "a\r\nBcc: x", "a\tb", "\x1b[31m", "a\x7f", "a\x85b", "a\u2028b", "a\u2029b"]
-)
+@each_row("subject", ["a\nb", "a\r\nBcc: x", "a\tb", "\x1b[31m", "a\x7f", "a\x85b", "a\u2028b", "a\u2029b"])
 async def test_a_subject_is_one_line_of_text(memory: Room, subject: str) -> None:
     await memory.open()
     await memory.refused(InvalidArgument, "send_message", **{**MESSAGE, "to": ["Ben"], "subject": subject})
@@ -386,8 +385,8 @@ async def test_a_message_to_nobody_is_refused(memory: Room) -> None:
         await memory.refused(InvalidRecipients, "send_message", **MESSAGE, **empty)
 
 
-@pytest.mark.parametrize("where", ["to", "cc", "bcc"])
-@pytest.mark.parametrize(
+@each_row("where", ["to", "cc", "bcc"])
+@each_row(
     "bad",
     [
         "Nobody",
@@ -499,9 +498,7 @@ async def test_a_name_that_differs_by_case_is_the_agent_and_gets_one_message(roo
     assert len(await room.inbox("ben")) == 1
 
 
-@pytest.mark.parametrize(
-    "name", ["get_message", "delivery_status", "mark_message_read", "acknowledge_message"]
-)
+@each_row("name", ["get_message", "delivery_status", "mark_message_read", "acknowledge_message"])
 async def test_a_message_that_there_is_not_is_unknown(memory: Room, name: str) -> None:
     await memory.open()
     for message_id in (1, 99, 2**53):

@@ -5,16 +5,17 @@ from datetime import timedelta
 
 import pytest
 
-from mail_room import CHANGES, SHORE, Room, a_room, everything, furnish, room_in_memory
+from mail_room import CHANGES, SHORE, Room, a_room, everything, furnish, in_memory, room_in_memory
 from postroom.contracts.errors import IdempotencyConflict, InvalidPattern, UnknownAgent
 from postroom.mail import service
 from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS
+from postroom.testing import ManualClock
+from table_rows import each_row
 
 room = room_in_memory
-memory = room_in_memory
 
-EVERY_CHANGE = pytest.mark.parametrize("name", CHANGES)
+EVERY_CHANGE = each_row("name", CHANGES)
 
 
 def test_every_change_but_the_rotation_of_a_token_is_in_the_table() -> None:
@@ -24,71 +25,80 @@ def test_every_change_but_the_rotation_of_a_token_is_in_the_table() -> None:
 
 @EVERY_CHANGE
 async def test_the_same_call_under_its_key_is_answered_alike_and_has_one_effect(
-    room: Room, name: str
+    clock: ManualClock, name: str
 ) -> None:
-    await furnish(room)
-    arguments = {**CHANGES[name].arguments, "idempotency_key": "k"}
-    first = await room.call(name, **arguments)
-    after_one = await everything(room.store)
-    for _ in range(3):
-        room.clock.advance(timedelta(hours=1))
-        assert await room.call(name, **arguments) == first
-    assert await everything(room.store) == after_one
+    with in_memory(clock) as room:
+        await furnish(room)
+        arguments = {**CHANGES[name].arguments, "idempotency_key": "k"}
+        first = await room.call(name, **arguments)
+        after_one = await everything(room.store)
+        for _ in range(3):
+            room.clock.advance(timedelta(hours=1))
+            assert await room.call(name, **arguments) == first
+        assert await everything(room.store) == after_one
 
 
 @EVERY_CHANGE
 async def test_another_call_under_a_used_key_is_a_conflict_and_changes_nothing(
-    memory: Room, name: str
+    clock: ManualClock, name: str
 ) -> None:
-    await furnish(memory)
-    case = CHANGES[name]
-    await memory.call(name, **case.arguments, idempotency_key="k")
-    if case.other:
-        error = await memory.refused(
-            IdempotencyConflict, name, **{**case.arguments, **case.other}, idempotency_key="k"
-        )
-        assert error.value == "k"
-    if "agent_name" in case.arguments:
-        another = "request_contact" if name != "request_contact" else "set_contact_policy"
-        more = {"to": "Ada"} if another == "request_contact" else {"policy": "open"}
-        await memory.refused(
-            IdempotencyConflict, another, agent_name=case.arguments["agent_name"], **more, idempotency_key="k"
-        )
+    with in_memory(clock) as room:
+        await furnish(room)
+        case = CHANGES[name]
+        await room.call(name, **case.arguments, idempotency_key="k")
+        if case.other:
+            error = await room.refused(
+                IdempotencyConflict, name, **{**case.arguments, **case.other}, idempotency_key="k"
+            )
+            assert error.value == "k"
+        if "agent_name" in case.arguments:
+            another = "request_contact" if name != "request_contact" else "set_contact_policy"
+            more = {"to": "Ada"} if another == "request_contact" else {"policy": "open"}
+            await room.refused(
+                IdempotencyConflict,
+                another,
+                agent_name=case.arguments["agent_name"],
+                **more,
+                idempotency_key="k",
+            )
 
 
 @EVERY_CHANGE
-async def test_the_key_of_another_agent_or_project_does_not_collide(memory: Room, name: str) -> None:
-    await furnish(memory)
-    away = a_room(memory.store, memory.clock)
-    await away.open("Ada", "Ben", "Cyd", project=SHORE)
-    for agent in ("Ada", "Ben", "Cyd"):
-        await away.call(
-            "set_contact_policy", project_key=SHORE, agent_name=agent, policy="open", idempotency_key="k"
-        )
-    before = await everything(memory.store)
-    await memory.call(name, **CHANGES[name].arguments, idempotency_key="k")
-    assert await everything(memory.store) != before
+async def test_the_key_of_another_agent_or_project_does_not_collide(clock: ManualClock, name: str) -> None:
+    with in_memory(clock) as room:
+        await furnish(room)
+        away = a_room(room.store, room.clock)
+        await away.open("Ada", "Ben", "Cyd", project=SHORE)
+        for agent in ("Ada", "Ben", "Cyd"):
+            await away.call(
+                "set_contact_policy", project_key=SHORE, agent_name=agent, policy="open", idempotency_key="k"
+            )
+        before = await everything(room.store)
+        await room.call(name, **CHANGES[name].arguments, idempotency_key="k")
+        assert await everything(room.store) != before
 
 
 @EVERY_CHANGE
-async def test_ten_equal_calls_at_once_have_one_effect_and_one_answer(room: Room, name: str) -> None:
-    await furnish(room)
-    arguments = {**CHANGES[name].arguments, "idempotency_key": "k"}
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(room.call(name, **arguments)) for _ in range(10)]
-    answers = [task.result() for task in tasks]
-    assert all(answer == answers[0] for answer in answers)
-    after = await everything(room.store)
-    assert after["answers"] == 1
-    assert await room.call(name, **arguments) == answers[0]
-    assert await everything(room.store) == after
+async def test_ten_equal_calls_at_once_have_one_effect_and_one_answer(clock: ManualClock, name: str) -> None:
+    with in_memory(clock) as room:
+        await furnish(room)
+        arguments = {**CHANGES[name].arguments, "idempotency_key": "k"}
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(room.call(name, **arguments)) for _ in range(10)]
+        answers = [task.result() for task in tasks]
+        assert all(answer == answers[0] for answer in answers)
+        after = await everything(room.store)
+        assert after["answers"] == 1
+        assert await room.call(name, **arguments) == answers[0]
+        assert await everything(room.store) == after
 
 
 @EVERY_CHANGE
-async def test_without_a_key_a_call_is_made_each_time(memory: Room, name: str) -> None:
-    await furnish(memory)
-    await memory.call(name, **CHANGES[name].arguments)
-    assert (await everything(memory.store))["answers"] == 0
+async def test_without_a_key_a_call_is_made_each_time(clock: ManualClock, name: str) -> None:
+    with in_memory(clock) as room:
+        await furnish(room)
+        await room.call(name, **CHANGES[name].arguments)
+        assert (await everything(room.store))["answers"] == 0
 
 
 async def test_a_refused_call_leaves_its_key_free(room: Room) -> None:

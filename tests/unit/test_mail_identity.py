@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mail_room import RUN_OF_ADA, SHORE, Room, room_in_memory, set_to_work
+from mail_room import RUN_OF_ADA, SHORE, Room, in_memory, room_in_memory, set_to_work
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     AgentRetired,
@@ -22,9 +22,10 @@ from postroom.mail.agents import rotated_elsewhere
 from postroom.mail.context import Caller, Rules, token_hash
 from postroom.mail.operations import ALL_OPERATIONS
 from postroom.mail.service import Mail
+from postroom.testing import ManualClock
+from table_rows import each_row
 
 room = room_in_memory
-memory = room_in_memory
 
 WHO = {"program": "p", "model": "m"}
 ADA, BEN, EVE, WRONG = "token of Ada", "token of Ben", "token of Eve abroad", "no such token"
@@ -99,56 +100,68 @@ def _own(arguments: dict[str, Any]) -> str:
     return BEN if who == "Ben" else ADA
 
 
-CASES = list(
-    itertools.product(ACTING, (False, True), ("none", "own", "other", "abroad", "wrong"), (False, True))
-)
-
-
-@pytest.mark.parametrize(("name", "verified", "token", "operator"), CASES)
+@pytest.mark.parametrize("name", ACTING)
 async def test_an_agent_acts_with_its_own_token_or_where_none_is_asked_for(
-    memory: Room, name: str, verified: bool, token: str, operator: bool
+    clock: ManualClock, name: str
 ) -> None:
-    await _furnish(memory)
-    memory.mail = Mail(
-        memory.store,
-        memory.clock,
-        Rules(verified=verified),
-        keep_token=lambda slug, agent: (f"new token of {agent} in {slug}", "/tokens/file"),
-    )
-    arguments = ACTING[name]
-    own = _own(arguments)
-    given = {"none": None, "own": own, "other": ADA if own == BEN else BEN, "abroad": EVE, "wrong": WRONG}[
-        token
-    ]
-    expected: type[PostroomError] | None = {
-        "none": TokenRequired if verified else None,
-        "own": None,
+    for verified, operator in itertools.product((False, True), (False, True)):
+        with in_memory(clock) as room:  # refusals change nothing: they share one
+            await _furnish(room)
+            _set_rules(room, verified)
+            for token, kind in _refused(name, verified, operator).items():
+                await _is_refused(room, kind, name, _caller(name, token, operator))
+        for token in {"own", "none"} - _refused(name, verified, operator).keys():
+            with in_memory(clock) as room:
+                await _furnish(room)
+                _set_rules(room, verified)
+                await room.call(name, caller=_caller(name, token, operator), **ACTING[name])
+
+
+def _set_rules(room: Room, verified: bool) -> None:
+    def keep(slug: str, agent: str) -> tuple[str, str]:
+        return f"new token of {agent} in {slug}", "/tokens/file"
+
+    room.mail = Mail(room.store, room.clock, Rules(verified=verified), keep_token=keep)
+
+
+def _refused(name: str, verified: bool, operator: bool) -> dict[str, type[PostroomError]]:
+    """Return the tokens with which an operation is refused, and how."""
+    refused: dict[str, type[PostroomError]] = {
         "other": IdentityMismatch,
         "abroad": IdentityMismatch,
         "wrong": WrongToken,
-    }[token]
-    if name == "rotate_agent_token" and token == "none" and not operator:
-        expected = TokenRequired  # an agent with a token must show it to get another
-    caller = _with(given, operator=operator)
-    if expected is None:
-        await memory.call(name, caller=caller, **arguments)
-    else:
-        error = await memory.refused(expected, name, caller=caller, **arguments)
-        assert given is None or given not in str(error.as_dict()), "no token is ever repeated"
+    }
+    # An agent with a token must show it to get another.
+    if verified or (name == "rotate_agent_token" and not operator):
+        refused["none"] = TokenRequired
+    return refused
 
 
-@pytest.mark.parametrize("verified", [False, True])
-@pytest.mark.parametrize("name", OTHERS)
+def _caller(name: str, token: str, operator: bool) -> Caller:
+    own = _own(ACTING[name])
+    other = ADA if own == BEN else BEN
+    tokens = {"none": None, "own": own, "other": other, "abroad": EVE, "wrong": WRONG}
+    return _with(tokens[token], operator=operator)
+
+
+async def _is_refused(room: Room, kind: type[PostroomError], name: str, caller: Caller) -> None:
+    error = await room.refused(kind, name, caller=caller, **ACTING[name])
+    token = caller.agent_token
+    assert token is None or token not in str(error.as_dict()), "no token is ever repeated"
+
+
+@each_row("name, verified", itertools.product(OTHERS, (False, True)))
 async def test_a_wrong_token_is_an_error_even_where_none_is_asked_for(
-    memory: Room, name: str, verified: bool
+    clock: ManualClock, name: str, verified: bool
 ) -> None:
-    await _furnish(memory)
-    memory.mail.rules = Rules(verified=verified)
-    await memory.refused(WrongToken, name, caller=_with(WRONG), **OTHERS[name])
-    await memory.refused(WrongToken, name, caller=_with(WRONG, operator=True), **OTHERS[name])
-    await memory.refused(WrongToken, name, caller=_with(""), **OTHERS[name])
-    if name != "create_agent_identity":
-        await memory.call(name, caller=_with(EVE), **OTHERS[name])
+    with in_memory(clock) as room:
+        await _furnish(room)
+        room.mail.rules = Rules(verified=verified)
+        await room.refused(WrongToken, name, caller=_with(WRONG), **OTHERS[name])
+        await room.refused(WrongToken, name, caller=_with(WRONG, operator=True), **OTHERS[name])
+        await room.refused(WrongToken, name, caller=_with(""), **OTHERS[name])
+        if name != "create_agent_identity":
+            await room.call(name, caller=_with(EVE), **OTHERS[name])
 
 
 async def test_a_revoked_token_is_a_wrong_one(room: Room) -> None:

@@ -20,6 +20,7 @@ from postroom.mail.context import Rules
 from postroom.mail.operations import ALL_OPERATIONS, OPERATIONS
 from postroom.stores.sqlite import SqliteStore
 from rest_room import LIMIT, OPERATOR, Edge, all_names, arguments_of, opened
+from table_rows import each_row
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "postroom"
 MESSAGE = arguments_of("send_message")
@@ -68,7 +69,7 @@ async def test_each_operation_answers_what_the_tool_answers(subtests: pytest.Sub
             over_mcp.close()
 
 
-@pytest.mark.parametrize("name", all_names())
+@each_row("name", all_names())
 async def test_each_operation_refuses_what_the_tool_refuses(edge: Edge, name: str) -> None:
     arguments = {**arguments_of(name), "nonsense": "x"}
     told = assert_problem(await edge.ask(name, arguments), 400, "invalid_argument")
@@ -80,7 +81,7 @@ async def test_each_operation_refuses_what_the_tool_refuses(edge: Edge, name: st
     assert "nonsense" in told["detail"]
 
 
-@pytest.mark.parametrize("name", all_names())
+@each_row("name", all_names())
 async def test_a_method_that_is_not_the_operations_is_refused_with_the_ones_that_are(
     edge: Edge, name: str
 ) -> None:
@@ -112,8 +113,8 @@ async def test_a_refusal_that_may_pass_says_when_to_come_again(edge: Edge) -> No
     edge.store = SqliteStore.in_memory()  # for the fixture's end
 
 
-@pytest.mark.parametrize(
-    ("query", "said"),
+@each_row(
+    "query, said",
     [
         (f"project_key={HARBOR}&agent_name=Ada&agent_name=Ben&message_id=1", "more than once"),
         (f"project_key={HARBOR}&agent_name=Ada&message_id=x", "$.message_id"),
@@ -139,8 +140,8 @@ async def test_a_list_in_a_query_may_have_one_entry_or_several(edge: Edge) -> No
         assert [one["path"] for one in reply.json()["conflicts"]] == [one for one in paths if one in "pq"]
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
+@each_row(
+    "body, said",
     [
         (b"", "not JSON"),
         (b"{", "not JSON"),

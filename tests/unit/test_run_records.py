@@ -54,6 +54,7 @@ from postroom.contracts.runs import (
     WaitingReason,
 )
 from postroom.stores import codec
+from table_rows import each_row
 
 NOW = 1_700_000_000_000
 PROJECTION = ("dispatch_instance_id", "run_status", "termination", "run_response", "run_error")
@@ -138,8 +139,8 @@ def test_statuses_are_written_in_pascal_case_and_labelled_in_snake_case() -> Non
     assert set(TERMINAL) | set(OPEN) == set(RunDispatchStatus)
 
 
-@pytest.mark.parametrize("status", RunDispatchStatus)
-@pytest.mark.parametrize("move", MOVES)
+@each_row("status", RunDispatchStatus)
+@each_row("move", MOVES)
 def test_a_dispatch_moves_only_where_there_is_an_arrow(move: str, status: RunDispatchStatus) -> None:
     transition, starts = MOVES[move]
     assert IN_STATUS[status].status is status
@@ -319,8 +320,8 @@ def run(status: RunStatus = RunStatus.RUNNING, **details: Any) -> RunRecord:
     return RunRecord(**{"run_id": "r1", "thread_id": "t", "status": status, **details})
 
 
-@pytest.mark.parametrize("before", RunStatus)
-@pytest.mark.parametrize("after", RunStatus)
+@each_row("before", RunStatus)
+@each_row("after", RunStatus)
 def test_a_run_moves_only_where_there_is_an_arrow(before: RunStatus, after: RunStatus) -> None:
     legal = after in LEGAL_MOVES[before]
     assert legal == (before is after or (before is not RunStatus.DONE and after is not RunStatus.CREATED))

@@ -61,6 +61,7 @@ from postroom.testing.conformance.run_given import (
     snapshot,
     waiting,
 )
+from table_rows import each_row
 
 FILES = ("dispatches", "threads", "events", "outbox")
 STATEMENTS = {
@@ -138,7 +139,7 @@ def plan(connection: sqlite3.Connection, key: tuple[str, str]) -> list[str]:
     return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
 
 
-@pytest.mark.parametrize("key", STATEMENTS, ids=".".join)
+@each_row("key", STATEMENTS)
 def test_no_statement_reads_a_table_from_end_to_end(empty: sqlite3.Connection, key: tuple[str, str]) -> None:
     if key == ("dispatches", "count_by_status"):  # walks one index, at long intervals
         assert "SCAN run_dispatches USING COVERING INDEX" in " ".join(plan(empty, key))
@@ -151,17 +152,17 @@ def test_no_statement_reads_a_table_from_end_to_end(empty: sqlite3.Connection, k
         assert match[1] in MAY_BE_SCANNED or match[2] in SMALL, step
 
 
-@pytest.mark.parametrize("key", IN_ORDER, ids=".".join)
+@each_row("key", IN_ORDER)
 def test_a_limit_ends_the_search(empty: sqlite3.Connection, key: tuple[str, str]) -> None:
     assert not [step for step in plan(empty, key) if "ORDER BY" in step]
 
 
-@pytest.mark.parametrize("key", STATEMENTS, ids=".".join)
-def test_a_statement_is_used(key: tuple[str, str]) -> None:
+def test_every_statement_is_used() -> None:
     stores = resources.files("postroom.stores")
     files = [*stores.joinpath("runs").iterdir(), stores.joinpath("outbox.py"), stores.joinpath("events.py")]
     source = "".join(entry.read_text("utf-8") for entry in files if entry.name.endswith(".py"))
-    assert key[1] in PUT_TOGETHER or f'"{".".join(key)}"' in source or f'"{key[1]}"' in source
+    others = [key for key in STATEMENTS if key[1] not in PUT_TOGETHER]
+    assert [key for key in others if not any(f'"{one}"' in source for one in (".".join(key), key[1]))] == []
 
 
 # The schema
@@ -236,8 +237,8 @@ def undone(empty: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     empty.execute("ROLLBACK")
 
 
-@pytest.mark.parametrize("status", RunDispatchStatus)
-@pytest.mark.parametrize("field", CHANGES)
+@each_row("status", RunDispatchStatus)
+@each_row("field", CHANGES)
 def test_the_schema_refuses_what_the_record_refuses(
     undone: sqlite3.Connection, status: RunDispatchStatus, field: str
 ) -> None:
@@ -450,10 +451,7 @@ async def test_a_claim_by_id_ends_a_stale_row(stores: RunStores, sqlite_store: S
     assert (await loaded(stores)).status is RunDispatchStatus.SUPERSEDED
 
 
-@pytest.mark.parametrize(
-    ("prefix", "beyond"),
-    [("a", "b"), ("a\U0010ffff", "b"), ("x\ud7ff", "x\ue000"), ("é", "ê")],
-)
+@each_row("prefix, beyond", [("a", "b"), ("a\U0010ffff", "b"), ("x\ud7ff", "x\ue000"), ("é", "ê")])
 def test_the_end_of_a_prefix_is_right_behind_it(prefix: str, beyond: str) -> None:
     assert end_of_prefix(prefix) == beyond
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -31,13 +32,14 @@ from postroom.mcp_server.resources import RESOURCES
 from postroom.services.people import PeopleService
 from postroom.services.subscriptions import Subscriptions
 from rest_room import BASE, OPERATOR, Edge, arguments_of
+from table_rows import each_row
 
 EVERY = frozenset(SCOPES)
 WITHOUT_ADMIN = tuple(one for one in SCOPES if one != "admin")
 
 
-@pytest.fixture
-async def edge() -> AsyncIterator[Edge]:
+@asynccontextmanager
+async def furnished() -> AsyncIterator[Edge]:
     made = Edge()
     await furnish(made.room)
     await made.room.open("Ada", "Eve", project=SHORE)
@@ -45,7 +47,13 @@ async def edge() -> AsyncIterator[Edge]:
     made.close()
 
 
-EACH = pytest.mark.parametrize("operation", ALL_OPERATIONS, ids=lambda one: one.name)
+@pytest.fixture
+async def edge() -> AsyncIterator[Edge]:
+    async with furnished() as made:
+        yield made
+
+
+EACH = each_row("operation", ALL_OPERATIONS)
 
 
 def grant(*scopes: Any, **more: Any) -> Grant:
@@ -93,14 +101,22 @@ def test_an_operation_that_shows_messages_asks_for_reading() -> None:
 # REST
 
 
+@pytest.fixture
+async def lacking(edge: Edge) -> dict[str, dict[str, str]]:
+    """Tokens by the one scope that each lacks."""
+    return {
+        missing: await edge.named_token(f"no-{missing.replace(':', '-')}", *(EVERY - {missing}))
+        for missing in SCOPES
+    }
+
+
 @EACH
 async def test_a_scope_too_few_is_refused_and_named_on_each_operation(
-    edge: Edge, operation: Operation
+    edge: Edge, lacking: dict[str, dict[str, str]], operation: Operation
 ) -> None:
     for missing in sorted(operation.needs):
-        headers = await edge.named_token(f"no-{missing.replace(':', '-')}", *(EVERY - {missing}))
         before = await everything(edge.store)
-        answer = await edge.ask(operation.name, headers=headers)
+        answer = await edge.ask(operation.name, headers=lacking[missing])
         assert answer.status_code == 403
         assert answer.json()["code"] == "insufficient_scope"
         assert answer.json()["details"]["missing"] == [missing]
@@ -113,14 +129,11 @@ async def test_a_scope_too_few_is_refused_and_named_on_each_operation(
 
 
 @EACH
-async def test_the_scopes_that_are_declared_are_enough(edge: Edge, operation: Operation) -> None:
-    as_operator = Edge()
-    await furnish(as_operator.room)
-    await as_operator.room.open("Ada", "Eve", project=SHORE)
-    expected = await as_operator.ask(operation.name)
-    as_operator.close()
-    answer = await edge.ask(operation.name, headers=await edge.named_token("ci", *operation.needs))
-    assert (answer.status_code, answer.json()) == (200, expected.json())
+async def test_the_scopes_that_are_declared_are_enough(operation: Operation) -> None:
+    async with furnished() as as_operator, furnished() as edge:
+        expected = await as_operator.ask(operation.name)
+        answer = await edge.ask(operation.name, headers=await edge.named_token("ci", *operation.needs))
+        assert (answer.status_code, answer.json()) == (200, expected.json())
 
 
 async def test_what_is_no_good_token_is_refused_before_anything_is_asked(edge: Edge) -> None:
@@ -162,38 +175,38 @@ async def test_a_named_token_is_nobodys_identity(edge: Edge) -> None:
 
 
 @EACH
-async def test_a_bound_token_sees_no_other_project(edge: Edge, operation: Operation) -> None:
+async def test_a_bound_token_sees_no_other_project(operation: Operation) -> None:
     """Another project is one that nobody has made; not even a kept answer is given."""
+    async with furnished() as edge:
+        await _sees_no_other_project(edge, operation)
+
+
+async def _sees_no_other_project(edge: Edge, operation: Operation) -> None:
     key = {"idempotency_key": "k1"} if "idempotency_key" in operation.command.__struct_fields__ else {}
     asked = {**arguments_of(operation.name), **key}
+    headers = await edge.named_token("shore", *WITHOUT_ADMIN, project=SHORE)
     if "admin" in operation.needs:
-        return await _no_bound_token_has(edge, operation)
+        assert (await edge.ask(operation.name, headers=headers)).json()["code"] == "insufficient_scope"
+        return
     if not operation.is_of_one_project:
-        headers = await edge.named_token("shore", *WITHOUT_ADMIN, project=SHORE)
         answer = await edge.ask(operation.name, asked, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (403, "not_permitted")
-        return None
+        return
     assert (await edge.ask(operation.name, asked)).status_code == 200
-    headers = await edge.named_token("shore", *WITHOUT_ADMIN, project=SHORE)
     before = await everything(edge.store)
     answer = await edge.ask(operation.name, asked, headers=headers)
     expected = {(404, "unknown_project"), (403, "not_permitted")}
     assert (answer.status_code, answer.json()["code"]) in expected
     assert "harbor" not in answer.json()["detail"].replace(HARBOR, "")
     assert await everything(edge.store) == before
-    return None
-
-
-async def _no_bound_token_has(edge: Edge, operation: Operation) -> None:
-    headers = await edge.named_token("shore", *WITHOUT_ADMIN, project=SHORE)
-    assert (await edge.ask(operation.name, headers=headers)).json()["code"] == "insufficient_scope"
 
 
 @EACH
-async def test_a_bound_token_works_in_its_own_project(edge: Edge, operation: Operation) -> None:
-    headers = await edge.named_token("harbor", *WITHOUT_ADMIN, project=HARBOR)
-    asked = {"human_key": HARBOR} if operation.name == "ensure_project" else arguments_of(operation.name)
-    answer = await edge.ask(operation.name, asked, headers=headers)
+async def test_a_bound_token_works_in_its_own_project(operation: Operation) -> None:
+    async with furnished() as edge:
+        headers = await edge.named_token("harbor", *WITHOUT_ADMIN, project=HARBOR)
+        asked = {"human_key": HARBOR} if operation.name == "ensure_project" else arguments_of(operation.name)
+        answer = await edge.ask(operation.name, asked, headers=headers)
     may = operation.is_of_one_project and "admin" not in operation.needs
     assert answer.status_code == (200 if may else 403)
 
@@ -346,17 +359,18 @@ def _call(method: str, **params: Any) -> dict[str, Any]:
 
 
 @EACH
-async def test_over_mcp_a_scope_too_few_is_a_403_of_http(edge: Edge, operation: Operation) -> None:
+async def test_over_mcp_a_scope_too_few_is_a_403_of_http(
+    edge: Edge, lacking: dict[str, dict[str, str]], operation: Operation
+) -> None:
     call = _call("tools/call", name=operation.name, arguments={})
     for missing in sorted(operation.needs):
-        headers = await edge.named_token(f"no-{missing.replace(':', '-')}", *(EVERY - {missing}))
-        answer = await _ask(edge, "POST", "/mcp", headers, json=call)
+        answer = await _ask(edge, "POST", "/mcp", lacking[missing], json=call)
         told = answer.json()
         assert (answer.status_code, told["id"]) == (403, 7)
         assert told["error"]["data"]["code"] == "insufficient_scope"
         assert told["error"]["data"]["details"]["missing"] == [missing]
         assert missing in answer.headers["www-authenticate"]
-    enough = await edge.named_token("enough", *operation.needs)
+    enough = await edge.named_token(f"enough-{operation.name}", *operation.needs)
     assert (await _ask(edge, "POST", "/mcp", enough, json=call)).json() == {"passed": True}
 
 
@@ -386,7 +400,12 @@ async def test_a_resource_needs_what_its_operation_needs(edge: Edge, kind: Any) 
         assert other.status_code == (403 if method == "subscriptions/listen" else 200)
 
 
-@pytest.mark.parametrize(
+@pytest.fixture
+async def a_token(edge: Edge) -> dict[str, str]:
+    return await edge.named_token("ci", *EVERY)
+
+
+@each_row(
     "params",
     [
         {},
@@ -399,14 +418,11 @@ async def test_a_resource_needs_what_its_operation_needs(edge: Edge, kind: Any) 
         {"notifications": {"resourceSubscriptions": [5, None, "x"]}},
     ],
 )
-@pytest.mark.parametrize(
-    "method", ["tools/call", "resources/read", "subscriptions/listen", "tools/list", "ping"]
-)
+@each_row("method", ["tools/call", "resources/read", "subscriptions/listen", "tools/list", "ping"])
 async def test_a_message_that_makes_no_sense_is_left_to_who_reads_it(
-    edge: Edge, method: str, params: dict[str, Any]
+    edge: Edge, a_token: dict[str, str], method: str, params: dict[str, Any]
 ) -> None:
-    headers = await edge.named_token("ci", *EVERY)
-    assert (await _ask(edge, "POST", "/mcp", headers, json=_call(method, **params))).status_code == 200
+    assert (await _ask(edge, "POST", "/mcp", a_token, json=_call(method, **params))).status_code == 200
 
 
 async def test_a_resource_of_another_project_is_not_read_by_a_bound_token(edge: Edge) -> None:
